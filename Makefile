@@ -1,0 +1,55 @@
+# The one door: people and CI call nothing else. `make` lists the targets.
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test check format bench constraints clean
+MAKEFLAGS += --no-print-directory
+
+help: ## list the targets
+	@echo 'Skep: make <target> [ARGS="..."]'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv and install Skep into it (the other targets do this by themselves)
+	@echo 'Ready. Try: make serve'
+
+serve: $(READY) ## run Skep on an embedded PostgreSQL; ARGS="--database-url URL" uses yours
+	@$(BIN)/skep serve $(ARGS)
+
+test: $(READY) ## run the tests; ARGS="tests/unit -k errors" runs some
+	@$(BIN)/pytest $(ARGS)
+
+check: $(READY) ## lint, format, types, import contracts
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo 'These files are not formatted; run: make format'; $(BIN)/ruff format --check .; exit 1; }
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports > .venv/imports.log || { cat .venv/imports.log; exit 1; }
+	@echo 'check: all good'
+
+format: $(READY) ## format the code and fix what can be fixed
+	@$(BIN)/ruff check --quiet --fix . || true
+	@$(BIN)/ruff format --quiet .
+
+bench: $(READY) ## run the benchmarks
+	@$(BIN)/python -m bench $(ARGS)
+
+constraints: $(READY) ## pin the newest versions of all dependencies in constraints.txt
+	@$(BIN)/uv pip compile --quiet --upgrade --all-extras --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+	    --universal --output-file constraints.txt pyproject.toml
+
+clean: ## remove .venv and caches
+	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	    { echo 'Skep needs Python 3.11 or newer. Point to one with: make setup PYTHON=/path/to/python3'; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	    { echo 'This Python cannot create virtual environments. On Debian and Ubuntu: apt-get install python3-venv'; exit 1; }
+	@echo 'Setting up .venv (once) ...'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,40 @@
+"""How errors and installs are shown to people."""
+
+import psycopg
+from rich.console import Console
+
+from skep.engine.install import InstallReport
+from skep.errors import SkepError, from_sqlstate
+
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def show_error(error: Exception) -> None:
+    """Print one red line, and below it where and what to do."""
+    known = explain(error)
+    errors.print(f"error: {_one_line(known.message)}", style="bold red", markup=False)
+    if known.detail:
+        errors.print(f"  {_one_line(known.detail)}", markup=False)
+    if known.hint:
+        errors.print(f"hint: {_one_line(known.hint)}", style="yellow", markup=False)
+
+
+def explain(error: Exception) -> SkepError:
+    """Give every error the shape of Skep's own; what nobody foresaw is named by its type."""
+    if isinstance(error, SkepError):
+        return error
+    known = from_sqlstate(error) if isinstance(error, psycopg.Error) else None
+    return known or SkepError(f"{type(error).__name__}: {error}", hint="SKEP_DEBUG=1 shows where this comes from")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def describe(report: InstallReport) -> str:
+    """Say in a few words what an install did."""
+    if not report.functions:
+        return f"schema version {report.version}, up to date"
+    if not report.migrations:
+        return f"schema version {report.version}, functions renewed"
+    return f"schema version {report.version}, applied {', '.join(report.migrations)}"

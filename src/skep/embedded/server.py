@@ -1,0 +1,204 @@
+"""What a process that uses the server sees: start, the URL, stop."""
+
+import fcntl
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from skep.embedded.cluster import DATABASE, ROLE
+from skep.embedded.locks import POLL_SECONDS, could_lock, exclusive, lock_within, open_lock
+from skep.embedded.state import ServerRecord, StateDir, default_data_dir, tail
+from skep.embedded.supervisor import Launch
+from skep.errors import EmbeddedError
+
+_READY_SECONDS = 300.0  # recovery after a crash may replay a lot
+_STOP_SECONDS = 60.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Use:
+    """This process's use of one data directory: the shared lock, and the callers of start() who have not stopped."""
+
+    lock: int
+    holders: set[object] = field(default_factory=set[object])
+
+
+_uses: dict[Path, _Use] = {}
+# Reentrant, and held across a fork: a child must not inherit a half-made use, nor a mutex nobody will release. It
+# inherits the shared locks, so the server runs until the child, too, has stopped or ended.
+_mutex = threading.RLock()
+os.register_at_fork(before=_mutex.acquire, after_in_parent=_mutex.release, after_in_child=_mutex.release)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedPostgres:
+    """A running server this process uses. It runs until the last process that uses it has stopped or ended."""
+
+    url: str = field(repr=False)  # holds the password
+    data_dir: Path
+    _token: object = field(repr=False, compare=False)
+
+    def stop(self) -> None:
+        """Give up this use; if it was the last one anywhere, wait until the server is down."""
+        with _mutex:
+            use = _uses.get(self.data_dir)
+            if use is None or self._token not in use.holders:
+                return
+            use.holders.remove(self._token)
+            if use.holders:
+                return
+            _leave(self.data_dir)
+        _await_end(StateDir(self.data_dir))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def start(
+    data_dir: Path | None = None, *, settings: Mapping[str, str] | None = None, bin_dir: Path | None = None
+) -> EmbeddedPostgres:
+    """Use the server of a data directory: attach to it, or start it if it does not run.
+
+    `settings` (of postgresql.conf) and `bin_dir` (the directory of PostgreSQL's programs) count only if this call
+    starts it. A setting this PostgreSQL does not know is left out; the supervisor's log says so.
+    """
+    state = StateDir.at(data_dir or default_data_dir())
+    state.prepare()
+    launch = Launch(str(Path(bin_dir).absolute()) if bin_dir else None, dict(settings or {}))
+    with _mutex, _using(state) as use:
+        record = _attach_or_launch(state, launch)
+        token = object()
+        server = EmbeddedPostgres(_url(state, record.port), state.root, token)
+        use.holders.add(token)
+    return server
+
+
+@contextmanager
+def _using(state: StateDir) -> Generator[_Use]:
+    """Share the lock of the users; let go of it again if the start fails and no earlier one needs it."""
+    use = _uses.get(state.root) or _enter(state)
+    try:
+        yield use
+    finally:
+        if not use.holders:
+            _leave(state.root)
+
+
+def _enter(state: StateDir) -> _Use:
+    lock = open_lock(state.users_lock)
+    if not lock_within(lock, fcntl.LOCK_SH, _STOP_SECONDS):
+        os.close(lock)
+        raise EmbeddedError(f"the server in {state.root} has been shutting down for {_STOP_SECONDS:.0f} seconds")
+    return _uses.setdefault(state.root, _Use(lock))
+
+
+def _leave(data_dir: Path) -> None:
+    # Closed, not unlocked: a forked child shares the lock and may go on using the server.
+    os.close(_uses.pop(data_dir).lock)
+
+
+def _attach_or_launch(state: StateDir, launch: Launch) -> ServerRecord:
+    with exclusive(state.start_lock, _READY_SECONDS):
+        if _supervisor_lives(state) and (record := _await_ready(state)) is not None and record.ready:
+            return record
+        _launch_supervisor(state, launch)
+        record = _await_ready(state)
+    if record is None:
+        raise EmbeddedError(f"the supervisor of PostgreSQL has ended:\n{tail(state.supervisor_log)}")
+    if record.failure is not None:
+        raise EmbeddedError(record.failure)
+    return record
+
+
+def _await_ready(state: StateDir) -> ServerRecord | None:
+    """Return the record once it says ready or failed, None if the supervisor has gone without a word."""
+    deadline = time.monotonic() + _READY_SECONDS
+    while time.monotonic() < deadline:
+        alive = _supervisor_lives(state)  # before the record: it writes one and then ends
+        record = state.read_record()
+        if record.failure is not None or (record.ready and alive):
+            return record
+        if not alive:
+            return None
+        time.sleep(POLL_SECONDS)
+    raise EmbeddedError(f"PostgreSQL has not come up in {_READY_SECONDS:.0f} seconds:\n{tail(state.postgres_log)}")
+
+
+def _launch_supervisor(state: StateDir, launch: Launch) -> None:
+    # A killed predecessor may have left "ready".
+    state.write_record(ServerRecord(state.read_record().port, state.read_record().postmaster))
+    state.supervisor_log.touch(mode=0o600)
+    command = [sys.executable, "-P", "-m", "skep.embedded", str(state.root), launch.to_json()]
+    # It finds Skep wherever we did, and no module of the directory we happen to be in.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)}
+    with state.supervisor_log.open("ab") as log:
+        _run_detached(command, environment, log)
+
+
+def _run_detached(command: list[str], environment: dict[str, str], log: IO[bytes]) -> None:
+    """Return when the supervisor has its lock, or has failed to get so far."""
+    try:
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+            check=False,
+        )
+    except OSError as error:
+        raise EmbeddedError(f"cannot run the supervisor of PostgreSQL: {error}") from error
+
+
+def _supervisor_lives(state: StateDir) -> bool:
+    return not could_lock(state.supervisor_lock, fcntl.LOCK_SH)
+
+
+def _url(state: StateDir, port: int) -> str:
+    try:
+        password = state.password.read_text()
+    except OSError as error:
+        raise EmbeddedError(f"cannot read the password of the server: {error}") from error
+    return f"postgresql://{ROLE}:{password}@127.0.0.1:{port}/{DATABASE}"
+
+
+def _await_end(state: StateDir) -> None:
+    """Wait until the server is down, unless someone else uses it."""
+    deadline = time.monotonic() + _STOP_SECONDS
+    while not _is_down(state) and not _is_used(state):
+        if time.monotonic() > deadline:
+            logger.warning("the server in %s is still shutting down", state.root)
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _is_down(state: StateDir) -> bool:
+    return not _supervisor_lives(state) and could_lock(state.server_lock, fcntl.LOCK_SH)
+
+
+def _is_used(state: StateDir) -> bool:
+    """Tell whether anyone shares the lock of the users: it can be shared, but not be had alone.
+
+    One process at a time may look, else two that leave would each take the other for a user.
+    """
+    with exclusive(state.probe_lock, _STOP_SECONDS):
+        alone = could_lock(state.users_lock, fcntl.LOCK_EX)
+        return not alone and could_lock(state.users_lock, fcntl.LOCK_SH)

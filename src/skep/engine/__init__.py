@@ -1,0 +1,1 @@
+"""The database side: the SQL is the product."""

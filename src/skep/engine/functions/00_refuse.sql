@@ -1,0 +1,36 @@
+-- Typed errors, class SK. The table in skep/errors.py maps each to a Python class.
+--   SK001 invalid argument   SK002 not found   SK003 stale lease   SK004 payload too large   SK005 raw write refused
+
+CREATE FUNCTION skep.refuse(state text, message text, hint text DEFAULT '', detail text DEFAULT '') RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = state, MESSAGE = message, HINT = hint, DETAIL = detail;
+END $$;
+
+CREATE FUNCTION skep.check_name(what text, name text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF name IS NULL OR char_length(name) NOT BETWEEN 1 AND 255 THEN
+        RAISE EXCEPTION USING ERRCODE = 'SK001',
+            MESSAGE = CASE WHEN coalesce(name, '') = '' THEN format('%s name is missing', what)
+                           ELSE format('%s name is %s characters long: "%s…"', what, char_length(name), left(name, 40)) END,
+            HINT = 'Names have 1 to 255 characters.';
+    END IF;
+END $$;
+
+-- A message's id is its address: 60 bits of partition, 62 of offset, in a version 8 UUID. Nothing to store, nothing to index.
+CREATE FUNCTION skep.message_id(partition_id bigint, "offset" bigint) RETURNS uuid
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+    SELECT (substr(lpad(to_hex($1), 15, '0'), 1, 12) || '8' || substr(lpad(to_hex($1), 15, '0'), 13)
+            || to_hex($2 | (-9223372036854775808)))::uuid
+$$;
+
+CREATE FUNCTION skep.message_address(id uuid, OUT partition_id bigint, OUT "offset" bigint)
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+    SELECT ('x0' || substr(hex, 1, 12) || substr(hex, 14, 3))::bit(64)::bigint,
+           ('x' || substr(hex, 17))::bit(64)::bigint & 4611686018427387903
+    FROM replace($1::text, '-', '') AS hex
+$$;
+
+CREATE FUNCTION skep.seconds(amount double precision) RETURNS interval
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$ SELECT make_interval(secs => $1) $$;

@@ -1,0 +1,124 @@
+-- Queues and their options; deleting queues, partitions and messages.
+
+-- Creates the queue or changes the options that are given; the others stay. Options are the columns of skep.queues, times in seconds.
+CREATE FUNCTION skep.configure_queue(queue text, options jsonb DEFAULT '{}', namespace text DEFAULT NULL, task text DEFAULT NULL)
+RETURNS skep.queues LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    q skep.queues;
+    known   text[] := skep.queue_options();
+    unknown text;
+    place   text;
+BEGIN
+    PERFORM skep.check_name('queue', configure_queue.queue);
+    SELECT key INTO unknown FROM jsonb_object_keys(options) AS key WHERE key <> ALL (known) LIMIT 1;
+    IF FOUND THEN
+        PERFORM skep.refuse('SK001', format('unknown queue option "%s"', unknown), 'Options: ' || array_to_string(known, ', ') || '.');
+    END IF;
+    INSERT INTO skep.queues (name, namespace, task)
+    VALUES (configure_queue.queue, split_part(configure_queue.queue, '.', 1), split_part(configure_queue.queue, '.', 2))
+    ON CONFLICT DO NOTHING;
+    SELECT * INTO q FROM skep.queues WHERE name = configure_queue.queue FOR NO KEY UPDATE;
+    q := jsonb_populate_record(q, options);
+    UPDATE skep.queues SET
+        namespace = coalesce(configure_queue.namespace, q.namespace), task = coalesce(configure_queue.task, q.task),
+        semantics = q.semantics, lease_time = q.lease_time, retry_limit = q.retry_limit, retry_delay = q.retry_delay,
+        delayed_processing = q.delayed_processing, window_buffer = q.window_buffer, priority = q.priority, max_size = q.max_size,
+        max_payload_bytes = q.max_payload_bytes, dedup_window = q.dedup_window, partial_failure = q.partial_failure,
+        concurrency = q.concurrency, retention_seconds = q.retention_seconds,
+        completed_retention_seconds = q.completed_retention_seconds,
+        zero_subscriber_retention_seconds = q.zero_subscriber_retention_seconds
+    WHERE id = q.id RETURNING * INTO q;
+    IF options ?| ARRAY['delayed_processing', 'window_buffer', 'concurrency'] THEN
+        -- Lanes that wait for a time computed from the old options are looked at again.
+        UPDATE skep.cursors c SET ready_at = clock_timestamp()
+        FROM skep.readers r WHERE r.queue_id = q.id AND c.reader_id = r.id AND c.ready_at > clock_timestamp();
+    END IF;
+    RETURN q;
+EXCEPTION WHEN check_violation OR not_null_violation OR invalid_text_representation OR numeric_value_out_of_range OR string_data_right_truncation THEN
+    GET STACKED DIAGNOSTICS place = CONSTRAINT_NAME;
+    PERFORM skep.refuse('SK001', format('invalid options for queue "%s"%s', configure_queue.queue,
+                            coalesce(': ' || substring(place FROM '^queues_(.*)_check$'), '')), SQLERRM);
+END $$;
+
+CREATE FUNCTION skep.queue_options() RETURNS text[]
+LANGUAGE sql STABLE AS $$
+    SELECT array_agg(attname::text ORDER BY attnum) FROM pg_attribute
+    WHERE attrelid = 'skep.queues'::regclass AND attnum > 0 AND NOT attisdropped
+      AND attname <> ALL ('{id,name,namespace,task,created_at}')
+$$;
+
+CREATE FUNCTION skep.configure_defaults(subscription_mode text DEFAULT NULL, max_poll_interval double precision DEFAULT NULL)
+RETURNS skep.settings LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    changed skep.settings;
+BEGIN
+    UPDATE skep.settings
+    SET default_subscription_mode = coalesce(subscription_mode, default_subscription_mode),
+        max_poll_interval = coalesce(configure_defaults.max_poll_interval, max_poll_interval)
+    RETURNING * INTO changed;
+    RETURN changed;
+EXCEPTION WHEN check_violation THEN
+    PERFORM skep.refuse('SK001', SQLERRM, 'The default mode is all or new; the poll interval is seconds above zero.');
+END $$;
+
+-- The lanes of a queue, locked against pushes; waits for those under way.
+CREATE FUNCTION skep.lock_for_delete(queue_id integer, partition text) RETURNS bigint[]
+LANGUAGE sql AS $$
+    SELECT coalesce(array_agg(partition_id), '{}') FROM (
+        SELECT l.partition_id FROM skep.partitions p JOIN skep.partition_lookup l ON l.partition_id = p.id
+        WHERE p.queue_id = $1 AND p.name = coalesce($2, p.name) ORDER BY l.partition_id FOR UPDATE OF l) lane
+$$;
+
+CREATE FUNCTION skep.delete_lanes(lanes bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM skep.cursors c WHERE c.partition_id = ANY (lanes) ORDER BY c.partition_id, c.reader_id FOR UPDATE;
+    DELETE FROM skep.leases s WHERE s.partition_id = ANY (lanes);
+    DELETE FROM skep.cursors c WHERE c.partition_id = ANY (lanes);
+    DELETE FROM skep.messages m WHERE m.partition_id = ANY (lanes);
+    DELETE FROM skep.partition_lookup l WHERE l.partition_id = ANY (lanes);
+    DELETE FROM skep.partitions p WHERE p.id = ANY (lanes);
+END $$;
+
+-- Everything of the queue but its dead letters, which are copies. False if there was none. A push that waits for this makes the queue anew.
+CREATE FUNCTION skep.delete_queue(queue text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    doomed integer;
+BEGIN
+    SELECT id INTO doomed FROM skep.queues WHERE name = delete_queue.queue FOR UPDATE;
+    DELETE FROM skep.subscriptions WHERE queue = delete_queue.queue;
+    IF doomed IS NULL THEN
+        RETURN false;
+    END IF;
+    PERFORM skep.delete_lanes(skep.lock_for_delete(doomed, NULL));
+    DELETE FROM skep.readers WHERE queue_id = doomed;
+    DELETE FROM skep.journal WHERE queue_id = doomed;
+    DELETE FROM skep.queues WHERE id = doomed;
+    RETURN true;
+END $$;
+
+CREATE FUNCTION skep.delete_partition(queue text, partition text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    lanes bigint[];
+BEGIN
+    lanes := skep.lock_for_delete((SELECT id FROM skep.queues WHERE name = queue), partition);
+    PERFORM skep.delete_lanes(lanes);
+    DELETE FROM skep.subscriptions s WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition;
+    RETURN lanes <> '{}';
+END $$;
+
+-- Leaves a tombstone: the offset and the transaction id stay, so lag is exact and a repeat of the push is still a duplicate.
+CREATE FUNCTION skep.delete_message(id uuid) RETURNS boolean
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE skep.messages SET payload = NULL, headers = NULL
+    WHERE partition_id = (skep.message_address(delete_message.id)).partition_id
+      AND "offset" = (skep.message_address(delete_message.id))."offset" AND payload IS NOT NULL;
+    RETURN FOUND;
+END $$;

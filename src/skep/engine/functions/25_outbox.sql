@@ -1,0 +1,35 @@
+-- The transactional outbox: INSERT INTO skep.outbox takes no lane lock; the rows move into the log when the caller commits.
+-- One deferred event per transaction, not per row: the statement trigger leaves one row in outbox_transactions, whose
+-- deferred constraint trigger fires at COMMIT and appends everything at once, in lock order.
+
+CREATE FUNCTION skep.note_outbox() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO skep.outbox_transactions (xid) VALUES (pg_current_xact_id()) ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note_outbox AFTER INSERT ON skep.outbox
+    FOR EACH STATEMENT EXECUTE FUNCTION skep.note_outbox();
+
+-- Deletes its own note, so that a row inserted by another deferred trigger after this one gets a new event.
+CREATE FUNCTION skep.move_outbox() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    appended bigint;
+BEGIN
+    WITH moved AS (
+        DELETE FROM skep.outbox WHERE xid = NEW.xid RETURNING *
+    ), arrays AS (
+        SELECT array_agg(queue ORDER BY id) AS queues, array_agg(partition ORDER BY id) AS partitions,
+               array_agg(payload ORDER BY id) AS payloads, array_agg(transaction_id ORDER BY id) AS transaction_ids,
+               array_agg(headers ORDER BY id) AS headers, array_agg(trace_id ORDER BY id) AS trace_ids,
+               array_agg(producer ORDER BY id) AS producers
+        FROM moved HAVING count(*) > 0
+    )
+    SELECT count(*) INTO appended FROM arrays a CROSS JOIN LATERAL
+        skep.push_many(a.queues, a.partitions, a.payloads, a.transaction_ids, a.headers, a.trace_ids, a.producers);
+    DELETE FROM skep.outbox_transactions WHERE xid = pg_current_xact_id();
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER move_outbox AFTER INSERT ON skep.outbox_transactions DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION skep.move_outbox();

@@ -1,0 +1,233 @@
+-- Answers, and the verdict on a lease once every message has one, or its time is up, or it is given back.
+--
+--   answers                             what happens
+--   all completed                       the run is done
+--   some completed, some failed         failed -> dead letters (partial_failure = 'retry': they come again)
+--   all failed                          the run comes again after retry_delay; past retry_limit -> dead letters
+--   some unanswered, lease expired      the unanswered come again in two halves, attempt + 1; a single one past retry_limit -> dead letters
+--   released                            what is not completed comes again, nothing charged
+--
+-- Lock order: cursors rows by (partition_id, reader_id), then leases. Whoever changes a lease holds its cursors row.
+
+-- Done runs leave; the lane stays in line (see 30_look.sql).
+CREATE FUNCTION skep.complete(tokens uuid[], lane_ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    WITH gone AS (
+        DELETE FROM skep.leases s
+        USING unnest(complete.tokens, complete.lane_ids) AS held (token, lane)
+        WHERE s.token = held.token AND s.partition_id = held.lane
+          AND s.failed = '{}' AND s.done @> int8range(s.first_offset, s.end_offset)
+        RETURNING s.partition_id, s.reader_id, s.first_offset
+    ), lane AS (
+        SELECT partition_id, reader_id, count(*) AS leases, array_agg(first_offset) AS firsts
+        FROM gone GROUP BY partition_id, reader_id
+    )
+    UPDATE skep.cursors c
+    SET leased = c.leased - lane.leases,
+        cursor = coalesce((SELECT s.first_offset FROM skep.leases s
+                           WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
+                             AND s.first_offset <> ALL (lane.firsts)
+                           ORDER BY s.first_offset LIMIT 1), c.next_offset),
+        ready_at = greatest(c.last_consumed_at,
+                            CASE WHEN c.returned > 0 AND c.leased = lane.leases THEN
+                                 (SELECT s.retry_at FROM skep.leases s
+                                  WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id AND s.token IS NULL
+                                  ORDER BY s.first_offset LIMIT 1) END)
+    FROM lane
+    WHERE c.partition_id = lane.partition_id AND c.reader_id = lane.reader_id;
+END $$;
+
+-- How long a failed run waits: exponential with jitter, at most an hour unless retry_delay itself is longer.
+CREATE FUNCTION skep.back_off(retry_delay double precision, attempt integer) RETURNS interval
+LANGUAGE sql VOLATILE AS $$
+    SELECT skep.seconds(least($1 * 2 ^ least($2 - 1, 30), greatest($1, 3600)) * (0.75 + random() / 2))
+$$;
+
+CREATE FUNCTION skep.judge(tokens uuid[], lane_ids bigint[], reason text) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    stamp timestamptz := clock_timestamp();
+BEGIN
+    WITH lease AS (
+        SELECT s.*, q.retry_limit, q.retry_delay, q.name AS queue, p.name AS partition, r.group_name,
+               int8multirange(int8range(s.first_offset, s.end_offset)) AS whole,
+               CASE WHEN NOT s.succeeded OR q.partial_failure = 'retry' THEN s.failed ELSE '{}' END
+                   + int8multirange(int8range(s.first_offset, s.end_offset)) - s.done - (s.failed -
+                     CASE WHEN NOT s.succeeded OR q.partial_failure = 'retry' THEN s.failed ELSE '{}' END) AS again
+        FROM unnest(judge.tokens, judge.lane_ids) AS held (token, lane)
+        CROSS JOIN LATERAL (SELECT * FROM skep.leases s WHERE s.token = held.token AND s.partition_id = held.lane LIMIT 1) s
+        JOIN skep.readers r ON r.id = s.reader_id
+        JOIN skep.queues q ON q.id = r.queue_id
+        JOIN skep.partitions p ON p.id = s.partition_id
+        WHERE CASE judge.reason WHEN 'answered' THEN s.done + s.failed @> int8range(s.first_offset, s.end_offset)
+                                WHEN 'expired' THEN s.expires_at <= stamp ELSE true END
+    ), tried AS (
+        SELECT lease.*, judge.reason <> 'released' AND attempt > retry_limit AND again <> '{}'
+                        AND (judge.reason = 'answered' OR skep.count_offsets(again) = 1) AS exhausted
+        FROM lease
+    ), verdict AS MATERIALIZED (
+        SELECT tried.*, CASE WHEN exhausted THEN '{}' ELSE again END AS back,
+               CASE WHEN exhausted THEN failed + again ELSE failed - again END AS dead,
+               CASE WHEN judge.reason = 'expired' AND NOT exhausted AND skep.count_offsets(again) > 1 THEN
+                    skep.cut_after(lower(again), upper(again), whole - again, (skep.count_offsets(again) + 1) / 2) END AS split,
+               CASE WHEN judge.reason = 'released' THEN attempt ELSE attempt + 1 END AS next_attempt,
+               CASE WHEN judge.reason = 'answered' THEN stamp + skep.back_off(retry_delay, attempt) ELSE stamp END AS again_at
+        FROM tried
+    ), buried AS (
+        INSERT INTO skep.dead_letters (group_name, queue, partition, partition_id, "offset", created_at, payload, headers,
+                                       transaction_id, trace_id, producer, error, attempts)
+        SELECT v.group_name, v.queue, v.partition, m.partition_id, m."offset", m.created_at, m.payload, m.headers, m.transaction_id,
+               m.trace_id, m.producer,
+               coalesce(v.errors ->> m."offset"::text, v.errors ->> '*',
+                        CASE WHEN judge.reason = 'expired' THEN 'lease expired' ELSE 'failed' END), v.attempt
+        FROM verdict v
+        CROSS JOIN LATERAL (
+            SELECT * FROM skep.messages m
+            WHERE m.partition_id = v.partition_id AND m."offset" >= v.first_offset AND m."offset" < v.end_offset
+            ORDER BY m."offset"
+        ) m
+        WHERE v.dead <> '{}' AND v.dead @> m."offset" AND m.payload IS NOT NULL
+    ), finished AS (
+        DELETE FROM skep.leases s USING verdict v
+        WHERE v.back = '{}' AND s.partition_id = v.partition_id AND s.reader_id = v.reader_id AND s.first_offset = v.first_offset
+    ), returned AS (
+        UPDATE skep.leases s
+        SET token = NULL, expires_at = NULL, retry_at = v.again_at, attempt = v.next_attempt, succeeded = false, failed = '{}', errors = '{}',
+            first_offset = lower(v.back), end_offset = coalesce(v.split, upper(v.back)),
+            done = int8multirange(int8range(lower(v.back), coalesce(v.split, upper(v.back)))) - v.back
+        FROM verdict v
+        WHERE v.back <> '{}' AND s.partition_id = v.partition_id AND s.reader_id = v.reader_id AND s.first_offset = v.first_offset
+    ), second_half AS (
+        INSERT INTO skep.leases (partition_id, reader_id, first_offset, end_offset, attempt, retry_at, done)
+        SELECT partition_id, reader_id, split, upper(back), next_attempt, again_at, int8multirange(int8range(split, upper(back))) - back
+        FROM verdict WHERE split IS NOT NULL
+    ), lane AS (
+        SELECT partition_id, reader_id, count(*) AS leases, array_agg(first_offset) AS firsts,
+               count(*) FILTER (WHERE back <> '{}') + count(split) AS runs, min(lower(back)) AS lowest,
+               min(again_at) FILTER (WHERE back <> '{}') AS again_at
+        FROM verdict GROUP BY partition_id, reader_id
+    )
+    UPDATE skep.cursors c
+    SET leased = c.leased - lane.leases,
+        returned = c.returned + lane.runs,
+        cursor = coalesce(least(lane.lowest, (SELECT s.first_offset FROM skep.leases s
+                                              WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
+                                                AND s.first_offset <> ALL (lane.firsts)
+                                              ORDER BY s.first_offset LIMIT 1)), c.next_offset),
+        ready_at = greatest(c.last_consumed_at, CASE WHEN c.leased = lane.leases THEN lane.again_at END)
+    FROM lane
+    WHERE c.partition_id = lane.partition_id AND c.reader_id = lane.reader_id;
+END $$;
+
+-- Runs whose lease is over, given back to their lanes: by the next pop of the group, or by upkeep.
+CREATE FUNCTION skep.return_expired(readers integer[]) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    tokens   uuid[];
+    lane_ids bigint[];
+BEGIN
+    SELECT array_agg(token), array_agg(partition_id) INTO tokens, lane_ids
+    FROM (
+        SELECT late.token, late.partition_id
+        FROM unnest(readers) AS reader
+        CROSS JOIN LATERAL (
+            SELECT s.token, s.partition_id FROM skep.leases s
+            WHERE s.reader_id = reader AND s.token IS NOT NULL AND s.expires_at <= clock_timestamp()
+            ORDER BY s.expires_at LIMIT 100
+        ) late
+        JOIN skep.cursors c ON c.partition_id = late.partition_id AND c.reader_id = reader
+        FOR NO KEY UPDATE OF c SKIP LOCKED
+    ) late;
+    IF tokens IS NOT NULL THEN
+        PERFORM skep.judge(tokens, lane_ids, 'expired');
+    END IF;
+END $$;
+
+-- The one door for answers. Each names a lease and, unless it is for the whole lease, a message (lane, offset).
+-- status: completed, failed, dlq (dead letters now), retry (release the lease). One stale answer does not touch the others.
+CREATE FUNCTION skep.answer(tokens uuid[], lane_ids bigint[], offsets bigint[], statuses text[], errors text[])
+RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    stamp timestamptz;
+    live_tokens     uuid[];
+    live_lanes      bigint[];
+    released_tokens uuid[];
+    released_lanes  bigint[];
+    some_failed     boolean;
+    verdicts        boolean[];
+BEGIN
+    PERFORM FROM (SELECT DISTINCT token FROM unnest(answer.tokens) AS token) named
+    CROSS JOIN LATERAL (SELECT s.partition_id, s.reader_id FROM skep.leases s WHERE s.token = named.token) s
+    JOIN skep.cursors c ON c.partition_id = s.partition_id AND c.reader_id = s.reader_id
+    ORDER BY c.partition_id, c.reader_id
+    FOR NO KEY UPDATE OF c;
+
+    stamp := clock_timestamp();
+    WITH item AS MATERIALIZED (
+        SELECT item.ord, s.token, s.partition_id, item.status, item.error, item."offset",
+               CASE WHEN item."offset" IS NULL THEN int8range(s.first_offset, s.end_offset)
+                    ELSE int8range(item."offset", item."offset" + 1) END AS run
+        FROM unnest(answer.tokens, answer.lane_ids, answer.offsets, answer.statuses, answer.errors)
+             WITH ORDINALITY AS item (token, lane, "offset", status, error, ord)
+        LEFT JOIN LATERAL (
+            SELECT * FROM skep.leases s
+            WHERE s.token = item.token AND s.partition_id = coalesce(item.lane, s.partition_id) AND s.expires_at > stamp
+              AND (item."offset" IS NULL OR item."offset" >= s.first_offset AND item."offset" < s.end_offset)
+        ) s ON item.status IN ('completed', 'failed', 'dlq', 'retry')
+    ), said AS (
+        SELECT token, partition_id, bool_or(status = 'retry') AS released,
+               coalesce(range_agg(run) FILTER (WHERE status = 'completed' AND "offset" IS NOT NULL), '{}') AS completed,
+               coalesce(range_agg(run) FILTER (WHERE status = 'failed' AND "offset" IS NOT NULL), '{}') AS failed,
+               coalesce(range_agg(run) FILTER (WHERE status = 'dlq'), '{}') AS dead,
+               coalesce(range_agg(run) FILTER (WHERE status = 'completed' AND "offset" IS NULL), '{}') AS rest_completed,
+               coalesce(range_agg(run) FILTER (WHERE status = 'failed' AND "offset" IS NULL), '{}') AS rest_failed,
+               jsonb_object_agg(coalesce("offset"::text, '*'), error)
+                   FILTER (WHERE status IN ('failed', 'dlq') AND error IS NOT NULL) AS errors
+        FROM item WHERE token IS NOT NULL GROUP BY token, partition_id
+    ), buried AS (
+        INSERT INTO skep.dead_letters (group_name, queue, partition, partition_id, "offset", created_at, payload, headers,
+                                       transaction_id, trace_id, producer, error, attempts)
+        SELECT r.group_name, q.name, p.name, m.partition_id, m."offset", m.created_at, m.payload, m.headers, m.transaction_id,
+               m.trace_id, m.producer, coalesce(said.errors ->> m."offset"::text, said.errors ->> '*', 'dead-lettered'), s.attempt
+        FROM said
+        CROSS JOIN LATERAL (SELECT * FROM skep.leases s WHERE s.token = said.token AND s.partition_id = said.partition_id) s
+        CROSS JOIN LATERAL (
+            SELECT * FROM skep.messages m
+            WHERE m.partition_id = s.partition_id AND m."offset" >= s.first_offset AND m."offset" < s.end_offset
+            ORDER BY m."offset"
+        ) m
+        JOIN skep.readers r ON r.id = s.reader_id
+        JOIN skep.partitions p ON p.id = s.partition_id
+        JOIN skep.queues q ON q.id = p.queue_id
+        WHERE said.dead - s.done - said.completed @> m."offset" AND m.payload IS NOT NULL AND said.dead <> '{}'
+    ), heard AS (
+        UPDATE skep.leases s
+        SET done = s.done + said.completed + said.dead + (rest_completed - (s.failed + said.failed)),
+            failed = s.failed + said.failed + (rest_failed - s.done - said.dead) - said.completed - said.dead,
+            succeeded = s.succeeded OR said.completed <> '{}' OR rest_completed - (s.failed + said.failed) - s.done <> '{}',
+            errors = CASE WHEN said.errors IS NULL THEN s.errors ELSE s.errors || said.errors END
+        FROM said
+        WHERE s.token = said.token AND s.partition_id = said.partition_id
+        RETURNING s.token, s.partition_id, s.failed <> '{}' AS some_failed, said.released
+    )
+    SELECT array_agg(token), array_agg(partition_id), bool_or(some_failed),
+           array_agg(token) FILTER (WHERE released), array_agg(partition_id) FILTER (WHERE released),
+           (SELECT array_agg(live ORDER BY ord) FROM (SELECT ord, bool_or(token IS NOT NULL) AS live FROM item GROUP BY ord) item)
+    INTO live_tokens, live_lanes, some_failed, released_tokens, released_lanes, verdicts FROM heard;
+
+    IF live_tokens IS NOT NULL THEN
+        PERFORM skep.complete(live_tokens, live_lanes);
+        IF some_failed THEN
+            PERFORM skep.judge(live_tokens, live_lanes, 'answered');
+        END IF;
+        IF released_tokens IS NOT NULL THEN
+            PERFORM skep.judge(released_tokens, released_lanes, 'released');
+        END IF;
+    END IF;
+    RETURN QUERY SELECT n, live FROM unnest(verdicts) WITH ORDINALITY AS verdict (live, n);
+END $$;

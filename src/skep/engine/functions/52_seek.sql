@@ -1,0 +1,82 @@
+-- Moving and forgetting groups. Both hold the reader's lock, so that no lane is met at the old place meanwhile.
+
+-- The reader of a group on a queue, created if need be, locked; NULL if the queue does not exist.
+CREATE FUNCTION skep.hold_reader(group_name text, queue text) RETURNS integer
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    reader integer;
+BEGIN
+    INSERT INTO skep.readers (group_name, queue_id)
+    SELECT skep.group_on(semantics, hold_reader.group_name), id FROM skep.queues WHERE name = hold_reader.queue FOR KEY SHARE
+    ON CONFLICT DO NOTHING;
+    SELECT r.id INTO reader FROM skep.queues q JOIN skep.readers r ON r.queue_id = q.id
+    WHERE q.name = hold_reader.queue AND r.group_name = skep.group_on(q.semantics, hold_reader.group_name);
+    PERFORM pg_advisory_xact_lock(x'736b6570'::integer, reader);
+    RETURN reader;
+END $$;
+
+-- position: beginning, end, a time, or an offset. For the whole queue or one partition, met or not, existing or not. Drops leases.
+-- Returns how many lanes of the group moved.
+CREATE FUNCTION skep.seek(group_name text, queue text, "position" text, partition text DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    reader integer;
+    start  record;
+    lanes  bigint[];
+    moved  bigint;
+    to_end boolean := lower("position") = 'end';
+BEGIN
+    PERFORM skep.check_pop(seek.queue, seek.group_name, seek.partition, NULL, NULL, 1, 1, NULL);
+    IF lower("position") = 'beginning' THEN
+        start := skep.parse_start('all', NULL);
+    ELSE
+        start := skep.parse_start(NULL, CASE WHEN to_end THEN clock_timestamp()::text ELSE "position" END);
+    END IF;
+    reader := skep.hold_reader(seek.group_name, seek.queue);
+    DELETE FROM skep.subscriptions s WHERE s.group_name = seek.group_name AND s.queue = seek.queue
+        AND (seek.partition IS NULL OR s.partition = seek.partition);
+    INSERT INTO skep.subscriptions (group_name, queue, partition, mode, start_at, start_offset)
+    VALUES (seek.group_name, seek.queue, seek.partition, start.start_mode, start.start_at, start.start_offset);
+
+    SELECT array_agg(p.id ORDER BY p.id) INTO lanes FROM skep.readers r JOIN skep.partitions p ON p.queue_id = r.queue_id
+    WHERE r.id = reader AND p.name = coalesce(seek.partition, p.name);
+    PERFORM FROM skep.cursors c WHERE c.partition_id = ANY (lanes) AND c.reader_id = reader
+    ORDER BY c.partition_id FOR NO KEY UPDATE;
+    DELETE FROM skep.leases s WHERE s.partition_id = ANY (lanes) AND s.reader_id = reader;
+    -- Every lane that exists gets its row now, so that "end" is the end of this moment in each.
+    INSERT INTO skep.cursors AS c (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
+    SELECT s.partition_id, reader, goal, goal, goal, '-infinity'
+    FROM skep.starts(reader, lanes) s
+    JOIN skep.partition_lookup l ON l.partition_id = s.partition_id
+    CROSS JOIN LATERAL (SELECT CASE WHEN to_end THEN l.last_offset + 1 ELSE s.start_offset END AS goal) g
+    ON CONFLICT (partition_id, reader_id) DO UPDATE
+    SET start_offset = excluded.start_offset, cursor = excluded.cursor, next_offset = excluded.next_offset, leased = 0, returned = 0,
+        ready_at = coalesce(c.last_consumed_at, '-infinity');
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    RETURN moved;
+END $$;
+
+-- Forgets what the group has done, in one queue or everywhere. Keeping the subscription, it starts again where it was born.
+CREATE FUNCTION skep.delete_group(group_name text, queue text DEFAULT NULL, keep_subscription boolean DEFAULT false) RETURNS bigint
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    doomed integer[];
+    forgotten bigint;
+BEGIN
+    SELECT array_agg(r.id ORDER BY r.id) INTO doomed FROM skep.readers r JOIN skep.queues q ON q.id = r.queue_id
+    WHERE r.group_name = delete_group.group_name AND q.name = coalesce(delete_group.queue, q.name);
+    PERFORM pg_advisory_xact_lock(x'736b6570'::integer, reader) FROM unnest(doomed) AS reader;
+    PERFORM FROM skep.cursors c WHERE c.reader_id = ANY (doomed) ORDER BY c.partition_id, c.reader_id FOR UPDATE;
+    DELETE FROM skep.leases s WHERE s.reader_id = ANY (doomed);
+    DELETE FROM skep.cursors c WHERE c.reader_id = ANY (doomed);
+    GET DIAGNOSTICS forgotten = ROW_COUNT;
+    DELETE FROM skep.readers r WHERE r.id = ANY (doomed);
+    IF NOT keep_subscription THEN
+        DELETE FROM skep.subscriptions s WHERE s.group_name = delete_group.group_name
+            AND (delete_group.queue IS NULL OR s.queue = delete_group.queue);
+    END IF;
+    RETURN forgotten;
+END $$;

@@ -1,0 +1,215 @@
+"""Install, upgrade and verify the schema `skep`.
+
+    what the database has          install                       verify, the start-up check
+    nothing                        everything                    refused: run `skep install`
+    the same                       nothing, takes no lock        fine
+    fewer migrations, older code   what is missing, all code     refused: run `skep install`
+    more migrations, newer code    refused: upgrade the package  refused: upgrade the package
+    another text of a migration    refused                       refused
+
+An install is one transaction under an advisory lock, so that any number may run at once.
+"""
+
+import re
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.errors import DeadlockDetected, LockNotAvailable
+from psycopg.rows import TupleRow, tuple_row
+
+from skep.config import check_database_url, display_database_url
+from skep.engine.sources import Migration, Sources, SqlFile, packaged
+from skep.errors import DatabaseUnavailable, PermissionDenied, SchemaMismatch, TransientError, from_sqlstate
+
+LOCK = 0x736B6570  # "skep"
+CONNECT_SECONDS = 10
+ATTEMPTS = 20
+
+INSTALL_COMMAND = "run `skep install`"
+UPGRADE_COMMAND = "upgrade the skep package: pip install --upgrade skep"
+INSTALL_RIGHTS = "installing needs CREATE on the database and CREATEROLE, upgrading the owner of schema skep"
+USE_RIGHTS = "grant the user skep_producer, skep_consumer or skep_admin"
+
+# Dropping a trigger locks its table. Giving up before deadlock_timeout (1 s) means that it is never a transaction of
+# the users that is sacrificed, and that they queue behind the install for half a second at most.
+SETTINGS = """
+    SET LOCAL client_min_messages = warning;
+    SET LOCAL lock_timeout = '500ms';
+    SET LOCAL search_path = skep, pg_catalog, pg_temp
+"""
+# Not to_regclass(): waiting for an advisory lock does not empty the catalog cache, and it would believe the cache.
+IS_INSTALLED = """
+    SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+                   WHERE n.nspname = 'skep' AND c.relname = 'schema_info')
+"""
+READ_MIGRATIONS = "SELECT number, name, checksum FROM skep.migrations ORDER BY number"
+READ_INFO = "SELECT package, functions_checksum FROM skep.schema_info"
+RECORD_MIGRATION = "INSERT INTO skep.migrations (number, name, checksum) VALUES (%(number)s, %(name)s, %(checksum)s)"
+RECORD_INFO = """
+    INSERT INTO skep.schema_info (version, package, functions_checksum)
+    VALUES (%(version)s, %(package)s, %(functions_checksum)s)
+    ON CONFLICT (the_only_row) DO UPDATE
+    SET version = excluded.version, package = excluded.package,
+        functions_checksum = excluded.functions_checksum, installed_at = excluded.installed_at
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class InstallReport:
+    """What an install did: the migrations it applied, and whether it re-created the functions."""
+
+    version: int
+    migrations: tuple[str, ...] = ()
+    functions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What a database says about itself; `migrations` are (number, name, checksum)."""
+
+    migrations: tuple[tuple[int, str, str], ...] = ()
+    package: str = ""
+    functions_checksum: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What an install would do. A migration always re-creates the code, which it may have taken triggers from."""
+
+    migrations: tuple[Migration, ...]
+    functions: bool
+
+
+def install(conninfo: str, sources: Sources | None = None) -> InstallReport:
+    """Bring a database to the schema of this package."""
+    wanted = sources or packaged()
+    with _explained(INSTALL_RIGHTS), _connect(conninfo) as connection:
+        if not pending(_read(connection), wanted).functions:
+            return InstallReport(wanted.version)
+        return _install_patiently(connection, wanted)
+
+
+def verify(connection: psycopg.Connection[Any], sources: Sources | None = None) -> None:
+    """Refuse a database whose schema is not the one of this package, with the command to run."""
+    wanted = sources or packaged()
+    with _explained(USE_RIGHTS), connection.transaction():
+        installed = _read(connection)
+    name = connection.info.dbname
+    if installed == Installed():
+        raise SchemaMismatch(f'Skep is not installed in database "{name}"', hint=INSTALL_COMMAND)
+    todo = pending(installed, wanted)
+    if todo.migrations:
+        have = len(installed.migrations)
+        message = f'database "{name}" has schema version {have} of Skep, this package needs {wanted.version}'
+        raise SchemaMismatch(message, hint=INSTALL_COMMAND)
+    if todo.functions:
+        raise SchemaMismatch(f'the functions in database "{name}" are not those of this package', hint=INSTALL_COMMAND)
+
+
+def pending(installed: Installed, wanted: Sources) -> Pending:
+    """Compare a database with a package; a database that is ahead or has another history is refused."""
+    known = {migration.number: migration for migration in wanted.migrations}
+    for number, name, checksum in installed.migrations:
+        if number not in known:
+            raise SchemaMismatch(f"the database has migration {name}, newer than this package", hint=UPGRADE_COMMAND)
+        if known[number].checksum != checksum:
+            message = f"migration {name} in the database is not the one of this package"
+            hint = f"use the package that installed it (skep {installed.package}), or a new database"
+            raise SchemaMismatch(message, hint=hint)
+    applied = {number for number, _, _ in installed.migrations}
+    missing = tuple(migration for migration in wanted.migrations if migration.number not in applied)
+    stale = installed.functions_checksum != wanted.functions_checksum
+    if stale and _release(installed.package) > _release(wanted.package):
+        message = f"the database was installed by skep {installed.package}, this is {wanted.package}"
+        raise SchemaMismatch(message, hint=UPGRADE_COMMAND)
+    return Pending(missing, functions=stale or bool(missing))
+
+
+def _release(package: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", package)[:3])
+
+
+def _install_patiently(connection: psycopg.Connection[TupleRow], wanted: Sources) -> InstallReport:
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _install_once(connection, wanted)
+        except (LockNotAvailable, DeadlockDetected):
+            time.sleep(0.05 * attempt)
+    message = "other transactions keep the tables of Skep locked"
+    raise TransientError(message, hint="end the long ones (pg_stat_activity shows them), and run `skep install` again")
+
+
+def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources) -> InstallReport:
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": LOCK})
+        todo = pending(_read(connection), wanted)
+        if not todo.functions:  # another install was faster
+            return InstallReport(wanted.version)
+        connection.execute(SETTINGS)
+        _run(connection, wanted.bootstrap)
+        _run(connection, wanted.drop_code)
+        for migration in todo.migrations:
+            _run(connection, migration)
+            _record(connection, migration)
+        for file in wanted.functions:
+            _run(connection, file)
+        info = {"version": wanted.version, "package": wanted.package, "functions_checksum": wanted.functions_checksum}
+        connection.execute(RECORD_INFO, info)
+    return InstallReport(wanted.version, tuple(migration.name for migration in todo.migrations), functions=True)
+
+
+def _record(connection: psycopg.Connection[TupleRow], migration: Migration) -> None:
+    row = {"number": migration.number, "name": migration.name, "checksum": migration.checksum}
+    connection.execute(RECORD_MIGRATION, row)
+
+
+def _run(connection: psycopg.Connection[TupleRow], file: SqlFile) -> None:
+    try:
+        connection.execute(file.sql.encode())
+    except psycopg.Error as error:
+        error.add_note(file.locate(error.diag.statement_position))
+        raise
+
+
+def _read(connection: psycopg.Connection[Any]) -> Installed:
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        if cursor.execute(IS_INSTALLED).fetchone() != (True,):
+            return Installed()
+        migrations = tuple((number, name, checksum) for number, name, checksum in cursor.execute(READ_MIGRATIONS))
+        package, functions_checksum = cursor.execute(READ_INFO).fetchone() or ("", "")
+        return Installed(migrations, package, functions_checksum)
+
+
+def _connect(conninfo: str) -> psycopg.Connection[TupleRow]:
+    check_database_url(conninfo)
+    seconds = conninfo_to_dict(conninfo).get("connect_timeout", CONNECT_SECONDS)
+    try:
+        connection = psycopg.connect(
+            conninfo, autocommit=True, prepare_threshold=None, connect_timeout=seconds, client_encoding="utf8"
+        )
+    except psycopg.OperationalError as error:
+        message = f"cannot connect to {display_database_url(conninfo)}"
+        hint = "is PostgreSQL running there, and are user, password and database name right?"
+        raise DatabaseUnavailable(message, detail=str(error).strip(), hint=hint) from error
+    # A database whose default is stricter would still see, after the lock, what was there before it.
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    return connection
+
+
+@contextmanager
+def _explained(rights: str) -> Generator[None]:
+    """Turn the driver's errors into Skep's, and say which rights are missing."""
+    try:
+        yield
+    except psycopg.Error as error:
+        known = from_sqlstate(error)
+        if known is None:
+            raise
+        if isinstance(known, PermissionDenied):
+            known.hint = rights
+        raise known from error

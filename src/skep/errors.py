@@ -1,0 +1,142 @@
+"""Every error Skep raises, and the one table from SQLSTATE to class.
+
+    SkepError
+    ├── ConfigError               a setting cannot be used (malformed URL, …)
+    ├── EmbeddedError             the embedded PostgreSQL cannot be started or stopped
+    ├── UnsupportedDatabase       SK009  the server is too old or its encoding is not UTF8
+    ├── SchemaMismatch            SK008  the schema in the database is not the one of this package
+    ├── PermissionDenied          42501  the database user lacks a right
+    ├── InvalidArgument           SK001  an argument is wrong; the message names the item
+    │   └── PayloadTooLarge       SK004
+    ├── NotFound                  SK002  no such queue, partition, group, message or dead letter
+    ├── StaleLease                SK003  the lease has expired or is another's
+    ├── RawWriteRefused           SK005  a write past the functions, straight into a table of the log
+    ├── Conflict                  SK007  it exists already, and differently
+    ├── PushBlocked               SK006  the queue takes no messages now (retryable)
+    └── TransientError            40001, 40P01, 55P03: deadlock, serialization, lock timeout (retryable)
+        └── DatabaseUnavailable   08xxx, 57P01 to 57P03, 53300, or no answer at all (retryable)
+
+Retryable means that the same call, unchanged, may succeed later.
+"""
+
+from typing import ClassVar
+
+import psycopg
+
+
+class SkepError(Exception):
+    """Root of the tree; `message` says what happened, `detail` where, `hint` what to do."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+
+
+class ConfigError(SkepError):
+    """A setting cannot be used."""
+
+
+class EmbeddedError(SkepError):
+    """The embedded PostgreSQL cannot be started or stopped."""
+
+
+class UnsupportedDatabase(SkepError):
+    """The server is too old, or its encoding is not UTF8."""
+
+
+class SchemaMismatch(SkepError):
+    """The schema in the database is not the one this package works with; the hint is the command to run."""
+
+
+class PermissionDenied(SkepError):
+    """The database user lacks a right."""
+
+
+class InvalidArgument(SkepError):
+    """An argument is wrong; the message names the item."""
+
+
+class PayloadTooLarge(InvalidArgument):
+    """A payload is over the limit of its queue."""
+
+
+class NotFound(SkepError):
+    """No such queue, partition, group, message or dead letter."""
+
+
+class StaleLease(SkepError):
+    """The lease has expired, was released, or belongs to another consumer."""
+
+
+class RawWriteRefused(SkepError):
+    """A write past the functions, straight into a table of the log."""
+
+
+class Conflict(SkepError):
+    """It exists already, and differently."""
+
+
+class PushBlocked(SkepError):
+    """The queue takes no messages now: it is full, or nobody subscribes to it."""
+
+    retryable = True
+
+
+class TransientError(SkepError):
+    """The database gave up on this transaction in favour of another one."""
+
+    retryable = True
+
+
+class DatabaseUnavailable(TransientError):
+    """The database is down, starting, stopping, full, or cannot be reached."""
+
+
+# A key of two characters is a whole SQLSTATE class.
+SQLSTATES: dict[str, type[SkepError]] = {
+    "SK001": InvalidArgument,
+    "SK002": NotFound,
+    "SK003": StaleLease,
+    "SK004": PayloadTooLarge,
+    "SK005": RawWriteRefused,
+    "SK006": PushBlocked,
+    "SK007": Conflict,
+    "SK008": SchemaMismatch,
+    "SK009": UnsupportedDatabase,
+    "22P02": InvalidArgument,  # invalid JSON, uuid, timestamp, …
+    "22P05": InvalidArgument,  # \u0000 inside JSON
+    "22021": InvalidArgument,  # not UTF8
+    "42501": PermissionDenied,
+    "40001": TransientError,
+    "40P01": TransientError,
+    "55P03": TransientError,
+    "08": DatabaseUnavailable,
+    "53300": DatabaseUnavailable,
+    "57P01": DatabaseUnavailable,
+    "57P02": DatabaseUnavailable,
+    "57P03": DatabaseUnavailable,
+}
+
+
+def from_sqlstate(error: psycopg.Error) -> SkepError | None:
+    """Return Skep's error for one of the driver, or None if it is not Skep's to explain."""
+    kind = _kind(error)
+    if kind is None:
+        return None
+    diagnostics = error.diag
+    message = diagnostics.message_primary or str(error)
+    return kind(message, detail=diagnostics.message_detail or None, hint=diagnostics.message_hint or None)
+
+
+def _kind(error: psycopg.Error) -> type[SkepError] | None:
+    if error.sqlstate is not None:
+        return SQLSTATES.get(error.sqlstate) or SQLSTATES.get(error.sqlstate[:2])
+    if isinstance(error, psycopg.OperationalError):  # the server never answered
+        return DatabaseUnavailable
+    if isinstance(error, psycopg.DataError):  # the driver could not write the value, such as NUL in a text
+        return InvalidArgument
+    return None

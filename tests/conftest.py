@@ -1,0 +1,123 @@
+"""One PostgreSQL for the run, one template with Skep in it, and databases cut from it."""
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from skep import embedded
+from skep.engine.install import install
+
+# Nothing in a test survives a crash of the machine, so nothing waits for the disk.
+FAST = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "shared_preload_libraries": "",
+    "max_connections": "200",
+}
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def data_dir() -> Generator[Path]:
+    """A directory for an embedded server; as root that runs as another user, who cannot reach tmp_path."""
+    with _directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Generator[str]:
+    """The server of the run, as its superuser."""
+    if given := os.environ.get("SKEP_TEST_DATABASE_URL"):
+        yield given
+        return
+    with _directory() as path, embedded.start(path, settings=FAST) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def template(postgres_url: str) -> Generator[str]:
+    """The name of a database with Skep installed; nobody connects to it, or it could not be copied."""
+    with _database(postgres_url) as (name, url):
+        install(url)
+        yield name
+
+
+@pytest.fixture
+def new_database(postgres_url: str) -> Generator[Callable[..., str]]:
+    """Create databases, from a template if one is named; all are dropped after the test."""
+    with ExitStack() as stack:
+
+        def create(template: str = "template0") -> str:
+            _, url = stack.enter_context(_database(postgres_url, template))
+            return url
+
+        yield create
+
+
+@pytest.fixture
+def database_url(new_database: Callable[..., str], template: str) -> str:
+    """A database of this test's own, with Skep."""
+    return new_database(template)
+
+
+@pytest.fixture
+def empty_database_url(new_database: Callable[..., str]) -> str:
+    """A database of this test's own, without Skep."""
+    return new_database()
+
+
+@pytest.fixture(scope="module")
+def module_database_url(postgres_url: str, template: str) -> Generator[str]:
+    with _database(postgres_url, template) as (_, url):
+        yield url
+
+
+@pytest.fixture
+def conn(module_database_url: str) -> Generator[psycopg.Connection]:
+    """A connection in a transaction; nothing it does outlives the test."""
+    with psycopg.connect(module_database_url) as connection:
+        yield connection
+        connection.rollback()
+
+
+@pytest.fixture
+def connect(database_url: str) -> Generator[Callable[..., psycopg.Connection]]:
+    """Open autocommit connections to this test's own database; all are closed after the test."""
+    with ExitStack() as stack:
+
+        def open_one(**options: Any) -> psycopg.Connection:
+            return stack.enter_context(psycopg.connect(database_url, **{"autocommit": True, **options}))
+
+        yield open_one
+
+
+@contextmanager
+def _directory() -> Generator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="skep-test-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@contextmanager
+def _database(postgres_url: str, template: str = "template0") -> Generator[tuple[str, str]]:
+    name = f"skep_test_{os.getpid()}_{next(_numbers)}"
+    names = {"name": sql.Identifier(name), "template": sql.Identifier(template)}
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE {template}").format(**names))
+        try:
+            yield name, make_conninfo(postgres_url, dbname=name)
+        finally:
+            admin.execute(sql.SQL("DROP DATABASE {name} WITH (FORCE)").format(**names))

@@ -1,0 +1,299 @@
+"""Installing, upgrading and verifying the schema, on tiny sources of its own and on those of the package."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import DictRow, dict_row
+
+from skep import errors
+from skep.engine.install import LOCK, InstallReport, install, verify
+from skep.engine.sources import Migration, Sources, SqlFile, packaged
+from tests.engine.catalog import routines
+from tests.engine.tiny import NEW_CODE, THING, TINY, UPGRADED
+
+
+@pytest.fixture
+def url(empty_database_url: str) -> str:
+    return empty_database_url
+
+
+@pytest.fixture
+def session(url: str):
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+def one(session: psycopg.Connection, query: str) -> object:
+    row = session.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_the_package_installs_and_verifies(url: str, session: psycopg.Connection):
+    assert install(url).functions
+    verify(session)
+    assert install(url) == InstallReport(packaged().version)
+
+
+def test_an_install_says_what_it_did(url: str, session: psycopg.Connection):
+    assert install(url, TINY) == InstallReport(1, ("0001_create_thing",), functions=True)
+    assert session.execute("SELECT number, name, checksum FROM skep.migrations").fetchall() == [
+        (1, "0001_create_thing", THING.checksum)
+    ]
+    recorded = session.execute("SELECT version, package, functions_checksum FROM skep.schema_info").fetchall()
+    assert recorded == [(1, "1.2.3", TINY.functions_checksum)]
+
+
+def test_nothing_to_do_takes_no_lock(url: str, session: psycopg.Connection):
+    install(url, TINY)
+    session.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+    assert install(url, TINY) == InstallReport(1)
+
+
+def test_empty_sources_install(url: str, session: psycopg.Connection):
+    empty = replace(TINY, migrations=(), functions=())
+    assert install(url, empty) == InstallReport(0, functions=True)
+    verify(session, empty)
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_many_install_at_once(url: str, session: psycopg.Connection, isolation: str):
+    name = sql.Identifier(session.info.dbname)
+    session.execute(sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = {}").format(name, isolation))
+    barrier = threading.Barrier(8)
+
+    def run(_: int) -> InstallReport:
+        barrier.wait()
+        return install(url, UPGRADED)
+
+    with ThreadPoolExecutor(8) as pool:
+        reports = list(pool.map(run, range(8)))
+    assert sum(report.functions for report in reports) == 1
+    assert sum(len(report.migrations) for report in reports) == 2
+    verify(session, UPGRADED)
+
+
+def test_an_upgrade_keeps_state_and_replaces_code(url: str, session: psycopg.Connection):
+    install(url, TINY)
+    session.execute("INSERT INTO skep.thing VALUES (1)")
+    assert install(url, UPGRADED) == InstallReport(2, ("0002_add_colour",), functions=True)
+    session.execute("INSERT INTO skep.thing VALUES (2)")
+    things = session.execute("SELECT id, seen FROM skep.thing ORDER BY id").fetchall()
+    assert things == [(1, 1), (2, 1), (7, 0)]  # (7, 0): migrations run while no code is there
+    assert routines(session) == ["all_things()", "answer()", "forget(integer)", "new_name()", "see()"]
+    assert one(session, "SELECT pg_typeof(skep.answer())::text") == "bigint"
+    assert one(session, "SELECT count FROM skep.many") == 3
+    verify(session, UPGRADED)
+
+
+def test_changed_functions_alone_are_replaced(url: str, session: psycopg.Connection):
+    install(url, TINY)
+    assert install(url, replace(TINY, functions=(NEW_CODE,))) == InstallReport(1, functions=True)
+    assert "new_name()" in routines(session)
+
+
+@pytest.mark.parametrize(
+    ("dependent", "named"),
+    [
+        ("CREATE VIEW public.mine AS SELECT * FROM skep.things", "view mine"),
+        ("CREATE VIEW public.mine AS SELECT skep.answer()", "view mine"),
+        ("CREATE FUNCTION public.mine(skep.things) RETURNS int LANGUAGE sql AS 'SELECT 1'", "function mine(things)"),
+        (
+            "CREATE FUNCTION public.mine(skep.things[]) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+            "function mine(things[])",
+        ),
+        ("ALTER TABLE skep.thing ADD CHECK (skep.answer() = 1)", "constraint thing_check"),
+        ("ALTER TABLE skep.thing ALTER seen SET DEFAULT skep.answer()", "column seen of table thing"),
+        (
+            "CREATE TABLE public.mine (); CREATE TRIGGER t BEFORE INSERT ON public.mine EXECUTE FUNCTION skep.see()",
+            "trigger t on table mine",
+        ),
+    ],
+)
+def test_what_depends_on_the_code_is_never_lost(url: str, session: psycopg.Connection, dependent: str, named: str):
+    install(url, TINY)
+    session.execute(dependent.encode())
+    with pytest.raises(errors.Conflict) as caught:
+        install(url, UPGRADED)
+    assert named in caught.value.message.replace("public.", "")
+    assert "create it again" in (caught.value.hint or "")
+    verify(session, TINY)
+
+
+def test_an_install_waits_for_a_long_transaction_and_lets_others_pass(url: str, session: psycopg.Connection):
+    install(url, TINY)
+    waiting = "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database WHERE NOT granted AND datname = %s"
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(url) as user:
+        user.execute("INSERT INTO skep.thing VALUES (1)")
+        report = pool.submit(install, url, UPGRADED)
+        deadline = time.monotonic() + 30
+        while session.execute(waiting, [user.info.dbname]).fetchone() == (0,):
+            assert time.monotonic() < deadline
+        session.execute("SET statement_timeout = '20s'")
+        assert one(session, "SELECT count(*) FROM skep.things") == 0
+        user.commit()
+        assert report.result(30).version == 2
+
+
+def test_an_install_gives_up_on_a_transaction_that_never_ends(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("skep.engine.install.ATTEMPTS", 1)
+    install(url, TINY)
+    with psycopg.connect(url) as user:
+        user.execute("INSERT INTO skep.thing VALUES (1)")
+        with pytest.raises(errors.TransientError, match="locked") as caught:
+            install(url, UPGRADED)
+        assert "pg_stat_activity" in (caught.value.hint or "")
+        verify(user, TINY)
+
+
+def test_a_failure_changes_nothing_and_names_the_line(url: str, session: psycopg.Connection):
+    install(url, TINY)
+    broken = Migration("0002_break_it", "SELECT 1;\nSELECT nonsense;\n")
+    with pytest.raises(psycopg.errors.UndefinedColumn) as caught:
+        install(url, replace(UPGRADED, migrations=(THING, broken)))
+    assert caught.value.__notes__ == ["in 0002_break_it.sql, line 2"]
+    verify(session, TINY)
+    assert "old_name()" in routines(session)
+
+
+def try_install(url: str, session: psycopg.Connection, sources: Sources) -> None:
+    install(url, sources)
+
+
+def try_verify(url: str, session: psycopg.Connection, sources: Sources) -> None:
+    verify(session, sources)
+
+
+@pytest.mark.parametrize("attempt", [try_install, try_verify])
+class TestRefused:
+    def test_a_migration_with_another_text(self, url: str, session: psycopg.Connection, attempt: Callable):
+        install(url, TINY)
+        changed = Migration(THING.name, THING.sql + "-- changed")
+        with pytest.raises(errors.SchemaMismatch, match="0001_create_thing") as caught:
+            attempt(url, session, replace(UPGRADED, migrations=(changed,)))
+        assert "skep 1.2.3" in (caught.value.hint or "")
+
+    def test_a_newer_schema(self, url: str, session: psycopg.Connection, attempt: Callable):
+        install(url, UPGRADED)
+        with pytest.raises(errors.SchemaMismatch, match="0002_add_colour, newer") as caught:
+            attempt(url, session, TINY)
+        assert "upgrade the skep package" in (caught.value.hint or "")
+
+    def test_newer_functions(self, url: str, session: psycopg.Connection, attempt: Callable):
+        install(url, replace(TINY, package="1.10.0", functions=(NEW_CODE,)))
+        with pytest.raises(errors.SchemaMismatch, match=r"1\.10\.0, this is 1\.2\.3") as caught:
+            attempt(url, session, TINY)
+        assert "upgrade the skep package" in (caught.value.hint or "")
+
+
+def test_a_database_without_skep_is_refused_at_start(session: psycopg.Connection):
+    with pytest.raises(errors.SchemaMismatch, match="not installed") as caught:
+        verify(session)
+    assert "skep install" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("sources", "says"), [(UPGRADED, "version 1 .* needs 2"), (replace(TINY, functions=(NEW_CODE,)), "functions")]
+)
+def test_an_older_schema_is_refused_at_start(url: str, session: psycopg.Connection, sources: Sources, says: str):
+    install(url, TINY)
+    with pytest.raises(errors.SchemaMismatch, match=says) as caught:
+        verify(session, sources)
+    assert "skep install" in (caught.value.hint or "")
+
+
+def test_verify_leaves_a_connection_as_it_was(url: str):
+    install(url, TINY)
+    with psycopg.Connection[DictRow].connect(url, row_factory=dict_row) as connection:
+        verify(connection, TINY)
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def test_a_malformed_url_is_refused():
+    with pytest.raises(errors.ConfigError):
+        install("postgresql://ann:secret@db:nonsense/shop")
+
+
+def test_a_database_that_is_down_is_named_without_its_password():
+    with pytest.raises(errors.DatabaseUnavailable, match=r"postgresql://ann@127\.0\.0\.1:1/shop") as caught:
+        install("postgresql://ann:secret@127.0.0.1:1/shop")
+    assert "refused" in (caught.value.detail or "")
+    assert "secret" not in repr(vars(caught.value))
+
+
+def test_a_database_that_does_not_exist_is_named(url: str):
+    with pytest.raises(errors.DatabaseUnavailable) as caught:
+        install(make_conninfo(url, dbname="nowhere"))
+    assert '"nowhere" does not exist' in (caught.value.detail or "")
+
+
+def test_a_server_that_is_too_old_is_refused(url: str, session: psycopg.Connection):
+    future = SqlFile("bootstrap", TINY.bootstrap.sql.replace("140000", "990000"))
+    assert future != TINY.bootstrap
+    with pytest.raises(errors.UnsupportedDatabase, match="too old"):
+        install(url, replace(TINY, bootstrap=future))
+    assert one(session, "SELECT to_regnamespace('skep')") is None
+
+
+def test_an_encoding_other_than_utf8_is_refused(postgres_url: str):
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(
+            "CREATE DATABASE skep_test_latin1 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+        )
+        try:
+            with pytest.raises(errors.UnsupportedDatabase, match="LATIN1"):
+                install(make_conninfo(postgres_url, dbname="skep_test_latin1"), TINY)
+        finally:
+            admin.execute("DROP DATABASE skep_test_latin1 WITH (FORCE)")
+
+
+class TestRights:
+    ROLE = "skep_test_nobody"
+
+    @pytest.fixture
+    def as_nobody(self, url: str, session: psycopg.Connection):
+        session.execute("CREATE ROLE skep_test_nobody LOGIN PASSWORD 'nobody'")
+        yield make_conninfo(url, user=self.ROLE, password="nobody")
+        session.execute("DROP OWNED BY skep_test_nobody CASCADE; DROP ROLE skep_test_nobody")
+
+    def test_installing_needs_create_on_the_database(self, as_nobody: str):
+        with pytest.raises(errors.PermissionDenied, match="permission denied for database") as caught:
+            install(as_nobody, TINY)
+        assert "CREATE on the database" in (caught.value.hint or "")
+
+    def test_a_schema_made_beforehand_is_enough(self, as_nobody: str, session: psycopg.Connection):
+        session.execute("CREATE SCHEMA skep AUTHORIZATION skep_test_nobody")
+        assert install(as_nobody, TINY).version == 1
+
+    def test_creating_roles_needs_createrole(self, as_nobody: str, session: psycopg.Connection):
+        session.execute("CREATE SCHEMA skep AUTHORIZATION skep_test_nobody")
+        roles = replace(TINY, migrations=(Migration("0001_create_roles", "CREATE ROLE skep_test_role"),), functions=())
+        with pytest.raises(errors.PermissionDenied, match="create role") as caught:
+            install(as_nobody, roles)
+        assert "CREATEROLE" in (caught.value.hint or "")
+
+    def test_upgrading_needs_the_owner(self, url: str, as_nobody: str, session: psycopg.Connection):
+        install(url, TINY)
+        session.execute("GRANT USAGE, CREATE ON SCHEMA skep TO skep_test_nobody")
+        with pytest.raises(errors.PermissionDenied, match="must be owner") as caught:
+            install(as_nobody, UPGRADED)
+        assert "owner of schema skep" in (caught.value.hint or "")
+
+    def test_verify_works_for_whoever_may_use_the_schema(self, url: str, as_nobody: str, session: psycopg.Connection):
+        install(url, TINY)
+        session.execute("GRANT USAGE ON SCHEMA skep TO skep_test_nobody")
+        with psycopg.connect(as_nobody) as connection:
+            verify(connection, TINY)
+
+    def test_verify_says_which_role_is_missing(self, url: str, as_nobody: str):
+        install(url, TINY)
+        with psycopg.connect(as_nobody) as connection, pytest.raises(errors.PermissionDenied) as caught:
+            verify(connection, TINY)
+        assert "skep_consumer" in (caught.value.hint or "")
