@@ -4,8 +4,11 @@
 -- each change is looked at once, and no transaction, however long, holds the look back.
 --
 -- The rule that loses no wake-up: cursors.ready_at is set to NULL (drained) or put off because there is nothing to serve only here.
--- look() runs under the reader's lock, reads journal and heads in ONE statement, so in one snapshot, and saves that snapshot. A push
--- it did not see is news to the next look. Acks therefore leave a lane in line even when it may be empty; look() tidies the front.
+-- look() runs under the reader's lock and saves the snapshot of its first statement; heads are read in later ones. So a push that the
+-- decision "drained" did not see is not in the saved snapshot either: it is news to the next look. Acks therefore leave a lane in line
+-- even when it may be empty, and look() tidies the front of the line.
+--
+-- Several small statements, because starting one large one costs more than running it: the usual look finds nothing to do.
 
 CREATE FUNCTION skep.offset_at(partition_id bigint, instant timestamptz) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
@@ -56,105 +59,130 @@ LANGUAGE sql AS $$
     SELECT coalesce(array_agg(id), '{}') FROM unnest($1) AS id WHERE pg_try_advisory_xact_lock(x'736b6570'::integer, id)
 $$;
 
-CREATE FUNCTION skep.look(locked_readers integer[]) RETURNS void
+-- front: how many lanes at the front of the line to tidy; a pop drains fewer than that, so the front stays clean.
+CREATE FUNCTION skep.look(locked_readers integer[], front integer) RETURNS void
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
     stamp timestamptz := clock_timestamp();
+    seen  pg_snapshot;
+    news  bigint;
+    lost  boolean;
+    postpones boolean;
+    readers   integer[];
+    lanes     bigint[];
+    changed   boolean := false;
 BEGIN
-    WITH reader AS MATERIALIZED (
-        SELECT r.id, r.queue_id, r.snapshot, q.concurrency, q.delayed_processing, q.window_buffer,
-               r.snapshot IS NULL OR r.server_started IS DISTINCT FROM pg_postmaster_start_time()
-                   OR pg_snapshot_xmin(r.snapshot) < (SELECT xid FROM skep.journal_floor) AS lost
-        FROM unnest(locked_readers) AS id
-        JOIN skep.readers r ON r.id = id.id
-        JOIN skep.queues q ON q.id = r.queue_id
-    ), news AS MATERIALIZED (
-        SELECT reader.id AS reader_id, lane
-        FROM reader
-        CROSS JOIN LATERAL (
-            SELECT j.partition_ids FROM skep.journal j
-            WHERE j.queue_id = reader.queue_id AND j.xid >= pg_snapshot_xmax(reader.snapshot)
-            UNION ALL
-            SELECT j.partition_ids FROM pg_snapshot_xip(reader.snapshot) AS running
-            CROSS JOIN LATERAL (SELECT * FROM skep.journal j WHERE j.queue_id = reader.queue_id AND j.xid = running OFFSET 0) j
-        ) j
-        CROSS JOIN unnest(j.partition_ids) AS lane
-        WHERE NOT reader.lost
-        UNION
-        SELECT reader.id, p.id FROM reader JOIN skep.partitions p ON p.queue_id = reader.queue_id WHERE reader.lost
-    ), grown AS MATERIALIZED (
-        SELECT reader.*, l.partition_id, l.last_offset, l.last_created_at, c.reader_id IS NOT NULL AS met, c.next_offset,
-               c.last_consumed_at
-        FROM news
-        JOIN reader ON reader.id = news.reader_id
-        JOIN skep.partition_lookup l ON l.partition_id = news.lane
+    SELECT pg_current_snapshot(), bool_or(found.lost), count(found.lane), bool_or(found.postpones),
+           array_agg(found.reader_id) FILTER (WHERE found.asleep), array_agg(found.lane) FILTER (WHERE found.asleep)
+    INTO seen, lost, news, postpones, readers, lanes
+    FROM (
+        SELECT reader.id AS reader_id, reader.lost, reader.postpones, grown.lane,
+               grown.lane IS NOT NULL AND (c.reader_id IS NULL OR c.ready_at IS NULL
+                   OR c.ready_at > stamp AND c.leased > 0 AND c.leased < reader.concurrency) AS asleep
+        FROM (
+            SELECT r.*, q.concurrency, q.delayed_processing > 0 OR q.window_buffer > 0 AS postpones,
+                   r.snapshot IS NULL OR r.server_started IS DISTINCT FROM pg_postmaster_start_time()
+                       OR pg_snapshot_xmin(r.snapshot) < f.xid AS lost
+            FROM unnest(locked_readers) AS locked (id)
+            JOIN skep.readers r ON r.id = locked.id
+            JOIN skep.queues q ON q.id = r.queue_id
+            CROSS JOIN skep.journal_floor f
+        ) reader
         LEFT JOIN LATERAL (
-            SELECT * FROM skep.cursors c WHERE c.partition_id = news.lane AND c.reader_id = news.reader_id LIMIT 1
+            SELECT unnest(j.partition_ids) AS lane FROM skep.journal j
+            WHERE NOT reader.lost AND j.queue_id = reader.queue_id AND j.xid >= pg_snapshot_xmax(reader.snapshot)
+            UNION ALL
+            SELECT unnest(j.partition_ids) FROM pg_snapshot_xip(reader.snapshot) AS running
+            CROSS JOIN LATERAL (SELECT * FROM skep.journal j WHERE j.queue_id = reader.queue_id AND j.xid = running OFFSET 0) j
+            WHERE NOT reader.lost
+            UNION ALL
+            SELECT p.id FROM skep.partitions p WHERE reader.lost AND p.queue_id = reader.queue_id
+        ) grown ON true
+        LEFT JOIN LATERAL (
+            SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = reader.id LIMIT 1
         ) c ON true
-        WHERE c.reader_id IS NULL
-           OR l.last_offset >= c.next_offset AND (c.ready_at IS NULL
-                OR c.ready_at > stamp AND c.leased > 0 AND c.leased < reader.concurrency)
-    ), woken AS (
-        UPDATE skep.cursors c
-        SET ready_at = skep.turn(c.partition_id, c.next_offset, c.last_consumed_at, grown.last_created_at,
-                                 grown.delayed_processing, grown.window_buffer)
-        FROM grown
-        WHERE grown.met AND c.partition_id = grown.partition_id AND c.reader_id = grown.id
-          AND (c.ready_at IS NULL OR c.ready_at > stamp AND c.leased > 0 AND c.leased < grown.concurrency)
-        RETURNING true
-    ), met AS (
-        INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
-        SELECT s.partition_id, grown.id, s.start_offset, s.start_offset, s.start_offset,
-               skep.turn(s.partition_id, s.start_offset, NULL, grown.last_created_at, grown.delayed_processing, grown.window_buffer)
-        FROM (SELECT id, array_agg(partition_id) AS lanes FROM grown WHERE NOT met GROUP BY id) unmet
-        CROSS JOIN LATERAL skep.starts(unmet.id, unmet.lanes) s
-        JOIN grown ON grown.id = unmet.id AND grown.partition_id = s.partition_id
-        WHERE s.start_offset <= grown.last_offset
-        ON CONFLICT DO NOTHING
-        RETURNING true
-    ), idle AS (
-        SELECT c.partition_id, c.reader_id, c.leased, c.next_offset, l.last_offset, l.last_created_at,
-               reader.delayed_processing, reader.window_buffer
-        FROM reader
+    ) found;
+    IF lanes IS NOT NULL THEN
+        PERFORM skep.wake(readers, lanes, stamp);
+        changed := true;
+        IF postpones THEN
+            PERFORM skep.postpone(readers, lanes);
+        END IF;
+    END IF;
+
+    SELECT array_agg(idle.reader_id), array_agg(idle.partition_id) INTO readers, lanes
+    FROM (
+        SELECT c.reader_id, c.partition_id
+        FROM unnest(locked_readers) AS locked (id)
         CROSS JOIN LATERAL (
-            SELECT c.partition_id FROM skep.cursors c WHERE c.reader_id = reader.id AND c.ready_at <= stamp
-            ORDER BY c.ready_at, c.partition_id LIMIT 64
-        ) front
-        JOIN skep.cursors c ON c.partition_id = front.partition_id AND c.reader_id = reader.id
-        JOIN skep.partition_lookup l ON l.partition_id = front.partition_id
-        WHERE c.returned = 0 AND c.ready_at <= stamp
-          AND (c.next_offset > l.last_offset
-               OR c.leased = 0 AND (reader.delayed_processing > 0 OR reader.window_buffer > 0)
-                  AND skep.turn(c.partition_id, c.next_offset, NULL, l.last_created_at,
-                                reader.delayed_processing, reader.window_buffer) > stamp)
+            SELECT c.partition_id FROM skep.cursors c WHERE c.reader_id = locked.id AND c.ready_at <= stamp
+            ORDER BY c.ready_at, c.partition_id LIMIT front
+        ) line
+        JOIN skep.cursors c ON c.partition_id = line.partition_id AND c.reader_id = locked.id
+        JOIN skep.partition_lookup l ON l.partition_id = line.partition_id
+        WHERE c.returned = 0 AND (c.next_offset > l.last_offset OR postpones)
         FOR NO KEY UPDATE OF c SKIP LOCKED
-    ), tidied AS (
-        UPDATE skep.cursors c
-        SET ready_at = CASE WHEN idle.next_offset <= idle.last_offset THEN
-                                 skep.turn(c.partition_id, c.next_offset, NULL, idle.last_created_at,
-                                           idle.delayed_processing, idle.window_buffer)
-                            WHEN idle.leased > 0 THEN
-                                 (SELECT min(s.expires_at) FROM skep.leases s
-                                  WHERE s.partition_id = idle.partition_id AND s.reader_id = idle.reader_id) END
-        FROM idle
-        WHERE c.partition_id = idle.partition_id AND c.reader_id = idle.reader_id
-          AND c.returned = 0 AND c.leased = idle.leased AND c.next_offset = idle.next_offset
-        RETURNING true
-    )
-    UPDATE skep.readers r
-    SET snapshot = pg_current_snapshot(), server_started = pg_postmaster_start_time()
-    FROM reader
-    WHERE r.id = reader.id
-      AND (reader.lost OR EXISTS (SELECT FROM woken) OR EXISTS (SELECT FROM met) OR EXISTS (SELECT FROM tidied)
-           OR (SELECT count(*) FROM news) > 16);  -- otherwise cheaper to look again than to write
+    ) idle;
+    IF lanes IS NOT NULL THEN
+        PERFORM skep.rest(readers, lanes);
+        changed := true;
+        IF postpones THEN
+            PERFORM skep.postpone(readers, lanes);
+        END IF;
+    END IF;
+
+    IF changed OR lost OR news > 16 THEN  -- otherwise it is cheaper to look again than to write
+        UPDATE skep.readers r SET snapshot = seen, server_started = pg_postmaster_start_time() WHERE r.id = ANY (locked_readers);
+    END IF;
 END $$;
 
--- When a lane's next message may be served: its place in line, put off by delay and quiet period.
-CREATE FUNCTION skep.turn(partition_id bigint, next_offset bigint, last_consumed_at timestamptz, last_created_at timestamptz,
-                          delayed_processing double precision, window_buffer double precision) RETURNS timestamptz
-LANGUAGE sql STABLE AS $$
-    SELECT greatest(coalesce($3, '-infinity'),
-        CASE WHEN $6 > 0 THEN $4 + skep.seconds($6) END,
-        CASE WHEN $5 > 0 THEN (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = $1 AND m."offset" = $2) + skep.seconds($5) END)
+-- Puts lanes that grew in line: at the place of their last service, or first if they were never served.
+CREATE FUNCTION skep.wake(readers integer[], lanes bigint[], stamp timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE skep.cursors c SET ready_at = coalesce(c.last_consumed_at, '-infinity')
+    FROM unnest(wake.readers, wake.lanes) AS grown (reader_id, lane)
+    WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id AND (c.ready_at IS NULL OR c.ready_at > wake.stamp);
+
+    INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
+    SELECT s.partition_id, unmet.reader_id, s.start_offset, s.start_offset, s.start_offset, '-infinity'
+    FROM (SELECT grown.reader_id, array_agg(grown.lane) AS lanes
+          FROM unnest(wake.readers, wake.lanes) AS grown (reader_id, lane)
+          LEFT JOIN LATERAL (
+              SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id LIMIT 1
+          ) c ON true
+          WHERE c.reader_id IS NULL
+          GROUP BY grown.reader_id) unmet
+    CROSS JOIN LATERAL skep.starts(unmet.reader_id, unmet.lanes) s
+    JOIN skep.partition_lookup l ON l.partition_id = s.partition_id
+    WHERE s.start_offset <= l.last_offset
+    ON CONFLICT DO NOTHING;
+END $$;
+
+-- Takes lanes that have nothing to serve out of line: until their earliest lease ends, or until they grow.
+CREATE FUNCTION skep.rest(readers integer[], lanes bigint[]) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE skep.cursors c
+    SET ready_at = CASE WHEN c.leased > 0 THEN
+                        (SELECT min(s.expires_at) FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id) END
+    FROM unnest($1, $2) AS idle (reader_id, lane)
+    JOIN skep.partition_lookup l ON l.partition_id = idle.lane
+    WHERE c.partition_id = idle.lane AND c.reader_id = idle.reader_id AND c.returned = 0 AND c.next_offset > l.last_offset
+$$;
+
+-- Puts lanes off until delayed_processing or window_buffer lets their next message out.
+CREATE FUNCTION skep.postpone(readers integer[], lanes bigint[]) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE skep.cursors c
+    SET ready_at = greatest(c.ready_at, l.last_created_at + skep.seconds(q.window_buffer), m.created_at + skep.seconds(q.delayed_processing))
+    FROM unnest($1, $2) AS grown (reader_id, lane)
+    JOIN skep.readers r ON r.id = grown.reader_id
+    JOIN skep.queues q ON q.id = r.queue_id
+    JOIN skep.partition_lookup l ON l.partition_id = grown.lane
+    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id LIMIT 1) old
+    JOIN skep.messages m ON m.partition_id = grown.lane AND m."offset" = old.next_offset
+    WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id AND c.returned = 0 AND c.leased = 0
+      AND c.next_offset = old.next_offset
+      AND greatest(l.last_created_at + skep.seconds(q.window_buffer), m.created_at + skep.seconds(q.delayed_processing)) > clock_timestamp()
 $$;

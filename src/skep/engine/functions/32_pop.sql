@@ -2,54 +2,64 @@
 
 -- The lanes to serve, locked: at the front of the line and with something ready; priority between queues comes first.
 -- Two steps, because locking inside the first would lock lanes of every queue. Rows locked by others are being served: skipped,
--- which is why there are more candidates than wanted.
-CREATE FUNCTION skep.choose_lanes(readers integer[], wanted integer, OUT reader_ids integer[], OUT lane_ids bigint[])
+-- which is why there are more candidates than wanted. locked_reader/locked_lane: a candidate, if all of them were locked.
+CREATE FUNCTION skep.choose_lanes(readers integer[], wanted integer, OUT reader_ids integer[], OUT lane_ids bigint[],
+                                  OUT locked_reader integer, OUT locked_lane bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     stamp timestamptz := clock_timestamp();
 BEGIN
-    SELECT array_agg(reader_id), array_agg(partition_id) INTO reader_ids, lane_ids
+    WITH candidate AS MATERIALIZED (
+        SELECT c.reader_id, c.partition_id, c.ready_at, q.priority
+        FROM unnest(readers) AS id
+        JOIN skep.readers r ON r.id = id.id
+        JOIN skep.queues q ON q.id = r.queue_id
+        CROSS JOIN LATERAL (
+            SELECT c.reader_id, c.partition_id, c.ready_at
+            FROM skep.cursors c
+            JOIN skep.partition_lookup l ON l.partition_id = c.partition_id
+            WHERE c.reader_id = r.id AND c.ready_at <= stamp AND c.leased < q.concurrency
+              AND (c.returned > 0 AND EXISTS (
+                       SELECT FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
+                                                   AND s.token IS NULL AND s.retry_at <= stamp)
+                   OR (c.returned = 0 OR q.concurrency > 1) AND c.next_offset <= l.last_offset
+                      AND l.last_created_at <= stamp - skep.seconds(q.window_buffer)
+                      AND (q.delayed_processing = 0 OR EXISTS (
+                           SELECT FROM skep.messages m WHERE m.partition_id = c.partition_id AND m."offset" = c.next_offset
+                                                         AND m.created_at <= stamp - skep.seconds(q.delayed_processing))))
+            ORDER BY c.ready_at, c.partition_id
+            LIMIT wanted + 16
+        ) c
+        ORDER BY q.priority DESC, c.ready_at, c.partition_id
+        LIMIT wanted + 16
+    )
+    SELECT array_agg(chosen.reader_id), array_agg(chosen.partition_id),
+           (SELECT reader_id FROM candidate LIMIT 1), (SELECT partition_id FROM candidate LIMIT 1)
+    INTO reader_ids, lane_ids, locked_reader, locked_lane
     FROM (
         SELECT c.reader_id, c.partition_id
-        FROM (
-            SELECT c.reader_id, c.partition_id, c.ready_at, q.priority
-            FROM unnest(readers) AS id
-            JOIN skep.readers r ON r.id = id.id
-            JOIN skep.queues q ON q.id = r.queue_id
-            CROSS JOIN LATERAL (
-                SELECT c.reader_id, c.partition_id, c.ready_at
-                FROM skep.cursors c
-                JOIN skep.partition_lookup l ON l.partition_id = c.partition_id
-                WHERE c.reader_id = r.id AND c.ready_at <= stamp AND c.leased < q.concurrency
-                  AND (c.returned > 0 AND EXISTS (
-                           SELECT FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
-                                                       AND s.token IS NULL AND s.retry_at <= stamp)
-                       OR (c.returned = 0 OR q.concurrency > 1) AND c.next_offset <= l.last_offset
-                          AND l.last_created_at <= stamp - skep.seconds(q.window_buffer)
-                          AND (q.delayed_processing = 0 OR EXISTS (
-                               SELECT FROM skep.messages m WHERE m.partition_id = c.partition_id AND m."offset" = c.next_offset
-                                                             AND m.created_at <= stamp - skep.seconds(q.delayed_processing))))
-                ORDER BY c.ready_at, c.partition_id
-                LIMIT wanted + 24
-            ) c
-            ORDER BY q.priority DESC, c.ready_at, c.partition_id
-            LIMIT wanted + 24
-        ) candidate
+        FROM candidate
         JOIN skep.cursors c ON c.partition_id = candidate.partition_id AND c.reader_id = candidate.reader_id
         ORDER BY candidate.priority DESC, candidate.ready_at, candidate.partition_id
         LIMIT wanted
         FOR NO KEY UPDATE OF c SKIP LOCKED
-    ) c;
+    ) chosen;
 END $$;
 
 -- One lane by name: met now if it was not, and locked.
-CREATE FUNCTION skep.choose_lane(reader integer, lane bigint, OUT reader_ids integer[], OUT lane_ids bigint[])
+CREATE FUNCTION skep.choose_lane(reader integer, lane bigint, OUT reader_ids integer[], OUT lane_ids bigint[],
+                                 OUT locked_reader integer, OUT locked_lane bigint)
 LANGUAGE plpgsql AS $$
 BEGIN
     SELECT ARRAY[c.reader_id], ARRAY[c.partition_id] INTO reader_ids, lane_ids
     FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader FOR NO KEY UPDATE SKIP LOCKED;
-    IF lane_ids IS NULL AND NOT EXISTS (SELECT FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader) THEN
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    SELECT c.reader_id, c.partition_id INTO locked_reader, locked_lane
+    FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader;
+    IF NOT FOUND THEN
         PERFORM pg_advisory_xact_lock(x'736b6570'::integer, reader);  -- against a seek under way: see 52_seek.sql
         INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
         SELECT s.partition_id, reader, s.start_offset, s.start_offset, s.start_offset, '-infinity'
@@ -72,24 +82,76 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(sum(upper(piece) - lower(piece)), 0
 
 -- Leases the next run of each chosen lane: the lowest returned run if there is one, else new messages. The caller holds the locks on
 -- the cursors rows since an earlier statement, so what this one reads of heads and leases is current.
-CREATE FUNCTION skep.claim(reader_ids integer[], lane_ids bigint[], batch integer, token uuid, lease_time double precision,
-                           OUT some_deleted boolean)
+-- True if deleted messages are among them: a lease may then have nothing left to answer.
+CREATE FUNCTION skep.claim(reader_ids integer[], lane_ids bigint[], batch integer, token uuid, lease_time double precision) RETURNS boolean
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     stamp timestamptz := clock_timestamp();
+    taken skep.leases[];
 BEGIN
-    WITH lane AS (
-        SELECT chosen.ord, c.*, q.concurrency, coalesce(claim.lease_time, q.lease_time) AS lease_time,
-               CASE WHEN l.last_created_at > stamp - skep.seconds(q.window_buffer) THEN c.next_offset
-                    ELSE least(c.next_offset + claim.batch, l.last_offset + 1,
+    SELECT array_agg(ROW(partition_id, reader_id, first_offset, cut, attempt, claim.token, stamp + skep.seconds(lease_time), NULL, false,
+                         done * int8multirange(int8range(first_offset, cut))
+                         + coalesce((SELECT range_agg(int8range(m."offset", m."offset" + 1)) FROM skep.messages m
+                                     WHERE m.partition_id = sized.partition_id AND m."offset" >= first_offset AND m."offset" < cut
+                                       AND m.payload IS NULL), '{}'),
+                         '{}', '{}')::skep.leases)
+    INTO taken
+    FROM (
+        SELECT offer.*, CASE WHEN total <= claim.batch THEN end_offset
+                             WHEN done = '{}' THEN end_offset - (total - claim.batch)
+                             ELSE skep.cut_after(first_offset, end_offset, done, claim.batch - (total - size)) END AS cut
+        FROM (
+            SELECT offer.*, sum(size) OVER (ORDER BY ord)::bigint AS total
+            FROM skep.offers(claim.reader_ids, claim.lane_ids, claim.batch, claim.lease_time, stamp) offer
+        ) offer
+        WHERE total - size < claim.batch
+    ) sized;
+
+    INSERT INTO skep.leases (partition_id, reader_id, first_offset, end_offset, attempt, retry_at, done)
+    SELECT old.partition_id, old.reader_id, run.end_offset, old.end_offset, old.attempt, old.retry_at,
+           old.done * int8multirange(int8range(run.end_offset, old.end_offset))
+    FROM unnest(taken) run
+    CROSS JOIN LATERAL (SELECT * FROM skep.leases old WHERE old.partition_id = run.partition_id AND old.reader_id = run.reader_id
+                                                        AND old.first_offset = run.first_offset LIMIT 1) old
+    WHERE old.end_offset > run.end_offset;
+
+    INSERT INTO skep.leases SELECT run.* FROM unnest(taken) run
+    ON CONFLICT (partition_id, reader_id, first_offset) DO UPDATE
+    SET end_offset = excluded.end_offset, token = excluded.token, expires_at = excluded.expires_at, retry_at = NULL, done = excluded.done;
+
+    UPDATE skep.cursors c
+    SET leased = c.leased + 1, next_offset = greatest(c.next_offset, run.end_offset), last_consumed_at = stamp,
+        returned = CASE WHEN c.returned = 0 THEN 0 ELSE
+                   (SELECT count(*) FROM skep.leases s
+                    WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id AND s.token IS NULL) END,
+        ready_at = CASE WHEN c.leased + 1 < q.concurrency THEN stamp ELSE
+                   (SELECT min(s.expires_at) FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id) END
+    FROM unnest(taken) run
+    JOIN skep.readers r ON r.id = run.reader_id
+    JOIN skep.queues q ON q.id = r.queue_id
+    WHERE c.partition_id = run.partition_id AND c.reader_id = run.reader_id;
+
+    RETURN EXISTS (SELECT FROM unnest(taken) run WHERE run.done <> '{}');
+END $$;
+
+-- What each chosen lane has to offer, in the order chosen: a returned run, or up to a batch of new messages.
+CREATE FUNCTION skep.offers(reader_ids integer[], lane_ids bigint[], batch integer, lease_time double precision, stamp timestamptz)
+RETURNS TABLE (ord bigint, partition_id bigint, reader_id integer, first_offset bigint, end_offset bigint, done int8multirange,
+               attempt integer, lease_time double precision, size bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT lane.ord, lane.partition_id, lane.reader_id, run.first_offset, run.end_offset, run.done, run.attempt, lane.lease_time,
+           run.end_offset - run.first_offset - CASE WHEN run.done = '{}' THEN 0 ELSE skep.count_offsets(run.done) END
+    FROM (
+        SELECT chosen.ord, c.*, q.concurrency, coalesce($4, q.lease_time) AS lease_time,
+               CASE WHEN l.last_created_at > $5 - skep.seconds(q.window_buffer) THEN c.next_offset
+                    ELSE least(c.next_offset + $3, l.last_offset + 1,
                                CASE WHEN q.delayed_processing > 0 THEN
                                     (SELECT m."offset" FROM skep.messages m
                                      WHERE m.partition_id = c.partition_id AND m."offset" >= c.next_offset
-                                       AND m."offset" < c.next_offset + claim.batch
-                                       AND m.created_at > stamp - skep.seconds(q.delayed_processing)
+                                       AND m."offset" < c.next_offset + $3 AND m.created_at > $5 - skep.seconds(q.delayed_processing)
                                      ORDER BY m."offset" LIMIT 1) END) END AS fresh_end
-        FROM unnest(claim.reader_ids, claim.lane_ids) WITH ORDINALITY AS chosen (reader_id, partition_id, ord)
+        FROM unnest($1, $2) WITH ORDINALITY AS chosen (reader_id, partition_id, ord)
         CROSS JOIN LATERAL (
             SELECT * FROM skep.cursors c WHERE c.partition_id = chosen.partition_id AND c.reader_id = chosen.reader_id LIMIT 1
         ) c
@@ -97,65 +159,21 @@ BEGIN
         JOIN skep.readers r ON r.id = chosen.reader_id
         JOIN skep.queues q ON q.id = r.queue_id
         WHERE c.leased < q.concurrency
-    ), offer AS (
-        SELECT lane.*, back.first_offset AS back_first, back.end_offset AS back_end, back.attempt,
-               coalesce(back.first_offset, lane.next_offset) AS first_offset,
-               coalesce(back.end_offset, lane.fresh_end) AS end_offset,
-               coalesce(back.done, '{}') AS done
-        FROM lane
-        LEFT JOIN LATERAL (
-            SELECT * FROM skep.leases s
-            WHERE s.partition_id = lane.partition_id AND s.reader_id = lane.reader_id AND s.token IS NULL
-              AND (s.retry_at <= stamp OR lane.concurrency = 1)
+    ) lane
+    CROSS JOIN LATERAL (
+        SELECT * FROM (
+            SELECT s.first_offset, s.end_offset, s.done, s.attempt, s.retry_at FROM skep.leases s
+            WHERE lane.returned > 0 AND s.partition_id = lane.partition_id AND s.reader_id = lane.reader_id AND s.token IS NULL
+              AND (s.retry_at <= $5 OR lane.concurrency = 1)  -- strict order: a lane waits for its lowest run
             ORDER BY s.first_offset LIMIT 1
-        ) back ON lane.returned > 0
-        WHERE back.retry_at <= stamp OR back.retry_at IS NULL AND (lane.returned = 0 OR lane.concurrency > 1)
-    ), sized AS (
-        SELECT offer.*, size, sum(size) OVER (ORDER BY ord)::bigint AS total
-        FROM offer
-        CROSS JOIN LATERAL (
-            SELECT end_offset - first_offset - CASE WHEN done = '{}' THEN 0 ELSE skep.count_offsets(done) END AS size) s
-        WHERE end_offset > first_offset
-    ), taken AS MATERIALIZED (
-        SELECT sized.*, stamp + skep.seconds(lease_time) AS expires_at,
-               CASE WHEN total <= claim.batch THEN end_offset
-                    WHEN done = '{}' THEN end_offset - (total - claim.batch)
-                    ELSE skep.cut_after(first_offset, end_offset, done, claim.batch - (total - size)) END AS cut
-        FROM sized WHERE total - size < claim.batch
-    ), deleted AS MATERIALIZED (
-        SELECT taken.ord, (SELECT range_agg(int8range(m."offset", m."offset" + 1)) FROM skep.messages m
-                           WHERE m.partition_id = taken.partition_id AND m."offset" >= taken.first_offset AND m."offset" < taken.cut
-                             AND m.payload IS NULL) AS offsets
-        FROM taken
-    ), fresh AS (
-        INSERT INTO skep.leases (partition_id, reader_id, first_offset, end_offset, token, expires_at, done)
-        SELECT partition_id, reader_id, first_offset, cut, claim.token, expires_at, coalesce(deleted.offsets, '{}')
-        FROM taken JOIN deleted ON deleted.ord = taken.ord WHERE back_first IS NULL
-    ), again AS (
-        UPDATE skep.leases s
-        SET token = claim.token, expires_at = taken.expires_at, retry_at = NULL, end_offset = cut, succeeded = false,
-            failed = '{}', errors = '{}',
-            done = s.done * int8multirange(int8range(taken.first_offset, cut)) + coalesce(deleted.offsets, '{}')
-        FROM taken JOIN deleted ON deleted.ord = taken.ord
-        WHERE s.partition_id = taken.partition_id AND s.reader_id = taken.reader_id AND s.first_offset = taken.back_first
-    ), rest AS (
-        INSERT INTO skep.leases (partition_id, reader_id, first_offset, end_offset, attempt, retry_at, done)
-        SELECT partition_id, reader_id, cut, back_end, attempt, stamp, done * int8multirange(int8range(cut, back_end))
-        FROM taken WHERE cut < back_end
-    ), moved AS (
-        UPDATE skep.cursors c
-        SET leased = c.leased + 1,
-            returned = c.returned - CASE WHEN back_first IS NULL OR cut < back_end THEN 0 ELSE 1 END,
-            next_offset = CASE WHEN back_first IS NULL THEN cut ELSE c.next_offset END,
-            last_consumed_at = stamp,
-            ready_at = CASE WHEN c.leased + 1 < taken.concurrency THEN stamp
-                            ELSE least(taken.expires_at, (SELECT min(s.expires_at) FROM skep.leases s
-                                                          WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id)) END
-        FROM taken
-        WHERE c.partition_id = taken.partition_id AND c.reader_id = taken.reader_id
-    )
-    SELECT coalesce(bool_or(offsets IS NOT NULL), false) INTO some_deleted FROM deleted;
-END $$;
+        ) returned
+        UNION ALL
+        SELECT lane.next_offset, lane.fresh_end, '{}', 1, '-infinity'
+        WHERE (lane.returned = 0 OR lane.concurrency > 1) AND lane.fresh_end > lane.next_offset
+        LIMIT 1
+    ) run
+    WHERE run.retry_at <= $5
+$$;
 
 -- The readers a pop is about, subscribed and created at first contact, even to a queue that does not exist yet.
 CREATE FUNCTION skep.meet(queue text, group_name text, partition text, namespace text, task text, mode text, start_from text)
@@ -204,34 +222,17 @@ END $$;
 CREATE FUNCTION skep.group_on(semantics text, group_name text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$ SELECT CASE WHEN $1 = 'queue' THEN '__QUEUE_MODE__' ELSE $2 END $$;
 
--- Waits, but not long, for another pop of this group to finish its look, or for a lane that is locked and may be free in a moment.
--- False if the wait was in vain: someone pops inside a long transaction.
-CREATE FUNCTION skep.wait_turn(readers integer[]) RETURNS boolean
+-- Waits, but not long, for another pop of this group to finish its look, and for a lane that is locked and may be free in a moment.
+-- False if in vain: someone pops or acknowledges inside a long transaction.
+CREATE FUNCTION skep.wait_turn(readers integer[], locked_reader integer, locked_lane bigint) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(x'736b6570'::integer, id) FROM (SELECT unnest(readers) AS id ORDER BY 1) r;
+    PERFORM FROM skep.cursors c WHERE c.partition_id = locked_lane AND c.reader_id = locked_reader FOR NO KEY UPDATE;
     RETURN true;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     RETURN false;
 END $$;
-
--- The messages of a lease, lanes in the order they were chosen.
-CREATE FUNCTION skep.deliver(token uuid, lane_ids bigint[]) RETURNS SETOF skep.delivery
-LANGUAGE sql AS $$
-    SELECT q.name, p.name, m."offset", skep.message_id(m.partition_id, m."offset"), m.payload, m.headers, m.transaction_id,
-           m.trace_id, m.producer, m.created_at, s.attempt, s.partition_id, s.token, s.expires_at
-    FROM unnest($2) WITH ORDINALITY AS chosen (lane, ord)
-    CROSS JOIN LATERAL (SELECT * FROM skep.leases s WHERE s.token = $1 AND s.partition_id = lane LIMIT 1) s
-    JOIN skep.partitions p ON p.id = lane
-    JOIN skep.queues q ON q.id = p.queue_id
-    CROSS JOIN LATERAL (
-        SELECT * FROM skep.messages m
-        WHERE m.partition_id = lane AND m."offset" >= s.first_offset AND m."offset" < s.end_offset
-        ORDER BY m."offset"
-    ) m
-    WHERE m.payload IS NOT NULL AND (s.done = '{}' OR NOT s.done @> m."offset")
-    ORDER BY ord, m."offset"
-$$;
 
 CREATE FUNCTION skep.check_pop(queue text, group_name text, partition text, namespace text, task text, batch integer,
                                partitions integer, lease_time double precision) RETURNS void
@@ -267,8 +268,7 @@ DECLARE
     locked  integer[] := '{}';
     chosen  record;
     lane    bigint;
-    token   uuid := gen_random_uuid();
-    delivered bigint;
+    new_lease uuid := gen_random_uuid();
 BEGIN
     PERFORM skep.check_pop(queue, group_name, partition, namespace, task, batch, partitions, lease_time);
     readers := skep.meet(queue, group_name, partition, namespace, task, subscription_mode, subscription_from);
@@ -285,23 +285,36 @@ BEGIN
             chosen := skep.choose_lane(readers[1], lane);
         ELSE
             locked := skep.lock_readers(readers);
-            PERFORM skep.look(locked);
+            PERFORM skep.look(locked, 8 + 2 * partitions);
             chosen := skep.choose_lanes(readers, partitions);
         END IF;
-        IF chosen.lane_ids IS NOT NULL THEN
-            IF skep.claim(chosen.reader_ids, chosen.lane_ids, batch, token, lease_time) THEN  -- some messages are deleted: maybe all of a lane
-                PERFORM skep.complete(array_fill(token, ARRAY[cardinality(chosen.lane_ids)]), chosen.lane_ids);
+        IF chosen.lane_ids IS NULL THEN
+            -- Really nothing, if we looked ourselves. Otherwise another pop is looking, or another consumer has the lane in hand.
+            EXIT WHEN chosen.locked_lane IS NULL AND (lane IS NOT NULL OR locked @> readers);
+            EXIT WHEN NOT skep.wait_turn(CASE WHEN lane IS NULL THEN readers END, chosen.locked_reader, chosen.locked_lane);
+            CONTINUE;
+        END IF;
+        IF skep.claim(chosen.reader_ids, chosen.lane_ids, batch, new_lease, lease_time) THEN
+            PERFORM skep.complete(array_fill(new_lease, ARRAY[cardinality(chosen.lane_ids)]), chosen.lane_ids);
+        END IF;
+        RETURN QUERY
+        SELECT q.name, p.name, m."offset", skep.message_id(m.partition_id, m."offset"), m.payload, m.headers, m.transaction_id,
+               m.trace_id, m.producer, m.created_at, s.attempt, s.partition_id, s.token, s.expires_at
+        FROM unnest(chosen.lane_ids) AS served (lane)
+        CROSS JOIN LATERAL (SELECT * FROM skep.leases s WHERE s.token = new_lease AND s.partition_id = served.lane LIMIT 1) s
+        JOIN skep.partitions p ON p.id = served.lane
+        JOIN skep.queues q ON q.id = p.queue_id
+        CROSS JOIN LATERAL (
+            SELECT * FROM skep.messages m
+            WHERE m.partition_id = served.lane AND m."offset" >= s.first_offset AND m."offset" < s.end_offset
+            ORDER BY m."offset"
+        ) m
+        WHERE m.payload IS NOT NULL AND (s.done = '{}' OR NOT s.done @> m."offset");
+        IF FOUND THEN
+            IF auto_ack THEN
+                PERFORM skep.complete(array_fill(new_lease, ARRAY[cardinality(chosen.lane_ids)]), chosen.lane_ids, whole => true);
             END IF;
-            RETURN QUERY SELECT * FROM skep.deliver(token, chosen.lane_ids);
-            GET DIAGNOSTICS delivered = ROW_COUNT;
-            IF delivered > 0 THEN
-                IF auto_ack THEN
-                    PERFORM skep.answer(ARRAY[token], ARRAY[NULL::bigint], ARRAY[NULL::bigint], ARRAY['completed'], ARRAY[NULL::text]);
-                END IF;
-                RETURN;
-            END IF;
-        ELSE
-            EXIT WHEN lane IS NOT NULL OR NOT skep.wait_turn(readers);
+            RETURN;
         END IF;
     END LOOP;
 END $$;

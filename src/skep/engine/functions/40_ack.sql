@@ -9,16 +9,19 @@
 --
 -- Lock order: cursors rows by (partition_id, reader_id), then leases. Whoever changes a lease holds its cursors row.
 
--- Done runs leave; the lane stays in line (see 30_look.sql).
-CREATE FUNCTION skep.complete(tokens uuid[], lane_ids bigint[]) RETURNS void
+-- Done runs leave; the lane stays in line (see 30_look.sql). whole: everything not answered is completed now. Returns how many left.
+CREATE FUNCTION skep.complete(tokens uuid[], lane_ids bigint[], whole boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+    lanes bigint;
 BEGIN
     WITH gone AS (
         DELETE FROM skep.leases s
         USING unnest(complete.tokens, complete.lane_ids) AS held (token, lane)
         WHERE s.token = held.token AND s.partition_id = held.lane
-          AND s.failed = '{}' AND s.done @> int8range(s.first_offset, s.end_offset)
+          AND s.failed = '{}' AND s.expires_at > clock_timestamp()
+          AND (complete.whole OR s.done @> int8range(s.first_offset, s.end_offset))
         RETURNING s.partition_id, s.reader_id, s.first_offset
     ), lane AS (
         SELECT partition_id, reader_id, count(*) AS leases, array_agg(first_offset) AS firsts
@@ -37,6 +40,8 @@ BEGIN
                                   ORDER BY s.first_offset LIMIT 1) END)
     FROM lane
     WHERE c.partition_id = lane.partition_id AND c.reader_id = lane.reader_id;
+    GET DIAGNOSTICS lanes = ROW_COUNT;
+    RETURN lanes;
 END $$;
 
 -- How long a failed run waits: exponential with jitter, at most an hour unless retry_delay itself is longer.
