@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from skep.embedded import binaries, cluster
 from skep.embedded.account import server_account
 from skep.embedded.locks import POLL_SECONDS, open_lock, try_lock
+from skep.embedded.orphans import end_orphans
 from skep.embedded.postmaster import Postmaster, free_port, is_free
 from skep.embedded.state import StateDir, tail
 from skep.errors import EmbeddedError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _PORT_ATTEMPTS = 5
 _PREDECESSOR_SECONDS = 60.0
+_ORPHAN_SECONDS = 2.0  # an idle backend is gone in a tenth of one
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _STABLE_SECONDS = 30.0
 
@@ -75,6 +77,7 @@ class Supervisor:
             return
         self._keep_running(postmaster)
         self._note(ready=False)
+        os.close(self._claim())  # the last of its processes is gone
         logger.info("nobody uses the server any more; it is stopped")
 
     def _await_last_user(self) -> None:
@@ -144,11 +147,14 @@ class Supervisor:
     def _claim(self) -> int:
         """Wait until every process of an earlier server is gone, and take its lock."""
         lock = open_lock(self._state.server_lock)
-        deadline = time.monotonic() + _PREDECESSOR_SECONDS
-        while not try_lock(lock, fcntl.LOCK_EX) and not self._unused.wait(POLL_SECONDS):
-            if time.monotonic() > deadline:
+        since = time.monotonic()
+        while not try_lock(lock, fcntl.LOCK_EX):
+            if time.monotonic() - since > _PREDECESSOR_SECONDS:
                 os.close(lock)
                 raise EmbeddedError(f"processes of an earlier server still run on {self._state.pgdata}")
+            if time.monotonic() - since > _ORPHAN_SECONDS:
+                end_orphans(self._state.server_lock, self._record.postmaster)
+            time.sleep(POLL_SECONDS)
         return lock
 
     def _note(self, **changes: int | bool | str) -> None:

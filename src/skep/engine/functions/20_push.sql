@@ -46,19 +46,21 @@ BEGIN
         SELECT array_agg(queue_id), array_agg(partition_id), array_agg(last_offset), array_agg(last_created_at),
                array_agg(max_payload_bytes), array_agg(since), sum(items)
         INTO queue_ids, partition_ids, last_offsets, last_times, payload_limits, dedup_since, locked
-        FROM (SELECT * FROM (
-            SELECT q.name AS queue, p.name AS partition, p.queue_id, l.partition_id, l.last_offset, l.last_created_at,
-                   q.max_payload_bytes, coalesce(clock_timestamp() - skep.seconds(q.dedup_window), '-infinity') AS since,
-                   named.items
-            FROM (SELECT queue, partition, count(*) AS items
-                  FROM unnest(lock_lanes.queues, lock_lanes.partitions) AS item (queue, partition)
-                  GROUP BY queue, partition) named
-            JOIN skep.queues q ON q.name = named.queue
-            CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = named.partition LIMIT 1) p
-            JOIN skep.partition_lookup l ON l.partition_id = p.id
-            ORDER BY l.partition_id
-            FOR NO KEY UPDATE OF l
-        ) lane ORDER BY queue, partition) lane;
+        FROM (
+            SELECT named.*, l.*
+            FROM (
+                SELECT q.name AS queue, p.name AS partition, p.queue_id, p.id, named.items, q.max_payload_bytes,
+                       coalesce(clock_timestamp() - skep.seconds(q.dedup_window), '-infinity') AS since
+                FROM (SELECT queue, partition, count(*) AS items
+                      FROM unnest(lock_lanes.queues, lock_lanes.partitions) AS item (queue, partition)
+                      GROUP BY queue, partition) named
+                JOIN skep.queues q ON q.name = named.queue
+                CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = named.partition LIMIT 1) p
+                ORDER BY p.id
+            ) named
+            CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = named.id FOR NO KEY UPDATE) l
+            ORDER BY named.queue, named.partition
+        ) lane;
         EXIT WHEN locked = cardinality(queues);
         IF try = 4 THEN  -- vanished after creation, over and over
             RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'queue or partition deleted during push', HINT = 'Push again.';

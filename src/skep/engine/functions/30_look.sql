@@ -115,13 +115,15 @@ BEGIN
         SELECT c.reader_id, c.partition_id
         FROM unnest(locked_readers) AS locked (id)
         CROSS JOIN LATERAL (
-            SELECT c.partition_id FROM skep.cursors c WHERE c.reader_id = locked.id AND c.ready_at <= stamp
-            ORDER BY c.ready_at, c.partition_id LIMIT front
+            SELECT c.partition_id, c.returned, c.next_offset FROM skep.cursors c
+            WHERE c.reader_id = locked.id AND c.ready_at <= stamp ORDER BY c.ready_at, c.partition_id LIMIT front
         ) line
-        JOIN skep.cursors c ON c.partition_id = line.partition_id AND c.reader_id = locked.id
-        JOIN skep.partition_lookup l ON l.partition_id = line.partition_id
-        WHERE c.returned = 0 AND (c.next_offset > l.last_offset OR postpones)
-        FOR NO KEY UPDATE OF c SKIP LOCKED
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = line.partition_id LIMIT 1) l
+        CROSS JOIN LATERAL (
+            SELECT c.reader_id, c.partition_id FROM skep.cursors c
+            WHERE line.returned = 0 AND (line.next_offset > l.last_offset OR postpones)
+              AND c.partition_id = line.partition_id AND c.reader_id = locked.id FOR NO KEY UPDATE SKIP LOCKED
+        ) c
     ) idle;
     IF lanes IS NOT NULL THEN
         PERFORM skep.rest(readers, lanes);

@@ -18,7 +18,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT c.reader_id, c.partition_id, c.ready_at
             FROM skep.cursors c
-            JOIN skep.partition_lookup l ON l.partition_id = c.partition_id
+            CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = c.partition_id LIMIT 1) l
             WHERE c.reader_id = r.id AND c.ready_at <= stamp AND c.leased < q.concurrency
               AND (c.returned > 0 AND EXISTS (
                        SELECT FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
@@ -40,10 +40,11 @@ BEGIN
     FROM (
         SELECT c.reader_id, c.partition_id
         FROM candidate
-        JOIN skep.cursors c ON c.partition_id = candidate.partition_id AND c.reader_id = candidate.reader_id
-        ORDER BY candidate.priority DESC, candidate.ready_at, candidate.partition_id
+        CROSS JOIN LATERAL (
+            SELECT c.reader_id, c.partition_id FROM skep.cursors c
+            WHERE c.partition_id = candidate.partition_id AND c.reader_id = candidate.reader_id FOR NO KEY UPDATE SKIP LOCKED
+        ) c
         LIMIT wanted
-        FOR NO KEY UPDATE OF c SKIP LOCKED
     ) chosen;
 END $$;
 
@@ -155,7 +156,7 @@ LANGUAGE sql STABLE AS $$
         CROSS JOIN LATERAL (
             SELECT * FROM skep.cursors c WHERE c.partition_id = chosen.partition_id AND c.reader_id = chosen.reader_id LIMIT 1
         ) c
-        JOIN skep.partition_lookup l ON l.partition_id = chosen.partition_id
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = chosen.partition_id LIMIT 1) l
         JOIN skep.readers r ON r.id = chosen.reader_id
         JOIN skep.queues q ON q.id = r.queue_id
         WHERE c.leased < q.concurrency

@@ -144,13 +144,27 @@ BEGIN
             WHERE s.reader_id = reader AND s.token IS NOT NULL AND s.expires_at <= clock_timestamp()
             ORDER BY s.expires_at LIMIT 100
         ) late
-        JOIN skep.cursors c ON c.partition_id = late.partition_id AND c.reader_id = reader
-        FOR NO KEY UPDATE OF c SKIP LOCKED
+        CROSS JOIN LATERAL (
+            SELECT FROM skep.cursors c WHERE c.partition_id = late.partition_id AND c.reader_id = reader FOR NO KEY UPDATE SKIP LOCKED
+        ) c
     ) late;
     IF tokens IS NOT NULL THEN
         PERFORM skep.judge(tokens, lane_ids, 'expired');
     END IF;
 END $$;
+
+-- Locks the lanes of these leases, in their order, and says which.
+CREATE FUNCTION skep.lock_leases(tokens uuid[]) RETURNS bigint[]
+LANGUAGE sql AS $$
+    SELECT array_agg(held.partition_id)
+    FROM (SELECT s.partition_id, s.reader_id
+          FROM (SELECT DISTINCT token FROM unnest($1) AS token) named
+          CROSS JOIN LATERAL (SELECT s.partition_id, s.reader_id FROM skep.leases s WHERE s.token = named.token OFFSET 0) s
+          ORDER BY s.partition_id, s.reader_id) held
+    CROSS JOIN LATERAL (
+        SELECT FROM skep.cursors c WHERE c.partition_id = held.partition_id AND c.reader_id = held.reader_id FOR NO KEY UPDATE
+    ) c
+$$;
 
 -- The one door for answers. Each names a lease and, unless it is for the whole lease, a message (lane, offset).
 -- status: completed, failed, dlq (dead letters now), retry (release the lease). One stale answer does not touch the others.
@@ -166,12 +180,7 @@ DECLARE
     some_failed     boolean;
     verdicts        boolean[];
 BEGIN
-    PERFORM FROM (SELECT DISTINCT token FROM unnest(answer.tokens) AS token) named
-    CROSS JOIN LATERAL (SELECT s.partition_id, s.reader_id FROM skep.leases s WHERE s.token = named.token) s
-    JOIN skep.cursors c ON c.partition_id = s.partition_id AND c.reader_id = s.reader_id
-    ORDER BY c.partition_id, c.reader_id
-    FOR NO KEY UPDATE OF c;
-
+    PERFORM skep.lock_leases(answer.tokens);
     stamp := clock_timestamp();
     WITH item AS MATERIALIZED (
         SELECT item.ord, s.token, s.partition_id, item.status, item.error, item."offset",

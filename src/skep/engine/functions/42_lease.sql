@@ -29,9 +29,7 @@ DECLARE
     lanes bigint[];
 BEGIN
     IF id IS NULL THEN
-        SELECT array_agg(held.partition_id) INTO lanes
-        FROM (SELECT c.partition_id FROM skep.leases s JOIN skep.cursors c ON c.partition_id = s.partition_id AND c.reader_id = s.reader_id
-              WHERE s.token = ack.lease ORDER BY c.partition_id, c.reader_id FOR NO KEY UPDATE OF c) held;
+        lanes := skep.lock_leases(ARRAY[lease]);
         IF lanes IS NOT NULL AND cardinality(lanes) = skep.complete(array_fill(lease, ARRAY[cardinality(lanes)]), lanes, whole => true) THEN
             RETURN;
         END IF;
@@ -58,8 +56,7 @@ BEGIN
     IF seconds IS NULL OR seconds NOT BETWEEN 0.001 AND 604800 THEN
         PERFORM skep.refuse('SK001', format('cannot extend by %s seconds', coalesce(seconds::text, 'NULL')), 'Up to 604800 seconds.');
     END IF;
-    PERFORM FROM skep.leases s JOIN skep.cursors c ON c.partition_id = s.partition_id AND c.reader_id = s.reader_id
-    WHERE s.token = lease ORDER BY c.partition_id, c.reader_id FOR NO KEY UPDATE OF c;
+    PERFORM skep.lock_leases(ARRAY[lease]);
     stamp := clock_timestamp();
     WITH extended AS (
         UPDATE skep.leases s SET expires_at = greatest(s.expires_at, stamp + skep.seconds(extend.seconds))

@@ -25,7 +25,7 @@ BEGIN
         IF as_installer THEN
             EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET jit = off '
                            'SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off '
-                           'SET enable_mergejoin = off SET enable_material = off SET enable_memoize = off', routine);
+                           'SET enable_mergejoin = off SET enable_material = off SET enable_memoize = off SET enable_indexonlyscan = off', routine);
         END IF;
     END LOOP;
 END $$;

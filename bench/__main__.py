@@ -1,0 +1,42 @@
+"""`make bench`: everything on a fresh embedded PostgreSQL with durable commits, as one table."""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from bench import latency, throughput, wal
+from bench.report import show
+from skep.embedded import start
+from skep.engine.install import install
+
+SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min", "max_connections": "50"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench")
+    parser.add_argument("--only", choices=("throughput", "latency", "wal"))
+    parser.add_argument("--seconds", type=float, default=2, help="length of one slice of a throughput round")
+    parser.add_argument(
+        "--messages", type=int, default=10_000_000, help="size of the large queue of the latency benchmark"
+    )
+    arguments = parser.parse_args()
+    measures = {
+        "throughput": lambda url: throughput.measure(url, arguments.seconds),
+        "latency": lambda url: latency.measure(url, arguments.messages),
+        "wal": wal.measure,
+    }
+    chosen = [arguments.only] if arguments.only else list(measures)
+    with tempfile.TemporaryDirectory(prefix="skep-bench-") as directory:
+        Path(directory).chmod(0o755)
+        server = start(Path(directory) / "data", settings=SETTINGS)
+        try:
+            install(server.url)
+            rows = [row for name in chosen for row in measures[name](server.url)]
+        finally:
+            server.stop()
+    return 0 if show(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Eight connections, each in a process of its own, that run one kind of call for a few seconds."""
+
+import multiprocessing as mp
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+import psycopg
+
+PAYLOAD = '{"order": "' + "x" * 186 + '"}'  # 200 bytes
+LANES = 100_000
+BATCH = 100
+BARE_INSERT = """
+    INSERT INTO bare SELECT %s, n, clock_timestamp(), p::jsonb
+    FROM unnest(%s::text[]) WITH ORDINALITY AS item (p, n)
+"""
+
+Call = Callable[["Session"], int]  # does one call, says how many messages it moved
+
+
+class Session:
+    """One worker's connection and what its calls need."""
+
+    def __init__(self, url: str, number: int) -> None:
+        self.connection = psycopg.connect(url, autocommit=True)
+        self.cursor = self.connection.cursor(binary=True)
+        self.number = number
+        self.random = random.Random(number)
+        self.calls = 0
+
+    def run(self, sql: str, *arguments: Any) -> list[Any]:
+        """All kinds pay the same client cost: one prepared statement, binary, rows fetched."""
+        self.cursor.execute(sql, arguments, prepare=True)  # type: ignore[arg-type]
+        self.calls += 1
+        return self.cursor.fetchall() if self.cursor.description else []
+
+
+def bare(session: Session) -> int:
+    """The same rows into a table with one primary key and no queue logic."""
+    session.run(BARE_INSERT, session.random.getrandbits(62), [PAYLOAD] * BATCH)
+    return BATCH
+
+
+def _push(session: Session, queue: str, lanes: list[str]) -> int:
+    session.run(
+        "SELECT * FROM skep.push_many(%s, %s, %s::text[]::jsonb[])",
+        [queue] * len(lanes),
+        lanes,
+        [PAYLOAD] * len(lanes),
+    )
+    return len(lanes)
+
+
+def push_one_lane(session: Session) -> int:
+    return _push(session, "hot", [f"lane-{session.number}"] * BATCH)
+
+
+def push_many_lanes(session: Session) -> int:
+    return _push(session, "wide", [f"lane-{n}" for n in session.random.sample(range(LANES), BATCH)])
+
+
+def push_single(session: Session) -> int:
+    return _push(session, "hot", [f"lane-{session.number}"])
+
+
+def push_fanned_out(session: Session) -> int:
+    return _push(session, "fanned", [f"lane-{session.number}"] * BATCH)
+
+
+def pop_ack(session: Session) -> int:
+    messages = session.run("SELECT * FROM skep.pop('hot', 'bench', batch => %s::int)", BATCH)
+    if messages:
+        session.run("SELECT skep.ack(%s)", messages[0][12])
+    return len(messages)
+
+
+def _serve(pipe: Connection, url: str, number: int) -> None:
+    session = Session(url, number)
+    while order := pipe.recv():
+        call, seconds = order
+        moved, end = 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            moved += call(session)
+        pipe.send(moved)
+
+
+class Crew:
+    """Workers that all do the same for the same time."""
+
+    def __init__(self, url: str, size: int) -> None:
+        context = mp.get_context("spawn")
+        self.pipes: list[Connection] = []
+        for number in range(size):
+            ours, theirs = context.Pipe()
+            context.Process(target=_serve, args=(theirs, url, number), daemon=True).start()
+            self.pipes.append(ours)
+
+    def rate(self, call: Call, seconds: float) -> float:
+        """Messages per second of all workers together."""
+        for pipe in self.pipes:
+            pipe.send((call, seconds))
+        return sum(pipe.recv() for pipe in self.pipes) / seconds
+
+    def dismiss(self) -> None:
+        for pipe in self.pipes:
+            pipe.send(None)
+
+
+@contextmanager
+def crew(url: str, size: int = 8) -> Iterator[Crew]:
+    workers = Crew(url, size)
+    try:
+        yield workers
+    finally:
+        workers.dismiss()
