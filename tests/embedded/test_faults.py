@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from skep import embedded
@@ -53,6 +54,45 @@ def test_stop_ends_a_server_that_is_down_for_a_moment(data_dir, machine):
     server.stop()
     assert machine.is_down()
     assert machine.supervisors() == []
+
+
+@pytest.fixture
+def busy_backend():
+    """Return a function that leaves a backend computing forever, which never looks after its postmaster."""
+    connections: list[psycopg.Connection] = []
+
+    def begin(url: str) -> None:
+        connection = psycopg.connect(url)
+        connections.append(connection)
+        connection.pgconn.send_query(b"DO $$ BEGIN LOOP END LOOP; END $$")
+        connection.pgconn.flush()
+
+    yield begin
+    for connection in connections:
+        connection.close()
+
+
+def _computes(url: str) -> bool:
+    with psycopg.connect(url) as connection:
+        query = "SELECT 1 FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'DO %'"
+        return connection.execute(query).fetchone() is not None
+
+
+def test_backend_that_outlives_the_postmaster_is_ended(data_dir, machine, notes, eventually, busy_backend):
+    with embedded.start(data_dir) as server:
+        busy_backend(server.url)
+        eventually(lambda: _computes(server.url))
+        os.kill(machine.postmaster(), signal.SIGKILL)
+        eventually(lambda: notes.answers(server.url))
+    assert machine.is_down()
+
+
+def test_no_backend_outlives_the_last_user(data_dir, machine, eventually, busy_backend):
+    with embedded.start(data_dir) as server:
+        busy_backend(server.url)
+        eventually(lambda: _computes(server.url))
+        os.kill(machine.postmaster(), signal.SIGKILL)
+    assert machine.is_down()
 
 
 def test_killed_supervisor_takes_postgres_along_cleanly(data_dir, machine, notes):
