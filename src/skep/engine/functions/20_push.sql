@@ -166,7 +166,7 @@ BEGIN
         UPDATE skep.partition_lookup l
         SET last_offset = grown.last_offset, last_created_at = greatest(l.last_created_at, stamp)
         FROM (SELECT lane, max("offset") AS last_offset FROM placed GROUP BY lane) grown
-        WHERE l.partition_id = lanes.partition_ids[lane]
+        WHERE l.partition_id = ANY (ARRAY[lanes.partition_ids[lane]])
         RETURNING lane, l.partition_id, l.last_offset
     ), journaled AS (
         INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)

@@ -48,8 +48,8 @@ LANGUAGE sql STABLE AS $$
     FROM unnest($2) AS lane
     JOIN skep.readers r ON r.id = $1
     JOIN skep.queues q ON q.id = r.queue_id
-    JOIN skep.partitions p ON p.id = lane
-    JOIN skep.partition_lookup l ON l.partition_id = lane
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = lane LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane LIMIT 1) l
     LEFT JOIN LATERAL skep.subscription_of(r.group_name, q.name, p.name, q.namespace, q.task) s ON true
 $$;
 
@@ -145,7 +145,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE skep.cursors c SET ready_at = coalesce(c.last_consumed_at, '-infinity')
     FROM unnest(wake.readers, wake.lanes) AS grown (reader_id, lane)
-    WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id AND (c.ready_at IS NULL OR c.ready_at > wake.stamp);
+    WHERE c.partition_id = ANY (ARRAY[grown.lane]) AND c.reader_id = ANY (ARRAY[grown.reader_id])
+      AND (c.ready_at IS NULL OR c.ready_at > wake.stamp);
 
     INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
     SELECT s.partition_id, unmet.reader_id, s.start_offset, s.start_offset, s.start_offset, '-infinity'
@@ -157,20 +158,26 @@ BEGIN
           WHERE c.reader_id IS NULL
           GROUP BY grown.reader_id) unmet
     CROSS JOIN LATERAL skep.starts(unmet.reader_id, unmet.lanes) s
-    JOIN skep.partition_lookup l ON l.partition_id = s.partition_id
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = s.partition_id LIMIT 1) l
     WHERE s.start_offset <= l.last_offset
     ON CONFLICT DO NOTHING;
 END $$;
+
+-- OFFSET 0: or min() would walk the leases of all lanes in order of expiry until it meets one of this lane.
+CREATE FUNCTION skep.first_deadline(partition_id bigint, reader_id integer) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$
+    SELECT min(s.expires_at) FROM (SELECT * FROM skep.leases s WHERE s.partition_id = $1 AND s.reader_id = $2 OFFSET 0) s
+$$;
 
 -- Takes lanes that have nothing to serve out of line: until their earliest lease ends, or until they grow.
 CREATE FUNCTION skep.rest(readers integer[], lanes bigint[]) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.cursors c
-    SET ready_at = CASE WHEN c.leased > 0 THEN
-                        (SELECT min(s.expires_at) FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id) END
+    SET ready_at = CASE WHEN c.leased > 0 THEN skep.first_deadline(c.partition_id, c.reader_id) END
     FROM unnest($1, $2) AS idle (reader_id, lane)
-    JOIN skep.partition_lookup l ON l.partition_id = idle.lane
-    WHERE c.partition_id = idle.lane AND c.reader_id = idle.reader_id AND c.returned = 0 AND c.next_offset > l.last_offset
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = idle.lane LIMIT 1) l
+    WHERE c.partition_id = ANY (ARRAY[idle.lane]) AND c.reader_id = ANY (ARRAY[idle.reader_id])
+      AND c.returned = 0 AND c.next_offset > l.last_offset
 $$;
 
 -- Puts lanes off until delayed_processing or window_buffer lets their next message out.
@@ -181,10 +188,11 @@ LANGUAGE sql AS $$
     FROM unnest($1, $2) AS grown (reader_id, lane)
     JOIN skep.readers r ON r.id = grown.reader_id
     JOIN skep.queues q ON q.id = r.queue_id
-    JOIN skep.partition_lookup l ON l.partition_id = grown.lane
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = grown.lane LIMIT 1) l
     CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id LIMIT 1) old
-    JOIN skep.messages m ON m.partition_id = grown.lane AND m."offset" = old.next_offset
-    WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id AND c.returned = 0 AND c.leased = 0
+    CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = grown.lane AND m."offset" = old.next_offset LIMIT 1) m
+    WHERE c.partition_id = ANY (ARRAY[grown.lane]) AND c.reader_id = ANY (ARRAY[grown.reader_id])
+      AND c.returned = 0 AND c.leased = 0
       AND c.next_offset = old.next_offset
       AND greatest(l.last_created_at + skep.seconds(q.window_buffer), m.created_at + skep.seconds(q.delayed_processing)) > clock_timestamp()
 $$;

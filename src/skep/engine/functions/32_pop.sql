@@ -126,12 +126,12 @@ BEGIN
         returned = CASE WHEN c.returned = 0 THEN 0 ELSE
                    (SELECT count(*) FROM skep.leases s
                     WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id AND s.token IS NULL) END,
-        ready_at = CASE WHEN c.leased + 1 < q.concurrency THEN stamp ELSE
-                   (SELECT min(s.expires_at) FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id) END
+        ready_at = CASE WHEN c.leased + 1 < q.concurrency THEN stamp
+                        WHEN q.concurrency = 1 THEN run.expires_at ELSE skep.first_deadline(c.partition_id, c.reader_id) END
     FROM unnest(taken) run
     JOIN skep.readers r ON r.id = run.reader_id
     JOIN skep.queues q ON q.id = r.queue_id
-    WHERE c.partition_id = run.partition_id AND c.reader_id = run.reader_id;
+    WHERE c.partition_id = ANY (ARRAY[run.partition_id]) AND c.reader_id = ANY (ARRAY[run.reader_id]);
 
     RETURN EXISTS (SELECT FROM unnest(taken) run WHERE run.done <> '{}');
 END $$;
@@ -303,7 +303,7 @@ BEGIN
                m.trace_id, m.producer, m.created_at, s.attempt, s.partition_id, s.token, s.expires_at
         FROM unnest(chosen.lane_ids) AS served (lane)
         CROSS JOIN LATERAL (SELECT * FROM skep.leases s WHERE s.token = new_lease AND s.partition_id = served.lane LIMIT 1) s
-        JOIN skep.partitions p ON p.id = served.lane
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = served.lane LIMIT 1) p
         JOIN skep.queues q ON q.id = p.queue_id
         CROSS JOIN LATERAL (
             SELECT * FROM skep.messages m

@@ -19,7 +19,7 @@ BEGIN
     WITH gone AS (
         DELETE FROM skep.leases s
         USING unnest(complete.tokens, complete.lane_ids) AS held (token, lane)
-        WHERE s.token = held.token AND s.partition_id = held.lane
+        WHERE s.token = ANY (ARRAY[held.token]) AND s.partition_id = ANY (ARRAY[held.lane])
           AND s.failed = '{}' AND s.expires_at > clock_timestamp()
           AND (complete.whole OR s.done @> int8range(s.first_offset, s.end_offset))
         RETURNING s.partition_id, s.reader_id, s.first_offset
@@ -39,7 +39,7 @@ BEGIN
                                   WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id AND s.token IS NULL
                                   ORDER BY s.first_offset LIMIT 1) END)
     FROM lane
-    WHERE c.partition_id = lane.partition_id AND c.reader_id = lane.reader_id;
+    WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id]);
     GET DIAGNOSTICS lanes = ROW_COUNT;
     RETURN lanes;
 END $$;
@@ -66,7 +66,7 @@ BEGIN
         CROSS JOIN LATERAL (SELECT * FROM skep.leases s WHERE s.token = held.token AND s.partition_id = held.lane LIMIT 1) s
         JOIN skep.readers r ON r.id = s.reader_id
         JOIN skep.queues q ON q.id = r.queue_id
-        JOIN skep.partitions p ON p.id = s.partition_id
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = s.partition_id LIMIT 1) p
         WHERE CASE judge.reason WHEN 'answered' THEN s.done + s.failed @> int8range(s.first_offset, s.end_offset)
                                 WHEN 'expired' THEN s.expires_at <= stamp ELSE true END
     ), tried AS (
@@ -97,14 +97,14 @@ BEGIN
         WHERE v.dead <> '{}' AND v.dead @> m."offset" AND m.payload IS NOT NULL
     ), finished AS (
         DELETE FROM skep.leases s USING verdict v
-        WHERE v.back = '{}' AND s.partition_id = v.partition_id AND s.reader_id = v.reader_id AND s.first_offset = v.first_offset
+        WHERE v.back = '{}' AND s.token = ANY (ARRAY[v.token]) AND s.partition_id = ANY (ARRAY[v.partition_id])
     ), returned AS (
         UPDATE skep.leases s
         SET token = NULL, expires_at = NULL, retry_at = v.again_at, attempt = v.next_attempt, succeeded = false, failed = '{}', errors = '{}',
             first_offset = lower(v.back), end_offset = coalesce(v.split, upper(v.back)),
             done = int8multirange(int8range(lower(v.back), coalesce(v.split, upper(v.back)))) - v.back
         FROM verdict v
-        WHERE v.back <> '{}' AND s.partition_id = v.partition_id AND s.reader_id = v.reader_id AND s.first_offset = v.first_offset
+        WHERE v.back <> '{}' AND s.token = ANY (ARRAY[v.token]) AND s.partition_id = ANY (ARRAY[v.partition_id])
     ), second_half AS (
         INSERT INTO skep.leases (partition_id, reader_id, first_offset, end_offset, attempt, retry_at, done)
         SELECT partition_id, reader_id, split, upper(back), next_attempt, again_at, int8multirange(int8range(split, upper(back))) - back
@@ -124,7 +124,7 @@ BEGIN
                                               ORDER BY s.first_offset LIMIT 1)), c.next_offset),
         ready_at = greatest(c.last_consumed_at, CASE WHEN c.leased = lane.leases THEN lane.again_at END)
     FROM lane
-    WHERE c.partition_id = lane.partition_id AND c.reader_id = lane.reader_id;
+    WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id]);
 END $$;
 
 -- Runs whose lease is over, given back to their lanes: by the next pop of the group, or by upkeep.
@@ -141,7 +141,7 @@ BEGIN
         FROM unnest(readers) AS reader
         CROSS JOIN LATERAL (
             SELECT s.token, s.partition_id FROM skep.leases s
-            WHERE s.reader_id = reader AND s.token IS NOT NULL AND s.expires_at <= clock_timestamp()
+            WHERE s.reader_id = reader AND s.expires_at <= clock_timestamp()
             ORDER BY s.expires_at LIMIT 100
         ) late
         CROSS JOIN LATERAL (
@@ -216,7 +216,7 @@ BEGIN
             ORDER BY m."offset"
         ) m
         JOIN skep.readers r ON r.id = s.reader_id
-        JOIN skep.partitions p ON p.id = s.partition_id
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = s.partition_id LIMIT 1) p
         JOIN skep.queues q ON q.id = p.queue_id
         WHERE said.dead - s.done - said.completed @> m."offset" AND m.payload IS NOT NULL AND said.dead <> '{}'
     ), heard AS (
@@ -226,7 +226,7 @@ BEGIN
             succeeded = s.succeeded OR said.completed <> '{}' OR rest_completed - (s.failed + said.failed) - s.done <> '{}',
             errors = CASE WHEN said.errors IS NULL THEN s.errors ELSE s.errors || said.errors END
         FROM said
-        WHERE s.token = said.token AND s.partition_id = said.partition_id
+        WHERE s.token = ANY (ARRAY[said.token]) AND s.partition_id = ANY (ARRAY[said.partition_id])
         RETURNING s.token, s.partition_id, s.failed <> '{}' AS some_failed, said.released
     )
     SELECT array_agg(token), array_agg(partition_id), bool_or(some_failed),

@@ -63,8 +63,10 @@ BEGIN
         WHERE s.token = lease AND s.expires_at > stamp
         RETURNING s.partition_id, s.reader_id, s.expires_at
     ), put_off AS (  -- a lane with no room for another lease is next looked at when this one ends
-        UPDATE skep.cursors c SET ready_at = extended.expires_at FROM extended
-        WHERE c.partition_id = extended.partition_id AND c.reader_id = extended.reader_id AND c.leased = 1 AND c.ready_at > stamp
+        UPDATE skep.cursors c
+        SET ready_at = CASE WHEN c.leased = 1 AND c.ready_at > stamp THEN extended.expires_at ELSE c.ready_at END
+        FROM extended
+        WHERE c.partition_id = ANY (ARRAY[extended.partition_id]) AND c.reader_id = ANY (ARRAY[extended.reader_id])
     )
     SELECT min(expires_at) INTO deadline FROM extended;
     IF deadline IS NULL THEN

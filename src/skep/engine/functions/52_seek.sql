@@ -49,7 +49,7 @@ BEGIN
     INSERT INTO skep.cursors AS c (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
     SELECT s.partition_id, reader, goal, goal, goal, '-infinity'
     FROM skep.starts(reader, lanes) s
-    JOIN skep.partition_lookup l ON l.partition_id = s.partition_id
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = s.partition_id LIMIT 1) l
     CROSS JOIN LATERAL (SELECT CASE WHEN to_end THEN l.last_offset + 1 ELSE s.start_offset END AS goal) g
     ON CONFLICT (partition_id, reader_id) DO UPDATE
     SET start_offset = excluded.start_offset, cursor = excluded.cursor, next_offset = excluded.next_offset, leased = 0, returned = 0,

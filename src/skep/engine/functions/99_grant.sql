@@ -14,7 +14,8 @@ BEGIN
 END $$;
 
 -- The functions for people. They run with the installer's rights under a fixed search_path, and with plans that do not depend on
--- statistics: on a table that was empty when the plan was made, any other plan than the index's would stay when it has grown.
+-- statistics: a plan made while a table was small is kept by the session when the table has grown. Besides these settings, hot queries
+-- join by LATERAL (… LIMIT 1), and UPDATE and DELETE by = ANY (ARRAY[x]): both leave the planner no way but the index.
 CREATE FUNCTION skep.open_to(role text, names text[], as_installer boolean DEFAULT true) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -163,8 +163,9 @@ CREATE TABLE skep.leases (
     CHECK ((token IS NULL) = (expires_at IS NULL)),
     CHECK ((token IS NULL) = (retry_at IS NOT NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
-CREATE UNIQUE INDEX leases_token ON skep.leases (token, partition_id) WHERE token IS NOT NULL;
-CREATE INDEX leases_expiry ON skep.leases (reader_id, expires_at) WHERE token IS NOT NULL;
+-- Not partial: the planner may walk the whole of a partial index whose predicate a query implies.
+CREATE UNIQUE INDEX leases_token ON skep.leases (token, partition_id);
+CREATE INDEX leases_expiry ON skep.leases (reader_id, expires_at);
 
 -- Full copies: they outlive the message, its partition and its queue.
 CREATE TABLE skep.dead_letters (
