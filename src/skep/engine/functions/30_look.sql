@@ -6,7 +6,7 @@
 -- The rule that loses no wake-up: cursors.ready_at is set to NULL (drained) or put off because there is nothing to serve only here.
 -- look() runs under the reader's lock and saves the snapshot of its first statement; heads are read in later ones. So a push that the
 -- decision "drained" did not see is not in the saved snapshot either: it is news to the next look. Acks therefore leave a lane in line
--- even when it may be empty, and look() tidies the front of the line.
+-- even when it looks drained, at the very front, and look() tidies the front of the line.
 --
 -- Several small statements, because starting one large one costs more than running it: the usual look finds nothing to do.
 
@@ -115,13 +115,13 @@ BEGIN
         SELECT c.reader_id, c.partition_id
         FROM unnest(locked_readers) AS locked (id)
         CROSS JOIN LATERAL (
-            SELECT c.partition_id, c.returned, c.next_offset FROM skep.cursors c
+            SELECT c.partition_id, c.returned, c.next_offset, c.last_consumed_at > c.ready_at AS suspect FROM skep.cursors c
             WHERE c.reader_id = locked.id AND c.ready_at <= stamp ORDER BY c.ready_at, c.partition_id LIMIT front
         ) line
         CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = line.partition_id LIMIT 1) l
         CROSS JOIN LATERAL (
             SELECT c.reader_id, c.partition_id FROM skep.cursors c
-            WHERE line.returned = 0 AND (line.next_offset > l.last_offset OR postpones)
+            WHERE line.returned = 0 AND (line.next_offset > l.last_offset OR line.suspect OR postpones)
               AND c.partition_id = line.partition_id AND c.reader_id = locked.id FOR NO KEY UPDATE SKIP LOCKED
         ) c
     ) idle;
@@ -169,15 +169,16 @@ LANGUAGE sql STABLE AS $$
     SELECT min(s.expires_at) FROM (SELECT * FROM skep.leases s WHERE s.partition_id = $1 AND s.reader_id = $2 OFFSET 0) s
 $$;
 
--- Takes lanes that have nothing to serve out of line: until their earliest lease ends, or until they grow.
+-- Takes lanes that have nothing to serve out of line, until their earliest lease ends or until they grow. Others take their place again.
 CREATE FUNCTION skep.rest(readers integer[], lanes bigint[]) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.cursors c
-    SET ready_at = CASE WHEN c.leased > 0 THEN skep.first_deadline(c.partition_id, c.reader_id) END
+    SET ready_at = CASE WHEN c.next_offset <= l.last_offset THEN greatest(c.ready_at, c.last_consumed_at)
+                        WHEN c.leased > 0 THEN skep.first_deadline(c.partition_id, c.reader_id) END
     FROM unnest($1, $2) AS idle (reader_id, lane)
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = idle.lane LIMIT 1) l
     WHERE c.partition_id = ANY (ARRAY[idle.lane]) AND c.reader_id = ANY (ARRAY[idle.reader_id])
-      AND c.returned = 0 AND c.next_offset > l.last_offset
+      AND c.returned = 0
 $$;
 
 -- Puts lanes off until delayed_processing or window_buffer lets their next message out.

@@ -9,7 +9,8 @@
 --
 -- Lock order: cursors rows by (partition_id, reader_id), then leases. Whoever changes a lease holds its cursors row.
 
--- Done runs leave; the lane stays in line (see 30_look.sql). whole: everything not answered is completed now. Returns how many left.
+-- Done runs leave. The lane stays in line; if it looks drained at the very front, where the next look finds it (see 30_look.sql).
+-- whole: everything not answered is completed now. Returns how many left.
 CREATE FUNCTION skep.complete(tokens uuid[], lane_ids bigint[], whole boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -33,11 +34,15 @@ BEGIN
                            WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
                              AND s.first_offset <> ALL (lane.firsts)
                            ORDER BY s.first_offset LIMIT 1), c.next_offset),
-        ready_at = greatest(c.last_consumed_at,
-                            CASE WHEN c.returned > 0 AND c.leased = lane.leases THEN
-                                 (SELECT s.retry_at FROM skep.leases s
-                                  WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id AND s.token IS NULL
-                                  ORDER BY s.first_offset LIMIT 1) END)
+        ready_at = CASE WHEN c.returned = 0 AND c.leased = lane.leases
+                             AND c.next_offset > (SELECT l.last_offset FROM skep.partition_lookup l
+                                                  WHERE l.partition_id = c.partition_id) THEN '-infinity'
+                        WHEN c.returned > 0 AND c.leased = lane.leases THEN
+                             greatest(c.last_consumed_at,
+                                      (SELECT s.retry_at FROM skep.leases s
+                                       WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id AND s.token IS NULL
+                                       ORDER BY s.first_offset LIMIT 1))
+                        ELSE c.last_consumed_at END
     FROM lane
     WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id]);
     GET DIAGNOSTICS lanes = ROW_COUNT;
@@ -122,7 +127,11 @@ BEGIN
                                               WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
                                                 AND s.first_offset <> ALL (lane.firsts)
                                               ORDER BY s.first_offset LIMIT 1)), c.next_offset),
-        ready_at = greatest(c.last_consumed_at, CASE WHEN c.leased = lane.leases THEN lane.again_at END)
+        ready_at = CASE WHEN c.returned + lane.runs = 0 AND c.leased = lane.leases
+                             AND c.next_offset > (SELECT l.last_offset FROM skep.partition_lookup l
+                                                  WHERE l.partition_id = c.partition_id) THEN '-infinity'
+                        WHEN c.leased = lane.leases THEN greatest(c.last_consumed_at, lane.again_at)
+                        ELSE c.last_consumed_at END
     FROM lane
     WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id]);
 END $$;
