@@ -15,7 +15,7 @@ from skep.embedded.process import run
 from skep.embedded.state import StateDir
 from skep.errors import EmbeddedError
 
-ROLE = "skep"
+ROLE = "postgres"  # not "skep": a user's unqualified names would then land in the schema of that name
 DATABASE = "skep"
 _DRAFT = "pgdata.draft-"
 

@@ -49,7 +49,8 @@ BEGIN
         FROM (
             SELECT named.*, l.*
             FROM (
-                SELECT q.name AS queue, p.name AS partition, p.queue_id, p.id, named.items, q.max_payload_bytes,
+                SELECT q.name AS queue, p.name AS partition, p.queue_id, p.id, q.max_payload_bytes,
+                       named.items, sum(named.items) OVER () AS known,
                        coalesce(clock_timestamp() - skep.seconds(q.dedup_window), '-infinity') AS since
                 FROM (SELECT queue, partition, count(*) AS items
                       FROM unnest(lock_lanes.queues, lock_lanes.partitions) AS item (queue, partition)
@@ -58,7 +59,9 @@ BEGIN
                 CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = named.partition LIMIT 1) p
                 ORDER BY p.id
             ) named
-            CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = named.id FOR NO KEY UPDATE) l
+            -- No lock before every lane exists: creating one while holding others could deadlock with its creator.
+            CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = named.id
+                                AND named.known = cardinality(lock_lanes.queues) FOR NO KEY UPDATE) l
             ORDER BY named.queue, named.partition
         ) lane;
         EXIT WHEN locked = cardinality(queues);

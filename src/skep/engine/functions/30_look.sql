@@ -66,23 +66,25 @@ DECLARE
     stamp timestamptz := clock_timestamp();
     seen  pg_snapshot;
     news  bigint;
-    lost  boolean;
+    due   boolean;
     postpones boolean;
     readers   integer[];
     lanes     bigint[];
     changed   boolean := false;
 BEGIN
-    SELECT pg_current_snapshot(), bool_or(found.lost), count(found.lane), bool_or(found.postpones),
+    SELECT pg_current_snapshot(), bool_or(found.lost OR found.looked_at < stamp - interval '1 minute'), count(found.lane),
+           bool_or(found.postpones),
            array_agg(found.reader_id) FILTER (WHERE found.asleep), array_agg(found.lane) FILTER (WHERE found.asleep)
-    INTO seen, lost, news, postpones, readers, lanes
+    INTO seen, due, news, postpones, readers, lanes
     FROM (
-        SELECT reader.id AS reader_id, reader.lost, reader.postpones, grown.lane,
+        SELECT reader.id AS reader_id, reader.lost, reader.looked_at, reader.postpones, grown.lane,
                grown.lane IS NOT NULL AND (c.reader_id IS NULL OR c.ready_at IS NULL
-                   OR c.ready_at > stamp AND c.leased > 0 AND c.leased < reader.concurrency) AS asleep
+                   OR c.ready_at > stamp AND CASE WHEN reader.lost THEN c.leased + c.returned = 0
+                                                  ELSE c.leased > 0 AND c.leased < reader.concurrency END) AS asleep
         FROM (
             SELECT r.*, q.concurrency, q.delayed_processing > 0 OR q.window_buffer > 0 AS postpones,
-                   r.snapshot IS NULL OR r.server_started IS DISTINCT FROM pg_postmaster_start_time()
-                       OR pg_snapshot_xmin(r.snapshot) < f.xid AS lost
+                   r.snapshot IS NULL OR pg_snapshot_xmin(r.snapshot) < f.xid OR r.looked_at > stamp
+                       OR r.server_started IS DISTINCT FROM pg_postmaster_start_time() AS lost
             FROM unnest(locked_readers) AS locked (id)
             JOIN skep.readers r ON r.id = locked.id
             JOIN skep.queues q ON q.id = r.queue_id
@@ -133,8 +135,9 @@ BEGIN
         END IF;
     END IF;
 
-    IF changed OR lost OR news > 16 THEN  -- otherwise it is cheaper to look again than to write
-        UPDATE skep.readers r SET snapshot = seen, server_started = pg_postmaster_start_time() WHERE r.id = ANY (locked_readers);
+    IF changed OR due OR news > 16 THEN  -- otherwise it is cheaper to look again than to write
+        UPDATE skep.readers r SET snapshot = seen, looked_at = stamp, server_started = pg_postmaster_start_time()
+        WHERE r.id = ANY (locked_readers);
     END IF;
 END $$;
 
@@ -143,7 +146,7 @@ CREATE FUNCTION skep.wake(readers integer[], lanes bigint[], stamp timestamptz) 
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    UPDATE skep.cursors c SET ready_at = coalesce(c.last_consumed_at, '-infinity')
+    UPDATE skep.cursors c SET ready_at = least(coalesce(c.last_consumed_at, '-infinity'), wake.stamp)
     FROM unnest(wake.readers, wake.lanes) AS grown (reader_id, lane)
     WHERE c.partition_id = ANY (ARRAY[grown.lane]) AND c.reader_id = ANY (ARRAY[grown.reader_id])
       AND (c.ready_at IS NULL OR c.ready_at > wake.stamp);
@@ -173,7 +176,7 @@ $$;
 CREATE FUNCTION skep.rest(readers integer[], lanes bigint[]) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.cursors c
-    SET ready_at = CASE WHEN c.next_offset <= l.last_offset THEN greatest(c.ready_at, c.last_consumed_at)
+    SET ready_at = CASE WHEN c.next_offset <= l.last_offset THEN least(c.last_consumed_at, clock_timestamp())
                         WHEN c.leased > 0 THEN skep.first_deadline(c.partition_id, c.reader_id) END
     FROM unnest($1, $2) AS idle (reader_id, lane)
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = idle.lane LIMIT 1) l

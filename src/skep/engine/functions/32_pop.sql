@@ -24,7 +24,7 @@ BEGIN
                        SELECT FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
                                                    AND s.token IS NULL AND s.retry_at <= stamp)
                    OR (c.returned = 0 OR q.concurrency > 1) AND c.next_offset <= l.last_offset
-                      AND l.last_created_at <= stamp - skep.seconds(q.window_buffer)
+                      AND (q.window_buffer = 0 OR l.last_created_at <= stamp - skep.seconds(q.window_buffer))
                       AND (q.delayed_processing = 0 OR EXISTS (
                            SELECT FROM skep.messages m WHERE m.partition_id = c.partition_id AND m."offset" = c.next_offset
                                                          AND m.created_at <= stamp - skep.seconds(q.delayed_processing))))
@@ -145,7 +145,7 @@ LANGUAGE sql STABLE AS $$
            run.end_offset - run.first_offset - CASE WHEN run.done = '{}' THEN 0 ELSE skep.count_offsets(run.done) END
     FROM (
         SELECT chosen.ord, c.*, q.concurrency, coalesce($4, q.lease_time) AS lease_time,
-               CASE WHEN l.last_created_at > $5 - skep.seconds(q.window_buffer) THEN c.next_offset
+               CASE WHEN q.window_buffer > 0 AND l.last_created_at > $5 - skep.seconds(q.window_buffer) THEN c.next_offset
                     ELSE least(c.next_offset + $3, l.last_offset + 1,
                                CASE WHEN q.delayed_processing > 0 THEN
                                     (SELECT m."offset" FROM skep.messages m

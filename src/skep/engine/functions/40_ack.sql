@@ -38,11 +38,11 @@ BEGIN
                              AND c.next_offset > (SELECT l.last_offset FROM skep.partition_lookup l
                                                   WHERE l.partition_id = c.partition_id) THEN '-infinity'
                         WHEN c.returned > 0 AND c.leased = lane.leases THEN
-                             greatest(c.last_consumed_at,
+                             greatest(least(c.last_consumed_at, clock_timestamp()),
                                       (SELECT s.retry_at FROM skep.leases s
                                        WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id AND s.token IS NULL
                                        ORDER BY s.first_offset LIMIT 1))
-                        ELSE c.last_consumed_at END
+                        ELSE least(c.last_consumed_at, clock_timestamp()) END
     FROM lane
     WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id]);
     GET DIAGNOSTICS lanes = ROW_COUNT;
@@ -130,8 +130,8 @@ BEGIN
         ready_at = CASE WHEN c.returned + lane.runs = 0 AND c.leased = lane.leases
                              AND c.next_offset > (SELECT l.last_offset FROM skep.partition_lookup l
                                                   WHERE l.partition_id = c.partition_id) THEN '-infinity'
-                        WHEN c.leased = lane.leases THEN greatest(c.last_consumed_at, lane.again_at)
-                        ELSE c.last_consumed_at END
+                        WHEN c.leased = lane.leases THEN greatest(least(c.last_consumed_at, stamp), lane.again_at)
+                        ELSE least(c.last_consumed_at, stamp) END
     FROM lane
     WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id]);
 END $$;

@@ -115,6 +115,7 @@ CREATE TABLE skep.readers (
     group_name     text COLLATE "C" NOT NULL,
     queue_id       integer NOT NULL REFERENCES skep.queues,
     snapshot       pg_snapshot,
+    looked_at      timestamptz,  -- later than now: the clock was set back, and no time in cursors can be trusted
     server_started timestamptz,  -- transaction ids mean nothing in another cluster: a snapshot counts only under this postmaster
     UNIQUE (group_name, queue_id)
 ) WITH (fillfactor = 50);
