@@ -231,7 +231,7 @@ BEGIN
     ), heard AS (
         UPDATE skep.leases s
         SET done = s.done + said.completed + said.dead + (rest_completed - (s.failed + said.failed)),
-            failed = s.failed + said.failed + (rest_failed - s.done - said.dead) - said.completed - said.dead,
+            failed = s.failed + said.failed + rest_failed - s.done - said.completed - said.dead,
             succeeded = s.succeeded OR said.completed <> '{}' OR rest_completed - (s.failed + said.failed) - s.done <> '{}',
             errors = CASE WHEN said.errors IS NULL THEN s.errors ELSE s.errors || said.errors END
         FROM said
