@@ -39,18 +39,28 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- Where a group starts in lanes it has not met: the most specific subscription decides, never the clock of this moment.
-CREATE FUNCTION skep.starts(reader integer, lanes bigint[]) RETURNS TABLE (partition_id bigint, start_offset bigint)
+CREATE FUNCTION skep.starts(group_name text, queue_id integer, lanes bigint[]) RETURNS TABLE (partition_id bigint, start_offset bigint)
 LANGUAGE sql STABLE AS $$
     SELECT lane, CASE s.mode WHEN 'offset' THEN greatest(s.start_offset, l.first_offset)
                              WHEN 'timestamp' THEN skep.offset_at(lane, s.start_at)
                              WHEN 'new' THEN skep.offset_at(lane, s.start_at)
                              ELSE l.first_offset END
-    FROM unnest($2) AS lane
-    JOIN skep.readers r ON r.id = $1
-    JOIN skep.queues q ON q.id = r.queue_id
+    FROM unnest($3) AS lane
+    JOIN skep.queues q ON q.id = $2
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = lane LIMIT 1) p
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane LIMIT 1) l
-    LEFT JOIN LATERAL skep.subscription_of(r.group_name, q.name, p.name, q.namespace, q.task) s ON true
+    LEFT JOIN LATERAL skep.subscription_of($1, q.name, p.name, q.namespace, q.task) s ON true
+$$;
+
+-- What this statement sees, as others will need it: our own transaction is not over, though its snapshot does not list it.
+CREATE FUNCTION skep.current_view() RETURNS pg_snapshot
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN own < pg_snapshot_xmax(view) THEN
+                format('%s:%s:%s', CASE WHEN own < pg_snapshot_xmin(view) THEN own ELSE pg_snapshot_xmin(view) END, pg_snapshot_xmax(view),
+                       (SELECT string_agg(running::text, ',' ORDER BY running)
+                        FROM (SELECT pg_snapshot_xip(view) AS running UNION SELECT own) r))::pg_snapshot
+                ELSE view END
+    FROM pg_current_snapshot() AS view, pg_current_xact_id_if_assigned() AS own
 $$;
 
 -- The readers whose lock this transaction got. Try only: a pop never waits for another pop's look.
@@ -72,7 +82,7 @@ DECLARE
     lanes     bigint[];
     changed   boolean := false;
 BEGIN
-    SELECT pg_current_snapshot(), bool_or(found.lost OR found.looked_at < stamp - interval '1 minute'), count(found.lane),
+    SELECT skep.current_view(), bool_or(found.lost OR found.looked_at < stamp - interval '1 minute'), count(found.lane),
            bool_or(found.postpones),
            array_agg(found.reader_id) FILTER (WHERE found.asleep), array_agg(found.lane) FILTER (WHERE found.asleep)
     INTO seen, due, news, postpones, readers, lanes
@@ -80,7 +90,7 @@ BEGIN
         SELECT reader.id AS reader_id, reader.lost, reader.looked_at, reader.postpones, grown.lane,
                grown.lane IS NOT NULL AND (c.reader_id IS NULL OR c.ready_at IS NULL
                    OR c.ready_at > stamp AND CASE WHEN reader.lost THEN c.leased + c.returned = 0
-                                                  ELSE c.leased > 0 AND c.leased < reader.concurrency END) AS asleep
+                                                  ELSE reader.concurrency > 1 AND c.leased < reader.concurrency END) AS asleep
         FROM (
             SELECT r.*, q.concurrency, q.delayed_processing > 0 OR q.window_buffer > 0 AS postpones,
                    r.snapshot IS NULL OR pg_snapshot_xmin(r.snapshot) < f.xid OR r.looked_at > stamp
@@ -123,7 +133,7 @@ BEGIN
         CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = line.partition_id LIMIT 1) l
         CROSS JOIN LATERAL (
             SELECT c.reader_id, c.partition_id FROM skep.cursors c
-            WHERE line.returned = 0 AND (line.next_offset > l.last_offset OR line.suspect OR postpones)
+            WHERE (line.next_offset > l.last_offset OR line.returned > 0 OR line.suspect OR postpones)
               AND c.partition_id = line.partition_id AND c.reader_id = locked.id FOR NO KEY UPDATE SKIP LOCKED
         ) c
     ) idle;
@@ -160,28 +170,43 @@ BEGIN
           ) c ON true
           WHERE c.reader_id IS NULL
           GROUP BY grown.reader_id) unmet
-    CROSS JOIN LATERAL skep.starts(unmet.reader_id, unmet.lanes) s
+    JOIN skep.readers r ON r.id = unmet.reader_id
+    CROSS JOIN LATERAL skep.starts(r.group_name, r.queue_id, unmet.lanes) s
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = s.partition_id LIMIT 1) l
     WHERE s.start_offset <= l.last_offset
     ON CONFLICT DO NOTHING;
 END $$;
 
+-- When something changes in a lane by itself: a lease ends, or a returned run may come again.
 -- OFFSET 0: or min() would walk the leases of all lanes in order of expiry until it meets one of this lane.
 CREATE FUNCTION skep.first_deadline(partition_id bigint, reader_id integer) RETURNS timestamptz
 LANGUAGE sql STABLE AS $$
-    SELECT min(s.expires_at) FROM (SELECT * FROM skep.leases s WHERE s.partition_id = $1 AND s.reader_id = $2 OFFSET 0) s
+    SELECT min(coalesce(s.expires_at, s.retry_at))
+    FROM (SELECT * FROM skep.leases s WHERE s.partition_id = $1 AND s.reader_id = $2 OFFSET 0) s
 $$;
 
--- Takes lanes that have nothing to serve out of line, until their earliest lease ends or until they grow. Others take their place again.
+-- When the lowest returned run of a lane may come again: in strict order nothing comes before it.
+CREATE FUNCTION skep.first_retry(partition_id bigint, reader_id integer) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$
+    SELECT s.retry_at FROM skep.leases s WHERE s.partition_id = $1 AND s.reader_id = $2 AND s.token IS NULL
+    ORDER BY s.first_offset LIMIT 1
+$$;
+
+-- Takes lanes that have nothing to serve out of line: until a lease ends, a run may come again, or they grow. Others take their place.
 CREATE FUNCTION skep.rest(readers integer[], lanes bigint[]) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.cursors c
-    SET ready_at = CASE WHEN c.next_offset <= l.last_offset THEN least(c.last_consumed_at, clock_timestamp())
-                        WHEN c.leased > 0 THEN skep.first_deadline(c.partition_id, c.reader_id) END
+    SET ready_at = CASE WHEN c.returned > 0 AND q.concurrency = 1 AND c.leased = 0 THEN
+                             greatest(least(c.last_consumed_at, clock_timestamp()), skep.first_retry(c.partition_id, c.reader_id))
+                        WHEN c.next_offset <= l.last_offset THEN
+                             CASE WHEN c.ready_at = '-infinity' THEN least(coalesce(c.last_consumed_at, '-infinity'), clock_timestamp())
+                                  ELSE c.ready_at END
+                        WHEN c.leased + c.returned > 0 THEN skep.first_deadline(c.partition_id, c.reader_id) END
     FROM unnest($1, $2) AS idle (reader_id, lane)
+    JOIN skep.readers r ON r.id = idle.reader_id
+    JOIN skep.queues q ON q.id = r.queue_id
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = idle.lane LIMIT 1) l
     WHERE c.partition_id = ANY (ARRAY[idle.lane]) AND c.reader_id = ANY (ARRAY[idle.reader_id])
-      AND c.returned = 0
 $$;
 
 -- Puts lanes off until delayed_processing or window_buffer lets their next message out.

@@ -20,9 +20,9 @@ BEGIN
             FROM skep.cursors c
             CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = c.partition_id LIMIT 1) l
             WHERE c.reader_id = r.id AND c.ready_at <= stamp AND c.leased < q.concurrency
-              AND (c.returned > 0 AND EXISTS (
+              AND (c.returned > 0 AND CASE WHEN q.concurrency = 1 THEN skep.first_retry(c.partition_id, c.reader_id) <= stamp ELSE EXISTS (
                        SELECT FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
-                                                   AND s.token IS NULL AND s.retry_at <= stamp)
+                                                   AND s.token IS NULL AND s.retry_at <= stamp) END
                    OR (c.returned = 0 OR q.concurrency > 1) AND c.next_offset <= l.last_offset
                       AND (q.window_buffer = 0 OR l.last_created_at <= stamp - skep.seconds(q.window_buffer))
                       AND (q.delayed_processing = 0 OR EXISTS (
@@ -64,7 +64,8 @@ BEGIN
         PERFORM pg_advisory_xact_lock(x'736b6570'::integer, reader);  -- against a seek under way: see 52_seek.sql
         INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
         SELECT s.partition_id, reader, s.start_offset, s.start_offset, s.start_offset, '-infinity'
-        FROM skep.starts(reader, ARRAY[lane]) s
+        FROM skep.readers r CROSS JOIN LATERAL skep.starts(r.group_name, r.queue_id, ARRAY[lane]) s
+        WHERE r.id = reader
         ON CONFLICT DO NOTHING
         RETURNING ARRAY[cursors.reader_id], ARRAY[cursors.partition_id] INTO reader_ids, lane_ids;
     END IF;
@@ -188,7 +189,13 @@ BEGIN
         SELECT FROM skep.subscriptions s
         WHERE s.group_name = meet.group_name AND coalesce(s.queue, '') = coalesce(meet.queue, '')
           AND coalesce(s.partition, '') = coalesce(meet.partition, '') AND coalesce(s.namespace, '') = coalesce(meet.namespace, '')
-          AND coalesce(s.task, '') = coalesce(meet.task, '')) THEN
+          AND coalesce(s.task, '') = coalesce(meet.task, '')) AND NOT (
+        -- A wider subscription covers a call that does not ask for a start of its own.
+        meet.mode IS NULL AND meet.start_from IS NULL AND meet.queue IS NOT NULL AND EXISTS (
+            SELECT FROM (SELECT q.namespace, q.task FROM skep.queues q WHERE q.name = meet.queue
+                         UNION ALL SELECT NULL, NULL LIMIT 1) q
+            CROSS JOIN LATERAL skep.subscription_of(meet.group_name, meet.queue, meet.partition, q.namespace, q.task) s
+            WHERE s.id IS NOT NULL)) THEN
         PERFORM skep.subscribe(meet.group_name, meet.queue, meet.partition, meet.namespace, meet.task, meet.mode, meet.start_from);
     ELSIF meet.mode IS NOT NULL OR meet.start_from IS NOT NULL THEN
         PERFORM skep.parse_start(meet.mode, meet.start_from);  -- the first mode stays, but a wrong word is still an error
@@ -269,6 +276,8 @@ DECLARE
     locked  integer[] := '{}';
     chosen  record;
     lane    bigint;
+    deleted boolean;
+    waits   integer := 0;
     new_lease uuid := gen_random_uuid();
 BEGIN
     PERFORM skep.check_pop(queue, group_name, partition, namespace, task, batch, partitions, lease_time);
@@ -280,7 +289,7 @@ BEGIN
     IF readers IS NULL OR partition IS NOT NULL AND lane IS NULL THEN
         RETURN;
     END IF;
-    FOR try IN 1 .. 3 LOOP
+    LOOP
         PERFORM skep.return_expired(readers);
         IF lane IS NOT NULL THEN
             chosen := skep.choose_lane(readers[1], lane);
@@ -291,11 +300,13 @@ BEGIN
         END IF;
         IF chosen.lane_ids IS NULL THEN
             -- Really nothing, if we looked ourselves. Otherwise another pop is looking, or another consumer has the lane in hand.
-            EXIT WHEN chosen.locked_lane IS NULL AND (lane IS NOT NULL OR locked @> readers);
+            EXIT WHEN waits = 2 OR chosen.locked_lane IS NULL AND (lane IS NOT NULL OR locked @> readers);
             EXIT WHEN NOT skep.wait_turn(CASE WHEN lane IS NULL THEN readers END, chosen.locked_reader, chosen.locked_lane);
+            waits := waits + 1;
             CONTINUE;
         END IF;
-        IF skep.claim(chosen.reader_ids, chosen.lane_ids, batch, new_lease, lease_time) THEN
+        deleted := skep.claim(chosen.reader_ids, chosen.lane_ids, batch, new_lease, CASE WHEN auto_ack THEN 3600 ELSE lease_time END);
+        IF deleted THEN
             PERFORM skep.complete(array_fill(new_lease, ARRAY[cardinality(chosen.lane_ids)]), chosen.lane_ids);
         END IF;
         RETURN QUERY
@@ -317,5 +328,6 @@ BEGIN
             END IF;
             RETURN;
         END IF;
+        EXIT WHEN NOT deleted;  -- taken by another between choice and lock
     END LOOP;
 END $$;

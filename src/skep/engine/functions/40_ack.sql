@@ -37,13 +37,12 @@ BEGIN
         ready_at = CASE WHEN c.returned = 0 AND c.leased = lane.leases
                              AND c.next_offset > (SELECT l.last_offset FROM skep.partition_lookup l
                                                   WHERE l.partition_id = c.partition_id) THEN '-infinity'
-                        WHEN c.returned > 0 AND c.leased = lane.leases THEN
-                             greatest(least(c.last_consumed_at, clock_timestamp()),
-                                      (SELECT s.retry_at FROM skep.leases s
-                                       WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id AND s.token IS NULL
-                                       ORDER BY s.first_offset LIMIT 1))
+                        WHEN c.returned > 0 AND q.concurrency = 1 THEN
+                             greatest(least(c.last_consumed_at, clock_timestamp()), skep.first_retry(c.partition_id, c.reader_id))
                         ELSE least(c.last_consumed_at, clock_timestamp()) END
     FROM lane
+    JOIN skep.readers r ON r.id = lane.reader_id
+    JOIN skep.queues q ON q.id = r.queue_id
     WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id]);
     GET DIAGNOSTICS lanes = ROW_COUNT;
     RETURN lanes;
@@ -62,7 +61,7 @@ DECLARE
     stamp timestamptz := clock_timestamp();
 BEGIN
     WITH lease AS (
-        SELECT s.*, q.retry_limit, q.retry_delay, q.name AS queue, p.name AS partition, r.group_name,
+        SELECT s.*, q.retry_limit, q.retry_delay, q.concurrency, q.name AS queue, p.name AS partition, r.group_name,
                int8multirange(int8range(s.first_offset, s.end_offset)) AS whole,
                CASE WHEN NOT s.succeeded OR q.partial_failure = 'retry' THEN s.failed ELSE '{}' END
                    + int8multirange(int8range(s.first_offset, s.end_offset)) - s.done - (s.failed -
@@ -117,7 +116,7 @@ BEGIN
     ), lane AS (
         SELECT partition_id, reader_id, count(*) AS leases, array_agg(first_offset) AS firsts,
                count(*) FILTER (WHERE back <> '{}') + count(split) AS runs, min(lower(back)) AS lowest,
-               min(again_at) FILTER (WHERE back <> '{}') AS again_at
+               min(again_at) FILTER (WHERE back <> '{}') AS again_at, bool_and(concurrency = 1) AS in_order
         FROM verdict GROUP BY partition_id, reader_id
     )
     UPDATE skep.cursors c
@@ -130,7 +129,7 @@ BEGIN
         ready_at = CASE WHEN c.returned + lane.runs = 0 AND c.leased = lane.leases
                              AND c.next_offset > (SELECT l.last_offset FROM skep.partition_lookup l
                                                   WHERE l.partition_id = c.partition_id) THEN '-infinity'
-                        WHEN c.leased = lane.leases THEN greatest(least(c.last_consumed_at, stamp), lane.again_at)
+                        WHEN lane.in_order THEN greatest(least(c.last_consumed_at, stamp), lane.again_at)
                         ELSE least(c.last_consumed_at, stamp) END
     FROM lane
     WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id]);

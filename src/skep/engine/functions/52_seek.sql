@@ -23,6 +23,7 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     reader integer;
+    who    text;  -- on a queue with semantics 'queue' whoever seeks moves the one cursor
     start  record;
     lanes  bigint[];
     moved  bigint;
@@ -35,10 +36,11 @@ BEGIN
         start := skep.parse_start(NULL, CASE WHEN to_end THEN clock_timestamp()::text ELSE "position" END);
     END IF;
     reader := skep.hold_reader(seek.group_name, seek.queue);
-    DELETE FROM skep.subscriptions s WHERE s.group_name = seek.group_name AND s.queue = seek.queue
+    who := coalesce((SELECT r.group_name FROM skep.readers r WHERE r.id = reader), seek.group_name);
+    DELETE FROM skep.subscriptions s WHERE s.group_name = who AND s.queue = seek.queue
         AND (seek.partition IS NULL OR s.partition = seek.partition);
     INSERT INTO skep.subscriptions (group_name, queue, partition, mode, start_at, start_offset)
-    VALUES (seek.group_name, seek.queue, seek.partition, start.start_mode, start.start_at, start.start_offset);
+    VALUES (who, seek.queue, seek.partition, start.start_mode, start.start_at, start.start_offset);
 
     SELECT array_agg(p.id ORDER BY p.id) INTO lanes FROM skep.readers r JOIN skep.partitions p ON p.queue_id = r.queue_id
     WHERE r.id = reader AND p.name = coalesce(seek.partition, p.name);
@@ -48,9 +50,11 @@ BEGIN
     -- Every lane that exists gets its row now, so that "end" is the end of this moment in each.
     INSERT INTO skep.cursors AS c (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
     SELECT s.partition_id, reader, goal, goal, goal, '-infinity'
-    FROM skep.starts(reader, lanes) s
+    FROM skep.readers r
+    CROSS JOIN LATERAL skep.starts(r.group_name, r.queue_id, lanes) s
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = s.partition_id LIMIT 1) l
     CROSS JOIN LATERAL (SELECT CASE WHEN to_end THEN l.last_offset + 1 ELSE s.start_offset END AS goal) g
+    WHERE r.id = reader
     ON CONFLICT (partition_id, reader_id) DO UPDATE
     SET start_offset = excluded.start_offset, cursor = excluded.cursor, next_offset = excluded.next_offset, leased = 0, returned = 0,
         ready_at = coalesce(c.last_consumed_at, '-infinity');

@@ -17,12 +17,13 @@ LANGUAGE sql STABLE AS $$
            greatest(l.last_offset + 1 - greatest(coalesce(c.cursor, s.start_offset), l.first_offset), 0),
            coalesce(c.leased, 0), c.last_consumed_at
     FROM skep.queues q
-    JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, $1)
+    LEFT JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, $1)
     JOIN skep.partitions p ON p.queue_id = q.id
     JOIN skep.partition_lookup l ON l.partition_id = p.id
     LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c ON true
-    LEFT JOIN LATERAL (SELECT * FROM skep.starts(r.id, ARRAY[p.id])) s ON c.reader_id IS NULL
+    LEFT JOIN LATERAL (SELECT * FROM skep.starts(skep.group_on(q.semantics, $1), q.id, ARRAY[p.id])) s ON c.reader_id IS NULL
     WHERE ($2 IS NULL OR q.name = $2) AND ($3 IS NULL OR p.name = $3)
+      AND (r.id IS NOT NULL OR (skep.subscription_of($1, q.name, p.name, q.namespace, q.task)).id IS NOT NULL)
 $$;
 
 -- Lanes whose partition_lookup row is not what the messages say. 0 is the only good answer.
@@ -42,15 +43,19 @@ $$;
 CREATE FUNCTION skep.resync_partition_lookup() RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
-    added    bigint;
-    repaired bigint;
+    added    bigint[];
+    repaired bigint[];
 BEGIN
-    INSERT INTO skep.partition_lookup (partition_id)
-    SELECT p.id FROM skep.partitions p LEFT JOIN skep.partition_lookup l ON l.partition_id = p.id
-    WHERE l.partition_id IS NULL ORDER BY p.id
-    ON CONFLICT DO NOTHING;
-    GET DIAGNOSTICS added = ROW_COUNT;
+    WITH missing AS (
+        INSERT INTO skep.partition_lookup (partition_id)
+        SELECT p.id FROM skep.partitions p LEFT JOIN skep.partition_lookup l ON l.partition_id = p.id
+        WHERE l.partition_id IS NULL ORDER BY p.id
+        ON CONFLICT DO NOTHING
+        RETURNING partition_id
+    )
+    SELECT array_agg(partition_id) INTO added FROM missing;
     PERFORM FROM skep.partition_lookup ORDER BY partition_id FOR NO KEY UPDATE;
+    WITH wrong AS (
     UPDATE skep.partition_lookup l
     SET last_offset = real.last_offset, first_offset = real.first_offset, last_created_at = real.last_created_at
     FROM (
@@ -65,9 +70,11 @@ BEGIN
     ) real
     WHERE l.partition_id = real.partition_id
       AND (l.last_offset, l.first_offset, l.last_created_at)
-          IS DISTINCT FROM (real.last_offset, real.first_offset, real.last_created_at);
-    GET DIAGNOSTICS repaired = ROW_COUNT;
-    RETURN greatest(added, repaired);
+          IS DISTINCT FROM (real.last_offset, real.first_offset, real.last_created_at)
+    RETURNING l.partition_id
+    )
+    SELECT array_agg(partition_id) INTO repaired FROM wrong;
+    RETURN (SELECT count(DISTINCT lane) FROM unnest(added || repaired) AS lane);
 END $$;
 
 -- Every invariant the functions rely on, and how often it is broken. Reads everything: for tests and for a bad day.
