@@ -25,11 +25,14 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
             || to_hex($2 | (-9223372036854775808)))::uuid
 $$;
 
-CREATE FUNCTION skep.message_address(id uuid, OUT partition_id bigint, OUT "offset" bigint)
+CREATE FUNCTION skep.partition_of(id uuid) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
-    SELECT ('x0' || substr(hex, 1, 12) || substr(hex, 14, 3))::bit(64)::bigint,
-           ('x' || substr(hex, 17))::bit(64)::bigint & 4611686018427387903
-    FROM replace($1::text, '-', '') AS hex
+    SELECT ('x0' || substr($1::text, 1, 8) || substr($1::text, 10, 4) || substr($1::text, 16, 3))::bit(64)::bigint
+$$;
+
+CREATE FUNCTION skep.offset_of(id uuid) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+    SELECT ('x' || substr($1::text, 20, 4) || substr($1::text, 25))::bit(64)::bigint & 4611686018427387903
 $$;
 
 CREATE FUNCTION skep.seconds(amount double precision) RETURNS interval

@@ -118,7 +118,6 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     UPDATE skep.messages SET payload = NULL, headers = NULL
-    WHERE partition_id = (skep.message_address(delete_message.id)).partition_id
-      AND "offset" = (skep.message_address(delete_message.id))."offset" AND payload IS NOT NULL;
+    WHERE partition_id = skep.partition_of(delete_message.id) AND "offset" = skep.offset_of(delete_message.id) AND payload IS NOT NULL;
     RETURN FOUND;
 END $$;

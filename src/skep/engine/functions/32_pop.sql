@@ -201,29 +201,34 @@ BEGIN
         PERFORM skep.parse_start(meet.mode, meet.start_from);  -- the first mode stays, but a wrong word is still an error
     END IF;
     FOR try IN 1 .. 2 LOOP
-        IF meet.queue IS NOT NULL THEN
-            SELECT array_agg(r.id), bool_or(r.id IS NULL) INTO readers, missing
-            FROM skep.queues q LEFT JOIN LATERAL (
-                SELECT r.id FROM skep.readers r
-                WHERE r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, meet.group_name) LIMIT 1) r ON true
-            WHERE q.name = meet.queue;
-        ELSE
-            SELECT array_agg(r.id), bool_or(r.id IS NULL) INTO readers, missing
-            FROM skep.queues q LEFT JOIN LATERAL (
-                SELECT r.id FROM skep.readers r
-                WHERE r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, meet.group_name) LIMIT 1) r ON true
-            WHERE (meet.namespace IS NULL OR q.namespace = meet.namespace) AND (meet.task IS NULL OR q.task = meet.task);
-        END IF;
+        SELECT array_agg(r.id), bool_or(r.id IS NULL) INTO readers, missing
+        FROM skep.queues_of(meet.queue, meet.namespace, meet.task) q LEFT JOIN LATERAL (
+            SELECT r.id FROM skep.readers r
+            WHERE r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, meet.group_name) LIMIT 1) r ON true;
         EXIT WHEN NOT missing OR readers IS NULL;
         INSERT INTO skep.readers (group_name, queue_id)
-        SELECT skep.group_on(q.semantics, meet.group_name), q.id FROM skep.queues q
-        WHERE CASE WHEN meet.queue IS NOT NULL THEN q.name = meet.queue
-                   ELSE (meet.namespace IS NULL OR q.namespace = meet.namespace) AND (meet.task IS NULL OR q.task = meet.task) END
+        SELECT skep.group_on(q.semantics, meet.group_name), q.id
+        FROM skep.queues_of(meet.queue, meet.namespace, meet.task) named
+        CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = named.id FOR KEY SHARE) q
         ORDER BY q.id
-        FOR KEY SHARE
         ON CONFLICT DO NOTHING;
     END LOOP;
     RETURN readers;
+END $$;
+
+-- A statement for each filter: one for all would have no index.
+CREATE FUNCTION skep.queues_of(queue text, namespace text, task text) RETURNS SETOF skep.queues
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF queue IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM skep.queues q WHERE q.name = queues_of.queue;
+    ELSIF namespace IS NULL THEN
+        RETURN QUERY SELECT * FROM skep.queues q WHERE q.task = queues_of.task;
+    ELSIF task IS NULL THEN
+        RETURN QUERY SELECT * FROM skep.queues q WHERE q.namespace = queues_of.namespace;
+    ELSE
+        RETURN QUERY SELECT * FROM skep.queues q WHERE q.namespace = queues_of.namespace AND q.task = queues_of.task;
+    END IF;
 END $$;
 
 -- On a queue with semantics 'queue' every consumer, whatever its group, shares one cursor.

@@ -140,6 +140,7 @@ CREATE FUNCTION skep.return_expired(readers integer[]) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    stamp    timestamptz := clock_timestamp();  -- a variable, because a volatile function is no condition for an index
     tokens   uuid[];
     lane_ids bigint[];
 BEGIN
@@ -149,7 +150,7 @@ BEGIN
         FROM unnest(readers) AS reader
         CROSS JOIN LATERAL (
             SELECT s.token, s.partition_id FROM skep.leases s
-            WHERE s.reader_id = reader AND s.expires_at <= clock_timestamp()
+            WHERE s.reader_id = reader AND s.expires_at <= stamp
             ORDER BY s.expires_at LIMIT 100
         ) late
         CROSS JOIN LATERAL (

@@ -7,7 +7,7 @@ DECLARE
     lane_ids bigint[];
     offsets  bigint[];
 BEGIN
-    SELECT array_agg((skep.message_address(id)).partition_id ORDER BY n), array_agg((skep.message_address(id))."offset" ORDER BY n)
+    SELECT array_agg(skep.partition_of(id) ORDER BY n), array_agg(skep.offset_of(id) ORDER BY n)
     INTO lane_ids, offsets FROM unnest(ids) WITH ORDINALITY AS item (id, n);
     RETURN QUERY SELECT * FROM skep.answer(leases, lane_ids, offsets, statuses, errors);
 END $$;
@@ -80,8 +80,9 @@ END $$;
 CREATE FUNCTION skep.transaction(operations jsonb) RETURNS SETOF jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
-    unknown jsonb;
-    stale   bigint;
+    unknown  jsonb;
+    stale    bigint;
+    messages jsonb;
 BEGIN
     IF jsonb_typeof(operations) IS DISTINCT FROM 'array' THEN
         PERFORM skep.refuse('SK001', 'operations are not a JSON array', 'Give an array of {"push": …} and {"ack": …}.');
@@ -100,8 +101,9 @@ BEGIN
         PERFORM skep.refuse('SK003', format('ack %s of the transaction: its lease is over or its status is unknown', stale - 1),
                             'Nothing was pushed or acknowledged.');
     END IF;
-    RETURN QUERY
-    SELECT to_jsonb(p) FROM (SELECT jsonb_agg(o -> 'push' ORDER BY n) AS messages
-                             FROM jsonb_array_elements(operations) WITH ORDINALITY AS op (o, n) WHERE o ? 'push' HAVING count(*) > 0) m
-    CROSS JOIN LATERAL skep.push(m.messages) p;
+    SELECT jsonb_agg(o -> 'push' ORDER BY n) INTO messages
+    FROM jsonb_array_elements(operations) WITH ORDINALITY AS op (o, n) WHERE o ? 'push';
+    IF messages IS NOT NULL THEN
+        RETURN QUERY SELECT to_jsonb(p) FROM skep.push(messages) p;
+    END IF;
 END $$;

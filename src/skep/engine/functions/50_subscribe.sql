@@ -22,7 +22,7 @@ BEGIN
         start_at := start_from::timestamptz;
     ELSIF word IN ('offset', 'message_id') THEN
         start_mode := 'offset';
-        start_offset := CASE WHEN start_from ~ '^\d+$' THEN start_from::bigint ELSE (skep.message_address(start_from::uuid))."offset" END;
+        start_offset := CASE WHEN start_from ~ '^\d+$' THEN start_from::bigint ELSE skep.offset_of(start_from::uuid) END;
     ELSE
         PERFORM skep.refuse('SK001', format('unknown subscription mode "%s"', mode), 'Modes: all, new, timestamp, offset, message_id.');
     END IF;
