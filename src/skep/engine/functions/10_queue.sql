@@ -71,9 +71,12 @@ LANGUAGE sql AS $$
         WHERE p.queue_id = $1 AND p.name = coalesce($2, p.name) ORDER BY l.partition_id FOR UPDATE OF l) lane
 $$;
 
-CREATE FUNCTION skep.delete_lanes(lanes bigint[]) RETURNS void
+-- Under the locks of the queue's readers, so that no group meets a lane that is about to go.
+CREATE FUNCTION skep.delete_lanes(queue_id integer, lanes bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM pg_advisory_xact_lock(x'736b6570'::integer, reader.id)
+    FROM (SELECT r.id FROM skep.readers r WHERE r.queue_id = delete_lanes.queue_id ORDER BY r.id) reader;
     PERFORM FROM skep.cursors c WHERE c.partition_id = ANY (lanes) ORDER BY c.partition_id, c.reader_id FOR UPDATE;
     DELETE FROM skep.leases s WHERE s.partition_id = ANY (lanes);
     DELETE FROM skep.cursors c WHERE c.partition_id = ANY (lanes);
@@ -94,7 +97,7 @@ BEGIN
     IF doomed IS NULL THEN
         RETURN false;
     END IF;
-    PERFORM skep.delete_lanes(skep.lock_for_delete(doomed, NULL));
+    PERFORM skep.delete_lanes(doomed, skep.lock_for_delete(doomed, NULL));
     DELETE FROM skep.readers WHERE queue_id = doomed;
     DELETE FROM skep.journal WHERE queue_id = doomed;
     DELETE FROM skep.queues WHERE id = doomed;
@@ -104,10 +107,11 @@ END $$;
 CREATE FUNCTION skep.delete_partition(queue text, partition text) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
-    lanes bigint[];
+    queue_id integer := (SELECT q.id FROM skep.queues q WHERE q.name = queue);
+    lanes    bigint[];
 BEGIN
-    lanes := skep.lock_for_delete((SELECT id FROM skep.queues WHERE name = queue), partition);
-    PERFORM skep.delete_lanes(lanes);
+    lanes := skep.lock_for_delete(queue_id, partition);
+    PERFORM skep.delete_lanes(queue_id, lanes);
     DELETE FROM skep.subscriptions s WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition;
     RETURN lanes <> '{}';
 END $$;

@@ -81,6 +81,7 @@ DECLARE
     readers   integer[];
     lanes     bigint[];
     changed   boolean := false;
+    complete  boolean := true;
 BEGIN
     SELECT skep.current_view(), bool_or(found.lost OR found.looked_at < stamp - interval '1 minute'), count(found.lane),
            bool_or(found.postpones),
@@ -115,7 +116,7 @@ BEGIN
         ) c ON true
     ) found;
     IF lanes IS NOT NULL THEN
-        PERFORM skep.wake(readers, lanes, stamp);
+        complete := skep.wake(readers, lanes, stamp);
         changed := true;
         IF postpones THEN
             PERFORM skep.postpone(readers, lanes);
@@ -145,19 +146,34 @@ BEGIN
         END IF;
     END IF;
 
-    IF changed OR due OR news > 16 THEN  -- otherwise it is cheaper to look again than to write
+    IF complete AND (changed OR due OR news > 16) THEN  -- otherwise it is cheaper to look again than to write
         UPDATE skep.readers r SET snapshot = seen, looked_at = stamp, server_started = pg_postmaster_start_time()
         WHERE r.id = ANY (locked_readers);
     END IF;
 END $$;
 
 -- Puts lanes that grew in line: at the place of their last service, or first if they were never served.
-CREATE FUNCTION skep.wake(readers integer[], lanes bigint[], stamp timestamptz) RETURNS void
+-- False if someone holds one of them in an open transaction: it is not waited for, and stays news.
+CREATE FUNCTION skep.wake(readers integer[], lanes bigint[], stamp timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+    met_readers integer[];
+    met_lanes   bigint[];
+    complete    boolean;
 BEGIN
-    UPDATE skep.cursors c SET ready_at = least(coalesce(c.last_consumed_at, '-infinity'), wake.stamp)
+    SELECT array_agg(grown.reader_id) FILTER (WHERE c.mine), array_agg(grown.lane) FILTER (WHERE c.mine), coalesce(bool_and(c.mine), true)
+    INTO met_readers, met_lanes, complete
     FROM unnest(wake.readers, wake.lanes) AS grown (reader_id, lane)
+    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id LIMIT 1) met
+    CROSS JOIN LATERAL (
+        SELECT count(*) > 0 AS mine FROM (
+            SELECT FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id
+            FOR NO KEY UPDATE SKIP LOCKED) c
+    ) c;
+
+    UPDATE skep.cursors c SET ready_at = least(coalesce(c.last_consumed_at, '-infinity'), wake.stamp)
+    FROM unnest(met_readers, met_lanes) AS grown (reader_id, lane)
     WHERE c.partition_id = ANY (ARRAY[grown.lane]) AND c.reader_id = ANY (ARRAY[grown.reader_id])
       AND (c.ready_at IS NULL OR c.ready_at > wake.stamp);
 
@@ -175,6 +191,7 @@ BEGIN
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = s.partition_id LIMIT 1) l
     WHERE s.start_offset <= l.last_offset
     ON CONFLICT DO NOTHING;
+    RETURN complete;
 END $$;
 
 -- When something changes in a lane by itself: a lease ends, or a returned run may come again.

@@ -61,7 +61,10 @@ BEGIN
     SELECT c.reader_id, c.partition_id INTO locked_reader, locked_lane
     FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader;
     IF NOT FOUND THEN
-        PERFORM pg_advisory_xact_lock(x'736b6570'::integer, reader);  -- against a seek under way: see 52_seek.sql
+        IF NOT pg_try_advisory_xact_lock(x'736b6570'::integer, reader) THEN
+            locked_reader := reader;  -- a seek or another first contact is under way
+            RETURN;
+        END IF;
         INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
         SELECT s.partition_id, reader, s.start_offset, s.start_offset, s.start_offset, '-infinity'
         FROM skep.readers r CROSS JOIN LATERAL skep.starts(r.group_name, r.queue_id, ARRAY[lane]) s
@@ -196,7 +199,9 @@ BEGIN
                          UNION ALL SELECT NULL, NULL LIMIT 1) q
             CROSS JOIN LATERAL skep.subscription_of(meet.group_name, meet.queue, meet.partition, q.namespace, q.task) s
             WHERE s.id IS NOT NULL)) THEN
-        PERFORM skep.subscribe(meet.group_name, meet.queue, meet.partition, meet.namespace, meet.task, meet.mode, meet.start_from);
+        IF NOT skep.first_contact(meet.group_name, meet.queue, meet.partition, meet.namespace, meet.task, meet.mode, meet.start_from) THEN
+            RETURN NULL;
+        END IF;
     ELSIF meet.mode IS NOT NULL OR meet.start_from IS NOT NULL THEN
         PERFORM skep.parse_start(meet.mode, meet.start_from);  -- the first mode stays, but a wrong word is still an error
     END IF;
@@ -205,15 +210,34 @@ BEGIN
         FROM skep.queues_of(meet.queue, meet.namespace, meet.task) q LEFT JOIN LATERAL (
             SELECT r.id FROM skep.readers r
             WHERE r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, meet.group_name) LIMIT 1) r ON true;
-        EXIT WHEN NOT missing OR readers IS NULL;
-        INSERT INTO skep.readers (group_name, queue_id)
-        SELECT skep.group_on(q.semantics, meet.group_name), q.id
-        FROM skep.queues_of(meet.queue, meet.namespace, meet.task) named
-        CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = named.id FOR KEY SHARE) q
-        ORDER BY q.id
-        ON CONFLICT DO NOTHING;
+        EXIT WHEN NOT missing OR try = 2 OR NOT skep.add_readers(meet.queue, meet.group_name, meet.namespace, meet.task);
     END LOOP;
-    RETURN readers;
+    RETURN array_remove(readers, NULL);
+END $$;
+
+-- Both wait, but not long, for another first contact of the group: false if that one stays in an open transaction.
+CREATE FUNCTION skep.first_contact(group_name text, queue text, partition text, namespace text, task text, mode text, start_from text)
+RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+BEGIN
+    PERFORM skep.subscribe(group_name, queue, partition, namespace, task, mode, start_from);
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
+CREATE FUNCTION skep.add_readers(queue text, group_name text, namespace text, task text) RETURNS boolean
+LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO skep.readers (group_name, queue_id)
+    SELECT skep.group_on(q.semantics, add_readers.group_name), q.id
+    FROM skep.queues_of(add_readers.queue, add_readers.namespace, add_readers.task) named
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = named.id FOR KEY SHARE) q
+    ORDER BY q.id
+    ON CONFLICT DO NOTHING;
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
 END $$;
 
 -- A statement for each filter: one for all would have no index.
@@ -291,7 +315,7 @@ BEGIN
         SELECT p.id INTO lane FROM skep.partitions p JOIN skep.readers r ON r.queue_id = p.queue_id
         WHERE r.id = readers[1] AND p.name = pop.partition;
     END IF;
-    IF readers IS NULL OR partition IS NOT NULL AND lane IS NULL THEN
+    IF coalesce(readers, '{}') = '{}' OR partition IS NOT NULL AND lane IS NULL THEN
         RETURN;
     END IF;
     LOOP
@@ -305,8 +329,9 @@ BEGIN
         END IF;
         IF chosen.lane_ids IS NULL THEN
             -- Really nothing, if we looked ourselves. Otherwise another pop is looking, or another consumer has the lane in hand.
-            EXIT WHEN waits = 2 OR chosen.locked_lane IS NULL AND (lane IS NOT NULL OR locked @> readers);
-            EXIT WHEN NOT skep.wait_turn(CASE WHEN lane IS NULL THEN readers END, chosen.locked_reader, chosen.locked_lane);
+            EXIT WHEN waits = 2 OR chosen.locked_reader IS NULL AND (lane IS NOT NULL OR locked @> readers);
+            EXIT WHEN NOT skep.wait_turn(CASE WHEN lane IS NULL OR chosen.locked_lane IS NULL THEN readers END,
+                                         chosen.locked_reader, chosen.locked_lane);
             waits := waits + 1;
             CONTINUE;
         END IF;

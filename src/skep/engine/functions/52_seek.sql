@@ -33,7 +33,8 @@ BEGIN
     IF lower("position") = 'beginning' THEN
         start := skep.parse_start('all', NULL);
     ELSE
-        start := skep.parse_start(NULL, CASE WHEN to_end THEN clock_timestamp()::text ELSE "position" END);
+        -- The end of lanes that do not exist yet is the birth of a group: a push under way may be about to make one.
+        start := skep.parse_start(NULL, CASE WHEN to_end THEN 'now' ELSE "position" END);
     END IF;
     reader := skep.hold_reader(seek.group_name, seek.queue);
     who := coalesce((SELECT r.group_name FROM skep.readers r WHERE r.id = reader), seek.group_name);
