@@ -11,10 +11,14 @@ DECLARE
     place   text;
 BEGIN
     PERFORM skep.check_name('queue', configure_queue.queue);
+    IF jsonb_typeof(options) IS DISTINCT FROM 'object' THEN
+        PERFORM skep.refuse('SK001', format('options are a JSON %s', coalesce(jsonb_typeof(options), 'NULL')), 'Options are a JSON object.');
+    END IF;
     SELECT key INTO unknown FROM jsonb_object_keys(options) AS key WHERE key <> ALL (known) LIMIT 1;
     IF FOUND THEN
         PERFORM skep.refuse('SK001', format('unknown queue option "%s"', unknown), 'Options: ' || array_to_string(known, ', ') || '.');
     END IF;
+    PERFORM skep.check_option(configure_queue.queue, key, value) FROM jsonb_each(options);
     INSERT INTO skep.queues (name, namespace, task)
     VALUES (configure_queue.queue, split_part(configure_queue.queue, '.', 1), split_part(configure_queue.queue, '.', 2))
     ON CONFLICT DO NOTHING;
@@ -35,10 +39,18 @@ BEGIN
         FROM skep.readers r WHERE r.queue_id = q.id AND c.reader_id = r.id AND c.ready_at > clock_timestamp();
     END IF;
     RETURN q;
-EXCEPTION WHEN check_violation OR not_null_violation OR invalid_text_representation OR numeric_value_out_of_range OR string_data_right_truncation THEN
-    GET STACKED DIAGNOSTICS place = CONSTRAINT_NAME;
-    PERFORM skep.refuse('SK001', format('invalid options for queue "%s"%s', configure_queue.queue,
-                            coalesce(': ' || substring(place FROM '^queues_(.*)_check$'), '')), SQLERRM);
+EXCEPTION WHEN check_violation OR not_null_violation THEN
+    GET STACKED DIAGNOSTICS place = CONSTRAINT_NAME, unknown = COLUMN_NAME;
+    PERFORM skep.refuse('SK001', format('queue "%s": %s is out of range', configure_queue.queue,
+                            coalesce(substring(place FROM '^queues_(.*)_check$'), nullif(unknown, ''))), SQLERRM);
+END $$;
+
+CREATE FUNCTION skep.check_option(queue text, option text, value jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM jsonb_populate_record(NULL::skep.queues, jsonb_build_object(option, value));
+EXCEPTION WHEN data_exception THEN
+    PERFORM skep.refuse('SK001', format('queue "%s": %s cannot be %s', queue, option, left(value::text, 60)), SQLERRM);
 END $$;
 
 CREATE FUNCTION skep.queue_options() RETURNS text[]

@@ -122,11 +122,11 @@ CREATE FUNCTION skep.check_lengths(queues text[], partitions text[], payloads js
                                    trace_ids uuid[], producers text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF NOT (cardinality(queues) = ALL (ARRAY[cardinality(partitions), coalesce(cardinality(payloads), 0)])
-            AND coalesce(cardinality(queues) = cardinality(transaction_ids), true)
-            AND coalesce(cardinality(queues) = cardinality(headers), true)
-            AND coalesce(cardinality(queues) = cardinality(trace_ids), true)
-            AND coalesce(cardinality(queues) = cardinality(producers), true)) THEN
+    IF (cardinality(queues) = cardinality(partitions) AND cardinality(queues) = cardinality(payloads)
+        AND coalesce(cardinality(queues) = cardinality(transaction_ids), true)
+        AND coalesce(cardinality(queues) = cardinality(headers), true)
+        AND coalesce(cardinality(queues) = cardinality(trace_ids), true)
+        AND coalesce(cardinality(queues) = cardinality(producers), true)) IS NOT TRUE THEN
         PERFORM skep.refuse('SK001', 'the arrays of push_many differ in length',
                             'Give one queue, partition and payload for each message; the other arrays are as long or NULL.');
     END IF;
@@ -226,7 +226,7 @@ BEGIN
                  array_agg(value ->> 'transaction_id' ORDER BY n) AS transaction_ids,
                  array_agg(nullif(value -> 'headers', 'null') ORDER BY n) AS headers,
                  array_agg((value ->> 'trace_id')::uuid ORDER BY n) AS trace_ids
-          FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n)) m
+          FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n) HAVING count(*) > 0) m
     CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids) p
     ORDER BY p.ord;
 END $$;

@@ -148,13 +148,13 @@ LANGUAGE sql STABLE AS $$
     SELECT lane.ord, lane.partition_id, lane.reader_id, run.first_offset, run.end_offset, run.done, run.attempt, lane.lease_time,
            run.end_offset - run.first_offset - CASE WHEN run.done = '{}' THEN 0 ELSE skep.count_offsets(run.done) END
     FROM (
-        SELECT chosen.ord, c.*, q.concurrency, coalesce($4, q.lease_time) AS lease_time,
+        SELECT chosen.ord, c.*, q.concurrency, coalesce($4, q.lease_time) AS lease_time, alive.first_alive,
                CASE WHEN q.window_buffer > 0 AND l.last_created_at > $5 - skep.seconds(q.window_buffer) THEN c.next_offset
-                    ELSE least(c.next_offset + $3, l.last_offset + 1,
+                    ELSE least(alive.first_alive + $3, l.last_offset + 1,
                                CASE WHEN q.delayed_processing > 0 THEN
                                     (SELECT m."offset" FROM skep.messages m
                                      WHERE m.partition_id = c.partition_id AND m."offset" >= c.next_offset
-                                       AND m."offset" < c.next_offset + $3 AND m.created_at > $5 - skep.seconds(q.delayed_processing)
+                                       AND m."offset" < alive.first_alive + $3 AND m.created_at > $5 - skep.seconds(q.delayed_processing)
                                      ORDER BY m."offset" LIMIT 1) END) END AS fresh_end
         FROM unnest($1, $2) WITH ORDINALITY AS chosen (reader_id, partition_id, ord)
         CROSS JOIN LATERAL (
@@ -163,6 +163,14 @@ LANGUAGE sql STABLE AS $$
         CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = chosen.partition_id LIMIT 1) l
         JOIN skep.readers r ON r.id = chosen.reader_id
         JOIN skep.queues q ON q.id = r.queue_id
+        CROSS JOIN LATERAL (  -- deleted messages at the head are passed at once, however many
+            SELECT CASE WHEN EXISTS (SELECT FROM skep.messages m
+                                     WHERE m.partition_id = c.partition_id AND m."offset" = c.next_offset AND m.payload IS NULL) THEN
+                        coalesce((SELECT m."offset" FROM skep.messages m
+                                  WHERE m.partition_id = c.partition_id AND m."offset" > c.next_offset AND m.payload IS NOT NULL
+                                  ORDER BY m."offset" LIMIT 1), l.last_offset + 1)
+                        ELSE c.next_offset END AS first_alive
+        ) alive
         WHERE c.leased < q.concurrency
     ) lane
     CROSS JOIN LATERAL (
@@ -173,7 +181,9 @@ LANGUAGE sql STABLE AS $$
             ORDER BY s.first_offset LIMIT 1
         ) returned
         UNION ALL
-        SELECT lane.next_offset, lane.fresh_end, '{}', 1, '-infinity'
+        SELECT lane.next_offset, lane.fresh_end,
+               CASE WHEN lane.first_alive = lane.next_offset THEN '{}'
+                    ELSE int8multirange(int8range(lane.next_offset, least(lane.first_alive, lane.fresh_end))) END, 1, '-infinity'
         WHERE (lane.returned = 0 OR lane.concurrency > 1) AND lane.fresh_end > lane.next_offset
         LIMIT 1
     ) run
@@ -286,6 +296,8 @@ BEGIN
         END IF;
     END IF;
     PERFORM skep.check_name('group', group_name);
+    PERFORM skep.check_name(label, name) FROM (VALUES ('partition', partition), ('namespace', namespace), ('task', task)) v (label, name)
+    WHERE name IS NOT NULL AND (label = 'partition' OR name <> '');
     IF batch IS NULL OR batch NOT BETWEEN 1 AND 100000 THEN
         PERFORM skep.refuse('SK001', format('batch is %s', coalesce(batch::text, 'NULL')), 'Batch is 1 to 100000.');
     ELSIF partitions IS NULL OR partitions NOT BETWEEN 1 AND 10000 THEN

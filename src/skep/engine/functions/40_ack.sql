@@ -206,7 +206,8 @@ BEGIN
         SELECT token, partition_id, bool_or(status = 'retry') AS released,
                coalesce(range_agg(run) FILTER (WHERE status = 'completed' AND "offset" IS NOT NULL), '{}') AS completed,
                coalesce(range_agg(run) FILTER (WHERE status = 'failed' AND "offset" IS NOT NULL), '{}') AS failed,
-               coalesce(range_agg(run) FILTER (WHERE status = 'dlq'), '{}') AS dead,
+               coalesce(range_agg(run) FILTER (WHERE status = 'dlq' AND "offset" IS NOT NULL), '{}') AS dead,
+               coalesce(range_agg(run) FILTER (WHERE status = 'dlq' AND "offset" IS NULL), '{}') AS rest_dead,
                coalesce(range_agg(run) FILTER (WHERE status = 'completed' AND "offset" IS NULL), '{}') AS rest_completed,
                coalesce(range_agg(run) FILTER (WHERE status = 'failed' AND "offset" IS NULL), '{}') AS rest_failed,
                jsonb_object_agg(coalesce("offset"::text, '*'), error)
@@ -227,10 +228,11 @@ BEGIN
         JOIN skep.readers r ON r.id = s.reader_id
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = s.partition_id LIMIT 1) p
         JOIN skep.queues q ON q.id = p.queue_id
-        WHERE said.dead - s.done - said.completed @> m."offset" AND m.payload IS NOT NULL AND said.dead <> '{}'
+        WHERE said.dead + rest_dead <> '{}' AND m.payload IS NOT NULL
+          AND (said.dead + (rest_dead - s.failed - said.failed)) - s.done - said.completed @> m."offset"
     ), heard AS (
         UPDATE skep.leases s
-        SET done = s.done + said.completed + said.dead + (rest_completed - (s.failed + said.failed)),
+        SET done = s.done + said.completed + said.dead + (rest_completed + rest_dead - s.failed - said.failed),
             failed = s.failed + said.failed + rest_failed - s.done - said.completed - said.dead,
             succeeded = s.succeeded OR said.completed <> '{}' OR rest_completed - (s.failed + said.failed) - s.done <> '{}',
             errors = CASE WHEN said.errors IS NULL THEN s.errors ELSE s.errors || said.errors END

@@ -7,6 +7,11 @@ DECLARE
     lane_ids bigint[];
     offsets  bigint[];
 BEGIN
+    IF (cardinality(leases) = cardinality(statuses) AND coalesce(cardinality(leases) = cardinality(ids), true)
+        AND coalesce(cardinality(leases) = cardinality(errors), true)) IS NOT TRUE THEN
+        PERFORM skep.refuse('SK001', 'the arrays of ack_many differ in length',
+                            'Give one lease and status for each answer; ids (NULL for the whole lease) and errors are as long, or NULL.');
+    END IF;
     SELECT array_agg(skep.partition_of(id) ORDER BY n), array_agg(skep.offset_of(id) ORDER BY n)
     INTO lane_ids, offsets FROM unnest(ids) WITH ORDINALITY AS item (id, n);
     RETURN QUERY SELECT * FROM skep.answer(leases, lane_ids, offsets, statuses, errors);

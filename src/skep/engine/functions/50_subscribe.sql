@@ -29,7 +29,8 @@ BEGIN
     IF start_mode = 'timestamp' AND start_at IS NULL OR start_mode = 'offset' AND start_offset IS NULL THEN
         PERFORM skep.refuse('SK001', format('mode "%s" needs a place to start from', word), 'Give start_from.');
     END IF;
-EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR invalid_text_representation OR numeric_value_out_of_range THEN
+EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR invalid_parameter_value OR invalid_text_representation
+               OR numeric_value_out_of_range THEN
     PERFORM skep.refuse('SK001', format('cannot read "%s" as a place to start from', start_from),
                         'Give a time such as 2026-01-31T12:00:00Z, an offset, or a message id.');
 END $$;

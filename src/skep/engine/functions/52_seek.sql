@@ -30,7 +30,9 @@ DECLARE
     to_end boolean := lower("position") = 'end';
 BEGIN
     PERFORM skep.check_pop(seek.queue, seek.group_name, seek.partition, NULL, NULL, 1, 1, NULL);
-    IF lower("position") = 'beginning' THEN
+    IF coalesce("position", '') = '' THEN
+        PERFORM skep.refuse('SK001', 'seek needs a position', 'Give beginning, end, a time, or an offset.');
+    ELSIF lower("position") = 'beginning' THEN
         start := skep.parse_start('all', NULL);
     ELSE
         -- The end of lanes that do not exist yet is the birth of a group: a push under way may be about to make one.

@@ -4,7 +4,7 @@
 CREATE TABLE skep.settings (
     only_row                  boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     default_subscription_mode text NOT NULL DEFAULT 'all' CHECK (default_subscription_mode IN ('all', 'new')),
-    max_poll_interval         double precision NOT NULL DEFAULT 2 CHECK (max_poll_interval > 0)  -- seconds
+    max_poll_interval         double precision NOT NULL DEFAULT 2 CHECK (max_poll_interval > 0 AND max_poll_interval <= 86400)  -- seconds
 );
 INSERT INTO skep.settings DEFAULT VALUES;
 
@@ -23,12 +23,12 @@ CREATE TABLE skep.queues (
     priority                          integer NOT NULL DEFAULT 0,
     max_size                          bigint CHECK (max_size > 0),
     max_payload_bytes                 integer NOT NULL DEFAULT 16777216 CHECK (max_payload_bytes > 0),
-    dedup_window                      double precision CHECK (dedup_window > 0),  -- NULL: as long as the message is kept
+    dedup_window                      double precision CHECK (dedup_window > 0 AND dedup_window <= 3153600000),  -- NULL: as long as the message is kept
     partial_failure                   text NOT NULL DEFAULT 'dead_letter' CHECK (partial_failure IN ('dead_letter', 'retry')),
     concurrency                       integer NOT NULL DEFAULT 1 CHECK (concurrency BETWEEN 1 AND 10000),
-    retention_seconds                 double precision CHECK (retention_seconds > 0),
-    completed_retention_seconds       double precision CHECK (completed_retention_seconds >= 0),
-    zero_subscriber_retention_seconds double precision CHECK (zero_subscriber_retention_seconds > 0),
+    retention_seconds                 double precision CHECK (retention_seconds > 0 AND retention_seconds <= 3153600000),
+    completed_retention_seconds       double precision CHECK (completed_retention_seconds >= 0 AND completed_retention_seconds <= 3153600000),
+    zero_subscriber_retention_seconds double precision CHECK (zero_subscriber_retention_seconds > 0 AND zero_subscriber_retention_seconds <= 3153600000),
     created_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX queues_namespace_task ON skep.queues (namespace, task);
