@@ -18,8 +18,9 @@ from skep.engine.install import install
 from skep.errors import EmbeddedError
 
 FIRST_MESSAGE = """\
-SELECT skep.push('orders', '{"id": 1}');
-SELECT * FROM skep.pop('orders');
+SELECT * FROM skep.push('orders', '{"id": 1}');
+SELECT payload, lease FROM skep.pop('orders') \\gset
+\\echo got :payload
 SELECT skep.ack(:'lease');"""
 
 

@@ -1,0 +1,25 @@
+"""A database that tests of the engine share, one after the other."""
+
+from collections.abc import Generator
+
+import psycopg
+import pytest
+
+FORGET = """
+    DO $$
+    BEGIN
+        EXECUTE (SELECT 'TRUNCATE ' || string_agg(oid::regclass::text, ', ') || ' RESTART IDENTITY' FROM pg_class
+                 WHERE relnamespace = 'skep'::regnamespace AND relkind = 'r'
+                   AND relname NOT IN ('migrations', 'schema_info', 'settings', 'journal_floor'));
+        UPDATE skep.settings SET default_subscription_mode = DEFAULT, max_poll_interval = DEFAULT;
+        UPDATE skep.journal_floor SET xid = DEFAULT;
+    END $$
+"""
+
+
+@pytest.fixture
+def mq(module_database_url: str) -> Generator[psycopg.Connection]:
+    """An autocommit connection to the module's database, which forgets everything after the test."""
+    with psycopg.connect(module_database_url, autocommit=True) as connection:
+        yield connection
+        connection.execute(FORGET)

@@ -1,0 +1,74 @@
+"""The plans of every statement a call runs, also inside functions, as auto_explain sees them."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.errors import Diagnostic
+
+SETTINGS = {
+    "log_nested_statements": "on",
+    "log_format": "json",
+    "log_level": "notice",
+    "log_timing": "off",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    query: str
+    tree: dict[str, Any]
+
+    def nodes(self) -> Iterator[dict[str, Any]]:
+        """Every node of the plan, from the top down."""
+        waiting = [self.tree]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting += node.get("Plans", [])
+
+    def scans(self) -> Iterator[tuple[str, str | None]]:
+        """Each table that is read, and the index it is read by: None for a sequential scan."""
+        for node in self.nodes():
+            if "Relation Name" in node and node["Node Type"] != "ModifyTable":
+                yield node["Relation Name"], node.get("Index Name")
+            elif node["Node Type"] == "Bitmap Index Scan":
+                yield "", node["Index Name"]
+
+    def rows_touched(self) -> int:
+        """Rows that the scans of tables produced or threw away; needs analyze."""
+        return sum(
+            round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+            for node in self.nodes()
+            if "Relation Name" in node and node["Node Type"] != "ModifyTable"
+        )
+
+
+def explained(connection: psycopg.Connection, job: Callable[[], object], *, analyze: bool = False) -> list[Plan]:
+    """Run a job and return the plans of all its statements, in the order they ended."""
+    plans: list[Plan] = []
+
+    def hear(notice: Diagnostic) -> None:
+        _, found, text = (notice.message_primary or "").partition("plan:\n")
+        if found:
+            entry = json.loads(text)
+            plans.append(Plan(entry["Query Text"], entry["Plan"]))
+
+    connection.execute("LOAD 'auto_explain'")
+    for name, value in {**SETTINGS, "log_analyze": str(analyze)}.items():
+        connection.execute("SELECT set_config('auto_explain.' || %s, %s, false)", [name, value])
+    # In a transaction a statement ends, and is logged, when the next one begins; SET is never logged.
+    connection.execute("SET auto_explain.log_min_duration = 0")
+    connection.add_notice_handler(hear)
+    try:
+        job()
+        connection.execute("SET auto_explain.log_min_duration = -1")
+    finally:
+        connection.remove_notice_handler(hear)
+    return plans
+
+
+def scans(plans: list[Plan]) -> set[tuple[str, str | None]]:
+    return {scan for plan in plans for scan in plan.scans()}

@@ -1,0 +1,242 @@
+"""Every hot query goes by its index, with and without statistics, and no call runs a statement per row."""
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.engine.plans import Plan, explained, scans
+from tests.engine.verbs import Row, ack, call, configure, drain, pop, push, push_to, take
+
+LANES, MESSAGES = 2_000, 50_000
+SINGLE_ROWS = {"settings", "journal_floor"}  # tables of one row have nothing to gain
+FREEZE = """
+    DO $$
+    DECLARE
+        name regclass;
+    BEGIN
+        FOR name IN SELECT oid FROM pg_class WHERE relnamespace = 'skep'::regnamespace AND relkind = 'r' LOOP
+            EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = off)', name);
+        END LOOP;
+    END $$
+"""
+
+
+def load(connection: psycopg.Connection) -> None:
+    """A queue of many lanes that one group has nearly drained, another has just met, and others beside it."""
+    connection.execute(FREEZE)
+    for lap in range(5):
+        items = [("ns.big", f"lane {n % LANES}", n) for n in range(MESSAGES // 5)]
+        push_to(connection, items, transaction_ids=[f"{lap} {n}" for n in range(len(items))])
+    push_to(connection, [(f"ns.small{n}", "p", n) for n in range(20)])
+    drain(connection, "ns.big", "drained", batch=100_000, partitions=10_000)
+    for group in ("fresh", "namespace"):
+        ack(connection, pop(connection, "ns.big", group, batch=1))
+    take(connection, None, "namespace", namespace="ns")
+    take(connection, None, "namespace", task="big")
+    push_to(connection, [("ns.big", f"lane {n}", n) for n in range(10)])
+
+
+@pytest.fixture(scope="module", params=["never_analyzed", "analyzed"])
+def big(module_database_url: str, request: pytest.FixtureRequest) -> Generator[psycopg.Connection]:
+    """The loaded queue; the plans are made anew for each parameter, in a session of its own."""
+    with psycopg.connect(module_database_url, autocommit=True) as connection:
+        if not connection.execute("SELECT count(*) FROM skep.queues").fetchall()[0][0]:
+            load(connection)
+    with psycopg.connect(module_database_url, autocommit=True) as connection:
+        if request.param == "analyzed":
+            connection.execute("ANALYZE")
+        analyzed = connection.execute(
+            "SELECT reltuples > 0 FROM pg_class WHERE oid = 'skep.messages'::regclass"
+        ).fetchall()
+        assert analyzed == [(request.param == "analyzed",)]
+        yield connection
+
+
+def assert_indexed(plans: list[Plan], *expected: str) -> None:
+    found = scans(plans)
+    assert {table for table, index in found if index is None} - SINGLE_ROWS == set()
+    assert set(expected) - {index for _, index in found} == set()
+
+
+LANE = {"queues_name_key", "partitions_queue_id_name_key", "partition_lookup_pkey"}
+READER = {"subscriptions_scope", "queues_name_key", "readers_pkey", "leases_expiry"}
+LINE = {
+    "journal_pkey",
+    "cursors_ready",
+    "cursors_pkey",
+    "partition_lookup_pkey",
+    "messages_pkey",
+    "leases_token",
+    "leases_pkey",
+}
+
+
+@pytest.mark.parametrize("lanes", [1, 200])
+def test_push(big: psycopg.Connection, lanes: int):
+    items = [("ns.big", f"lane {n % lanes}", n) for n in range(400)]
+    assert_indexed(explained(big, lambda: push_to(big, items)), *LANE)
+    ids = [f"0 {n}" for n in range(400)]
+    assert_indexed(explained(big, lambda: push_to(big, items, transaction_ids=ids)), *LANE, "messages_transaction_id")
+
+
+def test_push_that_creates_lanes(big: psycopg.Connection):
+    with big.transaction(force_rollback=True):
+        items = [(f"ns.{n % 3}", f"new {n}", n) for n in range(300)] + [("ns.big", f"new {n}", n) for n in range(300)]
+        assert_indexed(explained(big, lambda: push_to(big, items)), *LANE)
+
+
+def test_outbox(big: psycopg.Connection):
+    insert = (
+        "INSERT INTO skep.outbox (queue, partition, payload)"
+        " SELECT 'ns.big', 'lane ' || n, '1' FROM generate_series(1, 300) n"
+    )
+    assert_indexed(explained(big, lambda: big.execute(insert)), *LANE, "outbox_pkey", "outbox_transactions_pkey")
+
+
+@pytest.mark.parametrize("group", ["drained", "fresh"])
+@pytest.mark.parametrize("partitions", [1, 50])
+def test_pop_from_the_queue(big: psycopg.Connection, group: str, partitions: int):
+    with big.transaction(force_rollback=True):
+        plans = explained(big, lambda: pop(big, "ns.big", group, partitions=partitions))
+        assert_indexed(plans, *READER, *LINE)
+
+
+def test_pop_of_a_group_that_meets_every_lane(big: psycopg.Connection):
+    """The first look goes over the lanes of the queue, by their index."""
+    with big.transaction(force_rollback=True):
+        plans = explained(big, lambda: pop(big, "ns.big", "stranger", subscription_mode="new"))
+        assert_indexed(
+            plans, "subscriptions_scope", "queues_name_key", "partitions_queue_id_name_key", "partition_lookup_pkey"
+        )
+
+
+@pytest.mark.parametrize("group", ["drained", "fresh", "stranger"])
+def test_pop_from_a_partition(big: psycopg.Connection, group: str):
+    with big.transaction(force_rollback=True):
+        plans = explained(big, lambda: pop(big, "ns.big", group, partition="lane 7"))
+        assert_indexed(plans, "partitions_queue_id_name_key", "cursors_pkey", "messages_pkey", "leases_token")
+
+
+SCOPES = [
+    ({"namespace": "ns"}, "queues_namespace_task"),
+    ({"task": "big"}, "queues_task"),
+    ({"namespace": "ns", "task": "big"}, "queues_task"),  # or the other: each is enough
+]
+
+
+@pytest.mark.parametrize(("scope", "index"), SCOPES)
+def test_pop_from_a_namespace(big: psycopg.Connection, scope: dict, index: str):
+    with big.transaction(force_rollback=True):
+        plans = explained(big, lambda: pop(big, None, "namespace", **scope))
+        assert_indexed(plans, index, "subscriptions_scope", "readers_pkey", "leases_expiry", *LINE)
+
+
+def test_pop_with_nothing_to_give(big: psycopg.Connection):
+    with big.transaction(force_rollback=True):
+        drain(big, "ns.big", "drained", partitions=100)
+        plans = explained(big, lambda: pop(big, "ns.big", "drained"))
+        assert_indexed(plans, *READER, "journal_pkey", "cursors_ready")
+
+
+def answers(connection: psycopg.Connection, **options: Any) -> dict[str, Callable[[], object]]:
+    """One of each answer, to a lease of its own."""
+    lease = {
+        name: pop(connection, "ns.big", "fresh", **options)
+        for name in ("ack", "one", "fail", "extend", "release", "many")
+    }
+    return {
+        "ack": lambda: ack(connection, lease["ack"]),
+        "one": lambda: call(connection, "ack", lease=lease["one"][0].lease, id=lease["one"][0].id),
+        "fail": lambda: call(connection, "fail", lease=lease["fail"][0].lease, error="oops"),
+        "extend": lambda: call(connection, "extend", lease=lease["extend"][0].lease),
+        "release": lambda: call(connection, "release", lease=lease["release"][0].lease),
+        "many": lambda: ack_each(connection, lease["many"]),
+    }
+
+
+@pytest.mark.parametrize("answer", ["ack", "one", "fail", "extend", "release", "many"])
+def test_answers(big: psycopg.Connection, answer: str):
+    with big.transaction(force_rollback=True):
+        assert_indexed(explained(big, answers(big, partitions=20)[answer]), "leases_token", "cursors_pkey")
+
+
+def test_lag_of_one_lane(big: psycopg.Connection):
+    """Section 2: two index reads, never a COUNT."""
+    plans = explained(big, lambda: call(big, "lag", group_name="fresh", queue="ns.big", partition="lane 7"))
+    assert_indexed(plans, "partition_lookup_pkey", "cursors_pkey")
+    assert "messages" not in {table for table, _ in scans(plans)}
+
+
+def statements(connection: psycopg.Connection, job: Callable[[], object]) -> list[str]:
+    """The statements that a call runs, in their order; without the foreign keys' check of each new lane."""
+    queries = [" ".join(plan.query.split()) for plan in explained(connection, job)]
+    return [query for query in queries if not query.endswith("FOR KEY SHARE OF x")]
+
+
+def test_a_push_runs_as_many_statements_for_a_thousand_as_for_one(mq: psycopg.Connection):
+    push_to(mq, [("q", f"{n}", n) for n in range(1000)])
+    one = statements(mq, lambda: push(mq, "q", 1, partition="1"))
+    assert statements(mq, lambda: push(mq, "q", *range(1000), partition="1")) == one
+    thousand_lanes = statements(mq, lambda: push_to(mq, [("q", f"{n}", n) for n in range(1000)]))
+    assert len(thousand_lanes) <= len(one) + 1  # finding each item's lane
+    few = statements(mq, lambda: push_to(mq, [("q", "1", 1), ("q", "2", 2)]))
+    assert thousand_lanes == few
+    new = [
+        statements(mq, lambda size=size: push_to(mq, [(f"q{size}", f"{n}", n) for n in range(size)]))
+        for size in (2, 500)
+    ]
+    assert new[0] == new[1]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_pop_runs_as_many_statements_for_a_thousand_as_for_one(mq: psycopg.Connection, concurrency: int):
+    """Messages, lanes at once, lanes at all, and groups."""
+    configure(mq, "q", concurrency=concurrency)
+    push_to(mq, [("q", f"{n % 500}", n) for n in range(20_000)])
+    ack(mq, pop(mq, "q", batch=1))
+    jobs: list[dict[str, Any]] = [{"batch": 1}, {"batch": 1}, {"batch": 1000}, {"batch": 1000, "partitions": 100}]
+    counts = [statements(mq, lambda options=options: pop(mq, "q", **options)) for options in jobs]
+    assert counts[2] == counts[1]
+    assert len(counts[3]) == len(counts[1])
+    for number in range(10):
+        take(mq, "q", f"other {number}", batch=1)
+    assert len(statements(mq, lambda: pop(mq, "q", batch=1))) <= len(counts[0])
+
+
+def ack_each(connection: psycopg.Connection, held: list[Row]) -> None:
+    """Acknowledge message by message, in one call."""
+    call(
+        connection,
+        "ack_many",
+        leases=[delivery.lease for delivery in held],
+        ids=[delivery.id for delivery in held],
+        statuses=["completed"] * len(held),
+    )
+
+
+@pytest.mark.parametrize("verb", ["extend", "ack", "release"])
+def test_an_answer_runs_as_many_statements_for_a_thousand_as_for_one(mq: psycopg.Connection, verb: str):
+    push_to(mq, [("q", f"{n % 10}", n) for n in range(20_000)])
+    small, large = pop(mq, "q", "a", batch=1), pop(mq, "q", "b", batch=1000, partitions=5)
+    counts = [statements(mq, lambda held=held: call(mq, verb, lease=held[0].lease)) for held in (small, large)]
+    assert counts[0] == counts[1]
+
+
+def test_acks_message_by_message_run_as_many_statements_for_a_thousand_as_for_one(mq: psycopg.Connection):
+    push_to(mq, [("q", f"{n % 10}", n) for n in range(20_000)])
+    small, large = pop(mq, "q", "a", batch=1), pop(mq, "q", "b", batch=1000, partitions=5)
+    counts = [statements(mq, lambda held=held: ack_each(mq, held)) for held in (small, large)]
+    assert counts[0] == counts[1]
+
+
+def test_a_transaction_runs_as_many_statements_for_a_hundred_pushes_as_for_one(mq: psycopg.Connection):
+    push_to(mq, [("q", f"{n}", n) for n in range(100)])
+    pushes = [{"push": {"queue": "q", "partition": f"{n}", "payload": n}} for n in range(100)]
+    few, many = (
+        statements(mq, lambda part=part: call(mq, "transaction", operations=Jsonb(part)))
+        for part in (pushes[:2], pushes)
+    )
+    assert few == many

@@ -1,0 +1,222 @@
+"""Which lane is served: none waits for a slow, a large, a delayed or a failing one."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.engine.answers import one_by_one
+from tests.engine.verbs import Row, ack, broken, configure, drain, pass_time, pop, push, push_to
+
+Q = "orders"
+HOUR = 3600
+MANY = 200
+
+
+def lanes(deliveries: list[Row]) -> list[str]:
+    return [message.partition for message in deliveries]
+
+
+def push_many_lanes(connection: psycopg.Connection, queue: str = Q) -> None:
+    push_to(connection, [(queue, f"lane {number:03}", number) for number in range(MANY)])
+
+
+def test_a_slow_partition_delays_nobody(mq: psycopg.Connection):
+    """C9: while one lane is held, the others go on and on."""
+    push(mq, Q, *range(5), partition="slow")
+    held = pop(mq, Q, batch=1)
+    for number in range(5):
+        push(mq, Q, number, partition="quick")
+        push(mq, Q, number, partition=f"new {number}")
+        assert {*lanes(drain(mq, Q))} == {"quick", f"new {number}"}
+    ack(mq, held)
+    assert lanes(pop(mq, Q)) == ["slow"] * 4
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["new lane", "known lane"])
+def test_a_pop_in_an_open_transaction_loses_nothing(mq: psycopg.Connection, module_database_url: str, *, looks: bool):
+    """C9: the others serve the lanes they know; they learn of new work when it ends, and never hang."""
+    push(mq, Q, 0, partition="slow")
+    push(mq, Q, 0, partition="quick")
+    drain(mq, Q)
+    push(mq, Q, 1, 2, partition="known")
+    ack(mq, pop(mq, Q, batch=1))
+    push(mq, Q, 1, partition="slow")
+    mq.execute("SET statement_timeout = '2s'")
+    with psycopg.connect(module_database_url) as slow:
+        assert lanes(pop(slow, Q, partition="slow")) == ["slow"]
+        slow.execute("SELECT count(*) FROM skep.pop(%s, 'g', partitions => 1)", [Q])
+        push(mq, Q, 1, partition="new" if looks else "quick")
+        pop(mq, Q)
+        slow.rollback()
+    assert {*lanes(drain(mq, Q))} == {"known", "slow", "new" if looks else "quick"}
+
+
+@pytest.mark.parametrize("option", ["delayed_processing", "window_buffer"])
+@pytest.mark.parametrize("group", ["g", "late"])
+def test_lanes_that_are_not_ready_never_hide_one_that_is(mq: psycopg.Connection, option: str, group: str):
+    """C10: two hundred lanes that wait are first in line; the one that is ready is served at once."""
+    configure(mq, Q, **{option: HOUR})
+    push_many_lanes(mq)
+    push(mq, Q, 0, partition="ready")
+    assert pop(mq, Q) == []
+    pass_time(mq, HOUR)
+    assert len(drain(mq, Q, partitions=50)) == MANY + 1
+    if group != "g":
+        pop(mq, Q, group, subscription_mode="timestamp", subscription_from="now")
+    push(mq, Q, 1, partition="ready")
+    pass_time(mq, HOUR)
+    push_many_lanes(mq)
+
+    assert lanes(drain(mq, Q, group, partitions=10)) == ["ready"]
+    pass_time(mq, HOUR)
+    assert len(drain(mq, Q, group, partitions=50)) == MANY
+    assert broken(mq) == {}
+
+
+def test_failing_lanes_never_hide_one_that_is_ready(mq: psycopg.Connection):
+    """C10: two hundred lanes that wait for their retry."""
+    configure(mq, Q, retry_delay=HOUR)
+    push_many_lanes(mq)
+    while batch := pop(mq, Q):
+        one_by_one(mq, batch, "f")
+    push(mq, Q, 0, partition="ready")
+    assert lanes(drain(mq, Q)) == ["ready"]
+    pass_time(mq, 2 * HOUR)
+    assert len(drain(mq, Q, partitions=50)) == MANY
+
+
+@pytest.mark.parametrize("changed", [{"window_buffer": 0}, {"concurrency": 1}, {"delayed_processing": 0}])
+def test_a_waiting_retry_hides_nothing_after_a_change_of_options(mq: psycopg.Connection, changed: dict[str, Any]):
+    """C10: clients configure their queues whenever they start."""
+    configure(mq, Q, retry_delay=HOUR)
+    push(mq, Q, 0, 1, partition="a")
+    mq.execute("SELECT skep.release(%s)", [pop(mq, Q)[0].lease])
+    one_by_one(mq, pop(mq, Q, batch=1), "f")
+    configure(mq, Q, **changed)
+    for number in range(3):
+        push(mq, Q, number, partition="b")
+        assert lanes(drain(mq, Q)) == ["b"]
+
+
+def test_an_important_queue_that_waits_does_not_hide_a_lesser_one(mq: psycopg.Connection):
+    """C10: priority is between messages that are ready."""
+    configure(mq, "n.high", priority=9, delayed_processing=HOUR)
+    push_many_lanes(mq, "n.high")
+    push(mq, "n.low", 0)
+    assert [message.queue for message in pop(mq, None, namespace="n")] == ["n.low"]
+    pass_time(mq, HOUR)
+    assert [message.queue for message in pop(mq, None, namespace="n")] == ["n.high"]
+
+
+def test_a_delay_holds_back_the_tail_of_a_lane(mq: psycopg.Connection):
+    """C10: what is old enough is served, what is behind it waits."""
+    configure(mq, Q, delayed_processing=HOUR)
+    push(mq, Q, *range(3))
+    pass_time(mq, HOUR)
+    push(mq, Q, *range(3, 5))
+    assert [message.offset for message in drain(mq, Q)] == [0, 1, 2]
+    pass_time(mq, HOUR / 2)
+    assert pop(mq, Q, partition="Default") == []
+    pass_time(mq, HOUR / 2)
+    assert [message.offset for message in drain(mq, Q)] == [3, 4]
+
+
+def test_a_window_opens_when_the_lane_is_quiet(mq: psycopg.Connection):
+    """C10: every push starts the quiet period anew."""
+    configure(mq, Q, window_buffer=HOUR)
+    for number in range(4):
+        push(mq, Q, number)
+        assert pop(mq, Q) == []
+        assert pop(mq, Q, partition="Default") == []
+        pass_time(mq, HOUR * 0.6)
+    pass_time(mq, HOUR * 0.4)
+    assert [message.offset for message in drain(mq, Q)] == [0, 1, 2, 3]
+
+
+def test_a_window_does_not_hold_back_what_comes_again(mq: psycopg.Connection):
+    """C10: the quiet period was for the first delivery."""
+    configure(mq, Q, window_buffer=HOUR, retry_delay=0)
+    push(mq, Q, 0)
+    pass_time(mq, HOUR)
+    one_by_one(mq, pop(mq, Q), "f")
+    push(mq, Q, 1)
+    assert [(message.offset, message.attempt) for message in drain(mq, Q)] == [(0, 2)]
+
+
+def test_removing_the_delay_takes_effect_at_once(mq: psycopg.Connection):
+    configure(mq, Q, delayed_processing=HOUR)
+    push(mq, Q, 0)
+    assert pop(mq, Q) == []
+    configure(mq, Q, delayed_processing=0)
+    assert len(pop(mq, Q)) == 1
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_small_lanes_beside_a_large_one(mq: psycopg.Connection, *, held: bool):
+    """C13: two hundred lanes with one message each are served at once, beside one with twenty thousand."""
+    push(mq, Q, *range(20_000), partition="large")
+    for _ in range(3):
+        ack(mq, pop(mq, Q, batch=10))
+    if held:
+        pop(mq, Q, batch=10)
+    push_many_lanes(mq)
+
+    served: list[str] = []
+    while len({*served} - {"large"}) < MANY:
+        batch = pop(mq, Q, batch=10)
+        ack(mq, batch)
+        served.append(batch[0].partition)
+    assert served.count("large") <= 1
+    assert len(served) <= MANY + 1
+
+
+def test_the_large_lane_is_not_starved(mq: psycopg.Connection):
+    """C13: fairness goes both ways: lanes that fill again and again take their turn."""
+    push(mq, Q, *range(100), partition="large")
+    served: list[str] = []
+    for number in range(30):
+        for lane in "abc":
+            push(mq, Q, number, partition=lane)
+        batch = pop(mq, Q, batch=1)
+        ack(mq, batch)
+        served += lanes(batch)
+    assert [served.count(lane) for lane in ("large", "a", "b", "c")] == pytest.approx([7.5] * 4, abs=1)
+
+
+def test_round_robin(mq: psycopg.Connection):
+    """C13: least recently served first."""
+    for lane in "abc":
+        push(mq, Q, *range(4), partition=lane)
+    served = []
+    while batch := pop(mq, Q, batch=1):
+        ack(mq, batch)
+        served += lanes(batch)
+    assert "".join(served) == "abc" * 4
+
+
+@pytest.mark.parametrize("option", ["delayed_processing", "window_buffer"])
+def test_round_robin_after_a_delay(mq: psycopg.Connection, option: str):
+    """C13: lanes that were put off take their turns as others do: forty lanes, forty pops, each served once."""
+    configure(mq, Q, **{option: HOUR})
+    push_to(mq, [(Q, f"lane {number % 40}", number) for number in range(400)])
+    assert pop(mq, Q) == []
+    pass_time(mq, HOUR)
+    served: list[str] = []
+    for _ in range(40):
+        batch = pop(mq, Q, batch=1)
+        ack(mq, batch)
+        served += lanes(batch)
+    assert len({*served}) == 40
+
+
+def test_a_lane_that_was_asked_for_by_name_goes_to_the_end_of_the_line(mq: psycopg.Connection):
+    """C13: served is served, whoever chose the lane."""
+    for lane in "abc":
+        push(mq, Q, *range(3), partition=lane)
+    served = []
+    for partition in (None, "b", None, None, None):
+        batch = pop(mq, Q, batch=1, partition=partition)
+        ack(mq, batch)
+        served += lanes(batch)
+    assert "".join(served) == "abcab"

@@ -1,0 +1,41 @@
+"""The line of lanes: who has waited longest is served first, within a queue and across the queues of a namespace."""
+
+import psycopg
+
+from tests.engine.verbs import configure, pass_time, push, push_to, take
+
+
+def serve(connection: psycopg.Connection, times: int, **scope: str) -> list[str]:
+    """Take one message after the other; return the lanes in the order they were served, as their payloads name them."""
+    return [take(connection, scope.get("queue"), batch=1, namespace=scope.get("namespace"))[0] for _ in range(times)]
+
+
+def test_lanes_of_a_queue_take_turns(mq: psycopg.Connection):
+    """Section 3: three rounds over ten lanes; then one lane that was empty meanwhile is first, as the oldest."""
+    lanes = [f"lane {n}" for n in range(10)]
+    push_to(mq, [("q", lane, lane) for lane in lanes for _ in range(3)])
+    assert serve(mq, 10, queue="q") == lanes
+    assert take(mq, "q", partition="lane 4", batch=1) == ["lane 4"]
+    rest = [lane for lane in lanes if lane != "lane 4"]
+    assert serve(mq, 19, queue="q") == [*rest, "lane 4", *rest]
+    push(mq, "q", "again", partition="lane 7")
+    pass_time(mq, 1)
+    push(mq, "q", "new", partition="lane 10")
+    assert serve(mq, 2, queue="q") == ["new", "again"]
+
+
+def test_lanes_of_a_namespace_take_turns_across_queues(mq: psycopg.Connection):
+    """Section 3: the queue a lane belongs to gives it no better place."""
+    lanes = [("ns.b", "1"), ("ns.a", "2"), ("ns.c", "3"), ("ns.a", "4"), ("ns.b", "5"), ("ns.c", "6")]
+    for queue, lane in lanes:
+        push(mq, queue, lane, lane, partition=lane)
+    assert serve(mq, 12, namespace="ns") == [lane for _, lane in lanes] * 2
+
+
+def test_a_queue_of_higher_priority_comes_first(mq: psycopg.Connection):
+    """Section 3: priority between queues, turns within one."""
+    for queue, priority in [("ns.low", -1), ("ns.high", 5), ("ns.normal", 0)]:
+        configure(mq, queue, priority=priority)
+        push_to(mq, [(queue, lane, f"{queue} {lane}") for lane in ("x", "y") for _ in range(2)])
+    order = serve(mq, 12, namespace="ns")
+    assert order == [f"{queue} {lane}" for queue in ("ns.high", "ns.normal", "ns.low") for lane in ("x", "y", "x", "y")]

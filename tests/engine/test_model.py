@@ -1,0 +1,291 @@
+"""The engine against the model: thousands of random steps, and what it delivers is always what the design allows."""
+
+import os
+import sys
+import uuid
+from dataclasses import asdict
+from itertools import cycle, groupby
+
+import psycopg
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from psycopg.rows import namedtuple_row
+
+from tests.engine.answers import STATUSES
+from tests.engine.model import Lane, Lease, Model, Options, Place
+from tests.engine.verbs import Row, broken, call, configure, pop, push, refused
+
+NAMESPACE = "n"
+QUEUES = [f"{NAMESPACE}.x", f"{NAMESPACE}.y"]
+LANES = ["a", "b", "c"]
+GROUPS = ["steady", "second", "wanderer"]
+EVERYTHING = bool(os.environ.get("SKEP_TEST_ALL"))
+
+queue_options = st.builds(
+    Options,
+    concurrency=st.sampled_from([1, 3]),
+    partial_failure=st.sampled_from(["dead_letter", "retry"]),
+    retry_limit=st.integers(0, 2),
+)
+queues, lanes, groups = st.sampled_from(QUEUES), st.sampled_from(LANES), st.sampled_from(GROUPS)
+recent = st.integers(0, 5)  # counted back from the last one
+letters = st.one_of(st.sampled_from(["c", "f", "d"]), st.text("cfd.", min_size=1, max_size=6))
+
+FORGET = "; ".join(
+    f"DELETE FROM skep.{table}"
+    for table in (
+        "leases", "cursors", "readers", "subscriptions", "dead_letters", "journal", "messages", "partition_lookup",
+        "partitions", "queues",
+    )
+)  # fmt: skip
+
+
+def message_id(lane: Lane, offset: int) -> uuid.UUID:
+    partition = f"{lane.id:015x}"
+    return uuid.UUID(f"{partition[:12]}8{partition[12:]}{offset | 1 << 63:016x}")
+
+
+class Engine(RuleBasedStateMachine):
+    """Does the same to the engine and to the model, and compares them after every step."""
+
+    mq: psycopg.Connection
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mq.execute(FORGET)
+        self.held: list[tuple[uuid.UUID, list[Lease]]] = []
+        self.met: set[tuple[str, str]] = set()
+
+    @initialize(x=queue_options, y=queue_options)
+    def begin(self, x: Options, y: Options) -> None:
+        self.model = Model(dict(zip(QUEUES, (x, y), strict=True)))
+        for queue, options in self.model.options.items():
+            configure(self.mq, queue, retry_delay=0, **asdict(options))
+
+    @rule(queue=queues, lane=lanes, count=st.integers(1, 9))
+    def push(self, queue: str, lane: str, count: int) -> None:
+        stored = self.model.lane(queue, lane)
+        first = len(stored.payloads)
+        payloads = [f"{queue} {lane} {first + number}" for number in range(count)]
+        ids = [f"id {first + number}" for number in range(count)]
+        answers = push(self.mq, queue, *payloads, partition=lane, transaction_ids=ids)
+        assert [(row.status, row.offset) for row in answers] == [("queued", first + number) for number in range(count)]
+        stored.payloads += payloads
+        stored.id = answers[0].partition_id
+
+    @precondition(lambda self: self.model.lanes)
+    @rule(which=recent, offset=st.integers(0, 30))
+    def push_duplicate(self, which: int, offset: int) -> None:
+        lane = list(self.model.lanes.values())[which % len(self.model.lanes)]
+        known = offset % len(lane.payloads)
+        (row,) = push(self.mq, lane.queue, "again", partition=lane.name, transaction_ids=[f"id {known}"])
+        assert (row.status, row.offset) == ("duplicate", known)
+
+    @rule(group=groups, queue=queues, batch=st.integers(1, 8), partitions=st.integers(1, 3))
+    def pop_queue(self, group: str, queue: str, batch: int, partitions: int) -> None:
+        self.pop(group, [queue], batch=batch, partitions=partitions)
+
+    @rule(group=groups, queue=queues, lane=lanes, batch=st.integers(1, 8))
+    def pop_partition(self, group: str, queue: str, lane: str, batch: int) -> None:
+        self.pop(group, [queue], lane, batch=batch)
+
+    @rule(group=groups, batch=st.integers(1, 8), partitions=st.integers(1, 5))
+    def pop_namespace(self, group: str, batch: int, partitions: int) -> None:
+        self.pop(group, QUEUES, batch=batch, partitions=partitions)
+
+    @rule(group=groups, queue=queues, batch=st.integers(1, 8))
+    def pop_and_forget(self, group: str, queue: str, batch: int) -> None:
+        self.pop(group, [queue], batch=batch, auto_ack=True)
+
+    def pop(
+        self,
+        group: str,
+        queues: list[str],
+        lane: str | None = None,
+        *,
+        batch: int,
+        partitions: int = 1,
+        auto_ack: bool = False,
+    ) -> list[Row]:
+        scope = {"queue": queues[0], "partition": lane} if len(queues) == 1 else {"queue": None, "namespace": NAMESPACE}
+        batch_size = {"batch": batch, "partitions": partitions, "auto_ack": auto_ack}
+        rows = pop(self.mq, group=group, **scope, **batch_size)
+        self.met |= {(group, queue) for queue in queues}
+        in_scope = [place for queue in queues for place in self.model.places_of(group, queue, lane)]
+        if in_scope:
+            for place in (place for queue in queues for place in self.model.places_of(group, queue)):
+                self.model.expire(place)
+        if not rows:
+            assert [place for place in in_scope if place.has_something_ready()] == [], "nothing, although it was ready"
+            return rows
+        assert len(rows) <= batch
+        self.accept(group, rows, in_scope, partitions, auto_ack=auto_ack)
+        return rows
+
+    def accept(self, group: str, rows: list[Row], in_scope: list[Place], partitions: int, *, auto_ack: bool) -> None:
+        leases = []
+        for (queue, name), run in groupby(rows, key=lambda row: (row.queue, row.partition)):
+            messages = list(run)
+            place = self.model.place(group, self.model.lane(queue, name))
+            assert place in in_scope
+            lease = place.take([row.offset for row in messages], messages[0].attempt)
+            assert [row.payload for row in messages] == [place.lane.payloads[row.offset] for row in messages]
+            leases.append(lease)
+        assert len(leases) <= partitions
+        (token,) = {row.lease for row in rows}
+        if auto_ack:
+            self.settle(leases, {(lease, offset): "completed" for lease in leases for offset in lease.offsets})
+        self.held.append((token, leases))
+
+    def pick(self, which: int) -> tuple[uuid.UUID, list[Lease]]:
+        return self.held[-1 - which % len(self.held)]
+
+    @precondition(lambda self: self.held)
+    @rule(which=recent, pattern=letters, rest=st.sampled_from([None, None, "c", "f", "d"]))
+    def answer(self, which: int, pattern: str, rest: str | None) -> None:
+        """One call for some messages of a lease, in any mixture, and perhaps for everything not answered yet."""
+        token, leases = self.pick(which)
+        messages = [(lease, offset) for lease in leases for offset in lease.offsets]
+        given = {message: STATUSES[letter] for message, letter in zip(messages, cycle(pattern)) if letter != "."}
+        if not given and not rest:
+            return
+        rows = call(
+            self.mq, "ack_many",
+            leases=[token] * (len(given) + bool(rest)),
+            ids=[message_id(lease.place.lane, offset) for lease, offset in given] + ([None] if rest else []),
+            statuses=[*given.values()] + ([STATUSES[rest]] if rest else []),
+        )  # fmt: skip
+        live = [lease.live for lease, _ in given] + ([any(lease.live for lease in leases)] if rest else [])
+        assert [row.applied for row in rows] == live
+        if rest:
+            unanswered = ((lease, offset) for lease in leases for offset in lease.unanswered())
+            given = dict.fromkeys(unanswered, STATUSES[rest]) | given
+        self.settle(leases, given)
+
+    def settle(self, leases: list[Lease], given: dict[tuple[Lease, int], str]) -> None:
+        for (lease, offset), status in given.items():
+            if lease.live:
+                lease.answer(offset, status)
+        for lease in leases:
+            if lease.live and not lease.unanswered():
+                lease.place.judge(lease, "answered")
+
+    @precondition(lambda self: self.held)
+    @rule(which=recent)
+    def release(self, which: int) -> None:
+        token, leases = self.pick(which)
+        live = [lease for lease in leases if lease.live]
+        if not live:
+            with refused("SK003"):
+                call(self.mq, "release", lease=token)
+        else:
+            call(self.mq, "release", lease=token)
+        for lease in live:
+            lease.place.judge(lease, "released")
+
+    @precondition(lambda self: self.held)
+    @rule(which=recent)
+    def extend(self, which: int) -> None:
+        token, leases = self.pick(which)
+        if any(lease.live for lease in leases):
+            call(self.mq, "extend", lease=token, seconds=100)
+        else:
+            with refused("SK003"):
+                call(self.mq, "extend", lease=token, seconds=100)
+
+    @precondition(lambda self: self.held)
+    @rule(which=recent)
+    def expire(self, which: int) -> None:
+        token, leases = self.pick(which)
+        past = "UPDATE skep.leases SET expires_at = clock_timestamp() - interval '1 second' WHERE token = %s"
+        self.mq.execute(past, [token])
+        for lease in leases:
+            lease.expired = True
+
+    @rule(queue=queues, lane=st.none() | lanes, offset=st.none() | st.integers(0, 12))
+    def seek(self, queue: str, lane: str | None, offset: int | None) -> None:
+        position = {None: "end", 0: "beginning"}.get(offset, str(offset))
+        call(self.mq, "seek", group_name="wanderer", queue=queue, position=position, partition=lane)
+        self.met.add(("wanderer", queue))
+        self.model.seek("wanderer", queue, lane, offset)
+
+    @precondition(lambda self: self.model.lanes)
+    @rule(which=recent, back=st.integers(0, 12))
+    def delete_message(self, which: int, back: int) -> None:
+        lane = list(self.model.lanes.values())[which % len(self.model.lanes)]
+        offset = max(0, len(lane.payloads) - 1 - back)
+        (row,) = call(self.mq, "delete_message", id=message_id(lane, offset))
+        assert row.delete_message == (offset not in lane.deleted)
+        lane.deleted.add(offset)
+
+    @precondition(lambda self: any(group == "wanderer" for group, _ in self.met))
+    @rule(queue=queues, keep=st.booleans())
+    def delete_group(self, queue: str, *, keep: bool) -> None:
+        call(self.mq, "delete_group", group_name="wanderer", queue=queue, keep_subscription=keep)
+        self.met.discard(("wanderer", queue))
+        self.model.forget("wanderer", queue)
+        if not keep:
+            self.model.starts = {scope: at for scope, at in self.model.starts.items() if scope[1] != queue}
+
+    @invariant()
+    def agrees(self) -> None:
+        assert broken(self.mq) == {}
+        dead = 'SELECT group_name, queue, partition, "offset", attempts FROM skep.dead_letters'
+        assert sorted(self.mq.execute(dead).fetchall()) == sorted(self.model.dead_letters)
+        query = "SELECT g, l.* FROM unnest(%s::text[]) AS g CROSS JOIN LATERAL skep.lag(g) l"
+        rows: list[Row] = self.mq.cursor(row_factory=namedtuple_row).execute(query, [GROUPS]).fetchall()
+        met = {(group, *lane) for group, queue in self.met for lane in self.model.lanes if lane[0] == queue}
+        assert met <= {(row.g, row.queue, row.partition) for row in rows}
+        for row in rows:
+            place = self.model.place(row.g, self.model.lanes[row.queue, row.partition])
+            place.check_cursor(row.cursor)
+            assert row.lag == max(0, len(place.lane.payloads) - row.cursor)
+            assert row.leased == len(place.leases)
+
+    def teardown(self) -> None:
+        """Every message is completed or a dead letter in the end, once for each group."""
+        if sys.exc_info()[0]:
+            return
+        for which in range(len(self.held)):
+            self.expire(which)
+        for group in GROUPS:
+            while rows := self.pop(group, QUEUES, batch=100, partitions=10):
+                token, leases = self.held[-1]
+                call(self.mq, "ack", lease=token)
+                given = {(lease, row): "completed" for lease in leases for row in lease.offsets}
+                self.settle(leases, given)
+                assert rows
+            self.agrees()
+            for place in (place for queue in QUEUES for place in self.model.places_of(group, queue)):
+                assert place.todo() == []
+                assert place.lowest_cursor == max(place.start, len(place.lane.payloads))
+
+
+def test_the_engine_follows_the_model(module_database_url: str):
+    """C1, C3, C5, C7, C8, C11: deliveries, dead letters and lag agree with the design after every step."""
+    with psycopg.connect(module_database_url, autocommit=True) as connection:
+        call(connection, "configure_defaults", max_poll_interval=1e-6)  # "end" looks back twice as far
+
+        class Connected(Engine):
+            mq = connection
+
+        run_state_machine_as_test(
+            Connected,
+            settings=settings(
+                max_examples=320 if EVERYTHING else 200,
+                stateful_step_count=60,
+                deadline=None,
+                derandomize=not EVERYTHING,
+                database=None,
+                suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+                phases=[Phase.generate, Phase.shrink],
+            ),
+        )

@@ -1,0 +1,245 @@
+"""The outbox: rows inserted in the caller's own transaction are in the log when, and only when, it commits."""
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import LiteralString
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from tests.engine.crowd import PATIENCE, at_once
+from tests.engine.verbs import broken, configure, drain, pass_time, pop, push, refused
+
+Connect = Callable[..., psycopg.Connection]
+INSERT = "INSERT INTO skep.outbox (queue, partition, payload) VALUES (%s, %s, %s)"
+
+
+def publish(connection: psycopg.Connection, *payloads: object, queue: str = "q", partition: str = "Default") -> None:
+    for payload in payloads:
+        connection.execute(INSERT, [queue, partition, Jsonb(payload)])
+
+
+def stored(connection: psycopg.Connection) -> list:
+    """Return the payloads in the log, lane by lane in offset order."""
+    rows = connection.execute('SELECT payload FROM skep.messages ORDER BY partition_id, "offset"').fetchall()
+    return [payload for (payload,) in rows]
+
+
+def left_behind(connection: psycopg.Connection) -> int:
+    counts = "SELECT (SELECT count(*) FROM skep.outbox) + (SELECT count(*) FROM skep.outbox_transactions)"
+    return connection.execute(counts).fetchall()[0][0]
+
+
+def in_a_long_transaction(connection: psycopg.Connection, producer: int, everyone: threading.Barrier) -> None:
+    """Insert, and commit only after every other producer has inserted too: whoever waited would stop them all."""
+    with connection.transaction():
+        publish(connection, [producer, 0])
+        everyone.wait(PATIENCE)
+        publish(connection, [producer, 1], [producer, 2])
+        everyone.wait(PATIENCE)
+
+
+def test_no_producer_waits_for_the_open_transaction_of_another(connect: Connect):
+    """L2: eight long transactions are open on one lane at once, and every message arrives, in order, offsets dense."""
+    everyone = threading.Barrier(8)
+    patience = {"options": "-c lock_timeout=5s -c statement_timeout=20s"}
+    at_once(*[partial(in_a_long_transaction, connect(**patience), n, everyone) for n in range(8)])
+    observer = connect()
+    deliveries = drain(observer, "q", batch=5)
+    assert [delivery.offset for delivery in deliveries] == list(range(24))
+    for producer in range(8):
+        assert [d.payload[1] for d in deliveries if d.payload[0] == producer] == [0, 1, 2]
+    assert (left_behind(observer), broken(observer)) == (0, {})
+
+
+def test_an_open_transaction_hides_nothing_of_the_others(connect: Connect):
+    """L2: a group reads on while an older transaction is open, and gets its rows when it commits."""
+    slow, fast, reader = connect(), connect(options="-c lock_timeout=100ms"), connect()
+    slow.execute("BEGIN")
+    publish(slow, "slow")
+    publish(fast, "fast")
+    push(fast, "q", "direct")
+    assert [delivery.payload for delivery in drain(reader, "q")] == ["fast", "direct"]
+    slow.execute("COMMIT")
+    assert [(delivery.payload, delivery.offset) for delivery in drain(reader, "q")] == [("slow", 2)]
+
+
+def test_rollback_publishes_nothing(mq: psycopg.Connection):
+    """L3: neither the transaction that rolls back nor the one that fails at commit leaves anything."""
+    with mq.transaction(force_rollback=True):
+        publish(mq, "lost", partition="never")
+    with refused("22012"), mq.transaction():
+        publish(mq, "lost")
+        mq.execute("SELECT 1 / 0")
+    assert (stored(mq), left_behind(mq)) == ([], 0)
+    assert mq.execute("SELECT count(*) FROM skep.queues").fetchall() == [(0,)]
+
+
+def test_savepoints_publish_what_they_keep(mq: psycopg.Connection):
+    """L3: rolled back savepoints publish nothing, in whatever order notes and rows came."""
+    with mq.transaction():
+        with mq.transaction(force_rollback=True):
+            publish(mq, "lost 1")
+        publish(mq, "kept 1")
+        with mq.transaction(force_rollback=True):
+            publish(mq, "lost 2")
+            with mq.transaction():
+                publish(mq, "lost 3")
+        with mq.transaction():
+            publish(mq, "kept 2")
+            with mq.transaction(force_rollback=True):
+                publish(mq, "lost 4")
+        publish(mq, "kept 3")
+    assert (stored(mq), left_behind(mq)) == (["kept 1", "kept 2", "kept 3"], 0)
+    with mq.transaction():
+        with mq.transaction():
+            publish(mq, "kept 4")
+        with mq.transaction(force_rollback=True):
+            publish(mq, "lost 5")
+    assert (stored(mq), left_behind(mq)) == (["kept 1", "kept 2", "kept 3", "kept 4"], 0)
+
+
+def test_many_statements_keep_their_order_in_each_lane(mq: psycopg.Connection):
+    """L2: lanes interleaved over many statements of one transaction; inserts of many rows keep their order too."""
+    with mq.transaction():
+        for number in range(30):
+            publish(mq, number, partition=f"p{number % 3}")
+        mq.execute(
+            "INSERT INTO skep.outbox (queue, partition, payload)"
+            " SELECT 'q', 'p' || n % 3, to_jsonb(n) FROM generate_series(30, 89) AS n ORDER BY n"
+        )
+        assert stored(mq) == []
+    for lane in range(3):
+        deliveries = drain(mq, "q", partition=f"p{lane}")
+        assert [d.payload for d in deliveries] == list(range(lane, 90, 3))
+        assert [d.offset for d in deliveries] == list(range(30))
+    journal = mq.execute("SELECT count(*), max(cardinality(partition_ids)) FROM skep.journal").fetchall()
+    assert journal == [(1, 3)]  # one transaction is one append
+
+
+def test_copy_into_the_outbox(mq: psycopg.Connection):
+    """L2: COPY publishes as INSERT does, headers and transaction ids included."""
+    columns = "queue, partition, payload, headers, transaction_id"
+    rows = [("q", "p", Jsonb(n), Jsonb({"n": n}), f"t{n}") for n in range(50)]
+    with mq.transaction(), mq.cursor().copy(f"COPY skep.outbox ({columns}) FROM STDIN") as copy:
+        for row in [*rows, rows[7]]:
+            copy.write_row(row)
+    deliveries = pop(mq, "q")
+    assert [(d.payload, d.headers, d.transaction_id) for d in deliveries] == [(n, {"n": n}, f"t{n}") for n in range(50)]
+
+
+def test_a_trigger_on_the_users_own_table_publishes(mq: psycopg.Connection):
+    """L2: business rows and messages commit or vanish as one."""
+    with own_table(mq, "AFTER INSERT ON orders"):
+        with mq.transaction(force_rollback=True):
+            mq.execute("INSERT INTO orders VALUES (1)")
+        assert stored(mq) == []
+        with mq.transaction():
+            mq.execute("INSERT INTO orders VALUES (2), (3)")
+        assert stored(mq) == [{"id": 2}, {"id": 3}]
+
+
+def test_a_deferred_trigger_of_the_user_publishes_too(mq: psycopg.Connection):
+    """L2: rows that come during COMMIT, after the outbox has moved once, are moved as well."""
+    with own_table(mq, "AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED", kind="CONSTRAINT TRIGGER"):
+        with mq.transaction():
+            publish(mq, "early")
+            mq.execute("INSERT INTO orders VALUES (1)")
+        assert (stored(mq), left_behind(mq)) == (["early", {"id": 1}], 0)
+
+
+def test_constraints_set_immediate_publish_at_once(mq: psycopg.Connection):
+    """L2, L3: each INSERT is appended by itself, and still vanishes with the transaction."""
+    with mq.transaction(force_rollback=True):
+        mq.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        publish(mq, "lost")
+        assert stored(mq) == ["lost"]
+    with mq.transaction():
+        mq.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        publish(mq, "at once")
+        publish(mq, "again")
+    assert (stored(mq), left_behind(mq)) == (["at once", "again"], 0)
+
+
+@contextmanager
+def own_table(connection: psycopg.Connection, when: LiteralString, kind: LiteralString = "TRIGGER") -> Generator[None]:
+    connection.execute("CREATE TABLE orders (id integer)")
+    connection.execute(
+        "CREATE FUNCTION announce() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO skep.outbox (queue, payload) VALUES ('orders', jsonb_build_object('id', NEW.id));"
+        " RETURN NULL; END $$"
+    )
+    trigger = sql.SQL("CREATE {} announce {} FOR EACH ROW EXECUTE FUNCTION announce()")
+    connection.execute(trigger.format(sql.SQL(kind), sql.SQL(when)))
+    yield
+    connection.execute("DROP TABLE orders; DROP FUNCTION announce()")
+
+
+def test_created_at_is_taken_at_commit(connect: Connect):
+    """L2: the time of a message is that of its place in the log, not that of the INSERT."""
+    slow, fast = connect(), connect()
+    slow.execute("BEGIN")
+    publish(slow, "slow")
+    publish(fast, "fast")
+    (between,) = fast.execute("SELECT clock_timestamp()").fetchall()[0]
+    slow.execute("COMMIT")
+    times = fast.execute('SELECT payload, created_at FROM skep.messages ORDER BY "offset"').fetchall()
+    assert [payload for payload, _ in times] == ["fast", "slow"]
+    assert times[0][1] <= between <= times[1][1]
+
+
+def test_the_rules_of_push_hold_at_commit(mq: psycopg.Connection):
+    """L5, bad input: duplicates are left out; an item over the limit fails the commit and all of the transaction."""
+    configure(mq, "q", max_payload_bytes=1000)
+    with mq.transaction():
+        for payload in ("first", "repeat"):
+            mq.execute(
+                "INSERT INTO skep.outbox (queue, payload, transaction_id) VALUES ('q', %s, 't')", [Jsonb(payload)]
+            )
+    assert stored(mq) == ["first"]
+    with refused("SK004", "item 1"), mq.transaction():
+        publish(mq, "fine")
+        publish(mq, "x" * 100_000)  # compressed in the outbox, but measured as it is
+    assert (stored(mq), left_behind(mq)) == (["first"], 0)
+
+
+def test_outbox_messages_wait_for_nothing_but_their_commit(mq: psycopg.Connection):
+    """A group that has drained the lane long ago, and whose journal is pruned, is woken by an outbox commit."""
+    publish(mq, 1)
+    assert [d.payload for d in drain(mq, "q")] == [1]
+    pass_time(mq, 3600)
+    mq.execute("SELECT skep.prune_journal()")
+    publish(mq, 2)
+    assert [d.payload for d in drain(mq, "q")] == [2]
+
+
+@pytest.fixture
+def producer(mq: psycopg.Connection) -> Generator[psycopg.Connection]:
+    """The connection, as a role that may only produce."""
+    mq.execute("DROP ROLE IF EXISTS shop; CREATE ROLE shop IN ROLE skep_producer; SET ROLE shop")
+    yield mq
+    mq.execute("RESET ROLE; DROP ROLE shop")
+
+
+def test_a_producer_may_insert_into_the_outbox_and_no_more(producer: psycopg.Connection):
+    """L2: a role with skep_producer publishes through the outbox; it cannot read, change or forge rows."""
+    publish(producer, "hello", partition="p")
+    for forbidden in (
+        "SELECT * FROM skep.outbox",
+        "UPDATE skep.outbox SET queue = 'x'",
+        "DELETE FROM skep.outbox",
+        "INSERT INTO skep.outbox (xid, queue, payload) VALUES ('7', 'q', '1')",
+        "INSERT INTO skep.outbox_transactions VALUES ('7')",
+        "INSERT INTO skep.messages VALUES (1, 1, now())",
+        "SELECT * FROM skep.messages",
+        "SELECT skep.move_outbox()",
+    ):
+        with refused("42501"):
+            producer.execute(forbidden)
+    producer.execute("RESET ROLE")
+    assert [d.payload for d in drain(producer, "q")] == ["hello"]
+    producer.execute("SET ROLE shop")

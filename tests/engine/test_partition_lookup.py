@@ -1,0 +1,164 @@
+"""partition_lookup: no way of inserting leaves it stale, and a damaged row can be repaired."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import LiteralString
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.engine.crowd import at_once
+from tests.engine.verbs import broken, call, drain, lag, push, push_to, refused, take
+
+Connect = Callable[..., psycopg.Connection]
+
+
+def stale(connection: psycopg.Connection) -> int:
+    return call(connection, "stale_partitions")[0][0]
+
+
+def resync(connection: psycopg.Connection) -> int:
+    return call(connection, "resync_partition_lookup")[0][0]
+
+
+def rows(connection: psycopg.Connection) -> list[tuple]:
+    return connection.execute("SELECT * FROM skep.partition_lookup ORDER BY partition_id").fetchall()
+
+
+def test_every_way_in_keeps_the_row_right(mq: psycopg.Connection):
+    """L6: push, push_many, push of JSON, transaction and outbox, one lane and many, committed and rolled back."""
+    call(mq, "push", queue="q", payload=Jsonb(1))
+    push_to(mq, [("q", "a", 1), ("q", "Default", 2), ("r", "a", 3), ("q", "a", 4)])
+    call(mq, "push", messages=Jsonb([{"queue": "q", "payload": 5}, {"queue": "r", "payload": 6}]))
+    call(mq, "transaction", operations=Jsonb([{"push": {"queue": "q", "payload": 7, "partition": "a"}}]))
+    mq.execute("INSERT INTO skep.outbox (queue, payload) VALUES ('q', '8'), ('s', '9')")
+    with mq.transaction(force_rollback=True):
+        push(mq, "q", "lost")
+    lanes = (
+        "SELECT queue, partition, first_offset, last_offset, messages, last_message_id, last_created_at FROM skep.lanes"
+    )
+    counted = """
+        SELECT q.name, p.name, min(m.offset_), max(m.offset_), count(*), skep.message_id(p.id, max(m.offset_)),
+               max(m.created_at)
+        FROM (SELECT *, "offset" AS offset_ FROM skep.messages) m JOIN skep.partitions p ON p.id = m.partition_id
+        JOIN skep.queues q ON q.id = p.queue_id GROUP BY q.name, p.name, p.id
+    """
+    found = mq.execute(lanes).fetchall()
+    assert len(found) == 5
+    assert sorted(found) == sorted(mq.execute(counted).fetchall())
+    assert (stale(mq), broken(mq)) == (0, {})
+
+
+@pytest.mark.parametrize("row", ["1, 1", "1, 0", "99, 0"], ids=["next_offset", "taken_offset", "unknown_lane"])
+def test_a_raw_insert_is_refused(mq: psycopg.Connection, row: LiteralString):
+    """L6: with an error that says what to use instead; the lane is as it was."""
+    push(mq, "q", 1)
+    with pytest.raises(psycopg.Error) as caught:
+        mq.execute(
+            f"INSERT INTO skep.messages (partition_id, \"offset\", created_at, payload) VALUES ({row}, now(), '1')"
+        )
+    assert caught.value.sqlstate == "SK005"
+    assert "skep.messages" in (caught.value.diag.message_primary or "")
+    assert all(way in (caught.value.diag.message_hint or "") for way in ("skep.push()", "skep.outbox"))
+    assert (stale(mq), lag(mq, "g"), mq.execute("SELECT count(*) FROM skep.messages").fetchall()) == (0, {}, [(1,)])
+
+
+def test_a_raw_copy_is_refused(mq: psycopg.Connection):
+    """L6: COPY too, also in a transaction that has pushed properly before."""
+    with refused("SK005"), mq.transaction():
+        push(mq, "q", 1)
+        with mq.cursor().copy('COPY skep.messages (partition_id, "offset", created_at, payload) FROM STDIN') as copy:
+            copy.write_row((1, 1, "2026-01-01", "1"))
+    assert mq.execute("SELECT count(*) FROM skep.messages").fetchall() == [(0,)]
+
+
+def test_the_door_is_closed_again_after_a_push(mq: psycopg.Connection):
+    """L6: the permission to append ends with push_many, whether it succeeds or fails."""
+    raw = "INSERT INTO skep.messages (partition_id, \"offset\", created_at, payload) VALUES (1, 1, now(), '1')"
+    with refused("SK005"), mq.transaction():
+        push(mq, "q", 1)
+        mq.execute(raw)
+    with refused("SK005"), mq.transaction():
+        with refused("SK001"), mq.transaction():
+            push(mq, "q", 1, transaction_ids=["x" * 300])
+        mq.execute(raw)
+
+
+DAMAGES = [
+    "UPDATE skep.partition_lookup SET last_offset = 1 WHERE partition_id = 1",
+    "UPDATE skep.partition_lookup SET last_offset = 99 WHERE partition_id = 1",
+    "UPDATE skep.partition_lookup SET first_offset = 2 WHERE partition_id = 1",
+    "UPDATE skep.partition_lookup SET last_created_at = 'infinity' WHERE partition_id = 1",
+    "UPDATE skep.partition_lookup SET last_created_at = '-infinity' WHERE partition_id = 1",
+    "DELETE FROM skep.partition_lookup WHERE partition_id = 1",
+    "UPDATE skep.partition_lookup SET last_offset = -1 + first_offset",
+    "DELETE FROM skep.partition_lookup",
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_resync_repairs_a_damaged_row(mq: psycopg.Connection, damage: LiteralString):
+    """L6: the check counts the damaged rows, resync repairs exactly those, and the check counts 0 again."""
+    push(mq, "q", "a", "b", "c", partition="damaged")
+    push(mq, "q", "d", partition="other")
+    whole = rows(mq)
+    lanes = mq.execute(damage).rowcount
+    assert stale(mq) == lanes
+    assert broken(mq)["partition_lookup matches the messages"] == lanes
+    assert resync(mq) == lanes
+    assert (rows(mq), stale(mq), broken(mq)) == (whole, 0, {})
+    assert resync(mq) == 0
+    assert [row.offset for row in push(mq, "q", "e", partition="damaged")] == [3]
+    assert sorted(delivery.payload for delivery in drain(mq, "q")) == ["a", "b", "c", "d", "e"]
+
+
+def test_resync_counts_missing_and_wrong_rows_together(mq: psycopg.Connection):
+    """L6: one row is missing and another is wrong: two lanes are repaired."""
+    push_to(mq, [("q", "a", 1), ("q", "b", 2), ("q", "c", 3)])
+    mq.execute("DELETE FROM skep.partition_lookup WHERE partition_id = 1")
+    mq.execute("UPDATE skep.partition_lookup SET last_offset = 7 WHERE partition_id = 2")
+    assert (stale(mq), resync(mq), stale(mq)) == (2, 2, 0)
+    mq.execute("INSERT INTO skep.partitions (queue_id, name) VALUES (1, 'empty')")
+    mq.execute("UPDATE skep.partition_lookup SET last_offset = 7 WHERE partition_id = 2")
+    assert (stale(mq), resync(mq), stale(mq)) == (2, 2, 0)
+
+
+def test_resync_keeps_what_retention_has_taken(mq: psycopg.Connection):
+    """L6: the first retained offset follows the messages; an emptied lane keeps its place."""
+    push(mq, "q", "a", "b", "c")
+    assert take(mq, "q") == ["a", "b", "c"]
+    mq.execute('DELETE FROM skep.messages WHERE "offset" < 2')
+    assert (stale(mq), resync(mq)) == (1, 1)
+    assert rows(mq)[0][1:3] == (2, 2)
+    mq.execute("DELETE FROM skep.messages")
+    assert (stale(mq), resync(mq), stale(mq)) == (1, 1, 0)
+    assert rows(mq)[0][1:3] == (3, 2)
+    assert [row.offset for row in push(mq, "q", "d")] == [3]
+    assert (take(mq, "q"), broken(mq)) == (["d"], {})
+
+
+def test_a_lane_without_messages_is_not_stale(mq: psycopg.Connection):
+    """L6: seed 003's empty partition: created by a push that stored nothing there, or by hand."""
+    call(mq, "configure_queue", queue="q")
+    mq.execute("INSERT INTO skep.partitions (queue_id, name) VALUES (1, 'empty')")
+    assert (stale(mq), resync(mq), stale(mq)) == (1, 1, 0)
+    assert [row.offset for row in push(mq, "q", "a", partition="empty")] == [0]
+
+
+def test_resync_is_safe_while_pushes_run(connect: Connect):
+    """L6: seed 003's several servers: nothing is lost or overwritten with an older head, and nobody deadlocks."""
+    lanes = [("q", f"{n}") for n in range(6)]
+
+    def produce(connection: psycopg.Connection) -> None:
+        for number in range(25):
+            push_to(connection, [(*lane, number) for lane in (lanes if number % 2 else reversed(lanes))])
+
+    def repair(connection: psycopg.Connection) -> int:
+        return sum(resync(connection) for _ in range(25))
+
+    push_to(connect(), [(*lane, "first") for lane in lanes])
+    repairs = at_once(*[partial(produce, connect()) for _ in range(3)], partial(repair, connect()))
+    assert repairs[-1] == 0
+    assert (stale(connect()), broken(connect())) == (0, {})
+    assert connect().execute("SELECT DISTINCT last_offset FROM skep.partition_lookup").fetchall() == [(75,)]

@@ -1,0 +1,105 @@
+"""What a pop costs, counted in rows touched: flat in lanes, messages, groups and what is consumed."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.engine.plans import explained
+from tests.engine.verbs import ack, call, configure, drain, pop, push, push_to, take
+
+
+def cost(connection: psycopg.Connection, **options: Any) -> int:
+    """Rows that a pop of three messages touches, once the plans are warm and the line is tidy."""
+    for _ in range(2):
+        push(connection, "q", 1, 2, 3, partition="busy")
+        assert len(take(connection, "q", **options)) == 3
+        assert take(connection, "q", **options) == []
+    push(connection, "q", 1, 2, 3, partition="busy")
+    held = []
+    plans = explained(connection, lambda: held.extend(pop(connection, "q", **options)), analyze=True)
+    ack(connection, held)
+    assert len(held) == 3
+    return sum(plan.rows_touched() for plan in plans)
+
+
+def idle_lanes(connection: psycopg.Connection, number: int) -> None:
+    """Lanes that the group has met and drained."""
+    if number:
+        push_to(connection, [("q", f"idle {n}", n) for n in range(number)])
+        drain(connection, "q", partitions=10_000, batch=100_000)
+
+
+@pytest.mark.parametrize("options", [{}, {"partition": "busy"}], ids=["wildcard", "by_name"])
+def test_idle_lanes_cost_nothing(mq: psycopg.Connection, options: dict):
+    """L7: 10 and 2,000 drained lanes beside a busy one."""
+    idle_lanes(mq, 10)
+    few = cost(mq, **options)
+    idle_lanes(mq, 2_000)
+    while pop(mq, "q"):
+        pass
+    assert few - 5 <= cost(mq, **options) <= few + 5
+
+
+def test_messages_cost_nothing(mq: psycopg.Connection):
+    """L7: 100 and 20,000 messages in the lane, nearly all consumed."""
+    push(mq, "q", *range(100), partition="busy")
+    drain(mq, "q")
+    few = cost(mq)
+    push(mq, "q", *range(20_000), partition="busy")
+    drain(mq, "q", batch=10_000)
+    assert cost(mq) <= few + 5
+
+
+def test_what_is_consumed_makes_no_difference(mq: psycopg.Connection):
+    """L7: a lane of 20,000 messages of which 1 % are consumed, and the same with 99 %."""
+    push(mq, "q", *range(20_000), partition="busy")
+    costs = []
+    for consumed in (200, 19_600):
+        take(mq, "q", batch=consumed)
+        held: list = []
+        plans = explained(mq, lambda held=held: held.extend(pop(mq, "q", batch=3)), analyze=True)
+        ack(mq, held)
+        costs.append(sum(plan.rows_touched() for plan in plans))
+    assert abs(costs[1] - costs[0]) <= 3
+
+
+def test_other_groups_and_queues_cost_nothing(mq: psycopg.Connection):
+    """L7, L8: twenty groups with something to do, a hundred queues beside this one."""
+    push(mq, "q", 0, partition="busy")
+    take(mq, "q")
+    alone = cost(mq)
+    push_to(mq, [(f"other {n}", "p", n) for n in range(100)])
+    for number in range(20):
+        pop(mq, "q", f"group {number}", batch=1)
+    assert cost(mq) <= alone + 5
+
+
+def test_busy_lanes_cost_no_more_than_the_candidates(mq: psycopg.Connection):
+    """L7: 40 and 1,000 lanes in line: a pop looks at the front only."""
+    costs = []
+    for lanes in (40, 1_000):
+        push_to(mq, [("q", f"{lanes} {n}", n) for n in range(lanes)])
+        take(mq, "q")
+        plans = explained(mq, lambda: take(mq, "q"), analyze=True)
+        costs.append(sum(plan.rows_touched() for plan in plans))
+    assert costs[1] <= costs[0] + 10
+
+
+@pytest.mark.parametrize("waiting", ["leased", "retried"])
+def test_lanes_that_wait_cost_nothing(mq: psycopg.Connection, waiting: str):
+    """C9, L7: lanes that are leased or put off for a retry do not stand in the way of a ready one."""
+    configure(mq, "q", retry_delay=3600)
+    hold(mq, waiting, 5)
+    few = cost(mq)
+    hold(mq, waiting, 400)
+    assert cost(mq) <= few + 10
+
+
+def hold(connection: psycopg.Connection, waiting: str, lanes: int) -> None:
+    """Bring so many lanes into a state in which they have messages that cannot be served now."""
+    push_to(connection, [("q", f"{waiting} {lanes} {n}", n) for n in range(lanes)])
+    held = pop(connection, "q", partitions=lanes, batch=lanes)
+    assert len(held) == lanes
+    if waiting == "retried":
+        call(connection, "fail", lease=held[0].lease, error="oops")

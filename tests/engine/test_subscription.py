@@ -1,0 +1,252 @@
+"""Where a group starts: seed 000's tests and edge cases, seed 004's scenarios, and what follows from them."""
+
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from tests.engine.verbs import call, configure, drain, lag, pass_time, pop, push, push_to, take
+
+
+def stored(connection: psycopg.Connection, group: str = "g") -> list[tuple]:
+    """The subscriptions of a group: scope and mode, in the order they were made."""
+    return connection.execute(
+        "SELECT queue, partition, namespace, task, mode FROM skep.subscriptions WHERE group_name = %s ORDER BY id",
+        [group],
+    ).fetchall()
+
+
+def birth(connection: psycopg.Connection, group: str = "g") -> tuple:
+    """Return when the group's only subscription starts, and the clock."""
+    found = connection.execute(
+        "SELECT start_at, clock_timestamp() FROM skep.subscriptions WHERE group_name = %s", [group]
+    )
+    (only,) = found.fetchall()
+    return only
+
+
+def old(connection: psycopg.Connection, *payloads: object, **lane: str) -> None:
+    """Messages of an hour ago."""
+    push(connection, "q", *payloads, **lane)
+    pass_time(connection, 3600)
+
+
+def test_new_mode_on_one_partition(mq: psycopg.Connection):
+    """S1, seed 000 test 1: the message that is there when the group is born, and those after it."""
+    push(mq, "q", "M1", partition="p1")
+    assert take(mq, "q", partition="p1", subscription_mode="new") == ["M1"]
+    push(mq, "q", "M2", partition="p1")
+    assert take(mq, "q", partition="p1", subscription_mode="new") == ["M2"]
+    assert stored(mq) == [("q", "p1", None, None, "new")]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["group_has_met_p1", "group_has_met_nothing"])
+def test_a_partition_born_ten_minutes_later(mq: psycopg.Connection, *, known: bool):
+    """S1, seed 000 test 2, S4: the start is the group's birth, not the moment it meets the partition."""
+    if known:
+        push(mq, "q", "M1", partition="p1")
+    assert take(mq, "q", subscription_mode="new") == (["M1"] if known else [])
+    pass_time(mq, 600)
+    push(mq, "q", "M2", "M3", "M4", partition="p2")
+    pass_time(mq, 300)
+    assert take(mq, "q", subscription_mode="new") == ["M2", "M3", "M4"]
+
+
+def test_a_partition_with_history_met_later_starts_at_the_birth(mq: psycopg.Connection):
+    """S4: of a lane older than the group, everything before the birth is skipped and everything after it comes."""
+    old(mq, "history 1", "history 2", partition="p2")
+    assert take(mq, "q", subscription_mode="new") == []
+    pass_time(mq, 600)
+    push(mq, "q", "late 1", partition="p2")
+    pass_time(mq, 600)
+    push(mq, "q", "late 2", partition="p2")
+    assert [delivery.payload for delivery in drain(mq, "q", batch=1)] == ["late 1", "late 2"]
+
+
+@pytest.mark.parametrize(("born", "later"), [({"queue": "ns.q"}, {"queue": "ns.q", "partition": "p"}),
+                                             ({"queue": None, "namespace": "ns"}, {"queue": "ns.q"})])  # fmt: skip
+def test_a_pop_that_names_no_mode_keeps_the_birth(mq: psycopg.Connection, born: dict, later: dict):
+    """S4, S6: the default mode is for groups without a subscription; it does not outrank an older, wider one."""
+    push(mq, "ns.q", "history", partition="p")
+    pass_time(mq, 3600)
+    assert take(mq, **born, subscription_mode="new") == []
+    push(mq, "ns.q", "late", partition="p")
+    pass_time(mq, 600)
+    assert take(mq, **later) == ["late"]
+
+
+def test_a_namespace_shares_one_birth(mq: psycopg.Connection):
+    """S1, seed 000 test 3, S5: a queue that joins the namespace later starts at the same birth."""
+    push(mq, "ns.q1", "M1")
+    assert take(mq, None, namespace="ns", subscription_mode="new") == ["M1"]
+    born = birth(mq)[0]
+    pass_time(mq, 900)
+    push(mq, "ns.q2", "M2")
+    pass_time(mq, 900)
+    assert take(mq, None, namespace="ns", subscription_mode="new") == ["M2"]
+    assert birth(mq)[0] == born - timedelta(seconds=1800)
+    assert stored(mq) == [(None, None, "ns", None, "new")]
+
+
+def test_a_task_shares_one_birth(mq: psycopg.Connection):
+    """S5: the same across namespaces, by task; and by both, which is a third subscription."""
+    push_to(mq, [("a.mail", "p", "old"), ("b.mail", "p", "old"), ("b.sms", "p", "old")])
+    pass_time(mq, 3600)
+    assert take(mq, None, task="mail", subscription_mode="new") == []
+    push(mq, "c.mail", "new queue")
+    push(mq, "a.mail", "known queue")
+    push(mq, "b.sms", "other task", partition="p")
+    pass_time(mq, 600)
+    assert sorted(d.payload for d in drain(mq, None, task="mail")) == ["known queue", "new queue"]
+    assert take(mq, None, namespace="b", task="sms", subscription_mode="all") == ["old", "other task"]
+    assert stored(mq) == [(None, None, None, "mail", "new"), (None, None, "b", "sms", "all")]
+
+
+def test_groups_are_born_independently(mq: psycopg.Connection):
+    """S1, seed 000 test 4: one group is new, the other reads everything; each keeps its own birth."""
+    old(mq, "old")
+    push(mq, "q", "recent")
+    assert take(mq, "q", "cg1", subscription_mode="new") == ["recent"]
+    pass_time(mq, 60)
+    assert take(mq, "q", "cg2") == ["old", "recent"]
+    assert take(mq, "q", "cg3", subscription_mode="new") == []
+    assert stored(mq, "cg1") == [("q", None, None, None, "new")]
+    assert stored(mq, "cg2") == [("q", None, None, None, "all")]
+    assert birth(mq, "cg3")[0] - birth(mq, "cg1")[0] >= timedelta(seconds=60)
+
+
+def test_a_group_without_a_subscription_starts_at_the_beginning(mq: psycopg.Connection):
+    """S1, edge case 1: consumers from before there were subscriptions."""
+    old(mq, "a", "b")
+    call(mq, "configure_defaults", subscription_mode="new")
+    pop(mq, "empty", "g")
+    mq.execute("INSERT INTO skep.readers (group_name, queue_id) SELECT 'g', id FROM skep.queues WHERE name = 'q'")
+    mq.execute("DELETE FROM skep.subscriptions")
+    assert lag(mq) == {"Default": 2}
+
+
+def test_each_partition_has_its_own_subscription(mq: psycopg.Connection):
+    """S1, edge case 2: popped by name, p2 does not take the birth of p1."""
+    old(mq, 1, partition="p1")
+    assert take(mq, "q", partition="p1", subscription_mode="new") == []
+    push(mq, "q", 2, partition="p2")
+    pass_time(mq, 600)
+    assert take(mq, "q", partition="p2", subscription_mode="new") == []  # born now, ten minutes after the message
+    push(mq, "q", 3, partition="p1")
+    push(mq, "q", 4, partition="p2")
+    assert take(mq, "q", partition="p1") == [3]
+    assert take(mq, "q", partition="p2") == [4]
+    assert stored(mq) == [("q", "p1", None, None, "new"), ("q", "p2", None, None, "new")]
+
+
+def test_each_queue_has_its_own_mode(mq: psycopg.Connection):
+    """S1, edge case 3: new on one queue, all on another, the same group."""
+    push(mq, "q1", "old")
+    push(mq, "q2", "old")
+    pass_time(mq, 3600)
+    assert take(mq, "q1", subscription_mode="new") == []
+    assert take(mq, "q2") == ["old"]
+    assert stored(mq) == [("q1", None, None, None, "new"), ("q2", None, None, None, "all")]
+
+
+@pytest.mark.parametrize(("first", "later"), [("new", "all"), ("all", "new"), ("new", None)])
+def test_the_first_mode_wins(mq: psycopg.Connection, first: str, later: str | None):
+    """S1, edge case 4: neither pop nor subscribe changes it afterwards."""
+    old(mq, "old")
+    call(mq, "subscribe", group_name="g", queue="q", mode=first)
+    before = birth(mq)[0]
+    assert take(mq, "q", subscription_mode=later) == (["old"] if first == "all" else [])
+    (answer,) = call(mq, "subscribe", group_name="g", queue="q", mode=later, start_from="2020-01-01" if later else None)
+    assert (answer.mode, birth(mq)[0]) == (first, before)
+    old(mq, "older partition", partition="p2")
+    assert take(mq, "q") == ["older partition"]  # pushed after the birth
+
+
+def test_a_changed_default_does_not_change_a_group(mq: psycopg.Connection):
+    """S1, edge case 5: born under `all` stays `all`, born under `new` stays `new`."""
+    old(mq, "old", partition="p1")
+    pop(mq, "elsewhere", "g")
+    call(mq, "subscribe", group_name="g", queue="q")
+    call(mq, "configure_defaults", subscription_mode="new")
+    assert take(mq, "q") == ["old"]
+    assert take(mq, "q", "young") == []
+    call(mq, "configure_defaults", subscription_mode="all")
+    assert take(mq, "q", "young") == []
+    assert (stored(mq)[1], stored(mq, "young")) == (
+        ("q", None, None, None, "all"),
+        [("q", None, None, None, "new")],
+    )
+
+
+def test_new_mode_on_an_empty_partition(mq: psycopg.Connection):
+    """S2, scenario 1: nothing first, then the first message is not skipped."""
+    configure(mq, "q")
+    assert take(mq, "q", partition="p1", subscription_mode="new") == []
+    push(mq, "q", "M1", partition="p1")
+    assert take(mq, "q", partition="p1", subscription_mode="new") == ["M1"]
+
+
+def test_the_message_that_triggers_the_first_pop_is_not_skipped(mq: psycopg.Connection):
+    """S2, scenario 1 as built: pushed within two poll intervals before the birth."""
+    old(mq, "M1", "M2", "M3")
+    push(mq, "q", "M4")
+    assert take(mq, "q", subscription_mode="new") == ["M4"]
+
+
+def test_new_mode_skips_history(mq: psycopg.Connection):
+    """S2, scenario 2: messages older than the lookback never come, new ones do."""
+    old(mq, "M1", "M2", "M3")
+    assert take(mq, "q", subscription_mode="new") == []
+    push(mq, "q", "M4")
+    assert take(mq, "q", subscription_mode="new") == ["M4"]
+
+
+def test_traditional_mode_gets_everything(mq: psycopg.Connection):
+    """S2, scenario 3: no mode named = from the beginning; so does queue mode, whatever it asks for."""
+    old(mq, "M1", "M2")
+    assert take(mq, "q", "cg-old") == ["M1", "M2"]
+    assert take(mq, "q", "__QUEUE_MODE__", subscription_mode="new") == ["M1", "M2"]
+
+
+def test_the_default_mode_of_the_server(mq: psycopg.Connection):
+    """S2, scenario 4: consumers that name no mode get the configured one."""
+    call(mq, "configure_defaults", subscription_mode="new")
+    old(mq, "M1")
+    assert take(mq, "q") == []
+    push(mq, "q", "M2")
+    assert take(mq, "q") == ["M2"]
+    assert take(mq, "q", "explicit", subscription_mode="all") == ["M1", "M2"]
+
+
+def test_pending_counts_of_a_new_group(mq: psycopg.Connection):
+    """S2, scenario 5: history is not pending, before and after the first pop."""
+    old(mq, "M1", "M2", "M3")
+    pop(mq, "q", subscription_mode="new")
+    assert lag(mq) == {"Default": 0}
+    push(mq, "q", "M4")
+    assert lag(mq) == {"Default": 1}
+    assert take(mq, "q") == ["M4"]
+    assert lag(mq) == {"Default": 0}
+
+
+def test_mixed_consumers(mq: psycopg.Connection):
+    """S2, scenario 6: two groups of different modes on one partition."""
+    old(mq, "M1")
+    assert take(mq, "q", "cg-new", subscription_mode="new") == []
+    assert take(mq, "q", "cg-all", subscription_mode="from_beginning") == ["M1"]
+    push(mq, "q", "M2")
+    assert take(mq, "q", "cg-new") == ["M2"]
+    assert take(mq, "q", "cg-all") == ["M2"]
+
+
+@pytest.mark.parametrize(
+    ("interval", "age", "comes"), [(2, 3.5, True), (2, 4.5, False), (30, 59, True), (30, 61, False)]
+)
+def test_the_lookback_is_two_poll_intervals(mq: psycopg.Connection, interval: float, age: float, *, comes: bool):
+    """S2: 4 s by default, configurable."""
+    call(mq, "configure_defaults", max_poll_interval=interval)
+    push(mq, "q", "M")
+    pass_time(mq, age)
+    assert take(mq, "q", subscription_mode="new") == (["M"] if comes else [])
+    start, clock = birth(mq)
+    assert timedelta(seconds=2 * interval) <= clock - start < timedelta(seconds=2 * interval + 5)

@@ -1,0 +1,208 @@
+"""Starts in all their forms: queues that do not exist yet, specificity, modes by other names, times and offsets."""
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.engine.verbs import broken, call, configure, drain, lag, pass_time, pop, push, push_to, take
+
+
+def modes(connection: psycopg.Connection) -> list[tuple]:
+    return connection.execute("SELECT mode, start_at, start_offset FROM skep.subscriptions ORDER BY id").fetchall()
+
+
+@pytest.mark.parametrize("how", ["pop", "pop_partition", "subscribe"])
+def test_a_queue_that_does_not_exist_yet(mq: psycopg.Connection, how: str):
+    """S3: the group is born before the queue, and gets the first message pushed, however late."""
+    lane = {"partition": "p"} if how == "pop_partition" else {}
+    if how == "subscribe":
+        call(mq, "subscribe", group_name="g", queue="q", mode="new")
+    else:
+        assert take(mq, "q", subscription_mode="new", **lane) == []
+    assert mq.execute("SELECT count(*) FROM skep.queues").fetchall() == [(0,)]
+    pass_time(mq, 600)
+    push(mq, "q", "first", partition="p")
+    pass_time(mq, 600)
+    push(mq, "q", "second", partition="p")
+    assert take(mq, "q", **lane) == ["first", "second"]
+    assert len(modes(mq)) == 1
+
+
+def test_a_namespace_without_queues(mq: psycopg.Connection):
+    """S3, S5: a wildcard group is born before any queue of its namespace."""
+    assert take(mq, None, namespace="ns", subscription_mode="new") == []
+    pass_time(mq, 600)
+    push(mq, "ns.q", "first")
+    pass_time(mq, 600)
+    assert take(mq, None, namespace="ns") == ["first"]
+
+
+def test_a_partition_that_does_not_exist_yet(mq: psycopg.Connection):
+    """S3: a pop by name of a partition that is born later; other partitions stay untouched."""
+    push(mq, "q", "other", partition="other")
+    assert take(mq, "q", partition="p", subscription_mode="new") == []
+    pass_time(mq, 600)
+    push(mq, "q", "first", partition="p")
+    assert take(mq, "q", partition="p") == ["first"]
+    assert lag(mq) == {"other": 1, "p": 0}
+
+
+SCOPES = [
+    {"queue": "ns.task", "partition": "p"},
+    {"queue": "ns.task"},
+    {"namespace": "ns", "task": "task"},
+    {"namespace": "ns"},
+    {"task": "task"},
+]
+
+
+@pytest.mark.parametrize("specific", range(5), ids=["partition", "queue", "namespace_and_task", "namespace", "task"])
+@pytest.mark.parametrize("order", [1, -1], ids=["specific_first", "general_first"])
+def test_the_most_specific_subscription_decides(mq: psycopg.Connection, specific: int, order: int):
+    """S6: partition, then queue, then namespace, then task; in whatever order they were stored."""
+    for rank, scope in list(enumerate(SCOPES[specific:]))[::order]:
+        call(mq, "subscribe", group_name="g", mode="offset", start_from=f"{rank + 1}", **scope)
+    push(mq, "ns.task", *range(9), partition="p")
+    scope: dict[str, Any] = {"queue": "ns.task"} if specific < 2 else {"queue": None, **SCOPES[specific]}
+    assert take(mq, **scope) == list(range(1, 9))
+
+
+def test_subscriptions_of_others_do_not_count(mq: psycopg.Connection):
+    """S6: another group, another queue, another partition, another namespace."""
+    for group, scope in [
+        ("other", {"queue": "ns.q"}),
+        ("g", {"queue": "ns.q2"}),
+        ("g", {"queue": "ns.q", "partition": "other"}),
+        ("g", {"namespace": "ns", "task": "other"}),
+        ("g", {"namespace": "other"}),
+        ("g", {"task": "other"}),
+    ]:
+        call(mq, "subscribe", group_name=group, mode="offset", start_from="2", **scope)
+    push(mq, "ns.q", *range(4))
+    assert take(mq, "ns.q") == [0, 1, 2, 3]
+
+
+def test_a_partition_subscription_beside_the_queue_s(mq: psycopg.Connection):
+    """S6: one partition from the beginning, the rest of the queue from now, by wildcard pops."""
+    push_to(mq, [("q", name, f"old {name}") for name in "abc"])
+    pass_time(mq, 3600)
+    call(mq, "subscribe", group_name="g", queue="q", partition="b", mode="all")
+    call(mq, "subscribe", group_name="g", queue="q", mode="new")
+    push_to(mq, [("q", name, f"new {name}") for name in "abc"])
+    assert sorted(d.payload for d in drain(mq, "q")) == ["new a", "new b", "new c", "old b"]
+
+
+WORDS = {
+    "all": "all",
+    "from_beginning": "all",
+    "All": "all",
+    "new": "new",
+    "new-only": "new",
+    "now": "new",
+    "NEW": "new",
+}
+
+
+@pytest.mark.parametrize(("word", "mode"), WORDS.items())
+def test_modes_by_other_names(mq: psycopg.Connection, word: str, mode: str):
+    assert call(mq, "subscribe", group_name="g", queue="q", mode=word)[0].mode == mode
+
+
+def test_now_as_a_place_to_start_from(mq: psycopg.Connection):
+    """Queen's subscriptionFrom: 'now' is new; a time beside a mode is the more exact wish."""
+    assert call(mq, "subscribe", group_name="a", queue="q", start_from="now")[0].mode == "new"
+    assert (
+        call(mq, "subscribe", group_name="b", queue="q", mode="new", start_from="2026-01-01T00:00:00Z")[0].mode
+        == "timestamp"
+    )
+    assert call(mq, "subscribe", group_name="c", queue="q", mode="all", start_from="")[0].mode == "all"
+    assert call(mq, "subscribe", group_name="d", queue="q", start_from="")[0].mode == "all"
+
+
+def spaced(connection: psycopg.Connection) -> list:
+    """Six messages a minute apart; return their times."""
+    for number in range(6):
+        pass_time(connection, 60)
+        push(connection, "q", number)
+    rows = connection.execute('SELECT created_at FROM skep.messages ORDER BY "offset"').fetchall()
+    return [time for (time,) in rows]
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 1], ids=["just_before", "exactly", "just_after"])
+def test_a_timestamp_is_inclusive(mq: psycopg.Connection, shift: int):
+    """S7: the first message at or after the time, at every place of the binary search, by wildcard and by name."""
+    times = spaced(mq)
+    for number, time in enumerate(times):
+        start = (time + timedelta(microseconds=shift)).isoformat()
+        expected = list(range(number + (shift > 0), 6))
+        assert take(mq, "q", f"w{number}", subscription_mode="timestamp", subscription_from=start) == expected
+        assert take(mq, "q", f"n{number}", partition="Default", subscription_from=start) == expected
+    assert broken(mq) == {}
+
+
+def test_many_messages_of_one_moment(mq: psycopg.Connection):
+    """S7: equal times are not split: the first of them is the start."""
+    push(mq, "q", *range(10))
+    pass_time(mq, 60)
+    answers = push(mq, "q", *range(10, 30))
+    push(mq, "q", *range(30, 40))
+    start = answers[0].created_at.isoformat()
+    assert take(mq, "q", subscription_from=start) == list(range(10, 40))
+
+
+@pytest.mark.parametrize(("start", "first"), [("0", 0), ("3", 3), ("5", 5), ("6", 6), ("100", 100)])
+def test_an_offset_is_inclusive_and_may_lie_ahead(mq: psycopg.Connection, start: str, first: int):
+    """S7: an offset not reached yet waits for its message."""
+    push(mq, "q", *range(6))
+    assert take(mq, "q", subscription_from=start) == list(range(first, 6))
+    push(mq, "q", *range(6, 102))
+    assert take(mq, "q", batch=200) == list(range(max(first, 6), 102))
+
+
+def test_a_message_id_is_inclusive(mq: psycopg.Connection):
+    answers = push(mq, "q", *"abc")
+    identity = call(mq, "message_id", partition_id=answers[1].partition_id, offset=1)[0][0]
+    assert take(mq, "q", subscription_mode="message_id", subscription_from=str(identity)) == ["b", "c"]
+
+
+def test_a_time_in_the_future_delivers_nothing_yet(mq: psycopg.Connection):
+    push(mq, "q", "now")
+    (ahead,) = mq.execute("SELECT (clock_timestamp() + interval '1 hour')::text").fetchall()[0]
+    assert take(mq, "q", subscription_from=ahead) == []
+    push(mq, "q", "too early")
+    assert take(mq, "q") == []
+    pass_time(mq, 3601)
+    push(mq, "q", "late enough")
+    assert take(mq, "q") == ["late enough"]
+
+
+def test_what_retention_has_taken_is_skipped(mq: psycopg.Connection):
+    """A start before the first retained offset is that offset, in every mode."""
+    times = spaced(mq)
+    mq.execute('DELETE FROM skep.messages WHERE "offset" < 4')
+    call(mq, "resync_partition_lookup")
+    assert take(mq, "q", "all") == [4, 5]
+    assert take(mq, "q", "offset", subscription_from="1") == [4, 5]
+    assert take(mq, "q", "time", subscription_from=times[2].isoformat()) == [4, 5]
+    assert take(mq, "q", "late", subscription_from=times[5].isoformat()) == [5]
+
+
+def test_queue_semantics_share_one_cursor(mq: psycopg.Connection):
+    """Section 5: every message of a `queue` queue goes to one consumer, whatever group and mode it names."""
+    configure(mq, "q", semantics="queue")
+    push(mq, "q", *range(6))
+    assert take(mq, "q", "a", batch=2) == [0, 1]
+    assert take(mq, "q", "b", batch=2, subscription_mode="new") == [2, 3]
+    held = pop(mq, "q", "c", batch=1)
+    assert take(mq, "q", "__QUEUE_MODE__") == []  # one lease at a time: the lane is strict
+    call(mq, "ack", lease=held[0].lease)
+    assert take(mq, "q", "__QUEUE_MODE__") == [5]
+    assert lag(mq, "a") == lag(mq, "whoever") == {"Default": 0}
+
+
+def test_mixed_queues_serve_groups_and_queue_mode_side_by_side(mq: psycopg.Connection):
+    push(mq, "q", "m")
+    assert [take(mq, "q", group) for group in ("a", "b", "__QUEUE_MODE__")] == [["m"], ["m"], ["m"]]
+    assert take(mq, "q", "a") == []

@@ -1,0 +1,159 @@
+"""Deleted messages: their offsets stay, nobody gets them, nothing waits for them."""
+
+from collections.abc import Callable, Iterable
+
+import psycopg
+import pytest
+
+from tests.engine.answers import WAYS, as_batch, dead_offsets, one_by_one, runs
+from tests.engine.verbs import Row, ack, broken, call, configure, drain, lag, pass_time, pop, push
+
+Q = "orders"
+LEASE_SECONDS = 300
+
+
+def delete(connection: psycopg.Connection, lane: list[Row], offsets: Iterable[int]) -> None:
+    for offset in offsets:
+        query = "SELECT skep.delete_message(skep.message_id(%s, %s))"
+        assert connection.execute(query, [lane[offset].partition_id, offset]).fetchone() == (True,)
+
+
+def test_a_deleted_message_is_skipped(conn: psycopg.Connection):
+    """The others come in order, with their offsets."""
+    delete(conn, push(conn, Q, *range(6)), [0, 2, 3, 5])
+    assert runs(conn, Q) == [([1, 4], 1)]
+    assert lag(conn) == {"Default": 0}
+    assert broken(conn) == {}
+
+
+def test_lag_is_exact(mq: psycopg.Connection):
+    """Lag is the distance of two offsets: a tombstone counts until the cursor has passed it, and not after."""
+    lane = push(mq, Q, *range(6))
+    ack(mq, pop(mq, Q, batch=1))
+    delete(mq, lane, [0, 3])
+    assert lag(mq) == {"Default": 5}
+    ack(mq, pop(mq, Q, batch=2))
+    assert lag(mq) == {"Default": 3}
+    ack(mq, pop(mq, Q, batch=3))
+    assert lag(mq) == {"Default": 0}
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100])
+def test_a_lane_of_tombstones_does_not_block(mq: psycopg.Connection, batch: int):
+    """A pop goes on to what is alive: in the same lane, in another, and in what is pushed later."""
+    delete(mq, push(mq, Q, *range(40), partition="dead"), range(40))
+    push(mq, Q, "alive", partition="other")
+    assert [message.payload for message in drain(mq, Q, batch=batch)] == ["alive"]
+    push(mq, Q, "at last", partition="dead")
+    assert [message.payload for message in drain(mq, Q, batch=batch)] == ["at last"]
+    assert lag(mq) == {"dead": 0, "other": 0}
+    assert broken(mq) == {}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("partition", [None, "Default"])
+def test_a_message_behind_many_tombstones(mq: psycopg.Connection, batch: int, partition: str | None):
+    """An empty answer means that nothing is ready: not that the search was given up."""
+    delete(mq, push(mq, Q, *range(31)), range(30))
+    assert [message.offset for message in pop(mq, Q, batch=batch, partition=partition)] == [30]
+
+
+def test_ten_thousand_tombstones_are_passed_quickly(mq: psycopg.Connection):
+    """The cost of a pop does not grow with the square of what was deleted."""
+    push(mq, Q, *range(10_001))
+    mq.execute('UPDATE skep.messages SET payload = NULL, headers = NULL WHERE "offset" < 10_000')
+    mq.execute("SET statement_timeout = '5s'")
+    assert [message.offset for message in pop(mq, Q, batch=1)] == [10_000]
+
+
+def test_lanes_of_tombstones_only(mq: psycopg.Connection):
+    """Many of them, and one lane that has something: the first pop finds it."""
+    for number in range(10):
+        delete(mq, push(mq, Q, 0, partition=f"lane {number}"), [0])
+    push(mq, Q, "alive", partition="last")
+    assert [message.payload for message in pop(mq, Q)] == ["alive"]
+
+
+@pytest.mark.parametrize("answer", WAYS)
+@pytest.mark.parametrize(("letters", "dead", "again"), [
+    ("ccc", [], []),
+    ("ccf", [2], []),
+    ("cfc", [], []),  # there is nothing left to copy
+    ("cdc", [], []),
+    ("fff", [], [0, 2]),
+])  # fmt: skip
+def test_deleted_while_leased(
+    mq: psycopg.Connection, answer: Callable[..., None], letters: str, dead: list[int], again: list[int]
+):
+    """The holder answers for it as for the others; it does not come again and is no dead letter."""
+    configure(mq, Q, retry_delay=0)
+    lane = push(mq, Q, *range(4))
+    batch = pop(mq, Q, batch=3)
+    delete(mq, lane, [1])
+    answer(mq, batch, letters)
+    assert runs(mq, Q) == ([(again, 2)] if again else []) + [([3], 1)]
+    assert dead_offsets(mq, Q) == dead
+    assert lag(mq) == {"Default": 0}
+    assert broken(mq) == {}
+
+
+def test_a_whole_leased_batch_is_deleted(mq: psycopg.Connection):
+    """Its holder dies: nothing of it comes again, and nothing is stuck."""
+    lane = push(mq, Q, *range(4))
+    pop(mq, Q, batch=3)
+    delete(mq, lane, [0, 1, 2])
+    pass_time(mq, LEASE_SECONDS + 1)
+    assert runs(mq, Q) == [([3], 1)]
+    assert lag(mq) == {"Default": 0}
+    assert dead_offsets(mq, Q) == []
+
+
+def test_a_deleted_message_is_not_a_success(mq: psycopg.Connection):
+    """C1: beside a tombstone, all failed is still all failed."""
+    configure(mq, Q, retry_delay=0)
+    delete(mq, push(mq, Q, *range(3)), [1])
+    one_by_one(mq, pop(mq, Q), "ff")
+    assert dead_offsets(mq, Q) == []
+    assert runs(mq, Q) == [([0, 2], 2)]
+
+
+def test_deleted_between_two_deliveries(mq: psycopg.Connection):
+    """C3: what is gone does not come again; the others do, with their count."""
+    configure(mq, Q, retry_delay=0)
+    lane = push(mq, Q, *range(4))
+    as_batch(mq, pop(mq, Q, batch=3), "fff")
+    delete(mq, lane, [0, 1])
+    assert runs(mq, Q) == [([2], 2), ([3], 1)]
+
+
+def test_several_partitions_with_tombstones(mq: psycopg.Connection):
+    for lane in "abc":
+        pushed = push(mq, Q, *range(3), partition=lane)
+        delete(mq, pushed, {"a": [0, 1, 2], "b": [1], "c": [2]}[lane])
+    batch = pop(mq, Q, partitions=3)
+    assert [(message.partition, message.offset) for message in batch] == [("b", 0), ("b", 2), ("c", 0), ("c", 1)]
+    ack(mq, batch)
+    assert lag(mq) == {"a": 0, "b": 0, "c": 0}
+
+
+def test_auto_ack_beside_tombstones(mq: psycopg.Connection):
+    delete(mq, push(mq, Q, *range(4)), [0, 2, 3])
+    assert [message.offset for message in pop(mq, Q, auto_ack=True)] == [1]
+    assert lag(mq) == {"Default": 0}
+    assert broken(mq) == {}
+
+
+def test_deleted_twice_and_unknown(mq: psycopg.Connection):
+    """False: there was nothing to delete."""
+    lane = push(mq, Q, 0)
+    delete(mq, lane, [0])
+    for offset in (0, 1):
+        query = "SELECT skep.delete_message(skep.message_id(%s, %s))"
+        assert mq.execute(query, [lane[0].partition_id, offset]).fetchone() == (False,)
+
+
+def test_a_repeat_of_a_deleted_message_is_a_duplicate(mq: psycopg.Connection):
+    lane = push(mq, Q, 0, transaction_ids=["t"])
+    delete(mq, lane, [0])
+    assert [(row.status, row.offset) for row in push(mq, Q, 0, transaction_ids=["t"])] == [("duplicate", 0)]
+    assert call(mq, "pop", queue=Q) == []

@@ -1,0 +1,136 @@
+"""The steps that programs are made of: what producers and consumers do, one call each."""
+
+from typing import Any, LiteralString
+
+import psycopg
+
+from tests.engine import verbs
+from tests.isolation.steps import Session, Step
+
+
+def _begin(session: Session) -> None:
+    session.connection.execute("BEGIN")
+
+
+def _commit(session: Session) -> None:
+    ended = session.connection.execute("COMMIT").statusmessage
+    session.end_transaction(committed=ended == "COMMIT")  # a failed transaction says ROLLBACK
+
+
+def _rollback(session: Session) -> None:
+    session.connection.execute("ROLLBACK")
+    session.end_transaction(committed=False)
+
+
+def _ack(session: Session) -> None:
+    """Acknowledge the last pop; a stale lease is refused, which the story remembers."""
+    deliveries, session.held = session.held, []
+    if not deliveries:
+        return
+    try:
+        verbs.ack(session.connection, deliveries)
+    except psycopg.Error as error:
+        if error.sqlstate != "SK003":
+            raise
+        session.happened("refused", deliveries)
+    else:
+        for delivery in deliveries:
+            session.happened("acked", delivery)
+
+
+begin = Step("begin", _begin)
+commit = Step("commit", _commit)
+rollback = Step("rollback", _rollback)
+ack = Step("ack", _ack)
+
+
+def push(payload: str, *partitions: str, queue: str | None = None) -> Step:
+    """Push to one or more lanes in one call; the payload tells the lane apart."""
+
+    def do(session: Session) -> None:
+        lanes = partitions or ("Default",)
+        verbs.push_to(session.connection, [(queue or session.queue, lane, f"{payload} {lane}") for lane in lanes])
+        for lane in lanes if queue is None else ():
+            session.happened("pushed", f"{payload} {lane}")
+
+    return Step(f"push {payload}", do)
+
+
+def insert(payload: str, *partitions: str) -> Step:
+    """Insert into the outbox: never waits for anybody."""
+
+    def do(session: Session) -> None:
+        for lane in partitions or ("Default",):
+            session.connection.execute(
+                "INSERT INTO skep.outbox (queue, partition, payload) VALUES (%s, %s, to_jsonb(%s::text))",
+                [session.queue, lane, f"{payload} {lane}"],
+            )
+            session.happened("pushed", f"{payload} {lane}")
+
+    return Step(f"insert {payload}", do, bounded=True)
+
+
+def pop(partition: str | None = None, **options: Any) -> Step:
+    """Pop from the queue, or one lane of it: waits for others, but not long."""
+
+    def do(session: Session) -> None:
+        session.held = verbs.pop(session.connection, session.queue, partition=partition, **options)
+        session.happened("popped", session.held)
+
+    return Step(f"pop {partition or ''}".strip(), do, bounded=True)
+
+
+def take(partition: str | None = None, **options: Any) -> Step:
+    """Pop and acknowledge."""
+    both = pop(partition, **options) + ack
+    return Step(f"take {partition or ''}".strip(), both.do, bounded=True)
+
+
+def run(name: str, query: LiteralString, *, bounded: bool = False) -> Step:
+    """Run a statement; the story remembers it by its name once it is committed."""
+
+    def do(session: Session) -> None:
+        answer = session.connection.execute(query, {"queue": session.queue})
+        session.happened(name, answer.fetchall() if answer.description else None)
+
+    return Step(name, do, bounded)
+
+
+def patient(step: Step) -> Step:
+    """Allow a step to wait for an open transaction as long as it takes."""
+    return Step(step.name, step.do)
+
+
+def _ack_first(session: Session) -> None:
+    """Acknowledge the first message of the last pop only."""
+    first, session.held = session.held[0], session.held[1:]
+    try:
+        verbs.call(session.connection, "ack", lease=first.lease, id=first.id)
+    except psycopg.Error as error:
+        if error.sqlstate != "SK003":
+            raise
+        session.happened("refused", [first])
+    else:
+        session.happened("acked", first)
+
+
+def _extend(session: Session) -> None:
+    """Extend the lease of the last pop by a minute."""
+    try:
+        verbs.call(session.connection, "extend", lease=session.held[0].lease, seconds=60)
+    except psycopg.Error as error:
+        if error.sqlstate != "SK003":
+            raise
+        session.happened("refused", session.held)
+    else:
+        session.happened("extended", session.held)
+
+
+def _expire(session: Session) -> None:
+    """Wait until the lease that the session was shown has run out."""
+    session.connection.execute("SELECT pg_sleep_until(%s)", [session.held[0].lease_expires_at])
+
+
+ack_first = Step("ack first", _ack_first)
+extend = Step("extend", _extend)
+expire = Step("expire", _expire)

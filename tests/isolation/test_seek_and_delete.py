@@ -1,0 +1,107 @@
+"""Seeks and deletions in the midst of pops, acks and pushes."""
+
+from typing import LiteralString
+
+import pytest
+
+from tests.isolation.programs import ack, begin, commit, patient, pop, push, run, take
+from tests.isolation.steps import Stage, Story, every_order
+
+DELETE_QUEUE = run("delete", "SELECT skep.delete_queue(%(queue)s)")
+DELETE_LANE = run("delete", "SELECT skep.delete_partition(%(queue)s, 'x')")
+
+ORPHANS = """
+    SELECT 'cursor' FROM skep.cursors c WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = c.partition_id)
+    UNION ALL
+    SELECT 'lease' FROM skep.leases s WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = s.partition_id)
+"""
+
+
+def three_messages(story: Story) -> None:
+    """Three messages, of which the group has done one; whoever pops next meets no lane for the first time."""
+    for payload in "abc":
+        push(payload, "x").do(story.sessions["A"])
+    take(batch=1).do(story.sessions["B"])
+
+
+def what_comes(rest: Story) -> list[str]:
+    """What is acknowledged in the rest of a story, and at last drained; each message at most once."""
+    come = [*rest.of_kind("acked"), *rest.drain()]
+    assert len({(delivery.partition_id, delivery.offset) for delivery in come}) == len(come)
+    rest.check_order()
+    return sorted(delivery.payload for delivery in come)
+
+
+@pytest.mark.parametrize(("position", "expected"), [("beginning", ["a x", "b x", "c x"]), ("end", [])])
+def test_seek_and_pop_and_ack(stage: Stage, position: LiteralString, expected: list[str]):
+    """S7, C5: after the seek the group reads from there, whoever held or took what meanwhile."""
+
+    def check(story: Story) -> None:
+        assert what_comes(story.said_after("seek")) == expected
+
+    seek = run("seek", f"SELECT skep.seek('g', %(queue)s, '{position}')")
+    every_order(stage, three_messages, check, A=[pop(), ack], S=[begin + seek, commit], B=[take()])
+
+
+def test_seek_to_the_end_and_push(stage: Stage):
+    """S7: what commits after the seek is delivered, though it was pushed before; what came before is not."""
+
+    def check(story: Story) -> None:
+        rest = story.committed_after("seek")
+        assert what_comes(rest) == sorted(rest.of_kind("pushed"))
+
+    seek = run("seek", "SELECT skep.seek('g', %(queue)s, 'end')")
+    every_order(
+        stage, three_messages, check, A=[begin + push("late", "x", "y"), commit], S=[seek], B=[take(partitions=2)]
+    )
+
+
+@pytest.mark.parametrize("keep", ["true", "false"], ids=["keeping_the_subscription", "forgetting_it"])
+def test_delete_group_and_pop_and_ack(stage: Stage, keep: LiteralString):
+    """Section 4: the group starts again from the beginning, and what it held is stale."""
+
+    def check(story: Story) -> None:
+        assert what_comes(story.said_after("delete")) == ["a x", "b x", "c x"]
+
+    delete = run("delete", f"SELECT skep.delete_group('g', keep_subscription => {keep})")
+    a, b = [patient(pop()), ack], [patient(take())]
+    every_order(stage, three_messages, check, A=a, D=[begin + delete, commit], B=b)
+
+
+@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_LANE], ids=["queue", "partition"])
+@pytest.mark.parametrize("exists", [True, False], ids=["lane_exists", "lane_is_created"])
+def test_delete_and_push(stage: Stage, delete, *, exists: bool):
+    """A push that waits for the deletion makes the queue anew and is delivered; what was there before is gone."""
+
+    def check(story: Story) -> None:
+        pushed = story.said_after("delete").of_kind("pushed")
+        drained = [delivery.payload for delivery in story.drain()]
+        acked = [delivery.payload for delivery in story.of_kind("acked")]
+        assert set(drained) <= set(pushed)
+        assert [acked.count(payload) + drained.count(payload) for payload in pushed] == [1] * len(pushed)
+        story.check_order()
+
+    def prepare(story: Story) -> None:
+        push("first", "x" if exists else "y").do(story.sessions["A"])
+        take().do(story.sessions["A"])
+
+    a = [begin + push("late", "x"), commit]
+    every_order(stage, prepare, check, A=a, D=[begin + delete, commit], C=[patient(take())])
+
+
+@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_LANE], ids=["queue", "partition"])
+@pytest.mark.parametrize("lane", [None, "x"], ids=["wildcard", "by_name"])
+def test_delete_and_pop(stage: Stage, delete, lane: str | None):
+    """A pop under way when its lane is deleted leaves nothing behind: no cursor, no lease."""
+
+    def prepare(story: Story) -> None:
+        push("first", "y").do(story.sessions["A"])
+        take().do(story.sessions["A"])
+        push("late", "x").do(story.sessions["A"])
+
+    def check(story: Story) -> None:
+        story.check_order()
+        assert story.observer.execute(ORPHANS).fetchall() == []
+
+    a = [begin + patient(pop(lane)), ack + commit]
+    every_order(stage, prepare, check, A=a, D=[begin + delete, commit])
