@@ -324,8 +324,9 @@ BEGIN
     PERFORM skep.check_pop(queue, group_name, partition, namespace, task, batch, partitions, lease_time);
     readers := skep.meet(queue, group_name, partition, namespace, task, subscription_mode, subscription_from);
     IF partition IS NOT NULL THEN
-        SELECT p.id INTO lane FROM skep.partitions p JOIN skep.readers r ON r.queue_id = p.queue_id
-        WHERE r.id = readers[1] AND p.name = pop.partition;
+        SELECT p.id INTO lane FROM skep.readers r
+        CROSS JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = r.queue_id AND p.name = pop.partition LIMIT 1) p
+        WHERE r.id = readers[1];
     END IF;
     IF coalesce(readers, '{}') = '{}' OR partition IS NOT NULL AND lane IS NULL THEN
         RETURN;
@@ -341,7 +342,7 @@ BEGIN
         END IF;
         IF chosen.lane_ids IS NULL THEN
             -- Really nothing, if we looked ourselves. Otherwise another pop is looking, or another consumer has the lane in hand.
-            EXIT WHEN waits = 2 OR chosen.locked_reader IS NULL AND (lane IS NOT NULL OR locked @> readers);
+            EXIT WHEN waits >= 2 OR chosen.locked_reader IS NULL AND (lane IS NOT NULL OR locked @> readers);
             EXIT WHEN NOT skep.wait_turn(CASE WHEN lane IS NULL OR chosen.locked_lane IS NULL THEN readers END,
                                          chosen.locked_reader, chosen.locked_lane);
             waits := waits + 1;
@@ -370,6 +371,9 @@ BEGIN
             END IF;
             RETURN;
         END IF;
-        EXIT WHEN NOT deleted;  -- taken by another between choice and lock
+        IF NOT deleted THEN  -- another took it between choice and lock
+            waits := waits + 1;
+            EXIT WHEN waits > 2;
+        END IF;
     END LOOP;
 END $$;
