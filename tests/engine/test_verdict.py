@@ -212,6 +212,21 @@ def test_a_message_is_answered_twice(conn: psycopg.Connection, partial_failure: 
     assert lag(conn) == {"Default": 0}
 
 
+@pytest.mark.parametrize(("words", "retried"), [
+    ("cf", False), ("cd", False), ("fc", False), ("fd", True), ("df", True), ("dc", True), ("dd", True),
+])  # fmt: skip
+def test_the_answer_that_stands_decides_about_the_others(conn: psycopg.Connection, words: str, *, retried: bool):
+    """C1: beside a completed message a failed one is a dead letter, beside a dead one it is retried."""
+    configure(conn, Q, retry_delay=0)
+    push(conn, Q, 0, 1)
+    first, second = pop(conn, Q)
+    for letter in words:
+        say(conn, first, letter)
+    say(conn, second, "f")
+    assert runs(conn, Q) == ([([1], 2)] if retried else [])
+    assert (1 in dead_offsets(conn, Q)) is not retried
+
+
 @pytest.mark.parametrize("words", ["cd", "cf"])
 def test_contrary_words_in_one_call(conn: psycopg.Connection, words: str):
     """C5: a message that someone completed is completed."""
