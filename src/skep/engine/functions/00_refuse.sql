@@ -21,8 +21,7 @@ END $$;
 -- A message's id is its address: 60 bits of partition, 62 of offset, in a version 8 UUID. Nothing to store, nothing to index.
 CREATE FUNCTION skep.message_id(partition_id bigint, "offset" bigint) RETURNS uuid
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
-    SELECT (substr(lpad(to_hex($1), 15, '0'), 1, 12) || '8' || substr(lpad(to_hex($1), 15, '0'), 13)
-            || to_hex($2 | (-9223372036854775808)))::uuid
+    SELECT (overlay(lpad(to_hex($1), 15, '0') PLACING '8' FROM 13 FOR 0) || to_hex($2 | (-9223372036854775808)))::uuid
 $$;
 
 CREATE FUNCTION skep.partition_of(id uuid) RETURNS bigint

@@ -94,14 +94,15 @@ LANGUAGE plpgsql AS $$
 DECLARE
     stamp timestamptz := clock_timestamp();
     taken skep.leases[];
+    again boolean;
+    some_deleted boolean;
 BEGIN
-    SELECT array_agg(ROW(partition_id, reader_id, first_offset, cut, attempt, claim.token, stamp + skep.seconds(lease_time), NULL, false,
-                         done * int8multirange(int8range(first_offset, cut))
-                         + coalesce((SELECT range_agg(int8range(m."offset", m."offset" + 1)) FROM skep.messages m
-                                     WHERE m.partition_id = sized.partition_id AND m."offset" >= first_offset AND m."offset" < cut
-                                       AND m.payload IS NULL), '{}'),
+    SELECT bool_or(again), bool_or(first_deleted IS NOT NULL),
+           array_agg(ROW(partition_id, reader_id, first_offset, cut, attempt, claim.token, stamp + skep.seconds(lease_time), NULL, false,
+                         CASE WHEN done = '{}' AND first_deleted IS NULL THEN done ELSE
+                              done * int8multirange(int8range(first_offset, cut)) + skep.deleted_in(partition_id, first_offset, cut) END,
                          '{}', '{}')::skep.leases)
-    INTO taken
+    INTO again, some_deleted, taken
     FROM (
         SELECT offer.*, CASE WHEN total <= claim.batch THEN end_offset
                              WHEN done = '{}' THEN end_offset - (total - claim.batch)
@@ -111,15 +112,24 @@ BEGIN
             FROM skep.offers(claim.reader_ids, claim.lane_ids, claim.batch, claim.lease_time, stamp) offer
         ) offer
         WHERE total - size < claim.batch
-    ) sized;
+    ) sized
+    CROSS JOIN LATERAL (
+        SELECT min(m."offset") AS first_deleted FROM skep.messages m
+        WHERE m.partition_id = sized.partition_id AND m."offset" >= first_offset AND m."offset" < cut AND m.payload IS NULL
+    ) d;
+    IF taken IS NULL THEN
+        RETURN false;
+    END IF;
 
-    INSERT INTO skep.leases (partition_id, reader_id, first_offset, end_offset, attempt, retry_at, done)
-    SELECT old.partition_id, old.reader_id, run.end_offset, old.end_offset, old.attempt, old.retry_at,
-           old.done * int8multirange(int8range(run.end_offset, old.end_offset))
-    FROM unnest(taken) run
-    CROSS JOIN LATERAL (SELECT * FROM skep.leases old WHERE old.partition_id = run.partition_id AND old.reader_id = run.reader_id
-                                                        AND old.first_offset = run.first_offset LIMIT 1) old
-    WHERE old.end_offset > run.end_offset;
+    IF again THEN
+        INSERT INTO skep.leases (partition_id, reader_id, first_offset, end_offset, attempt, retry_at, done)
+        SELECT old.partition_id, old.reader_id, run.end_offset, old.end_offset, old.attempt, old.retry_at,
+               old.done * int8multirange(int8range(run.end_offset, old.end_offset))
+        FROM unnest(taken) run
+        CROSS JOIN LATERAL (SELECT * FROM skep.leases old WHERE old.partition_id = run.partition_id AND old.reader_id = run.reader_id
+                                                            AND old.first_offset = run.first_offset LIMIT 1) old
+        WHERE old.end_offset > run.end_offset;
+    END IF;
 
     INSERT INTO skep.leases SELECT run.* FROM unnest(taken) run
     ON CONFLICT (partition_id, reader_id, first_offset) DO UPDATE
@@ -137,15 +147,22 @@ BEGIN
     JOIN skep.queues q ON q.id = r.queue_id
     WHERE c.partition_id = ANY (ARRAY[run.partition_id]) AND c.reader_id = ANY (ARRAY[run.reader_id]);
 
-    RETURN EXISTS (SELECT FROM unnest(taken) run WHERE run.done <> '{}');
+    RETURN some_deleted;
 END $$;
+
+CREATE FUNCTION skep.deleted_in(partition_id bigint, first_offset bigint, end_offset bigint) RETURNS int8multirange
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(range_agg(int8range(m."offset", m."offset" + 1)), '{}') FROM skep.messages m
+    WHERE m.partition_id = $1 AND m."offset" >= $2 AND m."offset" < $3 AND m.payload IS NULL
+$$;
 
 -- What each chosen lane has to offer, in the order chosen: a returned run, or up to a batch of new messages.
 CREATE FUNCTION skep.offers(reader_ids integer[], lane_ids bigint[], batch integer, lease_time double precision, stamp timestamptz)
 RETURNS TABLE (ord bigint, partition_id bigint, reader_id integer, first_offset bigint, end_offset bigint, done int8multirange,
-               attempt integer, lease_time double precision, size bigint)
+               attempt integer, lease_time double precision, again boolean, size bigint)
 LANGUAGE sql STABLE AS $$
     SELECT lane.ord, lane.partition_id, lane.reader_id, run.first_offset, run.end_offset, run.done, run.attempt, lane.lease_time,
+           run.retry_at <> '-infinity',
            run.end_offset - run.first_offset - CASE WHEN run.done = '{}' THEN 0 ELSE skep.count_offsets(run.done) END
     FROM (
         SELECT chosen.ord, c.*, q.concurrency, coalesce($4, q.lease_time) AS lease_time, alive.first_alive,
@@ -356,7 +373,8 @@ BEGIN
         SELECT q.name, p.name, m."offset", skep.message_id(m.partition_id, m."offset"), m.payload, m.headers, m.transaction_id,
                m.trace_id, m.producer, m.created_at, s.attempt, s.partition_id, s.token, s.expires_at
         FROM unnest(chosen.lane_ids) AS served (lane)
-        CROSS JOIN LATERAL (SELECT * FROM skep.leases s WHERE s.token = new_lease AND s.partition_id = served.lane LIMIT 1) s
+        CROSS JOIN LATERAL (SELECT *, s.done = '{}' AS untouched FROM skep.leases s
+                            WHERE s.token = new_lease AND s.partition_id = served.lane LIMIT 1) s
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = served.lane LIMIT 1) p
         JOIN skep.queues q ON q.id = p.queue_id
         CROSS JOIN LATERAL (
@@ -364,7 +382,7 @@ BEGIN
             WHERE m.partition_id = served.lane AND m."offset" >= s.first_offset AND m."offset" < s.end_offset
             ORDER BY m."offset"
         ) m
-        WHERE m.payload IS NOT NULL AND (s.done = '{}' OR NOT s.done @> m."offset");
+        WHERE m.payload IS NOT NULL AND (s.untouched OR NOT s.done @> m."offset");
         IF FOUND THEN
             IF auto_ack THEN
                 PERFORM skep.complete(array_fill(new_lease, ARRAY[cardinality(chosen.lane_ids)]), chosen.lane_ids, whole => true);
