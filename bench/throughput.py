@@ -28,9 +28,9 @@ def _subscribe_groups(url: str) -> None:
             connection.execute("SELECT skep.pop('fanned', %s, partitions => 8, batch => 8)", (f"group-{number}",))
 
 
-def _rounds(crew: Crew, seconds: float, *calls: Call) -> list[list[float]]:
+def _rounds(crew: Crew, seconds: float, *calls: Call, rounds: int = ROUNDS) -> list[list[float]]:
     """Rates of each call, taken in turn so that a noisy moment hits them all. The first round warms up."""
-    rates = [[crew.rate(call, seconds) for call in calls] for _ in range(ROUNDS + 1)]
+    rates = [[crew.rate(call, seconds) for call in calls] for _ in range(rounds + 1)]
     return [list(column) for column in zip(*rates[1:], strict=True)]
 
 
@@ -48,7 +48,7 @@ def measure(url: str, seconds: float) -> list[Row]:
         popped, pushed = _rounds(eight, seconds, workers.pop_ack, workers.push_one_lane)
         eight.rate(workers.push_fanned_out, seconds)
         _subscribe_groups(url)
-        grouped, plain = _rounds(eight, seconds, workers.push_fanned_out, workers.push_one_lane)
+        grouped, plain = _rounds(eight, seconds / 2, workers.push_fanned_out, workers.push_one_lane, rounds=4 * ROUNDS)
     return [
         Row("bare INSERT … SELECT of 100", median(bare), "msg/s"),
         _row("push 100 to one partition", one, "bare insert", bare, 0.6),
