@@ -35,3 +35,16 @@ def test_the_readme_publishes_with_your_rows(database_url: str) -> None:
         connection.execute("CREATE TABLE invoices (id int, total numeric)")
         connection.execute(example.encode())
         assert connection.execute("SELECT payload FROM skep.pop('invoices')").fetchall() == [({"id": 7},)]
+
+
+def test_the_reference_names_every_function_and_option(database_url: str) -> None:
+    reference = (ROOT / "docs" / "sql.md").read_text()
+    public = """
+        SELECT DISTINCT p.proname FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace
+        AND has_function_privilege('skep_admin', p.oid, 'EXECUTE') AND p.proname <> 'refuse'
+    """
+    with psycopg.connect(database_url) as connection:
+        functions = [name for (name,) in connection.execute(public).fetchall()]
+        ((options,),) = connection.execute("SELECT skep.queue_options()").fetchall()
+    assert [name for name in functions if f"{name}(" not in reference] == []
+    assert [name for name in options if f"`{name}`" not in reference] == []
