@@ -85,11 +85,12 @@ DECLARE
 BEGIN
     SELECT skep.current_view(), bool_or(found.lost OR found.looked_at < stamp - interval '1 minute'), count(found.lane),
            bool_or(found.postpones),
-           array_agg(found.reader_id) FILTER (WHERE found.asleep), array_agg(found.lane) FILTER (WHERE found.asleep)
+           array_agg(found.reader_id) FILTER (WHERE found.lane IS NOT NULL AND found.asleep),
+           array_agg(found.lane) FILTER (WHERE found.lane IS NOT NULL AND found.asleep)
     INTO seen, due, news, postpones, readers, lanes
     FROM (
         SELECT reader.id AS reader_id, reader.lost, reader.looked_at, reader.postpones, grown.lane,
-               grown.lane IS NOT NULL AND (c.reader_id IS NULL OR c.ready_at IS NULL
+               c.reader_id IS NULL OR c.next_offset <= l.last_offset AND (c.ready_at IS NULL
                    OR c.ready_at > stamp AND CASE WHEN reader.lost THEN c.leased + c.returned = 0
                                                   ELSE reader.concurrency > 1 AND c.leased < reader.concurrency END) AS asleep
         FROM (
@@ -111,6 +112,7 @@ BEGIN
             UNION ALL
             SELECT p.id FROM skep.partitions p WHERE reader.lost AND p.queue_id = reader.queue_id
         ) grown ON true
+        LEFT JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = grown.lane LIMIT 1) l ON true
         LEFT JOIN LATERAL (
             SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = reader.id LIMIT 1
         ) c ON true
