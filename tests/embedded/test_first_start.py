@@ -21,7 +21,7 @@ def _show(url: str, name: str) -> str:
 def test_cluster_is_made_as_promised(data_dir):
     with embedded.start(data_dir) as server, psycopg.connect(server.url) as connection:
         assert server.data_dir == data_dir
-        assert connection.info.user == connection.info.dbname == "skep"
+        assert (connection.info.user, connection.info.dbname) == ("postgres", "skep")
         assert _show(server.url, "data_checksums") == "on"
         assert _show(server.url, "server_encoding") == "UTF8"
         assert _show(server.url, "fsync") == "on"

@@ -25,8 +25,8 @@ from tests.engine.verbs import Row, broken, call, configure, pop, push, refused
 
 NAMESPACE = "n"
 QUEUES = [f"{NAMESPACE}.x", f"{NAMESPACE}.y"]
-LANES = ["a", "b", "c"]
-GROUPS = ["steady", "second", "wanderer"]
+LANES = ["a", "b"]
+GROUPS = ["steady", "wanderer"]  # only the wanderer seeks and is deleted
 EVERYTHING = bool(os.environ.get("SKEP_TEST_ALL"))
 
 queue_options = st.builds(
@@ -150,24 +150,40 @@ class Engine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held)
     @rule(which=recent, pattern=letters, rest=st.sampled_from([None, None, "c", "f", "d"]))
-    def answer(self, which: int, pattern: str, rest: str | None) -> None:
+    def answer_some(self, which: int, pattern: str, rest: str | None) -> None:
         """One call for some messages of a lease, in any mixture, and perhaps for everything not answered yet."""
         token, leases = self.pick(which)
         messages = [(lease, offset) for lease in leases for offset in lease.offsets]
         given = {message: STATUSES[letter] for message, letter in zip(messages, cycle(pattern)) if letter != "."}
-        if not given and not rest:
-            return
+        if given or rest:
+            self.answer(token, leases, given, STATUSES[rest] if rest else None)
+
+    @precondition(lambda self: self.held)
+    @rule(which=recent, status=st.sampled_from(["completed", "failed", "failed", "dlq"]))
+    def answer_the_rest(self, which: int, status: str) -> None:
+        self.answer(*self.pick(which), {}, status)
+
+    @precondition(lambda self: self.held)
+    @rule(which=recent, number=recent, letter=st.sampled_from("cfd"))
+    def answer_one(self, which: int, number: int, letter: str) -> None:
+        token, leases = self.pick(which)
+        lease = leases[number % len(leases)]
+        self.answer(token, leases, {(lease, lease.offsets[number % len(lease.offsets)]): STATUSES[letter]}, None)
+
+    def answer(
+        self, token: uuid.UUID, leases: list[Lease], given: dict[tuple[Lease, int], str], rest: str | None
+    ) -> None:
         rows = call(
             self.mq, "ack_many",
             leases=[token] * (len(given) + bool(rest)),
             ids=[message_id(lease.place.lane, offset) for lease, offset in given] + ([None] if rest else []),
-            statuses=[*given.values()] + ([STATUSES[rest]] if rest else []),
+            statuses=[*given.values()] + ([rest] if rest else []),
         )  # fmt: skip
         live = [lease.live for lease, _ in given] + ([any(lease.live for lease in leases)] if rest else [])
         assert [row.applied for row in rows] == live
         if rest:
             unanswered = ((lease, offset) for lease in leases for offset in lease.unanswered())
-            given = dict.fromkeys(unanswered, STATUSES[rest]) | given
+            given = dict.fromkeys(unanswered, rest) | given
         self.settle(leases, given)
 
     def settle(self, leases: list[Lease], given: dict[tuple[Lease, int], str]) -> None:

@@ -56,6 +56,20 @@ def test_a_batch_of_returned_and_new_messages(mq: psycopg.Connection):
     assert lag(mq) == {"a": 0, "b": 0}
 
 
+def test_a_batch_counts_messages_and_not_offsets(mq: psycopg.Connection):
+    """What was completed between messages that come again takes no room from the next lane."""
+    configure(mq, Q, partial_failure="retry", retry_delay=0)
+    push(mq, Q, *range(6), partition="a")
+    as_batch(mq, pop(mq, Q), "fcfcff")
+    push(mq, Q, 0, partition="b")
+    ack(mq, pop(mq, Q, partition="b"))
+    push(mq, Q, *range(1, 4), partition="b")
+    batch = pop(mq, Q, batch=6, partitions=2)
+    assert [(message.partition, message.offset) for message in batch] == [
+        ("a", 0), ("a", 2), ("a", 4), ("a", 5), ("b", 1), ("b", 2),
+    ]  # fmt: skip
+
+
 def test_each_partition_of_a_lease_gets_its_own_verdict(mq: psycopg.Connection):
     """C1: all failed in one lane, all completed in another, mixed in a third: three verdicts."""
     configure(mq, Q, retry_delay=0)

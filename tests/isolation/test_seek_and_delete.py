@@ -55,7 +55,8 @@ def test_seek_and_a_lane_never_met(stage: Stage):
 
     seek = run("seek", "SELECT skep.seek('g', %(queue)s, '1')")
     for lane in (None, "y"):
-        every_order(stage, prepare, check, A=[begin + patient(pop(lane)), ack + commit], S=[begin + seek, commit])
+        a = [begin + patient(pop(lane)), commit, ack]
+        every_order(stage, prepare, check, A=a, S=[begin + seek, commit])
 
 
 def test_seek_to_the_end_and_push(stage: Stage):

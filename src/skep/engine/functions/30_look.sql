@@ -125,6 +125,22 @@ BEGIN
         END IF;
     END IF;
 
+    IF skep.tidy(locked_readers, front, postpones, stamp) THEN
+        changed := true;
+    END IF;
+    IF complete AND (changed OR due OR news > 16) THEN  -- otherwise it is cheaper to look again than to write
+        UPDATE skep.readers r SET snapshot = seen, looked_at = stamp, server_started = pg_postmaster_start_time()
+        WHERE r.id = ANY (locked_readers);
+    END IF;
+END $$;
+
+-- Takes lanes at the front of the line that cannot be served now out of it, or to where they belong. True if there were any.
+CREATE FUNCTION skep.tidy(locked_readers integer[], front integer, postpones boolean, stamp timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    readers integer[];
+    lanes   bigint[];
+BEGIN
     SELECT array_agg(idle.reader_id), array_agg(idle.partition_id) INTO readers, lanes
     FROM (
         SELECT c.reader_id, c.partition_id
@@ -140,18 +156,14 @@ BEGIN
               AND c.partition_id = line.partition_id AND c.reader_id = locked.id FOR NO KEY UPDATE SKIP LOCKED
         ) c
     ) idle;
-    IF lanes IS NOT NULL THEN
-        PERFORM skep.rest(readers, lanes);
-        changed := true;
-        IF postpones THEN
-            PERFORM skep.postpone(readers, lanes);
-        END IF;
+    IF lanes IS NULL THEN
+        RETURN false;
     END IF;
-
-    IF complete AND (changed OR due OR news > 16) THEN  -- otherwise it is cheaper to look again than to write
-        UPDATE skep.readers r SET snapshot = seen, looked_at = stamp, server_started = pg_postmaster_start_time()
-        WHERE r.id = ANY (locked_readers);
+    PERFORM skep.rest(readers, lanes);
+    IF postpones THEN
+        PERFORM skep.postpone(readers, lanes);
     END IF;
+    RETURN true;
 END $$;
 
 -- Puts lanes that grew in line: at the place of their last service, or first if they were never served.
