@@ -26,7 +26,8 @@ SELECT skep.ack(:'lease');"""
 
 def run(config: Config) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stop in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell starts background jobs with it ignored
+        signal.signal(stop, signal.default_int_handler)
     try:
         with _database(config) as url:
             done = describe(install(url))
