@@ -131,6 +131,22 @@ def test_a_whole_lease_is_answered_but_for_what_has_its_answer(
     assert lag(conn) == {"Default": 0}
 
 
+def test_completing_a_rest_of_nothing_is_no_success(conn: psycopg.Connection):
+    """C1: every message has its answer beside the word for the rest: one dead, one failed, and that one comes again."""
+    configure(conn, Q, retry_delay=0)
+    push(conn, Q, *range(2))
+    dead, failed = pop(conn, Q)
+    call(
+        conn,
+        "ack_many",
+        leases=[dead.lease] * 3,
+        ids=[dead.id, failed.id, None],
+        statuses=["dlq", "failed", "completed"],
+    )
+    assert dead_offsets(conn, Q) == [0]
+    assert runs(conn, Q) == [([1], 2)]
+
+
 def test_a_whole_lease_fails(conn: psycopg.Connection):
     """C1: all failed by one word: the same batch again."""
     configure(conn, Q, retry_delay=0)

@@ -234,7 +234,7 @@ BEGIN
         UPDATE skep.leases s
         SET done = s.done + said.completed + said.dead + (rest_completed + rest_dead - s.failed - said.failed),
             failed = s.failed + said.failed + rest_failed - s.done - said.completed - said.dead,
-            succeeded = s.succeeded OR said.completed + (rest_completed - s.failed - said.failed) - s.done <> '{}',
+            succeeded = s.succeeded OR said.completed + (rest_completed - s.failed - said.failed - said.dead) - s.done <> '{}',
             errors = CASE WHEN said.errors IS NULL THEN s.errors ELSE s.errors || said.errors END
         FROM said
         WHERE s.token = ANY (ARRAY[said.token]) AND s.partition_id = ANY (ARRAY[said.partition_id])
