@@ -19,7 +19,7 @@ serve: $(READY) ## run Skep on an embedded PostgreSQL; ARGS="--database-url URL"
 	@$(BIN)/skep serve $(ARGS)
 
 test: $(READY) ## run the tests; ARGS="tests/unit -k errors" runs some
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(READY) ## lint, format, types, import contracts
 	@$(BIN)/ruff check --quiet .
