@@ -31,7 +31,10 @@ PUSHES = {
     "trace id is no uuid": ("push('q', '1', trace_id => 'x')", "22P02", "uuid"),
     "messages are an object": ("push('{}'::jsonb)", "SK001", "JSON object"),
     "messages are NULL": ("push(NULL::jsonb)", "SK001", "NULL"),
-    "a message is a number": ("push('[1]'::jsonb)", "SK001", "queue"),
+    "a message is a number": ("push('[1]'::jsonb)", "SK001", "item 0"),
+    "a message has an unknown key": (
+        """push('[{"queue": "q"}, {"queue": "q", "transactionId": "t"}]'::jsonb)""", "SK001", "item 1", "transactionId",
+    ),
     "a message has no queue": ("""push('[{"payload": 1}]'::jsonb)""", "SK001", "queue"),
     "a trace id in JSON": ("""push('[{"queue": "q", "trace_id": "x"}]'::jsonb)""", "22P02", "uuid"),
     "arrays are NULL": ("push_many(NULL, NULL, NULL)", "SK001", "push_many"),

@@ -151,14 +151,20 @@ def test_one_stale_answer_does_not_touch_the_others(mq: psycopg.Connection):
     assert lag(mq) == {"a": 3, "b": 0}
 
 
-def test_an_unknown_status_is_not_an_answer(mq: psycopg.Connection):
-    """C5: a wrong word changes nothing."""
-    push(mq, Q, 0)
-    message = pop(mq, Q)[0]
+def test_an_unknown_status_is_refused(mq: psycopg.Connection):
+    """C5: a wrong word changes nothing, not even beside a right one."""
+    push(mq, Q, 0, 1)
+    batch = pop(mq, Q)
     before = progress(mq)
     for status in ("done", "", None):
-        answers = call(mq, "ack_many", leases=[message.lease], ids=[message.id], statuses=[status])
-        assert [answer.applied for answer in answers] == [False]
+        with refused("SK001", "item 1", "status"):
+            call(
+                mq,
+                "ack_many",
+                leases=[message.lease for message in batch],
+                ids=[message.id for message in batch],
+                statuses=["completed", status],
+            )
     assert progress(mq) == before
 
 

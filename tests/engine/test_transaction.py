@@ -77,7 +77,7 @@ def unknown_operation(*_: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("bad", "sqlstate"), [
-    (stale_lease, "SK003"), (unknown_status, "SK003"), (bad_push, "SK001"), (unknown_operation, "SK001"),
+    (stale_lease, "SK003"), (unknown_status, "SK001"), (bad_push, "SK001"), (unknown_operation, "SK001"),
 ])  # fmt: skip
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_one_bad_operation_fails_them_all(

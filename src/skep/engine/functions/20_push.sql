@@ -209,15 +209,21 @@ BEGIN
                         ARRAY[push.trace_id], ARRAY[push.producer]) p;
 END $$;
 
--- The same as a JSON array of {queue, partition, payload, transaction_id, headers, trace_id}, for callers that have JSON.
+-- The same as a JSON array of {queue, partition, payload, transaction_id, headers, trace_id, producer}, for callers that have JSON.
 CREATE FUNCTION skep.push(messages jsonb)
 RETURNS TABLE (ord bigint, status text, id uuid, partition_id bigint, "offset" bigint, created_at timestamptz)
 LANGUAGE plpgsql AS $$
+DECLARE
+    known text[] := ARRAY['queue', 'partition', 'payload', 'transaction_id', 'headers', 'trace_id', 'producer'];
 BEGIN
     IF jsonb_typeof(messages) IS DISTINCT FROM 'array' THEN
         PERFORM skep.refuse('SK001', format('messages are a JSON %s', coalesce(jsonb_typeof(messages), 'NULL')),
                             'Give an array of objects with queue and payload.');
     END IF;
+    PERFORM skep.refuse('SK001', format('item %s is not a message: %s', n - 1, left(value::text, 80)),
+                        'A message is an object with the keys ' || array_to_string(known, ', ') || '.')
+    FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n)
+    WHERE CASE WHEN jsonb_typeof(value) = 'object' THEN value - known <> '{}' ELSE true END LIMIT 1;
     RETURN QUERY
     SELECT p.ord, p.status, skep.message_id(p.partition_id, p."offset"), p.partition_id, p."offset", p.created_at
     FROM (SELECT array_agg(value ->> 'queue' ORDER BY n) AS queues,
@@ -225,9 +231,10 @@ BEGIN
                  array_agg(coalesce(value -> 'payload', 'null') ORDER BY n) AS payloads,
                  array_agg(value ->> 'transaction_id' ORDER BY n) AS transaction_ids,
                  array_agg(nullif(value -> 'headers', 'null') ORDER BY n) AS headers,
-                 array_agg((value ->> 'trace_id')::uuid ORDER BY n) AS trace_ids
+                 array_agg((value ->> 'trace_id')::uuid ORDER BY n) AS trace_ids,
+                 array_agg(value ->> 'producer' ORDER BY n) AS producers
           FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n) HAVING count(*) > 0) m
-    CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids) p
+    CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers) p
     ORDER BY p.ord;
 END $$;
 

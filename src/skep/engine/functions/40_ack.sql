@@ -201,7 +201,7 @@ BEGIN
             SELECT * FROM skep.leases s
             WHERE s.token = item.token AND s.partition_id = coalesce(item.lane, s.partition_id) AND s.expires_at > stamp
               AND (item."offset" IS NULL OR item."offset" >= s.first_offset AND item."offset" < s.end_offset)
-        ) s ON item.status IN ('completed', 'failed', 'dlq', 'retry')
+        ) s ON true
     ), said AS (
         SELECT token, partition_id, bool_or(status = 'retry') AS released,
                coalesce(range_agg(run) FILTER (WHERE status = 'completed' AND "offset" IS NOT NULL), '{}') AS completed,

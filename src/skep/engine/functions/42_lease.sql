@@ -12,6 +12,11 @@ BEGIN
         PERFORM skep.refuse('SK001', 'the arrays of ack_many differ in length',
                             'Give one lease and status for each answer; ids (NULL for the whole lease) and errors are as long, or NULL.');
     END IF;
+    IF NOT statuses <@ ARRAY['completed', 'failed', 'dlq', 'retry'] THEN
+        PERFORM skep.refuse('SK001', format('item %s: unknown status "%s"', n - 1, status), 'Statuses: completed, failed, dlq, retry.')
+        FROM unnest(statuses) WITH ORDINALITY AS item (status, n)
+        WHERE (status IN ('completed', 'failed', 'dlq', 'retry')) IS NOT TRUE ORDER BY n LIMIT 1;
+    END IF;
     SELECT array_agg(skep.partition_of(id) ORDER BY n), array_agg(skep.offset_of(id) ORDER BY n)
     INTO lane_ids, offsets FROM unnest(ids) WITH ORDINALITY AS item (id, n);
     RETURN QUERY SELECT * FROM skep.answer(leases, lane_ids, offsets, statuses, errors);
@@ -103,7 +108,7 @@ BEGIN
           FROM jsonb_array_elements(operations) WITH ORDINALITY AS op (o, n) WHERE o ? 'ack' HAVING count(*) > 0) acks
     CROSS JOIN LATERAL skep.ack_many(leases, ids, statuses, errors) a WHERE NOT a.applied;
     IF stale IS NOT NULL THEN
-        PERFORM skep.refuse('SK003', format('ack %s of the transaction: its lease is over or its status is unknown', stale - 1),
+        PERFORM skep.refuse('SK003', format('ack %s of the transaction: its lease is over', stale - 1),
                             'Nothing was pushed or acknowledged.');
     END IF;
     SELECT jsonb_agg(o -> 'push' ORDER BY n) INTO messages
