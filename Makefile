@@ -3,6 +3,7 @@ PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 READY := .venv/.ready
+BENCH_READY := .venv/.bench-ready
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test check format bench constraints clean
@@ -24,15 +25,17 @@ test: $(READY) ## run the tests; ARGS="tests/unit -k errors" runs some
 check: $(READY) ## lint, format, types, import contracts
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo 'These files are not formatted; run: make format'; $(BIN)/ruff format --check .; exit 1; }
+	@$(BIN)/python -m tools.make_sync --check
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports > .venv/imports.log || { cat .venv/imports.log; exit 1; }
 	@echo 'check: all good'
 
-format: $(READY) ## format the code and fix what can be fixed
+format: $(READY) ## format the code, fix what can be fixed, generate the synchronous client
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format --quiet .
+	@$(BIN)/python -m tools.make_sync
 
-bench: $(READY) ## run the benchmarks
+bench: $(BENCH_READY) ## run the benchmarks
 	@$(BIN)/python -m bench $(ARGS)
 
 constraints: $(READY) ## pin the newest versions of all dependencies in constraints.txt
@@ -52,4 +55,10 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# The peers and the plotting are for the benchmarks only: no other target installs them.
+$(BENCH_READY): $(READY)
+	@echo 'Installing what the benchmarks compare with (once) ...'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[bench]'
 	@touch $@

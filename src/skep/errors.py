@@ -7,18 +7,21 @@
     ├── SchemaMismatch            SK008  the schema in the database is not the one of this package
     ├── PermissionDenied          42501  the database user lacks a right
     ├── InvalidArgument           SK001  an argument is wrong; the message names the item
-    │   └── PayloadTooLarge       SK004
+    │   ├── PayloadTooLarge       SK004
+    │   └── MessagesRefused       some messages of a buffer; `refused` has them
     ├── NotFound                  SK002  no such queue, partition, group, message or dead letter
     ├── StaleLease                SK003  the lease has expired or is another's
     ├── RawWriteRefused           SK005  a write past the functions, straight into a table of the log
     ├── Conflict                  SK007  it exists already, and differently
     ├── PushBlocked               SK006  the queue takes no messages now (retryable)
     └── TransientError            40001, 40P01, 55P03: deadlock, serialization, lock timeout (retryable)
-        └── DatabaseUnavailable   08xxx, 57P01 to 57P03, 53300, or no answer at all (retryable)
+        └── DatabaseUnavailable   08xxx, 53xxx, 57P01 to 57P03, or no answer at all (retryable)
 
 Retryable means that the same call, unchanged, may succeed later.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import psycopg
@@ -62,6 +65,14 @@ class InvalidArgument(SkepError):
 
 class PayloadTooLarge(InvalidArgument):
     """A payload is over the limit of its queue."""
+
+
+class MessagesRefused(InvalidArgument):
+    """Messages that a buffer had accepted and the database refused; `refused` has each as JSON, with its error."""
+
+    def __init__(self, refused: list[tuple[str, SkepError]]) -> None:
+        super().__init__(f"{len(refused)} buffered messages were refused: {refused[0][1]}", hint=refused[0][1].hint)
+        self.refused = refused
 
 
 class NotFound(SkepError):
@@ -110,12 +121,14 @@ SQLSTATES: dict[str, type[SkepError]] = {
     "22P02": InvalidArgument,  # invalid JSON, uuid, timestamp, …
     "22P05": InvalidArgument,  # \u0000 inside JSON
     "22021": InvalidArgument,  # not UTF8
+    "22003": InvalidArgument,  # a number out of range
+    "54001": InvalidArgument,  # JSON nested too deep
     "42501": PermissionDenied,
     "40001": TransientError,
     "40P01": TransientError,
     "55P03": TransientError,
     "08": DatabaseUnavailable,
-    "53300": DatabaseUnavailable,
+    "53": DatabaseUnavailable,  # disk full, out of memory, too many connections
     "57P01": DatabaseUnavailable,
     "57P02": DatabaseUnavailable,
     "57P03": DatabaseUnavailable,
@@ -130,6 +143,18 @@ def from_sqlstate(error: psycopg.Error) -> SkepError | None:
     diagnostics = error.diag
     message = diagnostics.message_primary or str(error)
     return kind(message, detail=diagnostics.message_detail or None, hint=diagnostics.message_hint or None)
+
+
+@contextmanager
+def explained() -> Generator[None]:
+    """Turn the driver's errors into Skep's; what is not Skep's to explain stays as it is."""
+    try:
+        yield
+    except psycopg.Error as error:
+        known = from_sqlstate(error)
+        if known is None:
+            raise
+        raise known from error
 
 
 def _kind(error: psycopg.Error) -> type[SkepError] | None:

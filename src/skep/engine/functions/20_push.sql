@@ -209,9 +209,8 @@ BEGIN
                         ARRAY[push.trace_id], ARRAY[push.producer]) p;
 END $$;
 
--- The same as a JSON array of {queue, partition, payload, transaction_id, headers, trace_id, producer}, for callers that have JSON.
-CREATE FUNCTION skep.push(messages jsonb)
-RETURNS TABLE (ord bigint, status text, id uuid, partition_id bigint, "offset" bigint, created_at timestamptz)
+-- What a message in JSON may look like, for push(messages) and push_to_outbox(messages).
+CREATE FUNCTION skep.check_messages(messages jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     known text[] := ARRAY['queue', 'partition', 'payload', 'transaction_id', 'headers', 'trace_id', 'producer'];
@@ -224,6 +223,15 @@ BEGIN
                         'A message is an object with the keys ' || array_to_string(known, ', ') || '.')
     FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n)
     WHERE CASE WHEN jsonb_typeof(value) = 'object' THEN value - known <> '{}' ELSE true END LIMIT 1;
+END $$;
+
+-- The same as a JSON array of {queue, partition, payload, transaction_id, headers, trace_id, producer}. From a driver this is the
+-- fastest way in: one parameter instead of arrays that the driver has to quote item by item.
+CREATE FUNCTION skep.push(messages jsonb)
+RETURNS TABLE (ord bigint, status text, id uuid, partition_id bigint, "offset" bigint, created_at timestamptz)
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM skep.check_messages(messages);
     RETURN QUERY
     SELECT p.ord, p.status, skep.message_id(p.partition_id, p."offset"), p.partition_id, p."offset", p.created_at
     FROM (SELECT array_agg(value ->> 'queue' ORDER BY n) AS queues,

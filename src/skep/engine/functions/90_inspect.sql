@@ -26,6 +26,56 @@ LANGUAGE sql STABLE AS $$
       AND (r.id IS NOT NULL OR (skep.subscription_of($1, q.name, p.name, q.namespace, q.task)).id IS NOT NULL)
 $$;
 
+-- Queues with their options and sizes; one, or all.
+CREATE FUNCTION skep.queue_status(queue text DEFAULT NULL)
+RETURNS TABLE (name text, namespace text, task text, partitions bigint, messages bigint, last_created_at timestamptz, groups bigint,
+               dead_letters bigint, options jsonb, created_at timestamptz)
+LANGUAGE sql STABLE AS $$
+    SELECT q.name, q.namespace, q.task, lane.partitions, lane.messages, lane.last_created_at,
+           (SELECT count(*) FROM skep.readers r WHERE r.queue_id = q.id),
+           (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name),
+           (SELECT jsonb_object_agg(key, value) FROM jsonb_each(to_jsonb(q)) WHERE key = ANY (skep.queue_options())), q.created_at
+    FROM skep.queues q
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS partitions, coalesce(sum(l.last_offset - l.first_offset + 1), 0)::bigint AS messages,
+               nullif(max(l.last_created_at), '-infinity') AS last_created_at
+        FROM skep.partitions p JOIN skep.partition_lookup l ON l.partition_id = p.id WHERE p.queue_id = q.id
+    ) lane
+    WHERE $1 IS NULL OR q.name = $1
+$$;
+
+-- Groups and the queues they have met or subscribed to.
+CREATE FUNCTION skep.group_status(group_name text DEFAULT NULL, queue text DEFAULT NULL)
+RETURNS TABLE (group_name text, queue text, mode text, partitions bigint, lag bigint, leased bigint, last_consumed_at timestamptz,
+               dead_letters bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT g.group_name, g.queue, s.mode, lane.partitions, lane.lag, lane.leased, lane.last_consumed_at,
+           (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = g.queue AND d.group_name = g.group_name)
+    FROM (
+        SELECT r.group_name, q.name AS queue, q.namespace, q.task FROM skep.readers r JOIN skep.queues q ON q.id = r.queue_id
+        UNION
+        SELECT s.group_name, s.queue, coalesce(q.namespace, ''), coalesce(q.task, '')
+        FROM skep.subscriptions s LEFT JOIN skep.queues q ON q.name = s.queue
+        WHERE s.queue IS NOT NULL AND q.semantics IS DISTINCT FROM 'queue'
+    ) g
+    LEFT JOIN LATERAL skep.subscription_of(g.group_name, g.queue, NULL, g.namespace, g.task) s ON true
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS partitions, coalesce(sum(lag), 0)::bigint AS lag, coalesce(sum(leased), 0) AS leased,
+               max(last_consumed_at) AS last_consumed_at
+        FROM skep.lag(g.group_name, g.queue)
+    ) lane
+    WHERE ($1 IS NULL OR g.group_name = $1) AND ($2 IS NULL OR g.queue = $2)
+$$;
+
+-- Newest first; before_id is the last one of the page before.
+CREATE FUNCTION skep.list_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, before_id bigint DEFAULT NULL,
+                                       max_rows integer DEFAULT 100)
+RETURNS SETOF skep.dead_letters LANGUAGE sql STABLE AS $$
+    SELECT * FROM skep.dead_letters d
+    WHERE ($1 IS NULL OR d.queue = $1) AND ($2 IS NULL OR d.group_name = $2) AND ($3 IS NULL OR d.id < $3)
+    ORDER BY d.id DESC LIMIT $4
+$$;
+
 -- Lanes whose partition_lookup row is not what the messages say. 0 is the only good answer.
 CREATE FUNCTION skep.stale_partitions() RETURNS bigint
 LANGUAGE sql STABLE AS $$

@@ -40,10 +40,11 @@ END $$;
 DO $$
 DECLARE
     routine   regprocedure;
-    producing text[] := ARRAY['push', 'push_many'];
+    producing text[] := ARRAY['push', 'push_many', 'notify'];
     consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'lag'];
     ruling    text[] := ARRAY['configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
-                              'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal'];
+                              'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal',
+                              'queue_status', 'group_status', 'list_dead_letters'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse'];
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP
@@ -53,7 +54,7 @@ BEGIN
         END IF;
     END LOOP;
     CALL skep.pin(producing || consuming || ruling || ARRAY['note_outbox', 'move_outbox']);
-    CALL skep.open_to('skep_producer', producing || plain);
+    CALL skep.open_to('skep_producer', producing || plain || ARRAY['push_to_outbox', 'check_messages']);  -- with the caller's rights
     CALL skep.open_to('skep_consumer', consuming || plain || ARRAY['transaction']);  -- it pushes and answers with its caller's rights
     CALL skep.open_to('skep_admin', ruling || plain);
 END $$;

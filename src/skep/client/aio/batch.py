@@ -1,0 +1,118 @@
+"""Messages under one lease."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import LiteralString, Self, overload
+from uuid import UUID
+
+from skep.client import calls
+from skep.client.aio.database import AsyncDatabase
+from skep.client.aio.guest import execute_in
+from skep.client.encode import describe
+from skep.errors import InvalidArgument, StaleLease
+from skep.message import Message
+
+
+class AsyncBatch(Sequence[Message]):
+    """The messages of one pop, in order, and their lease. Empty if there were none.
+
+    An answer is stored when the call returns. As a context manager it answers by itself what has no answer at the end:
+    completed, or failed with the text of the exception.
+    """
+
+    def __init__(self, database: AsyncDatabase, messages: Sequence[Message], *, answered: bool = False) -> None:
+        self._database = database
+        self._messages = tuple(messages)
+        self._unanswered: set[UUID] = set() if answered else {message.id for message in self._messages}
+        self.lost = False  # the lease ended before the answers; the messages come again
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        return self._messages[index]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
+
+    def __repr__(self) -> str:
+        where = f" of {self[0].queue}/{self[0].partition} from offset {self[0].offset}" if self else ""
+        return f"<{type(self).__name__}: {len(self)} messages{where}>"
+
+    @property
+    def lease(self) -> UUID:
+        if not self._messages:
+            raise InvalidArgument("an empty batch has no lease", hint="`if batch:` tells whether something was popped.")
+        return self._messages[0].lease
+
+    @property
+    def open(self) -> bool:
+        """True while some message has no answer."""
+        return bool(self._unanswered) and not self.lost
+
+    async def ack(self, message: Message | None = None, *, connection: object = None) -> None:
+        """One message is completed, or all without an answer. `connection`: together with your own transaction."""
+        await self._answer(calls.ACK, message, None, connection)
+
+    async def fail(self, message: Message | None, error: object, *, connection: object = None) -> None:
+        """One message failed, or (None) all that have no answer yet."""
+        await self._answer(calls.FAIL, message, error, connection)
+
+    async def dead_letter(self, message: Message | None, error: object, *, connection: object = None) -> None:
+        """To the dead letters now: one message, or (None) all that have no answer yet."""
+        await self._answer(calls.DEAD_LETTER, message, error, connection)
+
+    async def release(self) -> None:
+        """Give back what is not completed; nothing is charged."""
+        await self._answer(calls.RELEASE, None, None, None)
+
+    async def extend(self, seconds: float = 60) -> datetime:
+        """Hold the lease so many seconds from now; returns the new deadline."""
+        try:
+            return await self._database.value(calls.EXTEND, {"lease": self.lease, "seconds": seconds})
+        except StaleLease:
+            self.lost = True
+            raise
+
+    async def _answer(self, query: LiteralString, message: Message | None, error: object, connection: object) -> None:
+        if not self._messages:
+            return
+        arguments = {"lease": str(self.lease), "id": str(message.id) if message else None}
+        if error is not None:
+            arguments["error"] = describe(error)
+        try:
+            if connection is None:
+                await self._database.value(query, arguments)
+            else:
+                await execute_in(connection, query, arguments)
+        except StaleLease:
+            self.lost = True
+            raise
+        self.settle(message)
+
+    def settle(self, message: Message | None) -> None:
+        """An answer was stored, for one message or for the rest."""
+        if message is None:
+            self._unanswered.clear()
+        else:
+            self._unanswered.discard(message.id)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.open:
+            return
+        if error is None:
+            await self.ack()
+        elif isinstance(error, Exception):
+            await self.fail(None, error)
+        else:  # somebody ends the program: no fault of the messages
+            await self.release()

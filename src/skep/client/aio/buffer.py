@@ -1,0 +1,174 @@
+"""Pushing without waiting: messages collect in memory and are stored together."""
+
+import logging
+from collections import deque
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID, uuid4
+
+import psycopg
+
+from skep.client import calls
+from skep.client.aio import runtime
+from skep.client.aio.database import AsyncDatabase
+from skep.client.aio.wake import AsyncWakes
+from skep.client.encode import as_object, dumps
+from skep.errors import InvalidArgument, MessagesRefused, SkepError
+from skep.message import DEFAULT_PARTITION, NewMessage, Receipt
+
+log = logging.getLogger("skep")
+
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 5.0
+
+
+class AsyncBuffer:
+    """Accepts messages at once; stores them `size` at a time, or `delay` seconds after the first.
+
+    What is accepted is stored, however often the database fails meanwhile, in order and once: each message gets a
+    transaction id, so that a call whose answer was lost can be made again. If `limit` messages wait, push waits too.
+    What the database refuses for good is raised by the next call, with the messages. `close()`, or the end of the
+    block, stores what is left; only the death of the process loses what it had not stored.
+    """
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        wakes: AsyncWakes,
+        queue: str,
+        producer: str | None,
+        *,
+        size: int,
+        delay: float,
+        limit: int,
+    ) -> None:
+        if not 1 <= size <= limit or delay < 0:
+            raise InvalidArgument("a buffer needs 1 <= size <= limit and delay >= 0")
+        self._database = database
+        self._wakes = wakes
+        self._queue = queue
+        self._producer = producer
+        self._size, self._delay, self._limit = size, delay, limit
+        self._id = uuid4().hex
+        self._waiting: deque[str] = deque()
+        self._accepted = self._done = 0
+        self._filled = runtime.Event()
+        self._hurry = runtime.Event()
+        self._watchers: list[tuple[int, runtime.Event]] = []
+        self._refused: list[tuple[str, SkepError]] = []
+        self._task: runtime.Task | None = None
+        self._accepting = runtime.Lock()
+        self._closed = False
+
+    async def push(
+        self,
+        payload: object,
+        *,
+        partition: str = DEFAULT_PARTITION,
+        transaction_id: str | None = None,
+        headers: dict[str, Any] | None = None,
+        trace_id: UUID | str | None = None,
+    ) -> None:
+        """Accept a message. What JSON cannot hold is refused here and now."""
+        async with self._accepting:
+            self._raise_refused()
+            if self._closed:
+                raise SkepError("this buffer is closed", hint="Make a new one.")
+            message = NewMessage(payload, partition, transaction_id, headers, trace_id)
+            if transaction_id is None:
+                message = replace(message, transaction_id=f"{self._id}.{self._accepted}")
+            text = dumps([as_object(self._queue, message, self._producer)])[1:-1]
+            await self._stored(self._accepted - self._limit + 1)
+            self._accept(text)
+
+    def _accept(self, text: str) -> None:
+        self._waiting.append(text)
+        self._accepted += 1
+        self._filled.set()
+        if len(self._waiting) >= self._size:
+            self._hurry.set()
+        if self._task is None:
+            self._task = runtime.Task("buffer", self._run)
+            runtime.at_exit(self.close)
+
+    async def flush(self) -> None:
+        """Return when everything accepted so far is stored."""
+        await self._stored(self._accepted)
+        self._raise_refused()
+
+    async def close(self) -> None:
+        """Store what is left and end."""
+        async with self._accepting:
+            self._closed = True
+            self._filled.set()
+            self._hurry.set()
+            if self._task is not None:
+                await self._task.join()
+                self._task = None
+                runtime.not_at_exit(self.close)
+        self._raise_refused()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _stored(self, number: int) -> None:
+        """Wait until so many messages are done."""
+        reached = runtime.Event()
+        self._watchers.append((number, reached))
+        if self._done < number:
+            self._hurry.set()
+            await reached.wait()
+        self._watchers.remove((number, reached))
+
+    async def _run(self) -> None:
+        while self._waiting or not self._closed:
+            await self._filled.wait()
+            if not self._closed:
+                await self._hurry.wait(self._delay)
+            self._filled.clear()
+            self._hurry.clear()
+            while self._waiting:
+                batch = [self._waiting[number] for number in range(min(self._size, len(self._waiting)))]
+                await self._store(batch)
+                for _ in batch:
+                    self._waiting.popleft()
+                self._done += len(batch)
+                for number, reached in tuple(self._watchers):
+                    if self._done >= number:
+                        reached.set()
+
+    async def _store(self, batch: list[str]) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await self._database.call(calls.PUSH, {"messages": f"[{','.join(batch)}]"}, Receipt)
+            except InvalidArgument as error:
+                await self._sort_out(batch, error)
+                return
+            except (SkepError, psycopg.Error) as error:
+                log.warning("%d buffered messages for %s wait: %s", len(self._waiting), self._queue, error)
+                await runtime.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                self._wakes.pushed({self._queue})
+                return
+
+    async def _sort_out(self, batch: list[str], error: SkepError) -> None:
+        """One of them is refused: store the others."""
+        if len(batch) == 1:
+            self._refused.append((batch[0], error))
+            return
+        middle = len(batch) // 2
+        await self._store(batch[:middle])
+        await self._store(batch[middle:])
+
+    def _raise_refused(self) -> None:
+        if self._refused:
+            refused, self._refused = self._refused, []
+            raise MessagesRefused(refused)

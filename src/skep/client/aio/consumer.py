@@ -1,0 +1,106 @@
+"""Handlers: functions that are called with each message, or with each batch."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from skep.client.aio import runtime
+from skep.client.aio.batch import AsyncBatch
+from skep.client.aio.database import AsyncDatabase
+from skep.client.aio.driver import AsyncDriver
+from skep.client.aio.wake import AsyncWakes
+from skep.client.encode import describe
+from skep.client.plan import Answer, Plan, Tally
+from skep.client.source import Source
+from skep.errors import SkepError
+
+log = logging.getLogger("skep")
+
+ANSWER_DELAY = 0.5  # how much work may be done again after a crash
+
+
+class AsyncConsumer:
+    """A handler and the messages it is for. `run()` works until `stop()`; what is begun is finished and stored.
+
+    An exception is a failure of its message (or of what its batch has not answered), with its text.
+    """
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        wakes: AsyncWakes,
+        source: Source,
+        plan: Plan,
+        *,
+        handler: Callable[[Any], Any],
+        batch: int,
+        per_message: bool,
+    ) -> None:
+        self._database = database
+        self._wakes = wakes
+        self._source = source
+        self._plan = plan
+        self._batch = batch
+        self._per_message = per_message
+        self._driver: AsyncDriver | None = None
+        self._ended = runtime.Event()
+        self.handler = handler
+        self.__name__: str = getattr(handler, "__name__", "handler")
+
+    def __call__(self, argument: object) -> object:
+        """Call the handler itself, as if it had not been decorated."""
+        return self.handler(argument)
+
+    async def run(self) -> None:
+        """Consume until stopped. A fault that will not go away by itself (no rights, no such schema) is raised."""
+        if self._driver is not None:
+            raise SkepError(f"consumer {self.__name__} is running already", hint="Stop it before it runs again.")
+        handle = self._each if self._per_message else self._whole
+        workers = runtime.Workers(self._plan.concurrency)
+
+        def start(batch: AsyncBatch) -> None:
+            workers.submit(lambda: handle(driver, batch))
+
+        plan = replace(self._plan)  # a fresh state: a consumer can run again
+        driver = AsyncDriver(self._database, self._wakes, self._source, plan, batch=self._batch, start=start)
+        self._driver = driver
+        self._ended.clear()
+        try:
+            await driver.run()
+        finally:
+            await workers.close()
+            self._driver = None
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Lease nothing more, and return when what was begun is finished and stored."""
+        if self._driver is not None:
+            self._driver.stop()
+            await self._ended.wait()
+
+    async def _whole(self, driver: AsyncDriver, batch: AsyncBatch) -> None:
+        try:
+            await runtime.call_handler(self.handler, batch)
+            rest = Answer(batch.lease, None, "completed")
+        except Exception as error:
+            log.exception("consumer %s failed on %r", self.__name__, batch)
+            rest = Answer(batch.lease, None, "failed", describe(error))
+        driver.finished(batch, [rest] if batch.open else [])
+
+    async def _each(self, driver: AsyncDriver, batch: AsyncBatch) -> None:
+        """A failed message does not stop the ones after it. Once the lease is lost, the rest is somebody else's."""
+        tally = Tally(batch.lease, ANSWER_DELAY)
+        for message in batch:
+            if batch.lost:
+                break
+            try:
+                await runtime.call_handler(self.handler, message)
+                tally.completed(message.id)
+            except Exception as error:
+                log.exception("consumer %s failed on message %s", self.__name__, message.id)
+                tally.failed(message.id, describe(error))
+            if due := tally.due(monotonic()):
+                driver.answered(due)
+        driver.finished(batch, [] if batch.lost else tally.rest())

@@ -1,0 +1,149 @@
+"""Does what the plan of a consumer says, one call to the database after the other, and tells it what came of it."""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from uuid import UUID
+
+from skep.client import calls
+from skep.client.aio import runtime
+from skep.client.aio.batch import AsyncBatch
+from skep.client.aio.database import AsyncDatabase
+from skep.client.aio.wake import AsyncWaiter, AsyncWakes
+from skep.client.plan import Answer, Done, Extend, Plan, Pop, Release, Report, Start, Store, Wait
+from skep.client.source import Source
+from skep.errors import SkepError, StaleLease
+from skep.message import Message
+
+log = logging.getLogger("skep")
+
+
+class AsyncDriver(AsyncWaiter):
+    """The loop of one consumer; `start` is given each batch that is to be handled."""
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        wakes: AsyncWakes,
+        source: Source,
+        plan: Plan,
+        *,
+        batch: int,
+        start: Callable[[AsyncBatch], None],
+    ) -> None:
+        super().__init__(source.queue)
+        self._database = database
+        self._wakes = wakes
+        self._plan = plan
+        self._arguments = source.arguments(batch=batch, lease_time=plan.lease_time)
+        self._start = start
+        self._held: dict[UUID, AsyncBatch] = {}
+        self._reports: runtime.Inbox[Report] = runtime.Inbox()
+
+    def wake(self) -> None:
+        self._reports.put(self._plan.woken)
+
+    def stop(self) -> None:
+        """Lease nothing more; `run` returns when what is begun is finished and stored."""
+        self._reports.put(self._plan.stop)
+
+    def answered(self, answers: list[Answer]) -> None:
+        self._reports.put(lambda: self._plan.answered(answers))
+
+    def finished(self, batch: AsyncBatch, answers: list[Answer]) -> None:
+        """The handler is through with this batch; these are its last answers."""
+
+        def report() -> None:
+            self._plan.answered(answers)
+            self._plan.finished(batch.lease)
+            del self._held[batch.lease]
+
+        self._reports.put(report)
+
+    async def run(self) -> None:
+        self._wakes.add(self)
+        try:
+            await self._loop()
+        except runtime.Interrupted:
+            self._plan.stop()
+            await self._loop()
+            raise
+        finally:
+            self._wakes.remove(self)
+
+    async def _loop(self) -> None:
+        while not isinstance(action := self._plan.next(monotonic()), Done):
+            try:
+                await self._do(action)
+            except SkepError as error:
+                if not error.retryable:
+                    raise
+                log.warning("consumer of %s: %s; trying again", self._arguments["queue"] or "a namespace", error)
+                self._plan.failed(monotonic())
+
+    async def _do(self, action: Pop | Start | Store | Release | Extend | Wait) -> None:
+        match action:
+            case Wait(seconds):
+                for report in await self._reports.take(seconds):
+                    report()
+            case Start(lease):
+                self._plan.started(lease)
+                self._start(self._held[lease])
+            case Pop():
+                await self._pop()
+            case Store(answers):
+                await self._store(answers)
+            case Release(lease):
+                await self._let_go(lease)
+            case Extend(lease):
+                await self._extend(lease)
+
+    async def _pop(self) -> None:
+        asked_at = monotonic()
+        messages = await runtime.to_the_end(self._database.call(calls.POP, self._arguments, Message), self._undo)
+        if messages:
+            batch = AsyncBatch(self._database, messages)
+            self._held[batch.lease] = batch
+        self._plan.popped(asked_at, monotonic(), messages[0].lease if messages else None)
+
+    async def _undo(self, messages: list[Message]) -> None:
+        if messages:
+            await self._database.value(calls.RELEASE, {"lease": messages[0].lease})
+
+    async def _store(self, answers: tuple[Answer, ...]) -> None:
+        applied = await self._database.call(
+            calls.ACK_MANY,
+            {
+                "leases": [answer.lease for answer in answers],
+                "ids": [answer.message for answer in answers],
+                "statuses": [answer.status for answer in answers],
+                "errors": [answer.error for answer in answers],
+            },
+            bool,
+        )
+        self._plan.stored(answers)
+        if late := {answer.lease for answer, stored in zip(answers, applied, strict=True) if not stored}:
+            log.warning("too late: the messages of %d leases that are over come again", len(late))
+
+    async def _let_go(self, lease: UUID) -> None:
+        with suppress(StaleLease):
+            await self._database.value(calls.RELEASE, {"lease": lease})
+        self._plan.released(lease)
+        del self._held[lease]
+
+    async def _extend(self, lease: UUID) -> None:
+        asked_at = monotonic()
+        try:
+            await self._database.value(calls.EXTEND, {"lease": lease, "seconds": self._plan.lease_time})
+        except StaleLease:
+            self._lose(lease)
+        else:
+            self._plan.extended(asked_at, lease)
+
+    def _lose(self, lease: UUID) -> None:
+        """It expired, or the group was seeked or deleted. Its messages come again."""
+        self._plan.lost(lease)
+        if (batch := self._held[lease]).open:
+            batch.lost = True
+            log.warning("the lease of %r is over: what it had not answered comes again", batch)

@@ -1,0 +1,283 @@
+"""The client: one object for a database, shared by everything in a process."""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any, Literal, Self
+from uuid import UUID
+
+from skep.client import calls
+from skep.client.aio import runtime
+from skep.client.aio.batch import AsyncBatch
+from skep.client.aio.buffer import AsyncBuffer
+from skep.client.aio.consumer import AsyncConsumer
+from skep.client.aio.database import AsyncDatabase
+from skep.client.aio.guest import execute_in
+from skep.client.aio.queue import AsyncQueue
+from skep.client.aio.stream import AsyncStream
+from skep.client.aio.transaction import AsyncTransaction
+from skep.client.aio.wake import AsyncWaiter, AsyncWakes
+from skep.client.encode import as_object, dumps
+from skep.client.plan import Pacing, Plan
+from skep.client.source import Source
+from skep.message import (
+    QUEUE_MODE,
+    DeadLetter,
+    GroupStatus,
+    Lag,
+    Message,
+    NewMessage,
+    QueueStatus,
+    Receipt,
+    Subscription,
+)
+
+
+class AsyncSkep:
+    """A client of Skep. Without a URL it starts the embedded PostgreSQL and installs Skep in it.
+
+    It connects at the first call. `timeout` is how long a call waits for a connection while the database is down or all
+    `pool_size` connections are in use; `poll_interval` is how often an idle consumer looks when nothing wakes it.
+    """
+
+    def __init__(
+        self,
+        database_url: str | None = None,
+        *,
+        data_dir: Path | None = None,
+        pool_size: int = 10,
+        timeout: float = 30,
+        poll_interval: float = 1,
+        producer: str | None = None,
+    ) -> None:
+        self._database = AsyncDatabase(database_url, data_dir=data_dir, pool_size=pool_size, timeout=timeout)
+        self._wakes = AsyncWakes(self._database)
+        self._poll_interval = poll_interval
+        self._producer = producer
+        self._consumers: list[AsyncConsumer] = []
+
+    async def __aenter__(self) -> Self:
+        await self._database.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop the consumers and let go of the database."""
+        await self.stop()
+        await self._wakes.close()
+        await self._database.close()
+
+    def queue(self, name: str) -> AsyncQueue:
+        return AsyncQueue(self, name)
+
+    # ---- push ----
+
+    async def push_many(self, messages: Iterable[tuple[str, NewMessage]]) -> list[Receipt]:
+        """Store messages of any queues in one call, all or none: pairs of queue name and message."""
+        items = [as_object(queue, message, self._producer) for queue, message in messages]
+        if not items:
+            return []
+        receipts = await self._database.call(calls.PUSH, {"messages": dumps(items)}, Receipt)
+        self._wakes.pushed({item["queue"] for item in items})
+        return receipts
+
+    async def publish(self, connection: object, messages: Iterable[tuple[str, NewMessage]]) -> None:
+        """Store messages when the transaction of this connection commits, and never if it rolls back: the outbox."""
+        items = [as_object(queue, message, self._producer) for queue, message in messages]
+        await execute_in(connection, calls.OUTBOX, {"messages": dumps(items)})
+
+    def transaction(self) -> AsyncTransaction:
+        """Collect pushes and answers in a block, to be done as one at its end."""
+        return AsyncTransaction(self._database, self._wakes, self._producer)
+
+    def make_buffer(self, queue: str, *, size: int, delay: float, limit: int) -> AsyncBuffer:
+        return AsyncBuffer(self._database, self._wakes, queue, self._producer, size=size, delay=delay, limit=limit)
+
+    # ---- consume ----
+
+    async def pop(
+        self,
+        queue: str | None = None,
+        *,
+        group: str = QUEUE_MODE,
+        batch: int = 1,
+        wait: float = 0,
+        partition: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        partitions: int = 1,
+        lease_time: float | None = None,
+        auto_ack: bool = False,
+        subscription_mode: str | None = None,
+        subscription_from: str | None = None,
+    ) -> AsyncBatch:
+        """Lease messages of one queue, or of every queue of a namespace and/or task; see `AsyncQueue.pop`."""
+        source = Source(queue, group, partition, namespace, task, subscription_mode, subscription_from)
+        arguments = source.arguments(batch=batch, partitions=partitions, lease_time=lease_time, auto_ack=auto_ack)
+        if wait <= 0:
+            messages = await self._pop_once(arguments)
+        else:
+            messages = await self._pop_waiting(queue, arguments, monotonic() + wait)
+        return AsyncBatch(self._database, messages, answered=auto_ack)
+
+    async def _pop_once(self, arguments: Mapping[str, Any]) -> list[Message]:
+        return await runtime.to_the_end(self._database.call(calls.POP, arguments, Message), self._release)
+
+    async def _release(self, messages: list[Message]) -> None:
+        if messages:
+            await AsyncBatch(self._database, messages).release()
+
+    async def _pop_waiting(self, queue: str | None, arguments: Mapping[str, Any], deadline: float) -> list[Message]:
+        waiter = AsyncWaiter(queue)
+        pacing = Pacing(self._poll_interval)
+        self._wakes.add(waiter)
+        try:
+            while True:
+                waiter.woken.clear()
+                messages = await self._pop_once(arguments)
+                left = deadline - monotonic()
+                if messages or left <= 0:
+                    return messages
+                await waiter.woken.wait(pacing.pause(left))
+        finally:
+            self._wakes.remove(waiter)
+
+    def make_stream(
+        self,
+        queue: str,
+        *,
+        group: str,
+        batch: int,
+        partition: str | None,
+        lease_time: float,
+        fetch_ahead: int,
+        idle_timeout: float | None,
+        subscription_mode: str | None,
+        subscription_from: str | None,
+    ) -> AsyncStream:
+        source = Source(queue, group, partition, None, None, subscription_mode, subscription_from)
+        plan = Plan(1, fetch_ahead, lease_time, self._poll_interval, idle_timeout)
+        return AsyncStream(self._database, self._wakes, source, plan, batch=batch)
+
+    def consumer(
+        self,
+        queue: str | None = None,
+        *,
+        group: str = QUEUE_MODE,
+        partition: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        batch: int = 10,
+        per: Literal["message", "batch"] = "message",
+        concurrency: int = 1,
+        fetch_ahead: int = 1,
+        lease_time: float = 30,
+        subscription_mode: str | None = None,
+        subscription_from: str | None = None,
+    ) -> Callable[[Callable[[Any], Any]], AsyncConsumer]:
+        """Decorate a handler: called with each message, or with each batch, `concurrency` at once.
+
+        `run()` of what it returns, or of the client, starts it. Leases are extended while handlers work.
+        """
+        source = Source(queue, group, partition, namespace, task, subscription_mode, subscription_from)
+        plan = Plan(concurrency, fetch_ahead, lease_time, self._poll_interval)
+
+        def decorate(handler: Callable[[Any], Any]) -> AsyncConsumer:
+            made = AsyncConsumer(
+                self._database,
+                self._wakes,
+                source,
+                plan,
+                handler=handler,
+                batch=batch,
+                per_message=per == "message",
+            )
+            self._consumers.append(made)
+            return made
+
+        return decorate
+
+    async def run(self) -> None:
+        """Run every consumer of this client until `stop()`, or until one of them cannot go on."""
+        await runtime.gather([consumer.run for consumer in self._consumers], self.stop)
+
+    async def stop(self) -> None:
+        """Stop every consumer; returns when what they had begun is finished and stored."""
+        for consumer in self._consumers:
+            await consumer.stop()
+
+    # ---- groups ----
+
+    async def subscribe(
+        self,
+        group: str,
+        queue: str | None = None,
+        *,
+        partition: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        mode: str | None = None,
+        start_from: datetime | UUID | int | str | None = None,
+    ) -> Subscription:
+        """Store where a group starts, if that is not stored yet; returns what is."""
+        where = {"queue": queue, "partition": partition, "namespace": namespace, "task": task}
+        start = {"mode": mode, "start_from": None if start_from is None else _position(start_from)}
+        (stored,) = await self._database.call(calls.SUBSCRIBE, {"group": group} | where | start, Subscription)
+        return stored
+
+    async def seek(
+        self, group: str, queue: str, position: datetime | int | str, *, partition: str | None = None
+    ) -> int:
+        """Move a group to "beginning", "end", a time or an offset, in a queue or one partition; drops its leases."""
+        where = {"group": group, "queue": queue, "partition": partition}
+        return await self._database.value(calls.SEEK, where | {"position": _position(position)})
+
+    async def delete_group(self, group: str, queue: str | None = None, *, keep_subscription: bool = False) -> int:
+        """Forget what a group has done, in one queue or everywhere."""
+        arguments = {"group": group, "queue": queue, "keep_subscription": keep_subscription}
+        return await self._database.value(calls.DELETE_GROUP, arguments)
+
+    async def groups(self, group: str | None = None, queue: str | None = None) -> list[GroupStatus]:
+        return await self._database.call(calls.GROUPS, {"group": group, "queue": queue}, GroupStatus)
+
+    async def lag(self, group: str, queue: str | None = None, partition: str | None = None) -> list[Lag]:
+        """Return what a group has still to do, for each lane."""
+        return await self._database.call(calls.LAG, {"group": group, "queue": queue, "partition": partition}, Lag)
+
+    # ---- queues ----
+
+    async def queues(self, name: str | None = None) -> list[QueueStatus]:
+        return await self._database.call(calls.QUEUES, {"queue": name}, QueueStatus)
+
+    async def configure_queue(
+        self, name: str, options: Mapping[str, Any], *, namespace: str | None = None, task: str | None = None
+    ) -> None:
+        arguments = {"queue": name, "options": dumps([options])[1:-1], "namespace": namespace, "task": task}
+        await self._database.value(calls.CONFIGURE_QUEUE, arguments)
+
+    async def delete_queue(self, name: str) -> bool:
+        return await self._database.value(calls.DELETE_QUEUE, {"queue": name})
+
+    async def delete_partition(self, queue: str, partition: str) -> bool:
+        return await self._database.value(calls.DELETE_PARTITION, {"queue": queue, "partition": partition})
+
+    async def delete_message(self, message_id: UUID) -> bool:
+        """Delete the content of a message; its offset stays. False if it was not there."""
+        return await self._database.value(calls.DELETE_MESSAGE, {"id": message_id})
+
+    async def dead_letters(
+        self, queue: str | None = None, group: str | None = None, *, before: int | None = None, limit: int = 100
+    ) -> list[DeadLetter]:
+        """Return dead letters, newest first; `before` is the id of the last one of the page before."""
+        arguments = {"queue": queue, "group": group, "before": before, "limit": limit}
+        return await self._database.call(calls.DEAD_LETTERS, arguments, DeadLetter)
+
+
+def _position(place: datetime | UUID | int | str) -> str:
+    return place.isoformat() if isinstance(place, datetime) else str(place)

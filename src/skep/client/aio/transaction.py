@@ -1,0 +1,82 @@
+"""Pushes and answers that happen together or not at all."""
+
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from skep.client import calls
+from skep.client.aio.batch import AsyncBatch
+from skep.client.aio.database import AsyncDatabase
+from skep.client.aio.wake import AsyncWakes
+from skep.client.encode import as_object, describe, dumps
+from skep.client.plan import Status
+from skep.message import DEFAULT_PARTITION, Message, NewMessage, Receipt
+
+
+class AsyncTransaction:
+    """Collects; everything is done in one call when the block ends, and nothing if it ends by an exception.
+
+    To write to your own tables as well, use `connection=` of push and ack instead.
+    """
+
+    def __init__(self, database: AsyncDatabase, wakes: AsyncWakes, producer: str | None) -> None:
+        self._database = database
+        self._wakes = wakes
+        self._producer = producer
+        self._operations: list[dict[str, Any]] = []
+        self._queues: set[str] = set()
+        self._answered: list[tuple[AsyncBatch, Message | None]] = []
+        self.receipts: list[Receipt] = []  # of the pushes, in their order, once the block has ended
+
+    def push(
+        self,
+        queue: str,
+        payload: object,
+        *,
+        partition: str = DEFAULT_PARTITION,
+        transaction_id: str | None = None,
+        headers: dict[str, Any] | None = None,
+        trace_id: UUID | str | None = None,
+    ) -> None:
+        message = NewMessage(payload, partition, transaction_id, headers, trace_id)
+        self._operations.append({"push": as_object(queue, message, self._producer)})
+        self._queues.add(queue)
+
+    def ack(self, batch: AsyncBatch, message: Message | None = None) -> None:
+        self._answer(batch, message, "completed", None)
+
+    def fail(self, batch: AsyncBatch, message: Message | None, error: object) -> None:
+        self._answer(batch, message, "failed", error)
+
+    def dead_letter(self, batch: AsyncBatch, message: Message | None, error: object) -> None:
+        self._answer(batch, message, "dlq", error)
+
+    def _answer(self, batch: AsyncBatch, message: Message | None, status: Status, error: object) -> None:
+        answer: dict[str, Any] = {"lease": batch.lease, "status": status}
+        if message is not None:
+            answer["id"] = message.id
+        if error is not None:
+            answer["error"] = describe(error)
+        self._operations.append({"ack": answer})
+        self._answered.append((batch, message))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None or not self._operations:
+            return
+        arguments = {"operations": dumps(self._operations)}
+        self.receipts = await self._database.call(calls.TRANSACTION, arguments, _receipt)
+        for batch, message in self._answered:
+            batch.settle(message)
+        if self._queues:
+            self._wakes.pushed(self._queues)
+
+
+def _receipt(stored: dict[str, Any]) -> Receipt:
+    created_at = datetime.fromisoformat(stored["created_at"])
+    return Receipt(stored["status"], UUID(stored["id"]), stored["partition_id"], stored["offset"], created_at)

@@ -1,0 +1,265 @@
+"""When a consumer leases, hands out, answers, extends, waits and stops: decisions only, no clock and no I/O.
+
+A driver asks `next(now)`, does what it is told, and reports what came of it:
+
+    Pop ──popped──> ready ──Start──> busy ──answered, finished──> Answer ──stored──> gone
+                      └── too long, or stopping ──Release──> gone
+
+Everything held is extended at a third of its lease. What the database refuses to do now (`failed`) is asked for
+again after a pause, since nothing is crossed off before it is reported done.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+from uuid import UUID
+
+FIRST_PAUSE = 0.02
+LONGEST_FAULT_PAUSE = 5.0
+PATIENCE = 1.0  # a batch fetched ahead may wait so long for a free handler before others get their chance
+
+Status = Literal["completed", "failed", "dlq", "retry"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a message, or of everything in the lease that has no answer yet."""
+
+    lease: UUID
+    message: UUID | None
+    status: Status
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pop:
+    """Lease another batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Hand this batch to a handler."""
+
+    lease: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Store these answers."""
+
+    answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give this batch back: nobody has begun it."""
+
+    lease: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Hold on to this lease."""
+
+    lease: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """There is nothing to do for so many seconds, unless something is reported."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Everything is finished and stored."""
+
+
+Action = Pop | Start | Store | Release | Extend | Wait | Done
+
+
+@dataclass(slots=True)
+class _Held:
+    since: float
+    extend_at: float
+
+
+def _no_answers() -> list[Answer]:
+    return []
+
+
+def _no_leases() -> dict[UUID, _Held]:
+    return {}
+
+
+@dataclass(slots=True)
+class Plan:
+    """The state of one consumer. `concurrency` batches are handled at once, `fetch_ahead` more are leased and wait."""
+
+    concurrency: int
+    fetch_ahead: int
+    lease_time: float
+    poll_interval: float
+    idle_timeout: float | None = None
+    _ready: dict[UUID, _Held] = field(init=False, default_factory=_no_leases)
+    _busy: dict[UUID, _Held] = field(init=False, default_factory=_no_leases)
+    _answers: list[Answer] = field(init=False, default_factory=_no_answers)
+    _poll_at: float = field(init=False, default=0.0)
+    _idle_pause: float = field(init=False, default=FIRST_PAUSE)
+    _idle_since: float | None = field(init=False, default=None)
+    _fault_pause: float = field(init=False, default=FIRST_PAUSE)
+    _blocked_until: float = field(init=False, default=0.0)
+    _stopping: bool = field(init=False, default=False)
+
+    # ---- what to do ----
+
+    def next(self, now: float) -> Action:
+        if not self._stopping and self._ready and len(self._busy) < self.concurrency:
+            return Start(next(iter(self._ready)))
+        if now < self._blocked_until:
+            return Wait(self._blocked_until - now)
+        if self._answers:
+            return Store(tuple(self._answers))
+        return self._give_back(now) or self._hold_on(now) or self._end(now) or self._pop(now) or self._wait(now)
+
+    def _give_back(self, now: float) -> Action | None:
+        for lease, held in self._ready.items():
+            if self._stopping or now >= held.since + PATIENCE:
+                return Release(lease)
+        return None
+
+    def _hold_on(self, now: float) -> Action | None:
+        for lease, held in self._held():
+            if now >= held.extend_at:
+                return Extend(lease)
+        return None
+
+    def _end(self, now: float) -> Action | None:
+        if self._busy or self._ready:
+            return None
+        idle_for = 0.0 if self._idle_since is None else now - self._idle_since
+        idle_too_long = self.idle_timeout is not None and self._idle_since is not None and idle_for >= self.idle_timeout
+        return Done() if self._stopping or idle_too_long else None
+
+    def _pop(self, now: float) -> Action | None:
+        room = len(self._busy) + len(self._ready) < self.concurrency + self.fetch_ahead
+        return Pop() if room and not self._stopping and now >= self._poll_at else None
+
+    def _wait(self, now: float) -> Action:
+        due = [held.extend_at for _, held in self._held()] + [held.since + PATIENCE for held in self._ready.values()]
+        if not self._stopping and len(self._busy) + len(self._ready) < self.concurrency + self.fetch_ahead:
+            due.append(self._poll_at)
+        if self.idle_timeout is not None and self._idle_since is not None:
+            due.append(self._idle_since + self.idle_timeout)
+        return Wait(max(0.0, min(due, default=now + self.poll_interval) - now))
+
+    def _held(self) -> Iterable[tuple[UUID, _Held]]:
+        yield from self._busy.items()
+        yield from self._ready.items()
+
+    # ---- what came of it ----
+
+    def popped(self, asked_at: float, now: float, lease: UUID | None) -> None:
+        """The deadline counts from before the call: the database's clock began at some time during it."""
+        self._fault_pause = FIRST_PAUSE
+        if lease is not None:
+            self._ready[lease] = _Held(since=now, extend_at=asked_at + self.lease_time / 3)
+            self._idle_since = None
+            self._poll_now()
+            return
+        self._idle_since = now if self._idle_since is None else self._idle_since
+        self._poll_at = now + self._idle_pause
+        self._idle_pause = min(self._idle_pause * 2, self.poll_interval)
+
+    def started(self, lease: UUID) -> None:
+        self._busy[lease] = self._ready.pop(lease)
+
+    def answered(self, answers: Sequence[Answer]) -> None:
+        self._answers.extend(answers)
+
+    def finished(self, lease: UUID) -> None:
+        """The handler is through with a batch. Its lane is free once the answers are stored, and may have more."""
+        self._busy.pop(lease, None)
+        self._idle_since = None
+        self._poll_now()
+
+    def stored(self, answers: Sequence[Answer]) -> None:
+        del self._answers[: len(answers)]
+        self._fault_pause = FIRST_PAUSE
+
+    def released(self, lease: UUID) -> None:
+        del self._ready[lease]
+
+    def extended(self, asked_at: float, lease: UUID) -> None:
+        for known, held in self._held():
+            if known == lease:
+                held.extend_at = asked_at + self.lease_time / 3
+        self._fault_pause = FIRST_PAUSE
+
+    def lost(self, lease: UUID) -> None:
+        """Somebody else has it now. If a handler is busy with it, that one keeps its place until it ends."""
+        self._ready.pop(lease, None)
+        if held := self._busy.get(lease):
+            held.extend_at = float("inf")
+
+    def failed(self, now: float) -> None:
+        self._blocked_until = now + self._fault_pause
+        self._fault_pause = min(self._fault_pause * 2, LONGEST_FAULT_PAUSE)
+
+    def woken(self) -> None:
+        self._poll_now()
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def _poll_now(self) -> None:
+        self._poll_at = 0.0
+        self._idle_pause = FIRST_PAUSE
+
+
+@dataclass(slots=True)
+class Tally:
+    """The answers for one batch while its messages are handled one by one; told to the driver now and then."""
+
+    lease: UUID
+    delay: float  # what is completed is stored at the latest so many seconds later, if the consumer lives
+    _tell: list[Answer] = field(init=False, default_factory=_no_answers)
+    _told_at: float | None = field(init=False, default=None)
+
+    def completed(self, message: UUID) -> None:
+        self._tell.append(Answer(self.lease, message, "completed"))
+
+    def failed(self, message: UUID, error: str) -> None:
+        self._tell.append(Answer(self.lease, message, "failed", error))
+
+    def due(self, now: float) -> list[Answer]:
+        """Return what is to be stored before the batch is finished."""
+        if self._told_at is None:
+            self._told_at = now
+        if now < self._told_at + self.delay:
+            return []
+        self._told_at = now
+        told, self._tell = self._tell, []
+        return told
+
+    def rest(self) -> list[Answer]:
+        """Return what is left at the end of the batch: who failed, and one word for all others."""
+        failed = [answer for answer in self._tell if answer.status != "completed"]
+        completed = len(failed) < len(self._tell)
+        return [*failed, Answer(self.lease, None, "completed")] if completed else failed
+
+
+@dataclass(slots=True)
+class Pacing:
+    """How long a waiting pop sleeps between two looks."""
+
+    longest: float
+    _pause: float = field(init=False, default=FIRST_PAUSE)
+
+    def pause(self, left: float) -> float:
+        pause, self._pause = self._pause, min(self._pause * 2, self.longest)
+        return max(0.0, min(pause, left))
+
+
+Report = Callable[[], None]

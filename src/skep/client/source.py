@@ -1,0 +1,25 @@
+"""Where a consumer takes its messages from, and how: the arguments of `skep.pop`."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from skep.message import QUEUE_MODE
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A queue, one partition of it, or every queue of a namespace and/or task; for one group."""
+
+    queue: str | None = None
+    group: str = QUEUE_MODE
+    partition: str | None = None
+    namespace: str | None = None
+    task: str | None = None
+    subscription_mode: str | None = None
+    subscription_from: str | None = None
+
+    def arguments(
+        self, *, batch: int, partitions: int = 1, lease_time: float | None = None, auto_ack: bool = False
+    ) -> dict[str, Any]:
+        how = {"batch": batch, "partitions": partitions, "lease_time": lease_time, "auto_ack": auto_ack}
+        return asdict(self) | how

@@ -1,0 +1,126 @@
+# Generated from src/skep/client/aio/database.py by `make format`. Change that file.
+"""The connections: a pool that outlives restarts of the database, and every error as Skep's own."""
+
+import select
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, LiteralString, TypeVar
+
+import psycopg
+from psycopg import Connection
+from psycopg.rows import args_row, scalar_row
+from psycopg_pool import ConnectionPool
+
+from skep import embedded
+from skep.client.probe import probe
+from skep.client.sync import runtime
+from skep.config import check_database_url
+from skep.embedded import EmbeddedPostgres
+from skep.engine.install import install
+from skep.errors import SkepError, explained
+
+T = TypeVar("T")
+
+
+class Database:
+    """One database; opened by the first call."""
+
+    def __init__(self, url: str | None, *, data_dir: Path | None, pool_size: int, timeout: float) -> None:
+        self._url = check_database_url(url) if url is not None else None
+        self._data_dir = data_dir
+        self._pool_size = pool_size
+        self._timeout = timeout
+        self._opening = runtime.Lock()
+        self._pool: ConnectionPool[Connection[Any]] | None = None
+        self._server: EmbeddedPostgres | None = None
+        self._closed = False
+        self.direct = True  # nothing stands between us and PostgreSQL: sessions are ours, LISTEN works
+
+    def call(self, query: LiteralString, arguments: Mapping[str, Any], row: Callable[..., T]) -> list[T]:
+        """Run one statement in a transaction of its own, and make each row of the answer with `row`."""
+        with self._connection() as connection:
+            cursor = connection.cursor(row_factory=args_row(row))
+            return (cursor.execute(query, arguments)).fetchall()
+
+    def value(self, query: LiteralString, arguments: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Run one statement and return the one value it answers."""
+        with self._connection() as connection:
+            cursor = connection.cursor(row_factory=scalar_row)
+            return (cursor.execute(query, arguments)).fetchone()
+
+    @contextmanager
+    def _connection(self) -> Generator[Connection[Any]]:
+        pool = self._pool or self.open()
+        with explained():
+            connection = self._take(pool)
+            try:
+                yield connection
+            finally:
+                pool.putconn(connection)
+
+    def _take(self, pool: ConnectionPool[Connection[Any]]) -> Connection[Any]:
+        """Skip what a restart of the database left in the pool: idle connections on which the server has spoken."""
+        while True:
+            connection = pool.getconn()
+            if not select.select([connection.fileno()], [], [], 0)[0] or _answers(connection):
+                return connection
+            connection.close()
+            pool.putconn(connection)
+            pool.drain()
+
+    def open(self) -> ConnectionPool[Connection[Any]]:
+        """Connect once to learn what is there, so that an error says why, then fill the pool."""
+        with self._opening:
+            if self._closed:
+                raise SkepError("this client is closed", hint="Make a new one.")
+            if self._pool is None:
+                url = self._locate()
+                self.direct = runtime.in_thread(lambda: probe(url))
+                self._pool = ConnectionPool(
+                    url,
+                    min_size=1,
+                    max_size=self._pool_size,
+                    timeout=self._timeout,
+                    reconnect_timeout=10,
+                    kwargs={
+                        "autocommit": True,
+                        "prepare_threshold": 5 if self.direct else None,
+                        "application_name": "skep",
+                    },
+                    open=False,
+                )
+                self._pool.open()
+            return self._pool
+
+    def _locate(self) -> str:
+        """Return the URL; without one, start the embedded server and install Skep in it."""
+        if self._url is None:
+            server = runtime.in_thread(lambda: embedded.start(self._data_dir))
+            self._server = server
+            self._url = server.url
+            runtime.in_thread(lambda: install(server.url))
+        return self._url
+
+    def connect(self) -> Connection[Any]:
+        """Open a connection beside the pool, for one who keeps it."""
+        with explained():
+            return Connection.connect(self._locate(), autocommit=True, prepare_threshold=None, application_name="skep")
+
+    def close(self) -> None:
+        with self._opening:
+            self._closed = True
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
+            if self._server is not None:
+                runtime.in_thread(self._server.stop)
+                self._server = None
+
+
+def _answers(connection: Connection[Any]) -> bool:
+    try:
+        connection.execute("")
+    except psycopg.OperationalError:
+        return False
+    return True

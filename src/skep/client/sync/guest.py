@@ -1,0 +1,40 @@
+# Generated from src/skep/client/aio/guest.py by `make format`. Change that file.
+"""Calls inside the caller's own transaction, on the caller's own connection."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from skep.client.guest import KINDS, explain, is_sqlalchemy
+from skep.client.sync import runtime
+from skep.errors import InvalidArgument
+
+
+def execute_in(connection: Any, query: str, arguments: Mapping[str, Any]) -> None:
+    """Run a statement on a connection of psycopg, SQLAlchemy or Django; it commits when its owner does."""
+    sqlalchemy = is_sqlalchemy(connection)
+    method = getattr(connection, "execute" if sqlalchemy else "cursor", None)
+    if method is None:
+        raise InvalidArgument(f"cannot use {type(connection).__name__} as a connection", hint=f"Give {KINDS}.")
+    if not runtime.is_ours(getattr(connection, "commit", None)):
+        raise InvalidArgument(
+            f"{type(connection).__name__} is of the other kind",
+            hint="Asynchronous connections belong to Skep, others to Skep.",
+        )
+    try:
+        if sqlalchemy:
+            _by_sqlalchemy(connection, query, arguments)
+        else:
+            with connection.cursor() as cursor:
+                cursor.execute(query, arguments)
+    except Exception as error:
+        known = explain(error)
+        if known is None:
+            raise
+        raise known from error
+
+
+def _by_sqlalchemy(connection: Any, query: str, arguments: Mapping[str, Any]) -> None:
+    from sqlalchemy import text  # noqa: PLC0415  # only who has it comes here
+
+    connection.execute(text(re.sub(r"%\((\w+)\)s", r":\1", query)), dict(arguments))

@@ -1,0 +1,282 @@
+# Generated from src/skep/client/aio/skep.py by `make format`. Change that file.
+"""The client: one object for a database, shared by everything in a process."""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any, Literal, Self
+from uuid import UUID
+
+from skep.client import calls
+from skep.client.encode import as_object, dumps
+from skep.client.plan import Pacing, Plan
+from skep.client.source import Source
+from skep.client.sync import runtime
+from skep.client.sync.batch import Batch
+from skep.client.sync.buffer import Buffer
+from skep.client.sync.consumer import Consumer
+from skep.client.sync.database import Database
+from skep.client.sync.guest import execute_in
+from skep.client.sync.queue import Queue
+from skep.client.sync.stream import Stream
+from skep.client.sync.transaction import Transaction
+from skep.client.sync.wake import Waiter, Wakes
+from skep.message import (
+    QUEUE_MODE,
+    DeadLetter,
+    GroupStatus,
+    Lag,
+    Message,
+    NewMessage,
+    QueueStatus,
+    Receipt,
+    Subscription,
+)
+
+
+class Skep:
+    """A client of Skep. Without a URL it starts the embedded PostgreSQL and installs Skep in it.
+
+    It connects at the first call. `timeout` is how long a call waits for a connection while the database is down or all
+    `pool_size` connections are in use; `poll_interval` is how often an idle consumer looks when nothing wakes it.
+    """
+
+    def __init__(
+        self,
+        database_url: str | None = None,
+        *,
+        data_dir: Path | None = None,
+        pool_size: int = 10,
+        timeout: float = 30,
+        poll_interval: float = 1,
+        producer: str | None = None,
+    ) -> None:
+        self._database = Database(database_url, data_dir=data_dir, pool_size=pool_size, timeout=timeout)
+        self._wakes = Wakes(self._database)
+        self._poll_interval = poll_interval
+        self._producer = producer
+        self._consumers: list[Consumer] = []
+
+    def __enter__(self) -> Self:
+        self._database.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the consumers and let go of the database."""
+        self.stop()
+        self._wakes.close()
+        self._database.close()
+
+    def queue(self, name: str) -> Queue:
+        return Queue(self, name)
+
+    # ---- push ----
+
+    def push_many(self, messages: Iterable[tuple[str, NewMessage]]) -> list[Receipt]:
+        """Store messages of any queues in one call, all or none: pairs of queue name and message."""
+        items = [as_object(queue, message, self._producer) for queue, message in messages]
+        if not items:
+            return []
+        receipts = self._database.call(calls.PUSH, {"messages": dumps(items)}, Receipt)
+        self._wakes.pushed({item["queue"] for item in items})
+        return receipts
+
+    def publish(self, connection: object, messages: Iterable[tuple[str, NewMessage]]) -> None:
+        """Store messages when the transaction of this connection commits, and never if it rolls back: the outbox."""
+        items = [as_object(queue, message, self._producer) for queue, message in messages]
+        execute_in(connection, calls.OUTBOX, {"messages": dumps(items)})
+
+    def transaction(self) -> Transaction:
+        """Collect pushes and answers in a block, to be done as one at its end."""
+        return Transaction(self._database, self._wakes, self._producer)
+
+    def make_buffer(self, queue: str, *, size: int, delay: float, limit: int) -> Buffer:
+        return Buffer(self._database, self._wakes, queue, self._producer, size=size, delay=delay, limit=limit)
+
+    # ---- consume ----
+
+    def pop(
+        self,
+        queue: str | None = None,
+        *,
+        group: str = QUEUE_MODE,
+        batch: int = 1,
+        wait: float = 0,
+        partition: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        partitions: int = 1,
+        lease_time: float | None = None,
+        auto_ack: bool = False,
+        subscription_mode: str | None = None,
+        subscription_from: str | None = None,
+    ) -> Batch:
+        """Lease messages of one queue, or of every queue of a namespace and/or task; see `Queue.pop`."""
+        source = Source(queue, group, partition, namespace, task, subscription_mode, subscription_from)
+        arguments = source.arguments(batch=batch, partitions=partitions, lease_time=lease_time, auto_ack=auto_ack)
+        if wait <= 0:
+            messages = self._pop_once(arguments)
+        else:
+            messages = self._pop_waiting(queue, arguments, monotonic() + wait)
+        return Batch(self._database, messages, answered=auto_ack)
+
+    def _pop_once(self, arguments: Mapping[str, Any]) -> list[Message]:
+        return runtime.to_the_end(self._database.call(calls.POP, arguments, Message), self._release)
+
+    def _release(self, messages: list[Message]) -> None:
+        if messages:
+            Batch(self._database, messages).release()
+
+    def _pop_waiting(self, queue: str | None, arguments: Mapping[str, Any], deadline: float) -> list[Message]:
+        waiter = Waiter(queue)
+        pacing = Pacing(self._poll_interval)
+        self._wakes.add(waiter)
+        try:
+            while True:
+                waiter.woken.clear()
+                messages = self._pop_once(arguments)
+                left = deadline - monotonic()
+                if messages or left <= 0:
+                    return messages
+                waiter.woken.wait(pacing.pause(left))
+        finally:
+            self._wakes.remove(waiter)
+
+    def make_stream(
+        self,
+        queue: str,
+        *,
+        group: str,
+        batch: int,
+        partition: str | None,
+        lease_time: float,
+        fetch_ahead: int,
+        idle_timeout: float | None,
+        subscription_mode: str | None,
+        subscription_from: str | None,
+    ) -> Stream:
+        source = Source(queue, group, partition, None, None, subscription_mode, subscription_from)
+        plan = Plan(1, fetch_ahead, lease_time, self._poll_interval, idle_timeout)
+        return Stream(self._database, self._wakes, source, plan, batch=batch)
+
+    def consumer(
+        self,
+        queue: str | None = None,
+        *,
+        group: str = QUEUE_MODE,
+        partition: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        batch: int = 10,
+        per: Literal["message", "batch"] = "message",
+        concurrency: int = 1,
+        fetch_ahead: int = 1,
+        lease_time: float = 30,
+        subscription_mode: str | None = None,
+        subscription_from: str | None = None,
+    ) -> Callable[[Callable[[Any], Any]], Consumer]:
+        """Decorate a handler: called with each message, or with each batch, `concurrency` at once.
+
+        `run()` of what it returns, or of the client, starts it. Leases are extended while handlers work.
+        """
+        source = Source(queue, group, partition, namespace, task, subscription_mode, subscription_from)
+        plan = Plan(concurrency, fetch_ahead, lease_time, self._poll_interval)
+
+        def decorate(handler: Callable[[Any], Any]) -> Consumer:
+            made = Consumer(
+                self._database,
+                self._wakes,
+                source,
+                plan,
+                handler=handler,
+                batch=batch,
+                per_message=per == "message",
+            )
+            self._consumers.append(made)
+            return made
+
+        return decorate
+
+    def run(self) -> None:
+        """Run every consumer of this client until `stop()`, or until one of them cannot go on."""
+        runtime.gather([consumer.run for consumer in self._consumers], self.stop)
+
+    def stop(self) -> None:
+        """Stop every consumer; returns when what they had begun is finished and stored."""
+        for consumer in self._consumers:
+            consumer.stop()
+
+    # ---- groups ----
+
+    def subscribe(
+        self,
+        group: str,
+        queue: str | None = None,
+        *,
+        partition: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        mode: str | None = None,
+        start_from: datetime | UUID | int | str | None = None,
+    ) -> Subscription:
+        """Store where a group starts, if that is not stored yet; returns what is."""
+        where = {"queue": queue, "partition": partition, "namespace": namespace, "task": task}
+        start = {"mode": mode, "start_from": None if start_from is None else _position(start_from)}
+        (stored,) = self._database.call(calls.SUBSCRIBE, {"group": group} | where | start, Subscription)
+        return stored
+
+    def seek(self, group: str, queue: str, position: datetime | int | str, *, partition: str | None = None) -> int:
+        """Move a group to "beginning", "end", a time or an offset, in a queue or one partition; drops its leases."""
+        where = {"group": group, "queue": queue, "partition": partition}
+        return self._database.value(calls.SEEK, where | {"position": _position(position)})
+
+    def delete_group(self, group: str, queue: str | None = None, *, keep_subscription: bool = False) -> int:
+        """Forget what a group has done, in one queue or everywhere."""
+        arguments = {"group": group, "queue": queue, "keep_subscription": keep_subscription}
+        return self._database.value(calls.DELETE_GROUP, arguments)
+
+    def groups(self, group: str | None = None, queue: str | None = None) -> list[GroupStatus]:
+        return self._database.call(calls.GROUPS, {"group": group, "queue": queue}, GroupStatus)
+
+    def lag(self, group: str, queue: str | None = None, partition: str | None = None) -> list[Lag]:
+        """Return what a group has still to do, for each lane."""
+        return self._database.call(calls.LAG, {"group": group, "queue": queue, "partition": partition}, Lag)
+
+    # ---- queues ----
+
+    def queues(self, name: str | None = None) -> list[QueueStatus]:
+        return self._database.call(calls.QUEUES, {"queue": name}, QueueStatus)
+
+    def configure_queue(
+        self, name: str, options: Mapping[str, Any], *, namespace: str | None = None, task: str | None = None
+    ) -> None:
+        arguments = {"queue": name, "options": dumps([options])[1:-1], "namespace": namespace, "task": task}
+        self._database.value(calls.CONFIGURE_QUEUE, arguments)
+
+    def delete_queue(self, name: str) -> bool:
+        return self._database.value(calls.DELETE_QUEUE, {"queue": name})
+
+    def delete_partition(self, queue: str, partition: str) -> bool:
+        return self._database.value(calls.DELETE_PARTITION, {"queue": queue, "partition": partition})
+
+    def delete_message(self, message_id: UUID) -> bool:
+        """Delete the content of a message; its offset stays. False if it was not there."""
+        return self._database.value(calls.DELETE_MESSAGE, {"id": message_id})
+
+    def dead_letters(
+        self, queue: str | None = None, group: str | None = None, *, before: int | None = None, limit: int = 100
+    ) -> list[DeadLetter]:
+        """Return dead letters, newest first; `before` is the id of the last one of the page before."""
+        arguments = {"queue": queue, "group": group, "before": before, "limit": limit}
+        return self._database.call(calls.DEAD_LETTERS, arguments, DeadLetter)
+
+
+def _position(place: datetime | UUID | int | str) -> str:
+    return place.isoformat() if isinstance(place, datetime) else str(place)

@@ -1,0 +1,131 @@
+# Generated from src/skep/client/aio/wake.py by `make format`. Change that file.
+"""Waking those who wait: at once in this process, by NOTIFY in others, by their own polling if neither reaches them.
+
+push ── waiters of this process
+     └─ pending ── one NOTIFY for all pushes of 10 ms ── LISTEN of other processes ── their waiters
+"""
+
+import json
+import logging
+import threading
+from collections import deque
+from uuid import uuid4
+
+import psycopg
+
+from skep.client import calls
+from skep.client.sync import runtime
+from skep.client.sync.database import Database
+from skep.errors import SkepError
+
+log = logging.getLogger("skep")
+
+COALESCE = 0.01
+LISTEN_AGAIN = 5.0
+LISTEN_SLICE = 2.0  # at the latest then a listener sees that its client is closed; usually its own NOTIFY tells it
+
+
+class Waiter:
+    """Somebody who waits for messages: in one queue, or in any."""
+
+    def __init__(self, queue: str | None) -> None:
+        self.queue = queue
+        self.woken = runtime.Event()
+
+    def wake(self) -> None:
+        self.woken.set()
+
+
+class Wakes:
+    """All waiters of a client, the NOTIFY it sends and the LISTEN it keeps."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._origin = str(uuid4())
+        self._waiters: set[Waiter] = set()
+        self._pending: deque[set[str]] = deque()
+        self._has_pending = runtime.Event()
+        self._starting = threading.Lock()
+        self._notifier: runtime.Task | None = None
+        self._listener: runtime.Task | None = None
+        self._closing = runtime.Event()
+        self._closed = False
+
+    def pushed(self, queues: set[str]) -> None:
+        """Something was stored in these queues."""
+        self._wake(queues)
+        self._pending.append(queues)
+        self._has_pending.set()
+        with self._starting:
+            if self._notifier is None and not self._closed:
+                self._notifier = runtime.Task("notifier", self._notify)
+
+    def add(self, waiter: Waiter) -> None:
+        self._waiters.add(waiter)
+        with self._starting:
+            if self._listener is None and not self._closed:
+                self._listener = runtime.Task("listener", self._listen)
+
+    def remove(self, waiter: Waiter) -> None:
+        self._waiters.discard(waiter)
+
+    def _wake(self, queues: set[str] | None) -> None:
+        for waiter in tuple(self._waiters):
+            if queues is None or waiter.queue is None or waiter.queue in queues:
+                waiter.wake()
+
+    def _notify(self) -> None:
+        while not self._closed:
+            self._has_pending.wait()
+            self._send()
+            self._closing.wait(COALESCE)
+
+    def _send(self) -> None:
+        self._has_pending.clear()
+        queues: set[str] = set()
+        while self._pending:
+            queues |= self._pending.popleft()
+        try:
+            self._database.value(calls.NOTIFY, {"origin": self._origin, "queues": sorted(queues)})
+        except (SkepError, psycopg.Error) as error:
+            log.warning("could not notify other consumers, who will find the messages by polling: %s", error)
+
+    def _listen(self) -> None:
+        """Without it consumers poll, so whatever goes wrong here is no more than a delay."""
+        while not self._closed:
+            try:
+                self._database.open()
+                if not self._database.direct:
+                    log.info("a pooler stands before the database: no LISTEN, consumers poll")
+                    return
+                with self._database.connect() as connection:
+                    connection.execute(calls.LISTEN)
+                    self._wake(None)  # for whatever came before the LISTEN
+                    while not self._closed:
+                        for notification in connection.notifies(timeout=LISTEN_SLICE, stop_after=1):
+                            self._heard(notification.payload)
+            except (SkepError, psycopg.Error, OSError) as error:
+                if not self._closed:
+                    log.info("LISTEN ended, consumers poll until it is back: %s", error)
+            self._closing.wait(LISTEN_AGAIN)
+
+    def _heard(self, payload: str) -> None:
+        try:
+            heard = json.loads(payload)
+            if heard["origin"] != self._origin:
+                self._wake(set(heard["queues"]) if "queues" in heard else None)
+        except (ValueError, TypeError, KeyError):  # anyone may NOTIFY
+            self._wake(None)
+
+    def close(self) -> None:
+        """Send what is pending and end both tasks."""
+        with self._starting:
+            self._closed = True
+        self._closing.set()
+        self._has_pending.set()
+        if self._notifier is not None:
+            self._notifier.join()
+        if self._pending or self._listener is not None:
+            self._send()  # our own listener hears it too, and sees that we are closing
+        if self._listener is not None:
+            self._listener.join()
