@@ -12,12 +12,13 @@ from psycopg.types.json import Jsonb
 from skep.engine.install import verify
 from tests.engine.verbs import call, drain, pop, push, refused
 
-PRODUCER = {"push", "push_many"}
+PRODUCER = {"push", "push_many", "push_to_outbox", "notify"}
 CONSUMER = {"pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "lag", "transaction"}
 ADMIN = {
     "configure_queue", "configure_defaults", "delete_queue", "delete_partition", "delete_message", "delete_group",
     "seek",
     "stale_partitions", "resync_partition_lookup", "check_consistency", "prune_journal",
+    "queue_status", "group_status", "list_dead_letters",
 }  # fmt: skip
 # These touch no table.
 HARMLESS = {"message_id", "partition_of", "offset_of", "refuse"}

@@ -34,7 +34,7 @@ END $$;
 CREATE CONSTRAINT TRIGGER move_outbox AFTER INSERT ON skep.outbox_transactions DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION skep.move_outbox();
 
--- For clients: the messages of push(messages), published when the caller's transaction commits. Runs with the caller's rights.
+-- For clients: the messages of push(messages), published when the caller's transaction commits.
 CREATE FUNCTION skep.push_to_outbox(messages jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN

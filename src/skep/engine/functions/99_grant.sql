@@ -40,7 +40,7 @@ END $$;
 DO $$
 DECLARE
     routine   regprocedure;
-    producing text[] := ARRAY['push', 'push_many', 'notify'];
+    producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify'];
     consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'lag'];
     ruling    text[] := ARRAY['configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
                               'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal',
@@ -54,7 +54,7 @@ BEGIN
         END IF;
     END LOOP;
     CALL skep.pin(producing || consuming || ruling || ARRAY['note_outbox', 'move_outbox']);
-    CALL skep.open_to('skep_producer', producing || plain || ARRAY['push_to_outbox', 'check_messages']);  -- with the caller's rights
+    CALL skep.open_to('skep_producer', producing || plain);
     CALL skep.open_to('skep_consumer', consuming || plain || ARRAY['transaction']);  -- it pushes and answers with its caller's rights
     CALL skep.open_to('skep_admin', ruling || plain);
 END $$;
