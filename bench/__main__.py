@@ -5,7 +5,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import latency, throughput, wal
+from bench import latency, overhead, peers, throughput, wal
+from bench.contestants import CONTESTANTS
 from bench.report import show
 from skep.embedded import start
 from skep.engine.install import install
@@ -15,16 +16,26 @@ SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument("--only", choices=("throughput", "latency", "wal"))
-    parser.add_argument("--seconds", type=float, default=2, help="length of one slice of a throughput round")
+    parser.add_argument("--only", choices=("throughput", "latency", "wal", "overhead", "peers"))
+    parser.add_argument(
+        "--seconds", type=float, default=2, help="length of one slice of a round of throughput or peers"
+    )
     parser.add_argument(
         "--messages", type=int, default=10_000_000, help="size of the large queue of the latency benchmark"
+    )
+    parser.add_argument(
+        "--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), help="whom peers compares"
+    )
+    parser.add_argument(
+        "--plot", type=Path, default=Path("bench-out/peers.svg"), help="where peers draws: .svg, .png or .pdf"
     )
     arguments = parser.parse_args()
     measures = {
         "throughput": lambda url: throughput.measure(url, arguments.seconds),
         "latency": lambda url: latency.measure(url, arguments.messages),
         "wal": wal.measure,
+        "overhead": overhead.measure,
+        "peers": lambda url: peers.measure(url, arguments.seconds, arguments.contestants, arguments.plot),
     }
     chosen = [arguments.only] if arguments.only else list(measures)
     with tempfile.TemporaryDirectory(prefix="skep-bench-") as directory:
@@ -35,7 +46,10 @@ def main() -> int:
             rows = [row for name in chosen for row in measures[name](server.url)]
         finally:
             server.stop()
-    return 0 if show(rows) else 1
+    met = show(rows)
+    if "peers" in chosen:
+        print(f"plot: {arguments.plot}")
+    return 0 if met else 1
 
 
 if __name__ == "__main__":
