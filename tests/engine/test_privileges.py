@@ -13,12 +13,18 @@ from skep.engine.install import verify
 from tests.engine.verbs import call, drain, pop, push, refused
 
 PRODUCER = {"push", "push_many", "push_to_outbox", "notify"}
-CONSUMER = {"pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "lag", "transaction"}
+CONSUMER = {
+    "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
+    "lag", "transaction",
+}  # fmt: skip
 ADMIN = {
     "configure_queue", "configure_defaults", "delete_queue", "delete_partition", "delete_message", "delete_group",
     "seek",
     "stale_partitions", "resync_partition_lookup", "check_consistency", "prune_journal",
     "queue_status", "group_status", "list_dead_letters",
+    "pause", "resume", "cancel", "remove_group", "detect_dead_groups", "message_groups", "message_status", "blocked",
+    "force_complete", "retain", "lanes_after", "mark_archived", "drop_idle_partitions", "reap",
+    "redrive", "purge_dead_letters", "count_dead_letters", "sample", "prune_samples", "history",
 }  # fmt: skip
 # These touch no table.
 HARMLESS = {"message_id", "partition_of", "offset_of", "refuse"}

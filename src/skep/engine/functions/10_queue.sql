@@ -31,7 +31,9 @@ BEGIN
         max_payload_bytes = q.max_payload_bytes, dedup_window = q.dedup_window, partial_failure = q.partial_failure,
         concurrency = q.concurrency, retention_seconds = q.retention_seconds,
         completed_retention_seconds = q.completed_retention_seconds,
-        zero_subscriber_retention_seconds = q.zero_subscriber_retention_seconds
+        zero_subscriber_retention_seconds = q.zero_subscriber_retention_seconds,
+        block_without_subscribers = q.block_without_subscribers, retain_until_archived = q.retain_until_archived,
+        drop_idle_seconds = q.drop_idle_seconds
     WHERE id = q.id RETURNING * INTO q;
     IF options ?| ARRAY['delayed_processing', 'window_buffer', 'concurrency'] THEN
         -- Lanes that wait for a time computed from the old options are looked at again.
@@ -83,6 +85,20 @@ LANGUAGE sql AS $$
         WHERE p.queue_id = $1 AND p.name = coalesce($2, p.name) ORDER BY l.partition_id FOR UPDATE OF l) lane
 $$;
 
+-- What these lanes have counted stays in the totals of the queue and its groups (see 80_sample.sql).
+CREATE FUNCTION skep.keep_totals(lanes bigint[]) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO skep.gone_totals AS t (queue, group_name, total)
+    SELECT q.name, '', sum(l.last_offset + 1)
+    FROM skep.partition_lookup l JOIN skep.partitions p ON p.id = l.partition_id JOIN skep.queues q ON q.id = p.queue_id
+    WHERE l.partition_id = ANY ($1) GROUP BY q.name
+    UNION ALL
+    SELECT q.name, r.group_name, sum(c.cursor - c.start_offset)
+    FROM skep.cursors c JOIN skep.readers r ON r.id = c.reader_id JOIN skep.queues q ON q.id = r.queue_id
+    WHERE c.partition_id = ANY ($1) GROUP BY q.name, r.group_name
+    ON CONFLICT (queue, group_name) DO UPDATE SET total = t.total + excluded.total
+$$;
+
 -- Under the locks of the queue's readers, so that no group meets a lane that is about to go.
 CREATE FUNCTION skep.delete_lanes(queue_id integer, lanes bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -90,8 +106,10 @@ BEGIN
     PERFORM pg_advisory_xact_lock(x'736b6570'::integer, reader.id)
     FROM (SELECT r.id FROM skep.readers r WHERE r.queue_id = delete_lanes.queue_id ORDER BY r.id) reader;
     PERFORM FROM skep.cursors c WHERE c.partition_id = ANY (lanes) ORDER BY c.partition_id, c.reader_id FOR UPDATE;
+    PERFORM skep.keep_totals(lanes);
     DELETE FROM skep.leases s WHERE s.partition_id = ANY (lanes);
     DELETE FROM skep.cursors c WHERE c.partition_id = ANY (lanes);
+    DELETE FROM skep.archive_marks a WHERE a.partition_id = ANY (lanes);
     DELETE FROM skep.messages m WHERE m.partition_id = ANY (lanes);
     DELETE FROM skep.partition_lookup l WHERE l.partition_id = ANY (lanes);
     DELETE FROM skep.partitions p WHERE p.id = ANY (lanes);
@@ -110,6 +128,7 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM skep.delete_lanes(doomed, skep.lock_for_delete(doomed, NULL));
+    DELETE FROM skep.gone_totals WHERE queue = delete_queue.queue;
     DELETE FROM skep.readers WHERE queue_id = doomed;
     DELETE FROM skep.journal WHERE queue_id = doomed;
     DELETE FROM skep.queues WHERE id = doomed;

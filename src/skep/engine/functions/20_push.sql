@@ -32,6 +32,17 @@ BEGIN
     INSERT INTO skep.partition_lookup (partition_id) SELECT id FROM created;
 END $$;
 
+-- Nobody active to publish to. Work queues and mixed ones keep what nobody asked for yet.
+CREATE FUNCTION skep.has_no_subscriber(q skep.queues) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT $1.semantics = 'pub_sub' AND NOT EXISTS (
+        SELECT FROM skep.subscriptions s WHERE s.queue = $1.name AND s.status = 'ACTIVE') AND NOT EXISTS (
+        SELECT FROM skep.subscriptions s WHERE s.queue IS NULL AND s.status = 'ACTIVE'
+           AND (s.namespace IS NULL OR s.namespace = $1.namespace) AND (s.task IS NULL OR s.task = $1.task)
+           AND NOT EXISTS (SELECT FROM skep.subscriptions own WHERE own.queue = $1.name AND own.group_name = s.group_name
+                                                                AND own.partition IS NULL))
+$$;
+
 -- Locks the lanes of a push until commit. Arrays over lanes, and lane_of from each item to its lane: the next statement must start
 -- after the locks are held, and finds its lane by subscript. (A join would be planned for ten items and be quadratic for 100,000.)
 CREATE FUNCTION skep.lock_lanes(
@@ -40,16 +51,18 @@ CREATE FUNCTION skep.lock_lanes(
     OUT payload_limits integer[], OUT dedup_since timestamptz[], OUT lane_of integer[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    locked bigint;
+    locked  bigint;
+    blocked text;
 BEGIN
     FOR try IN 1 .. 4 LOOP
         SELECT array_agg(queue_id), array_agg(partition_id), array_agg(last_offset), array_agg(last_created_at),
-               array_agg(max_payload_bytes), array_agg(since), sum(items)
-        INTO queue_ids, partition_ids, last_offsets, last_times, payload_limits, dedup_since, locked
+               array_agg(max_payload_bytes), array_agg(since), sum(items), min(queue) FILTER (WHERE is_blocked)
+        INTO queue_ids, partition_ids, last_offsets, last_times, payload_limits, dedup_since, locked, blocked
         FROM (
             SELECT named.*, l.*
             FROM (
                 SELECT q.name AS queue, p.name AS partition, p.queue_id, p.id, q.max_payload_bytes,
+                       CASE WHEN q.block_without_subscribers THEN skep.has_no_subscriber(q) ELSE false END AS is_blocked,
                        named.items, sum(named.items) OVER () AS known,
                        coalesce(clock_timestamp() - skep.seconds(q.dedup_window), '-infinity') AS since
                 FROM (SELECT queue, partition, count(*) AS items
@@ -70,6 +83,10 @@ BEGIN
         END IF;
         PERFORM skep.create_lanes(queues, partitions);
     END LOOP;
+    IF blocked IS NOT NULL THEN
+        PERFORM skep.refuse('SK006', format('queue "%s" takes no messages while nobody is subscribed', blocked),
+                            'Subscribe a group, or set block_without_subscribers to false.');
+    END IF;
 
     IF cardinality(partition_ids) = 1 THEN
         lane_of := array_fill(1, ARRAY[cardinality(queues)]);

@@ -38,7 +38,8 @@ LANGUAGE sql STABLE AS $$
     LIMIT 1
 $$;
 
--- Where a group starts in lanes it has not met: the most specific subscription decides, never the clock of this moment.
+-- Where a group starts in lanes it has not met: the most specific subscription decides, never the clock of this moment. A lane for
+-- another group alone is no lane for it.
 CREATE FUNCTION skep.starts(group_name text, queue_id integer, lanes bigint[]) RETURNS TABLE (partition_id bigint, start_offset bigint)
 LANGUAGE sql STABLE AS $$
     SELECT lane, CASE s.mode WHEN 'offset' THEN greatest(s.start_offset, l.first_offset)
@@ -50,6 +51,7 @@ LANGUAGE sql STABLE AS $$
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = lane LIMIT 1) p
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane LIMIT 1) l
     LEFT JOIN LATERAL skep.subscription_of($1, q.name, p.name, q.namespace, q.task) s ON true
+    WHERE p.only_group IS NULL OR p.only_group = $1
 $$;
 
 -- What this statement sees, as others will need it: our own transaction is not over, though its snapshot does not list it.

@@ -181,7 +181,8 @@ LANGUAGE sql STABLE AS $$
         JOIN skep.readers r ON r.id = chosen.reader_id
         JOIN skep.queues q ON q.id = r.queue_id
         CROSS JOIN LATERAL (  -- deleted messages at the head are passed at once, however many
-            SELECT CASE WHEN EXISTS (SELECT FROM skep.messages m
+            SELECT CASE WHEN c.next_offset < l.first_offset THEN l.first_offset  -- met while retention took what was there
+                        WHEN EXISTS (SELECT FROM skep.messages m
                                      WHERE m.partition_id = c.partition_id AND m."offset" = c.next_offset AND m.payload IS NULL) THEN
                         coalesce((SELECT m."offset" FROM skep.messages m
                                   WHERE m.partition_id = c.partition_id AND m."offset" > c.next_offset AND m.payload IS NOT NULL
@@ -207,13 +208,16 @@ LANGUAGE sql STABLE AS $$
     WHERE run.retry_at <= $5
 $$;
 
--- The readers a pop is about, subscribed and created at first contact, even to a queue that does not exist yet.
+-- The readers a pop is about, subscribed and created at first contact, even to a queue that does not exist yet. None that are paused.
 CREATE FUNCTION skep.meet(queue text, group_name text, partition text, namespace text, task text, mode text, start_from text)
 RETURNS integer[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    readers integer[];
-    missing boolean;
+    stamp     timestamptz := clock_timestamp();
+    readers   integer[];
+    missing   boolean;
+    cancelled boolean;
+    quiet     bigint[];  -- subscriptions that gave no sign of life lately: this pop is one
 BEGIN
     IF NOT EXISTS (
         SELECT FROM skep.subscriptions s
@@ -233,12 +237,25 @@ BEGIN
         PERFORM skep.parse_start(meet.mode, meet.start_from);  -- the first mode stays, but a wrong word is still an error
     END IF;
     FOR try IN 1 .. 2 LOOP
-        SELECT array_agg(r.id), bool_or(r.id IS NULL) INTO readers, missing
-        FROM skep.queues_of(meet.queue, meet.namespace, meet.task) q LEFT JOIN LATERAL (
-            SELECT r.id FROM skep.readers r
-            WHERE r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, meet.group_name) LIMIT 1) r ON true;
+        SELECT array_agg(r.id) FILTER (WHERE r.status IN ('ACTIVE', 'DEAD')), bool_or(r.id IS NULL), bool_or(r.status = 'CANCELLED'),
+               array_agg(r.subscription_id) FILTER (WHERE r.quiet AND r.status <> 'CANCELLED')
+        INTO readers, missing, cancelled, quiet
+        FROM skep.queues_of(meet.queue, meet.namespace, meet.task) q
+        CROSS JOIN LATERAL (SELECT skep.group_on(q.semantics, meet.group_name) AS name) g
+        LEFT JOIN LATERAL (
+            SELECT r.id, coalesce(s.status, 'ACTIVE') AS status, s.id AS subscription_id,
+                   s.status = 'DEAD' OR s.last_heartbeat_at NOT BETWEEN stamp - skep.seconds(s.heartbeat_interval / 4) AND stamp AS quiet
+            FROM skep.readers r
+            LEFT JOIN LATERAL skep.subscription_of(g.name, q.name, meet.partition, q.namespace, q.task) s ON true
+            WHERE r.queue_id = q.id AND r.group_name = g.name LIMIT 1) r ON true;
         EXIT WHEN NOT missing OR try = 2 OR NOT skep.add_readers(meet.queue, meet.group_name, meet.namespace, meet.task);
     END LOOP;
+    IF cancelled AND meet.queue IS NOT NULL THEN
+        PERFORM skep.refuse('SK007', format('the subscription of group "%s" to queue "%s" is cancelled', meet.group_name, meet.queue),
+                            'Subscribe again to begin anew.');
+    ELSIF quiet IS NOT NULL THEN
+        PERFORM skep.beat(id) FROM unnest(quiet) AS id;
+    END IF;
     RETURN array_remove(readers, NULL);
 END $$;
 
@@ -246,7 +263,7 @@ END $$;
 CREATE FUNCTION skep.first_contact(group_name text, queue text, partition text, namespace text, task text, mode text, start_from text)
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 BEGIN
-    PERFORM skep.subscribe(group_name, queue, partition, namespace, task, mode, start_from);
+    PERFORM skep.store_subscription(group_name, queue, partition, namespace, task, mode, start_from);
     RETURN true;
 EXCEPTION WHEN lock_not_available THEN
     RETURN false;

@@ -29,7 +29,7 @@ BEGIN
         FROM gone GROUP BY partition_id, reader_id
     )
     UPDATE skep.cursors c
-    SET leased = c.leased - lane.leases,
+    SET leased = c.leased - lane.leases, touched_at = clock_timestamp(),
         cursor = coalesce((SELECT s.first_offset FROM skep.leases s
                            WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
                              AND s.first_offset <> ALL (lane.firsts)
@@ -120,7 +120,7 @@ BEGIN
         FROM verdict GROUP BY partition_id, reader_id
     )
     UPDATE skep.cursors c
-    SET leased = c.leased - lane.leases,
+    SET leased = c.leased - lane.leases, touched_at = clock_timestamp(),
         returned = c.returned + lane.runs,
         cursor = coalesce(least(lane.lowest, (SELECT s.first_offset FROM skep.leases s
                                               WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
@@ -161,6 +161,13 @@ BEGIN
         PERFORM skep.judge(tokens, lane_ids, 'expired');
     END IF;
 END $$;
+
+-- For upkeep: what consumers that died held, of any group, without waiting for its next pop.
+CREATE FUNCTION skep.reap() RETURNS void
+LANGUAGE sql AS $$
+    SELECT skep.return_expired(array_agg(r.id)) FROM skep.readers r
+    WHERE EXISTS (SELECT FROM skep.leases s WHERE s.reader_id = r.id AND s.expires_at <= clock_timestamp())
+$$;
 
 -- Locks the lanes of these leases, in their order, and says which.
 CREATE FUNCTION skep.lock_leases(tokens uuid[]) RETURNS bigint[]

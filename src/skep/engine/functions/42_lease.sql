@@ -74,7 +74,8 @@ BEGIN
         RETURNING s.partition_id, s.reader_id, s.expires_at
     ), put_off AS (  -- a lane with no room for another lease is next looked at when this one ends
         UPDATE skep.cursors c
-        SET ready_at = CASE WHEN c.leased = 1 AND c.ready_at > stamp THEN extended.expires_at ELSE c.ready_at END
+        SET touched_at = stamp,
+            ready_at = CASE WHEN c.leased = 1 AND c.ready_at > stamp THEN extended.expires_at ELSE c.ready_at END
         FROM extended
         WHERE c.partition_id = ANY (ARRAY[extended.partition_id]) AND c.reader_id = ANY (ARRAY[extended.reader_id])
     )

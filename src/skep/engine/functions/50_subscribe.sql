@@ -35,28 +35,62 @@ EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR invalid_par
                         'Give a time such as 2026-01-31T12:00:00Z, an offset, or a message id.');
 END $$;
 
-CREATE FUNCTION skep.subscribe(
-    group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
-    mode text DEFAULT NULL, start_from text DEFAULT NULL
+-- Stores the subscription unless there is one for exactly this scope, and returns what is there.
+CREATE FUNCTION skep.store_subscription(
+    group_name text, queue text, partition text, namespace text, task text, mode text, start_from text,
+    backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL, heartbeat_timeout double precision DEFAULT NULL,
+    miss_threshold integer DEFAULT NULL
 ) RETURNS skep.subscriptions LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     start  record;
     stored skep.subscriptions;
+    place  text;
 BEGIN
-    PERFORM skep.check_pop(queue, group_name, partition, namespace, task, 1, 1, NULL);
-    IF subscribe.group_name = '__QUEUE_MODE__' THEN
-        start := skep.parse_start('all', NULL);  -- queue mode belongs to nobody in particular: it always starts at the beginning
-    ELSE
-        start := skep.parse_start(subscribe.mode, subscribe.start_from);
-    END IF;
-    INSERT INTO skep.subscriptions (group_name, queue, partition, namespace, task, mode, start_at, start_offset)
-    VALUES (subscribe.group_name, subscribe.queue, subscribe.partition, subscribe.namespace, subscribe.task, start.start_mode,
-            start.start_at, start.start_offset)
+    -- Queue mode belongs to nobody in particular: it always starts at the beginning.
+    start := skep.parse_start(CASE WHEN store_subscription.group_name = '__QUEUE_MODE__' THEN 'all' ELSE store_subscription.mode END,
+                              CASE WHEN store_subscription.group_name = '__QUEUE_MODE__' THEN NULL ELSE store_subscription.start_from END);
+    INSERT INTO skep.subscriptions (group_name, queue, partition, namespace, task, mode, start_at, start_offset, backfill,
+                                    heartbeat_interval, heartbeat_timeout, miss_threshold)
+    VALUES (store_subscription.group_name, store_subscription.queue, store_subscription.partition, store_subscription.namespace,
+            store_subscription.task, start.start_mode, start.start_at, start.start_offset,
+            coalesce(store_subscription.backfill, start.start_mode <> 'new'), coalesce(store_subscription.heartbeat_interval, 60),
+            coalesce(store_subscription.heartbeat_timeout, 300), coalesce(store_subscription.miss_threshold, 3))
     ON CONFLICT DO NOTHING;
     SELECT * INTO stored FROM skep.subscriptions s
-    WHERE s.group_name = subscribe.group_name AND coalesce(s.queue, '') = coalesce(subscribe.queue, '')
-      AND coalesce(s.partition, '') = coalesce(subscribe.partition, '')
-      AND coalesce(s.namespace, '') = coalesce(subscribe.namespace, '') AND coalesce(s.task, '') = coalesce(subscribe.task, '');
+    WHERE s.group_name = store_subscription.group_name AND coalesce(s.queue, '') = coalesce(store_subscription.queue, '')
+      AND coalesce(s.partition, '') = coalesce(store_subscription.partition, '')
+      AND coalesce(s.namespace, '') = coalesce(store_subscription.namespace, '') AND coalesce(s.task, '') = coalesce(store_subscription.task, '');
+    RETURN stored;
+EXCEPTION WHEN check_violation THEN
+    GET STACKED DIAGNOSTICS place = CONSTRAINT_NAME;
+    PERFORM skep.refuse('SK001', format('subscription of group "%s": %s is out of range', store_subscription.group_name,
+                            replace(substring(place FROM '^subscriptions_(.*)_check\d*$'), 'timeout', 'heartbeat_timeout')),
+                        'heartbeat_interval > 0, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
+END $$;
+
+-- Creates if absent: an existing subscription keeps its start and its options. One that is dead lives again at its cursor; one that was
+-- cancelled begins a new life.
+CREATE FUNCTION skep.subscribe(
+    group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
+    mode text DEFAULT NULL, start_from text DEFAULT NULL, backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL,
+    heartbeat_timeout double precision DEFAULT NULL, miss_threshold integer DEFAULT NULL
+) RETURNS skep.subscriptions LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    stored skep.subscriptions;
+BEGIN
+    PERFORM skep.check_pop(queue, group_name, partition, namespace, task, 1, 1, NULL);
+    stored := skep.store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
+                                      heartbeat_timeout, miss_threshold);
+    IF stored.status = 'CANCELLED' THEN
+        PERFORM skep.forget_progress(stored);
+        DELETE FROM skep.subscriptions s WHERE s.id = stored.id AND s.status = 'CANCELLED';
+        stored := skep.store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
+                                          heartbeat_timeout, miss_threshold);
+    ELSIF stored.status = 'DEAD' THEN
+        PERFORM skep.beat(stored.id);
+        SELECT * INTO stored FROM skep.subscriptions s WHERE s.id = stored.id;
+    END IF;
     RETURN stored;
 END $$;

@@ -22,7 +22,7 @@ LANGUAGE sql STABLE AS $$
     JOIN skep.partition_lookup l ON l.partition_id = p.id
     LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c ON true
     LEFT JOIN LATERAL (SELECT * FROM skep.starts(skep.group_on(q.semantics, $1), q.id, ARRAY[p.id])) s ON c.reader_id IS NULL
-    WHERE ($2 IS NULL OR q.name = $2) AND ($3 IS NULL OR p.name = $3)
+    WHERE ($2 IS NULL OR q.name = $2) AND ($3 IS NULL OR p.name = $3) AND (p.only_group IS NULL OR p.only_group = r.group_name)
       AND (r.id IS NOT NULL OR (skep.subscription_of($1, q.name, p.name, q.namespace, q.task)).id IS NOT NULL)
 $$;
 
@@ -42,29 +42,6 @@ LANGUAGE sql STABLE AS $$
         FROM skep.partitions p JOIN skep.partition_lookup l ON l.partition_id = p.id WHERE p.queue_id = q.id
     ) lane
     WHERE $1 IS NULL OR q.name = $1
-$$;
-
--- Groups and the queues they have met or subscribed to.
-CREATE FUNCTION skep.group_status(group_name text DEFAULT NULL, queue text DEFAULT NULL)
-RETURNS TABLE (group_name text, queue text, mode text, partitions bigint, lag bigint, leased bigint, last_consumed_at timestamptz,
-               dead_letters bigint)
-LANGUAGE sql STABLE AS $$
-    SELECT g.group_name, g.queue, s.mode, lane.partitions, lane.lag, lane.leased, lane.last_consumed_at,
-           (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = g.queue AND d.group_name = g.group_name)
-    FROM (
-        SELECT r.group_name, q.name AS queue, q.namespace, q.task FROM skep.readers r JOIN skep.queues q ON q.id = r.queue_id
-        UNION
-        SELECT s.group_name, s.queue, coalesce(q.namespace, ''), coalesce(q.task, '')
-        FROM skep.subscriptions s LEFT JOIN skep.queues q ON q.name = s.queue
-        WHERE s.queue IS NOT NULL AND q.semantics IS DISTINCT FROM 'queue'
-    ) g
-    LEFT JOIN LATERAL skep.subscription_of(g.group_name, g.queue, NULL, g.namespace, g.task) s ON true
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS partitions, coalesce(sum(lag), 0)::bigint AS lag, coalesce(sum(leased), 0) AS leased,
-               max(last_consumed_at) AS last_consumed_at
-        FROM skep.lag(g.group_name, g.queue)
-    ) lane
-    WHERE ($1 IS NULL OR g.group_name = $1) AND ($2 IS NULL OR g.queue = $2)
 $$;
 
 -- Newest first; before_id is the last one of the page before.

@@ -41,10 +41,14 @@ DO $$
 DECLARE
     routine   regprocedure;
     producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify'];
-    consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'lag'];
+    consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
+                              'lag'];
     ruling    text[] := ARRAY['configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
                               'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal',
-                              'queue_status', 'group_status', 'list_dead_letters'];
+                              'queue_status', 'group_status', 'list_dead_letters',
+                              'pause', 'resume', 'cancel', 'remove_group', 'detect_dead_groups', 'message_groups', 'message_status', 'blocked',
+                              'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
+                              'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse'];
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP

@@ -1,0 +1,130 @@
+-- Dead letters that come back, or go for good. Both leave a line in the audit.
+
+-- The dead letters a call is about. error is matched as a part of the text.
+CREATE FUNCTION skep.find_dead_letters(
+    queue text, group_name text, error text, failed_after timestamptz, failed_before timestamptz, ids bigint[], max_rows integer
+) RETURNS SETOF skep.dead_letters LANGUAGE sql STABLE AS $$
+    SELECT * FROM skep.dead_letters d
+    WHERE ($1 IS NULL OR d.queue = $1) AND ($2 IS NULL OR d.group_name = $2)
+      AND ($3 IS NULL OR strpos(lower(d.error), lower($3)) > 0)
+      AND ($4 IS NULL OR d.failed_at >= $4) AND ($5 IS NULL OR d.failed_at < $5) AND ($6 IS NULL OR d.id = ANY ($6))
+    ORDER BY d.id LIMIT $7
+$$;
+
+CREATE FUNCTION skep.count_dead_letters(
+    queue text DEFAULT NULL, group_name text DEFAULT NULL, failed_after timestamptz DEFAULT NULL, failed_before timestamptz DEFAULT NULL
+) RETURNS TABLE (queue text, group_name text, error text, letters bigint, first_failed_at timestamptz, last_failed_at timestamptz)
+LANGUAGE sql STABLE AS $$
+    SELECT d.queue, d.group_name, left(d.error, 200), count(*), min(d.failed_at), max(d.failed_at)
+    FROM skep.find_dead_letters($1, $2, NULL, $3, $4, NULL, NULL) d GROUP BY 1, 2, 3
+$$;
+
+-- The lane in which a group, and nobody else, gets its dead letters of a lane again. Order among them is kept.
+CREATE FUNCTION skep.redrive_lane(group_name text, partition text) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$ SELECT left(format('%s (again for %s)', $2, $1), 255) $$;
+
+-- Pushes dead letters again and removes them, in one transaction: to their group alone, or as new messages to a queue, for all its groups.
+-- Oldest first, at most so many in a call. Each is driven once, however many do it at the same time.
+CREATE FUNCTION skep.redrive(
+    queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
+    failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL, to_queue text DEFAULT NULL, max_rows integer DEFAULT 1000,
+    dry_run boolean DEFAULT false, done_by text DEFAULT NULL
+) RETURNS TABLE (dead_letter_id bigint, from_queue text, from_partition text, for_group text, message_id uuid) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    chosen skep.dead_letters[];
+BEGIN
+    IF redrive.to_queue IS NOT NULL THEN
+        PERFORM skep.check_name('queue', redrive.to_queue);
+    END IF;
+    IF dry_run THEN
+        RETURN QUERY SELECT d.id, d.queue, d.partition, d.group_name, NULL::uuid
+        FROM skep.find_dead_letters(redrive.queue, redrive.group_name, redrive.error, failed_after, failed_before, ids, max_rows) d;
+        RETURN;
+    END IF;
+    SELECT array_agg(d ORDER BY d.id) INTO chosen FROM (
+        SELECT mine.*
+        FROM skep.find_dead_letters(redrive.queue, redrive.group_name, redrive.error, failed_after, failed_before, ids, max_rows) d
+        CROSS JOIN LATERAL (SELECT * FROM skep.dead_letters x WHERE x.id = d.id FOR UPDATE SKIP LOCKED) mine
+    ) d;
+    IF chosen IS NULL THEN
+        RETURN;
+    END IF;
+    IF redrive.to_queue IS NULL THEN
+        PERFORM skep.open_redrive_lanes(chosen);
+    END IF;
+    RETURN QUERY
+    WITH pushed AS (
+        SELECT p.* FROM (
+            SELECT array_agg(coalesce(redrive.to_queue, d.queue) ORDER BY n) AS queues,
+                   array_agg(CASE WHEN redrive.to_queue IS NULL THEN skep.redrive_lane(d.group_name, d.partition) ELSE d.partition END ORDER BY n) AS partitions,
+                   array_agg(d.payload ORDER BY n) AS payloads,
+                   array_agg(coalesce(d.headers, '{}') || jsonb_build_object('skep-redriven', jsonb_build_object(
+                       'queue', d.queue, 'partition', d.partition, 'offset', d."offset", 'error', left(d.error, 500))) ORDER BY n) AS headers,
+                   array_agg(d.trace_id ORDER BY n) AS trace_ids, array_agg(d.producer ORDER BY n) AS producers
+            FROM unnest(chosen) WITH ORDINALITY AS d (id, group_name, queue, partition, partition_id, "offset", created_at, payload, headers,
+                                                      transaction_id, trace_id, producer, error, attempts, failed_at, n)) m
+        CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, NULL, m.headers, m.trace_ids, m.producers) p
+    ), gone AS (
+        DELETE FROM skep.dead_letters d WHERE d.id = ANY (SELECT c.id FROM unnest(chosen) c)
+    ), noted AS (
+        INSERT INTO skep.dead_letter_audit (action, dead_letter_id, group_name, queue, partition, "offset", error, message_id, to_queue, done_by)
+        SELECT 'redriven', d.id, d.group_name, d.queue, d.partition, d."offset", d.error,
+               skep.message_id(pushed.partition_id, pushed."offset"), coalesce(redrive.to_queue, d.queue), coalesce(redrive.done_by, session_user)
+        FROM pushed CROSS JOIN LATERAL (SELECT (chosen[pushed.ord::integer]).*) d
+        RETURNING *
+    )
+    SELECT noted.dead_letter_id, noted.queue, noted.partition, noted.group_name, noted.message_id FROM noted;
+END $$;
+
+-- Makes the lanes for one group alone that these letters need. A lane of that name that somebody else made is refused.
+CREATE FUNCTION skep.open_redrive_lanes(letters skep.dead_letters[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    taken text;
+BEGIN
+    PERFORM skep.create_lanes(array_agg(d.queue), array_agg(skep.redrive_lane(d.group_name, d.partition)))
+    FROM (SELECT DISTINCT d.queue, d.group_name, d.partition FROM unnest(letters) d) d;
+    UPDATE skep.partitions p SET only_group = skep.group_on(q.semantics, d.group_name)
+    FROM (SELECT DISTINCT d.queue, d.group_name, d.partition FROM unnest(letters) d) d
+    JOIN skep.queues q ON q.name = d.queue
+    WHERE p.queue_id = q.id AND p.name = skep.redrive_lane(d.group_name, d.partition) AND p.only_group IS NULL
+      AND EXISTS (SELECT FROM skep.partition_lookup l WHERE l.partition_id = p.id AND l.last_offset = -1);
+    SELECT p.name INTO taken FROM unnest(letters) d
+    JOIN skep.queues q ON q.name = d.queue
+    JOIN skep.partitions p ON p.queue_id = q.id AND p.name = skep.redrive_lane(d.group_name, d.partition)
+    WHERE p.only_group IS NULL LIMIT 1;
+    IF FOUND THEN
+        PERFORM skep.refuse('SK007', format('partition "%s" is in use', taken), 'Redrive to a queue instead.');
+    END IF;
+END $$;
+
+CREATE FUNCTION skep.purge_dead_letters(
+    queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
+    failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL, max_rows integer DEFAULT 1000, dry_run boolean DEFAULT false,
+    done_by text DEFAULT NULL
+) RETURNS bigint LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    purged bigint;
+BEGIN
+    IF dry_run THEN
+        RETURN (SELECT count(*) FROM skep.find_dead_letters(purge_dead_letters.queue, purge_dead_letters.group_name,
+                    purge_dead_letters.error, failed_after, failed_before, ids, max_rows));
+    END IF;
+    WITH chosen AS (
+        SELECT mine.id
+        FROM skep.find_dead_letters(purge_dead_letters.queue, purge_dead_letters.group_name, purge_dead_letters.error, failed_after,
+                                    failed_before, ids, max_rows) d
+        CROSS JOIN LATERAL (SELECT x.id FROM skep.dead_letters x WHERE x.id = d.id FOR UPDATE SKIP LOCKED) mine
+    ), gone AS (
+        DELETE FROM skep.dead_letters d WHERE d.id = ANY (SELECT chosen.id FROM chosen) RETURNING d.*
+    ), noted AS (
+        INSERT INTO skep.dead_letter_audit (action, dead_letter_id, group_name, queue, partition, "offset", error, done_by)
+        SELECT 'purged', gone.id, gone.group_name, gone.queue, gone.partition, gone."offset", gone.error,
+               coalesce(purge_dead_letters.done_by, session_user) FROM gone
+        RETURNING id
+    )
+    SELECT count(*) INTO purged FROM noted;
+    RETURN purged;
+END $$;

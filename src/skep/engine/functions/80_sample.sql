@@ -1,0 +1,63 @@
+-- Heads and cursors over time. Offsets are dense and cursors count what is done, so two samples tell exactly what happened between them,
+-- and the hot path pays nothing.
+
+CREATE FUNCTION skep.sample() RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp timestamptz := clock_timestamp();
+    taken bigint;
+BEGIN
+    INSERT INTO skep.samples (at, queue, group_name, total, lag, leased, dead, oldest_at)
+    SELECT stamp, q.name, '', coalesce(t.total, 0) + lane.total, lane.kept, 0,
+           (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name), lane.oldest_at
+    FROM skep.queues q
+    LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = ''
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(l.last_offset + 1), 0) AS total, coalesce(sum(l.last_offset - l.first_offset + 1), 0) AS kept, min(m.created_at) AS oldest_at
+        FROM skep.partitions p JOIN skep.partition_lookup l ON l.partition_id = p.id
+        LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = l.first_offset LIMIT 1) m ON true
+        WHERE p.queue_id = q.id
+    ) lane
+    UNION ALL
+    SELECT stamp, q.name, r.group_name, coalesce(t.total, 0) + lane.total, lane.lag, lane.leased,
+           (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name AND d.group_name = r.group_name), lane.oldest_at
+    FROM skep.readers r JOIN skep.queues q ON q.id = r.queue_id
+    LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = r.group_name
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(c.cursor - c.start_offset), 0) AS total, coalesce(sum(s.lag), 0) AS lag, coalesce(sum(s.leased), 0) AS leased,
+               min(m.created_at) AS oldest_at
+        FROM skep.lag(r.group_name, q.name) s
+        JOIN skep.partitions p ON p.queue_id = q.id AND p.name = s.partition
+        LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c ON true
+        LEFT JOIN LATERAL (
+            SELECT m.created_at FROM skep.messages m WHERE s.lag > 0 AND m.partition_id = p.id AND m."offset" >= s.cursor
+            ORDER BY m."offset" LIMIT 1) m ON true
+    ) lane;
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    RETURN taken;
+END $$;
+
+-- Keeps every sample for an hour, one a minute for so long, and nothing after that: the size is bounded by queues and groups alone.
+CREATE FUNCTION skep.prune_samples(keep interval DEFAULT '7 days') RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    pruned bigint;
+BEGIN
+    DELETE FROM skep.samples s
+    WHERE s.at < clock_timestamp() - keep
+       OR s.at < clock_timestamp() - interval '1 hour' AND EXISTS (
+           SELECT FROM skep.samples earlier WHERE earlier.queue = s.queue AND earlier.group_name = s.group_name
+              AND earlier.at >= date_trunc('minute', s.at) AND earlier.at < s.at);
+    GET DIAGNOSTICS pruned = ROW_COUNT;
+    RETURN pruned;
+END $$;
+
+-- Messages per second between neighbouring samples, lag, and how old the oldest message is that a group has not consumed.
+CREATE FUNCTION skep.history(queue text, group_name text DEFAULT '', since interval DEFAULT '1 hour')
+RETURNS TABLE (at timestamptz, rate double precision, lag bigint, leased bigint, dead bigint, lag_seconds double precision)
+LANGUAGE sql STABLE AS $$
+    SELECT s.at, greatest(s.total - lag(s.total) OVER (ORDER BY s.at), 0)
+                 / nullif(extract(epoch FROM s.at - lag(s.at) OVER (ORDER BY s.at)), 0)::double precision,
+           s.lag, s.leased, s.dead, CASE WHEN s.lag > 0 THEN extract(epoch FROM s.at - s.oldest_at)::double precision ELSE 0 END
+    FROM skep.samples s WHERE s.queue = $1 AND s.group_name = $2 AND s.at >= clock_timestamp() - $3 ORDER BY s.at
+$$;
