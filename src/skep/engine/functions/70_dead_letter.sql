@@ -11,6 +11,18 @@ CREATE FUNCTION skep.find_dead_letters(
     ORDER BY d.id LIMIT $7
 $$;
 
+-- Newest first; before_id is the last one of the page before.
+CREATE FUNCTION skep.list_dead_letters(
+    queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
+    failed_before timestamptz DEFAULT NULL, before_id bigint DEFAULT NULL, max_rows integer DEFAULT 100
+) RETURNS SETOF skep.dead_letters LANGUAGE sql STABLE AS $$
+    SELECT * FROM skep.dead_letters d
+    WHERE ($1 IS NULL OR d.queue = $1) AND ($2 IS NULL OR d.group_name = $2)
+      AND ($3 IS NULL OR strpos(lower(d.error), lower($3)) > 0)
+      AND ($4 IS NULL OR d.failed_at >= $4) AND ($5 IS NULL OR d.failed_at < $5) AND ($6 IS NULL OR d.id < $6)
+    ORDER BY d.id DESC LIMIT $7
+$$;
+
 CREATE FUNCTION skep.count_dead_letters(
     queue text DEFAULT NULL, group_name text DEFAULT NULL, failed_after timestamptz DEFAULT NULL, failed_before timestamptz DEFAULT NULL
 ) RETURNS TABLE (queue text, group_name text, error text, letters bigint, first_failed_at timestamptz, last_failed_at timestamptz)

@@ -1,12 +1,17 @@
 -- Heads and cursors over time. Offsets are dense and cursors count what is done, so two samples tell exactly what happened between them,
 -- and the hot path pays nothing.
 
-CREATE FUNCTION skep.sample() RETURNS bigint
+-- Several servers take turns: one sample is enough for all of them.
+CREATE FUNCTION skep.sample(not_within interval DEFAULT '5 seconds') RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     stamp timestamptz := clock_timestamp();
     taken bigint;
 BEGIN
+    IF NOT pg_try_advisory_xact_lock(x'736b6572'::integer, 0)
+       OR EXISTS (SELECT FROM skep.samples s WHERE s.at > stamp - not_within AND s.at <= stamp) THEN
+        RETURN 0;
+    END IF;
     INSERT INTO skep.samples (at, queue, group_name, total, lag, leased, dead, oldest_at)
     SELECT stamp, q.name, '', coalesce(t.total, 0) + lane.total, lane.kept, 0,
            (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name), lane.oldest_at

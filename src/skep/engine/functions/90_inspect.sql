@@ -44,15 +44,6 @@ LANGUAGE sql STABLE AS $$
     WHERE $1 IS NULL OR q.name = $1
 $$;
 
--- Newest first; before_id is the last one of the page before.
-CREATE FUNCTION skep.list_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, before_id bigint DEFAULT NULL,
-                                       max_rows integer DEFAULT 100)
-RETURNS SETOF skep.dead_letters LANGUAGE sql STABLE AS $$
-    SELECT * FROM skep.dead_letters d
-    WHERE ($1 IS NULL OR d.queue = $1) AND ($2 IS NULL OR d.group_name = $2) AND ($3 IS NULL OR d.id < $3)
-    ORDER BY d.id DESC LIMIT $4
-$$;
-
 -- Lanes whose partition_lookup row is not what the messages say. 0 is the only good answer.
 CREATE FUNCTION skep.stale_partitions() RETURNS bigint
 LANGUAGE sql STABLE AS $$

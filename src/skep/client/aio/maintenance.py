@@ -1,0 +1,55 @@
+"""What keeps the log in order: the calls that upkeep makes by itself, for those who want to make them by hand."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from skep.client import calls
+from skep.client.aio.database import AsyncDatabase
+from skep.message import Detected, Retained, Sample
+
+
+class AsyncMaintenance:
+    """Retention, detection of dead groups, samples. All are safe to run anywhere, at any time, any number of times at once."""
+
+    _database: AsyncDatabase
+
+    async def lanes_after(self, lane: int, limit: int) -> list[int]:
+        """Return a page of lanes, for visiting all of them in small steps."""
+        return await self._database.value(calls.LANES_AFTER, {"lane": lane, "limit": limit})
+
+    async def retain(
+        self, lanes: Sequence[int] | None = None, *, max_messages: int = 10_000, dry_run: bool = False
+    ) -> list[Retained]:
+        """Delete what retention allows, at most `max_messages` of each lane; returns what went, and what groups missed by it."""
+        arguments = {"lanes": None if lanes is None else list(lanes), "max_messages": max_messages, "dry_run": dry_run}
+        return await self._database.call(calls.RETAIN, arguments, Retained)
+
+    async def drop_idle_partitions(self) -> int:
+        """Drop lanes that are empty and have been idle for longer than their queue's `drop_idle_seconds`."""
+        return await self._database.value(calls.DROP_IDLE_PARTITIONS, {})
+
+    async def mark_archived(self, partition_id: int, end_offset: int) -> None:
+        """Everything below this offset is in the archive: retention that waits for it may go on."""
+        await self._database.value(calls.MARK_ARCHIVED, {"partition_id": partition_id, "end_offset": end_offset})
+
+    async def reap(self) -> None:
+        """Give back what consumers held that died, without waiting for the next pop of their group."""
+        await self._database.value(calls.REAP, {})
+
+    async def detect_dead_groups(self) -> list[Detected]:
+        """Look at every group that gave no sign of life for too long; returns the suspects, and who died."""
+        return await self._database.call(calls.DETECT_DEAD_GROUPS, {}, Detected)
+
+    async def prune_journal(self, older_than: timedelta = timedelta(minutes=10)) -> int:
+        return await self._database.value(calls.PRUNE_JOURNAL, {"older_than": older_than})
+
+    async def sample(self) -> int:
+        """Write down heads and cursors."""
+        return await self._database.value(calls.SAMPLE, {})
+
+    async def prune_samples(self, keep: timedelta = timedelta(days=7)) -> int:
+        return await self._database.value(calls.PRUNE_SAMPLES, {"keep": keep})
+
+    async def history(self, queue: str, group: str = "", since: timedelta = timedelta(hours=1)) -> list[Sample]:
+        """Return rates and lags over time: of a queue, or of a group on it."""
+        return await self._database.call(calls.HISTORY, {"queue": queue, "group": group, "since": since}, Sample)

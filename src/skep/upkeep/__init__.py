@@ -1,0 +1,25 @@
+"""Background duties: each is a function that runs once, safe to run anywhere and any number of times at once.
+
+    reaper    gives back what consumers held that died
+    watch     declares groups dead that give no sign of life
+    retainer  deletes what retention allows, in small steps
+    sampler   writes heads and cursors down, for history
+    pruner    forgets old journal rows and samples
+"""
+
+from skep.upkeep.duty import Duty, Upkeep
+from skep.upkeep.pruner import prune
+from skep.upkeep.reaper import reap
+from skep.upkeep.retainer import retain
+from skep.upkeep.sampler import sample
+from skep.upkeep.watch import watch
+
+DUTIES = (
+    Duty("reaper", 5, reap),
+    Duty("watch", 15, watch),
+    Duty("retainer", 10, retain),
+    Duty("sampler", 10, sample),
+    Duty("pruner", 60, prune),
+)
+
+__all__ = ["DUTIES", "Duty", "Upkeep"]

@@ -1,0 +1,79 @@
+"""The shape of a duty, and what runs them."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+import psycopg
+
+from skep.client import AsyncSkep
+from skep.errors import SkepError
+
+log = logging.getLogger("skep.upkeep")
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """`run` does it once and says in a few words what it did, or nothing if there was nothing to do."""
+
+    name: str
+    every: float
+    run: Callable[[AsyncSkep], Awaitable[str | None]]
+
+
+@dataclass(slots=True)
+class Health:
+    """How a duty is doing: `error` is that of its last run."""
+
+    runs: int = 0
+    seconds: float = 0
+    error: str | None = None
+
+
+class Upkeep:
+    """Runs duties, each at its own pace, until stopped. A run that fails is logged and tried again at its next turn."""
+
+    def __init__(self, mq: AsyncSkep, duties: Sequence[Duty]) -> None:
+        self._mq = mq
+        self._duties = duties
+        self._stopping = asyncio.Event()
+        self.health = {duty.name: Health() for duty in duties}
+
+    @property
+    def healthy(self) -> bool:
+        return all(health.error is None for health in self.health.values())
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._repeat(duty) for duty in self._duties))
+
+    def stop(self) -> None:
+        """Begin no more runs; `run` returns when those under way have ended."""
+        self._stopping.set()
+
+    async def run_once(self) -> dict[str, str | None]:
+        """Run every duty once, one after the other; what each did, or the text of its error."""
+        return {duty.name: await self._run(duty) for duty in self._duties}
+
+    async def _repeat(self, duty: Duty) -> None:
+        while not self._stopping.is_set():
+            await self._run(duty)
+            try:
+                await asyncio.wait_for(self._stopping.wait(), duty.every)
+            except TimeoutError:
+                continue
+
+    async def _run(self, duty: Duty) -> str | None:
+        health, start = self.health[duty.name], monotonic()
+        try:
+            done, health.error = await duty.run(self._mq), None
+        except (SkepError, psycopg.Error) as error:
+            done = health.error = str(error)
+            log.warning("%s failed: %s", duty.name, error)
+        else:
+            if done:
+                log.info("%s: %s", duty.name, done)
+        health.runs += 1
+        health.seconds = monotonic() - start
+        return done

@@ -1,0 +1,8 @@
+"""Forgets what nobody needs any more: old journal rows, old samples."""
+
+from skep.client import AsyncSkep
+
+
+async def prune(mq: AsyncSkep) -> str | None:
+    journal, samples = await mq.prune_journal(), await mq.prune_samples()
+    return f"pruned {journal:,} journal rows and {samples:,} samples" if journal or samples else None
