@@ -1,6 +1,7 @@
 """A database that tests of the engine share, one after the other."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -23,3 +24,10 @@ def mq(module_database_url: str) -> Generator[psycopg.Connection]:
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         yield connection
         connection.execute(FORGET)
+
+
+@pytest.fixture
+def connect_module(module_database_url: str) -> Generator[Callable[[], psycopg.Connection]]:
+    """Open more autocommit connections to the database of `mq`."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(psycopg.connect(module_database_url, autocommit=True))

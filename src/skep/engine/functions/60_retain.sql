@@ -135,36 +135,36 @@ RETURNS TABLE (queue text, partition text, partition_id bigint, rule text, first
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    found   record;
+    due     record;
     lost    bigint;
     emptied bigint[] := '{}';
     stops   bigint[] := '{}';
 BEGIN
-    FOR found IN
+    FOR due IN
         SELECT r.*, least(r.cut, r.first_offset + retain.max_messages) AS stop
         FROM skep.retainable(coalesce(retain.lanes, skep.lanes_after(0, NULL))) r
         WHERE retain.dry_run OR pg_try_advisory_xact_lock(x'736b6571'::integer, (r.partition_id % 2147483647)::integer)
         ORDER BY r.partition_id
     LOOP
-        SELECT count(*) INTO lost FROM skep.obligations(ARRAY[found.partition_id]) o
-        WHERE o."position" < found.stop AND o.status <> 'CANCELLED';
+        SELECT count(*) INTO lost FROM skep.obligations(ARRAY[due.partition_id]) o
+        WHERE o."position" < due.stop AND o.status <> 'CANCELLED';
         IF retain.dry_run THEN
-            SELECT coalesce(sum(skep.undone(found.partition_id, o.reader_id, o.owed_from, found.cut)), 0) INTO lost
-            FROM skep.obligations(ARRAY[found.partition_id]) o WHERE o."position" < found.cut AND o.status <> 'CANCELLED';
-            found.stop := found.cut;
+            SELECT coalesce(sum(skep.undone(due.partition_id, o.reader_id, o.owed_from, due.cut)), 0) INTO lost
+            FROM skep.obligations(ARRAY[due.partition_id]) o WHERE o."position" < due.cut AND o.status <> 'CANCELLED';
+            due.stop := due.cut;
         ELSIF lost > 0 THEN
-            CONTINUE WHEN NOT skep.lock_cursors(found.partition_id);  -- consumers are busy there: next time
-            SELECT least(r.cut, found.stop) INTO found.stop FROM skep.retainable(ARRAY[found.partition_id]) r;
+            CONTINUE WHEN NOT skep.lock_cursors(due.partition_id);  -- consumers are busy there: next time
+            SELECT least(r.cut, due.stop) INTO due.stop FROM skep.retainable(ARRAY[due.partition_id]) r;
             CONTINUE WHEN NOT FOUND;
-            lost := skep.overtake(found.partition_id, found.stop, found.rule);
+            lost := skep.overtake(due.partition_id, due.stop, due.rule);
         END IF;
         IF NOT retain.dry_run THEN
-            DELETE FROM skep.messages m WHERE m.partition_id = found.partition_id AND m."offset" < found.stop;
-            emptied := emptied || found.partition_id;
-            stops := stops || found.stop;
+            DELETE FROM skep.messages m WHERE m.partition_id = due.partition_id AND m."offset" < due.stop;
+            emptied := emptied || due.partition_id;
+            stops := stops || due.stop;
         END IF;
-        queue := found.queue; partition := found.partition; partition_id := found.partition_id; rule := found.rule;
-        first_offset := found.first_offset; end_offset := found.stop; missed := lost;
+        queue := due.queue; partition := due.partition; partition_id := due.partition_id; rule := due.rule;
+        first_offset := due.first_offset; end_offset := due.stop; missed := lost;
         RETURN NEXT;
     END LOOP;
     UPDATE skep.partition_lookup l SET first_offset = greatest(l.first_offset, emptied.stop)
