@@ -1,17 +1,24 @@
 """What the README and `skep serve` show is what works."""
 
+import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
+from skep import Skep
 from skep.cli.serve import FIRST_MESSAGE
 from skep.embedded import binaries
 
 ROOT = Path(__file__).parent.parent.parent
-EXAMPLE = ROOT / "examples" / "first_message.sql"
+EXAMPLES = ROOT / "examples"
+EXAMPLE = EXAMPLES / "first_message.sql"
 
 
 def test_first_message(database_url: str) -> None:
@@ -24,9 +31,44 @@ def test_first_message(database_url: str) -> None:
         assert connection.execute("SELECT lag FROM skep.lag('__QUEUE_MODE__')").fetchall() == [(0,)]
 
 
-def test_the_readme_shows_the_example() -> None:
-    assert EXAMPLE.read_text().strip() in (ROOT / "README.md").read_text()
+def test_the_readme_shows_the_examples() -> None:
+    readme = (ROOT / "README.md").read_text()
+    shown = ["first_message.sql", "first_message.py", "first_message.sh", "handler.py"]
+    assert [name for name in shown if (EXAMPLES / name).read_text().strip() not in readme] == []
     assert EXAMPLE.read_text().strip() == FIRST_MESSAGE.strip()
+
+
+def test_first_message_in_python(database_url: str) -> None:
+    done = subprocess.run([sys.executable, "-W", "error", EXAMPLES / "first_message.py"], **_captured(database_url))
+    assert (done.returncode, done.stdout) == (0, "got {'id': 1, 'total': 99.5}\n"), done.stderr
+
+
+def test_first_message_in_a_shell(database_url: str) -> None:
+    done = subprocess.run(["sh", "-e", EXAMPLES / "first_message.sh"], **_captured(database_url))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["payload"] == {"id": 1, "total": 99.5}
+
+
+def test_handler(database_url: str) -> None:
+    """It works until Ctrl-C, and what it has done is stored by then."""
+    with Skep(database_url) as mq:
+        mq.queue("orders").push({"id": 1})
+        with subprocess.Popen(
+            [sys.executable, "-u", EXAMPLES / "handler.py"], stdout=subprocess.PIPE, **_environment(database_url)
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"billing 1 attempt 1\n"
+            process.send_signal(signal.SIGINT)
+        assert [lag.lag for lag in mq.lag("billing")] == [0]
+
+
+def _environment(database_url: str) -> dict[str, Any]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {"env": os.environ | {"SKEP_DATABASE_URL": database_url, "PATH": path}}
+
+
+def _captured(database_url: str) -> dict[str, Any]:
+    return {"capture_output": True, "text": True, "check": False} | _environment(database_url)
 
 
 def test_the_readme_publishes_with_your_rows(database_url: str) -> None:

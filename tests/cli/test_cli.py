@@ -1,10 +1,9 @@
 """The command line as a user meets it: a process, its output and its exit code."""
 
-import os
+import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,19 +14,8 @@ import pytest
 import skep
 from skep.engine.install import verify
 from skep.engine.script import script
-
-SKEP = Path(sys.executable).with_name("skep")
-UNSET = ("SKEP_DATABASE_URL", "SKEP_DATA_DIR", "SKEP_DEBUG")
-
-
-def environment(**changes: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in UNSET} | changes
-
-
-def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [SKEP, *arguments], env=environment(**environ), capture_output=True, text=True, check=False, timeout=60
-    )
+from tests.cli.conftest import Cli
+from tests.cli.process import SKEP, environment, run
 
 
 @contextmanager
@@ -82,6 +70,23 @@ def test_errors_are_a_line_and_a_hint(command: str, url: str, says: str):
     assert "secret" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command", ["push orders 1", "pop orders", "tail orders", "queue list", "group list", "dlq list"]
+)
+def test_a_database_that_cannot_be_reached(cli: Cli, command: str):
+    done = cli(*command.split(), "--database-url", "postgresql://ann:secret@127.0.0.1:1/shop")
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: cannot connect to postgresql://ann@127.0.0.1:1/shop\n")
+    assert done.stderr.splitlines()[-1].startswith("hint: ")
+    assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize("noun", ["queue", "group", "dlq"])
+def test_a_noun_alone_says_what_can_be_done_with_it(cli: Cli, noun: str):
+    done = cli(noun)
+    assert f"Usage: skep {noun}" in done.stdout + done.stderr
+
+
 def test_debug_shows_the_traceback():
     assert "Traceback" in run("install", "--database-url", "mysql://db/shop", SKEP_DEBUG="1").stderr
 
@@ -125,3 +130,17 @@ def test_serve_uses_your_database_and_keeps_your_password(empty_database_url: st
             assert not connection.info.password or connection.info.password not in said
         process.terminate()
         assert process.wait(30) == 0
+
+
+def test_commands_share_the_embedded_database(data_dir: Path):
+    pushed = run("push", "orders", '{"id": 1}', "--data-dir", str(data_dir))
+    assert (pushed.returncode, pushed.stderr) == (0, "")
+    popped = run("pop", "orders", "--json", SKEP_DATA_DIR=str(data_dir))
+    assert json.loads(popped.stdout)["payload"] == {"id": 1}
+
+
+def test_a_database_without_skep(cli: Cli, empty_database_url: str):
+    done = cli("queue", "list", "--database-url", empty_database_url)
+    assert done.code == 1
+    assert "Skep is not installed" in done.stderr
+    assert "hint: run `skep install`" in done.stderr

@@ -26,6 +26,7 @@ def relative(path: Path) -> str:
 
 
 def test_all_is_what_is_public():
+    assert all(getattr(skep, name) for name in skep.__all__)  # loads them
     public = {name for name, value in vars(skep).items() if name[0] != "_" and not isinstance(value, ModuleType)}
     assert public == {name for name in skep.__all__ if name[0] != "_"}
     assert list(skep.__all__) == sorted(skep.__all__)

@@ -3,8 +3,8 @@
 import psycopg
 from rich.console import Console
 
-from skep.engine.install import InstallReport
-from skep.errors import SkepError, from_sqlstate
+from skep.engine.install import USE_RIGHTS, InstallReport
+from skep.errors import PermissionDenied, SkepError, from_sqlstate
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -21,9 +21,11 @@ def show_error(error: Exception) -> None:
 
 def explain(error: Exception) -> SkepError:
     """Give every error the shape of Skep's own; what nobody foresaw is named by its type."""
-    if isinstance(error, SkepError):
-        return error
-    known = from_sqlstate(error) if isinstance(error, psycopg.Error) else None
+    known = error if isinstance(error, SkepError) else None
+    if isinstance(error, psycopg.Error):
+        known = from_sqlstate(error)
+    if isinstance(known, PermissionDenied):
+        known.hint = known.hint or USE_RIGHTS
     return known or SkepError(f"{type(error).__name__}: {error}", hint="SKEP_DEBUG=1 shows where this comes from")
 
 

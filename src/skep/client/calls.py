@@ -43,5 +43,5 @@ DELETE_PARTITION: LiteralString = "SELECT skep.delete_partition(%(queue)s, %(par
 DELETE_MESSAGE: LiteralString = "SELECT skep.delete_message(%(id)s)"
 QUEUES: LiteralString = "SELECT * FROM skep.queue_status(%(queue)s) ORDER BY name"
 GROUPS: LiteralString = "SELECT * FROM skep.group_status(%(group)s, %(queue)s) ORDER BY group_name, queue"
-LANES: LiteralString = "SELECT * FROM skep.lanes WHERE queue = %(queue)s ORDER BY partition"
+LANES: LiteralString = "SELECT * FROM skep.lanes WHERE queue = %(queue)s ORDER BY partition LIMIT %(limit)s"
 DEAD_LETTERS: LiteralString = "SELECT * FROM skep.list_dead_letters(%(queue)s, %(group)s, %(before)s, %(limit)s)"

@@ -11,25 +11,27 @@ from skep.message import DEFAULT_PARTITION, NewMessage
 HINT = "Payloads and headers are what JSON can hold: dict, list, str, int, float, bool, None; no NaN, no NUL character."
 
 
-def as_message(item: object) -> NewMessage:
-    """Take a NewMessage as it is, and anything else as a payload."""
-    return item if isinstance(item, NewMessage) else NewMessage(item)
-
-
-def as_object(queue: str, message: NewMessage, producer: str | None) -> dict[str, Any]:
-    """Return the message as `skep.push(messages)` reads it, without what has its default."""
-    item: dict[str, Any] = {"queue": queue, "payload": message.payload}
+def as_object(queue: str, message: object, producer: str | None) -> dict[str, Any]:
+    """Return a message, or a bare payload, as `skep.push(messages)` reads it, without what has its default."""
+    if not isinstance(message, NewMessage):
+        item: dict[str, Any] = {"queue": queue, "payload": message}
+        return item if producer is None else item | {"producer": producer}
+    item = {"queue": queue, "payload": message.payload}
     if message.partition != DEFAULT_PARTITION:
         item["partition"] = message.partition
     if message.transaction_id is not None:
         item["transaction_id"] = message.transaction_id
     if message.headers is not None:
-        item["headers"] = dict(message.headers)
+        item["headers"] = _headers(message.headers)
     if message.trace_id is not None:
         item["trace_id"] = str(message.trace_id)
     if producer is not None:
         item["producer"] = producer
     return item
+
+
+def _headers(headers: object) -> object:
+    return dict(cast("Mapping[str, object]", headers)) if isinstance(headers, Mapping) else headers  # refused by push
 
 
 def dumps(items: Sequence[object]) -> str:
@@ -73,18 +75,25 @@ def _refuse_nul(items: Sequence[object]) -> None:
 
 
 def _texts(value: object) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, inner in cast("Mapping[object, object]", value).items():
-            yield from _texts(key)
-            yield from _texts(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in cast("Sequence[object]", value):
-            yield from _texts(inner)
+    left = [value]
+    while left:  # no recursion: what JSON can hold may be deeper than Python calls
+        value = left.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            for pair in cast("Mapping[object, object]", value).items():
+                left += pair
+        elif isinstance(value, (list, tuple)):
+            left += cast("Sequence[object]", value)
 
 
 def describe(error: object) -> str:
     """Return the text a failure is stored with; it is no reason to fail again."""
-    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # some cannot even say what they are
+        return name
+    if isinstance(error, BaseException):
+        text = f"{name}: {text}" if text else name
     return text.replace("\0", "").encode(errors="replace").decode()[:10_000]

@@ -5,6 +5,7 @@ import psycopg
 from skep.errors import SkepError, from_sqlstate
 
 KINDS = "a psycopg connection, a SQLAlchemy session or connection, or a Django connection"
+WHOSE = "Asynchronous connections belong to AsyncSkep, others to Skep."
 
 
 def is_sqlalchemy(connection: object) -> bool:

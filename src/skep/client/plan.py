@@ -11,6 +11,8 @@ again after a pause, since nothing is crossed off before it is reported done.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
 from typing import Literal
 from uuid import UUID
 
@@ -83,6 +85,12 @@ Action = Pop | Start | Store | Release | Extend | Wait | Done
 class _Held:
     since: float
     extend_at: float
+    ends_at: float
+    lost: bool = False
+
+    @property
+    def give_back_at(self) -> float:
+        return min(self.since + PATIENCE, self.ends_at)
 
 
 def _no_answers() -> list[Answer]:
@@ -106,7 +114,11 @@ class Plan:
     _busy: dict[UUID, _Held] = field(init=False, default_factory=_no_leases)
     _answers: list[Answer] = field(init=False, default_factory=_no_answers)
     _poll_at: float = field(init=False, default=0.0)
+    _gave_back: bool = field(init=False, default=False)  # so nothing is fetched ahead until a handler is free
     _idle_pause: float = field(init=False, default=FIRST_PAUSE)
+    _more_at: float = field(init=False, default=0.0)  # when to look for more while something is held already
+    _more_pause: float = field(init=False, default=FIRST_PAUSE)
+    _looked_for_more: float = field(init=False, default=0.0)
     _idle_since: float | None = field(init=False, default=None)
     _fault_pause: float = field(init=False, default=FIRST_PAUSE)
     _blocked_until: float = field(init=False, default=0.0)
@@ -115,17 +127,23 @@ class Plan:
     # ---- what to do ----
 
     def next(self, now: float) -> Action:
-        if not self._stopping and self._ready and len(self._busy) < self.concurrency:
-            return Start(next(iter(self._ready)))
+        if start := self._start(now):
+            return start
         if now < self._blocked_until:
             return Wait(self._blocked_until - now)
         if self._answers:
             return Store(tuple(self._answers))
         return self._give_back(now) or self._hold_on(now) or self._end(now) or self._pop(now) or self._wait(now)
 
+    def _start(self, now: float) -> Action | None:
+        """The oldest that waits, unless its lease is over: somebody else may be further in its lane already."""
+        if self._stopping or len(self._busy) >= self.concurrency:
+            return None
+        return next((Start(lease) for lease, held in self._ready.items() if now < held.ends_at), None)
+
     def _give_back(self, now: float) -> Action | None:
         for lease, held in self._ready.items():
-            if self._stopping or now >= held.since + PATIENCE:
+            if self._stopping or now >= held.give_back_at:
                 return Release(lease)
         return None
 
@@ -138,39 +156,61 @@ class Plan:
     def _end(self, now: float) -> Action | None:
         if self._busy or self._ready:
             return None
-        idle_for = 0.0 if self._idle_since is None else now - self._idle_since
-        idle_too_long = self.idle_timeout is not None and self._idle_since is not None and idle_for >= self.idle_timeout
-        return Done() if self._stopping or idle_too_long else None
+        return Done() if self._stopping or now >= self._idle_until() else None
 
     def _pop(self, now: float) -> Action | None:
-        room = len(self._busy) + len(self._ready) < self.concurrency + self.fetch_ahead
-        return Pop() if room and not self._stopping and now >= self._poll_at else None
+        return Pop() if self._has_room() and now >= self._pop_at() else None
 
     def _wait(self, now: float) -> Action:
-        due = [held.extend_at for _, held in self._held()] + [held.since + PATIENCE for held in self._ready.values()]
-        if not self._stopping and len(self._busy) + len(self._ready) < self.concurrency + self.fetch_ahead:
-            due.append(self._poll_at)
-        if self.idle_timeout is not None and self._idle_since is not None:
-            due.append(self._idle_since + self.idle_timeout)
+        due = [held.extend_at for _, held in self._held()] + [held.give_back_at for held in self._ready.values()]
+        if self._has_room():
+            due.append(self._pop_at())
+        if not (self._busy or self._ready):
+            due.append(self._idle_until())
         return Wait(max(0.0, min(due, default=now + self.poll_interval) - now))
 
+    def _has_room(self) -> bool:
+        ahead = 0 if self._gave_back else self.fetch_ahead
+        return not self._stopping and len(self._busy) + len(self._ready) < self.concurrency + ahead
+
+    def _idle_until(self) -> float:
+        return inf if self.idle_timeout is None or self._idle_since is None else self._idle_since + self.idle_timeout
+
+    def _pop_at(self) -> float:
+        return self._more_at if self._busy or self._ready else self._poll_at
+
     def _held(self) -> Iterable[tuple[UUID, _Held]]:
-        yield from self._busy.items()
-        yield from self._ready.items()
+        for lease, held in chain(self._busy.items(), self._ready.items()):
+            if not held.lost:
+                yield lease, held
 
     # ---- what came of it ----
 
     def popped(self, asked_at: float, now: float, lease: UUID | None) -> None:
         """The deadline counts from before the call: the database's clock began at some time during it."""
         self._fault_pause = FIRST_PAUSE
+        if self._busy or self._ready:
+            self._popped_more(now, found=lease is not None)
         if lease is not None:
-            self._ready[lease] = _Held(since=now, extend_at=asked_at + self.lease_time / 3)
+            third = self.lease_time / 3
+            self._ready[lease] = _Held(since=now, extend_at=asked_at + third, ends_at=asked_at + self.lease_time)
             self._idle_since = None
             self._poll_now()
+            return
+        if self._busy or self._ready:
             return
         self._idle_since = now if self._idle_since is None else self._idle_since
         self._poll_at = now + self._idle_pause
         self._idle_pause = min(self._idle_pause * 2, self.poll_interval)
+
+    def _popped_more(self, now: float, *, found: bool) -> None:
+        """While one lane is all there is, each batch costs a second pop in vain: look for others ever less often."""
+        self._looked_for_more = now
+        if found:
+            self._more_at, self._more_pause = 0.0, FIRST_PAUSE
+        else:
+            self._more_at = now + self._more_pause
+            self._more_pause = min(self._more_pause * 2, self.poll_interval)
 
     def started(self, lease: UUID) -> None:
         self._busy[lease] = self._ready.pop(lease)
@@ -181,27 +221,33 @@ class Plan:
     def finished(self, lease: UUID) -> None:
         """The handler is through with a batch. Its lane is free once the answers are stored, and may have more."""
         self._busy.pop(lease, None)
+        self._gave_back = False
         self._idle_since = None
         self._poll_now()
+        self._more_at = 0.0
 
     def stored(self, answers: Sequence[Answer]) -> None:
         del self._answers[: len(answers)]
         self._fault_pause = FIRST_PAUSE
 
     def released(self, lease: UUID) -> None:
+        """Others get their chance: fetched again in the same moment, its lane would wait for a slow handler of ours."""
         del self._ready[lease]
+        self._gave_back = True
+        self._fault_pause = FIRST_PAUSE
 
     def extended(self, asked_at: float, lease: UUID) -> None:
         for known, held in self._held():
             if known == lease:
                 held.extend_at = asked_at + self.lease_time / 3
+                held.ends_at = asked_at + self.lease_time
         self._fault_pause = FIRST_PAUSE
 
     def lost(self, lease: UUID) -> None:
         """Somebody else has it now. If a handler is busy with it, that one keeps its place until it ends."""
         self._ready.pop(lease, None)
         if held := self._busy.get(lease):
-            held.extend_at = float("inf")
+            held.lost = True
 
     def failed(self, now: float) -> None:
         self._blocked_until = now + self._fault_pause
@@ -209,6 +255,7 @@ class Plan:
 
     def woken(self) -> None:
         self._poll_now()
+        self._more_at = min(self._more_at, self._looked_for_more + FIRST_PAUSE)
 
     def stop(self) -> None:
         self._stopping = True

@@ -193,12 +193,17 @@ def _connect(conninfo: str) -> psycopg.Connection[TupleRow]:
             conninfo, autocommit=True, prepare_threshold=None, connect_timeout=seconds, client_encoding="utf8"
         )
     except psycopg.OperationalError as error:
-        message = f"cannot connect to {display_database_url(conninfo)}"
-        hint = "is PostgreSQL running there, and are user, password and database name right?"
-        raise DatabaseUnavailable(message, detail=str(error).strip(), hint=hint) from error
+        raise cannot_connect(conninfo, error) from error
     # A database whose default is stricter would still see, after the lock, what was there before it.
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     return connection
+
+
+def cannot_connect(conninfo: str, error: Exception) -> DatabaseUnavailable:
+    """Say which database cannot be reached, without its password."""
+    message = f"cannot connect to {display_database_url(conninfo)}"
+    hint = "is PostgreSQL running there, and are user, password and database name right?"
+    return DatabaseUnavailable(message, detail=str(error).strip(), hint=hint)
 
 
 @contextmanager

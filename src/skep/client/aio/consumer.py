@@ -12,6 +12,7 @@ from skep.client.aio.database import AsyncDatabase
 from skep.client.aio.driver import AsyncDriver
 from skep.client.aio.wake import AsyncWakes
 from skep.client.encode import describe
+from skep.client.handling import inside_handler
 from skep.client.plan import Answer, Plan, Tally
 from skep.client.source import Source
 from skep.errors import SkepError
@@ -57,11 +58,10 @@ class AsyncConsumer:
         """Consume until stopped. A fault that will not go away by itself (no rights, no such schema) is raised."""
         if self._driver is not None:
             raise SkepError(f"consumer {self.__name__} is running already", hint="Stop it before it runs again.")
-        handle = self._each if self._per_message else self._whole
         workers = runtime.Workers(self._plan.concurrency)
 
         def start(batch: AsyncBatch) -> None:
-            workers.submit(lambda: handle(driver, batch))
+            workers.submit(lambda: self._handle(driver, batch))
 
         plan = replace(self._plan)  # a fresh state: a consumer can run again
         driver = AsyncDriver(self._database, self._wakes, self._source, plan, batch=self._batch, start=start)
@@ -75,15 +75,24 @@ class AsyncConsumer:
             self._ended.set()
 
     async def stop(self) -> None:
-        """Lease nothing more, and return when what was begun is finished and stored."""
+        """Lease nothing more, and return when what was begun is finished and stored; at once inside a handler."""
         if self._driver is not None:
             self._driver.stop()
-            await self._ended.wait()
+            if not inside_handler.get():
+                await self._ended.wait()
+
+    async def _handle(self, driver: AsyncDriver, batch: AsyncBatch) -> None:
+        inside_handler.set(True)
+        try:
+            await (self._each(driver, batch) if self._per_message else self._whole(driver, batch))
+        except BaseException:  # somebody ends the program: no fault of the messages
+            driver.finished(batch, [Answer(batch.lease, None, "retry")] if batch.open else [])
+            raise
 
     async def _whole(self, driver: AsyncDriver, batch: AsyncBatch) -> None:
         try:
             await runtime.call_handler(self.handler, batch)
-            rest = Answer(batch.lease, None, "completed")
+            rest = Answer(batch.lease, None, batch.rest)
         except Exception as error:
             log.exception("consumer %s failed on %r", self.__name__, batch)
             rest = Answer(batch.lease, None, "failed", describe(error))

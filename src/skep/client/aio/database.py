@@ -4,34 +4,44 @@ import select
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.rows import args_row, scalar_row
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolClosed
 
 from skep import embedded
 from skep.client.aio import runtime
 from skep.client.probe import probe
-from skep.config import check_database_url
+from skep.config import Config
 from skep.embedded import EmbeddedPostgres
 from skep.engine.install import install
 from skep.errors import SkepError, explained
 
 T = TypeVar("T")
 
+FRESH = 1.0  # seconds since its last use in which a connection that is silent needs not prove that it is alive
+
+
+class AsyncPooled(AsyncConnection[Any]):
+    """A connection that knows when it was last used."""
+
+    used_at = 0.0
+
 
 class AsyncDatabase:
     """One database; opened by the first call."""
 
     def __init__(self, url: str | None, *, data_dir: Path | None, pool_size: int, timeout: float) -> None:
-        self._url = check_database_url(url) if url is not None else None
-        self._data_dir = data_dir
+        config = Config.load(database_url=url, data_dir=data_dir)
+        self._url = config.database_url
+        self._data_dir = config.data_dir
         self._pool_size = pool_size
         self._timeout = timeout
         self._opening = runtime.Lock()
-        self._pool: AsyncConnectionPool[AsyncConnection[Any]] | None = None
+        self._pool: AsyncConnectionPool[AsyncPooled] | None = None
         self._server: EmbeddedPostgres | None = None
         self._closed = False
         self.direct = True  # nothing stands between us and PostgreSQL: sessions are ours, LISTEN works
@@ -49,35 +59,41 @@ class AsyncDatabase:
             return await (await cursor.execute(query, arguments)).fetchone()
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncGenerator[AsyncConnection[Any]]:
+    async def _connection(self) -> AsyncGenerator[AsyncPooled]:
         pool = self._pool or await self.open()
         with explained():
             connection = await self._take(pool)
             try:
                 yield connection
             finally:
+                connection.used_at = monotonic()
                 await pool.putconn(connection)
 
-    async def _take(self, pool: AsyncConnectionPool[AsyncConnection[Any]]) -> AsyncConnection[Any]:
-        """Skip what a restart of the database left in the pool: idle connections on which the server has spoken."""
+    async def _take(self, pool: AsyncConnectionPool[AsyncPooled]) -> AsyncPooled:
+        """Skip what a restart of the database left in the pool: connections that were idle and are dead."""
         while True:
-            connection = await pool.getconn()
-            if not select.select([connection.fileno()], [], [], 0)[0] or await _answers(connection):
+            try:
+                connection = await pool.getconn()
+            except PoolClosed:
+                raise self._is_closed() from None
+            fresh = monotonic() - connection.used_at < FRESH and not _has_spoken(connection)
+            if fresh or await _answers(connection):
                 return connection
             await connection.close()
             await pool.putconn(connection)
             await pool.drain()
 
-    async def open(self) -> AsyncConnectionPool[AsyncConnection[Any]]:
+    async def open(self) -> AsyncConnectionPool[AsyncPooled]:
         """Connect once to learn what is there, so that an error says why, then fill the pool."""
         async with self._opening:
             if self._closed:
-                raise SkepError("this client is closed", hint="Make a new one.")
+                raise self._is_closed()
             if self._pool is None:
                 url = await self._locate()
                 self.direct = await runtime.in_thread(lambda: probe(url))
                 self._pool = AsyncConnectionPool(
                     url,
+                    connection_class=AsyncPooled,
                     min_size=1,
                     max_size=self._pool_size,
                     timeout=self._timeout,
@@ -91,6 +107,9 @@ class AsyncDatabase:
                 )
                 await self._pool.open()
             return self._pool
+
+    def _is_closed(self) -> SkepError:
+        return SkepError("this client is closed", hint="Make a new one.")
 
     async def _locate(self) -> str:
         """Return the URL; without one, start the embedded server and install Skep in it."""
@@ -117,6 +136,13 @@ class AsyncDatabase:
             if self._server is not None:
                 await runtime.in_thread(self._server.stop)
                 self._server = None
+
+
+def _has_spoken(connection: AsyncConnection[Any]) -> bool:
+    """Tell whether something came that nobody asked for: the goodbye of a server that is restarted, or the end."""
+    poll = select.poll()  # select() knows no more than 1024 files
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 async def _answers(connection: AsyncConnection[Any]) -> bool:

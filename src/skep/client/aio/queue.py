@@ -1,15 +1,14 @@
 """One queue: what is pushed to it and popped from it."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
 
 from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.buffer import AsyncBuffer
-from skep.client.encode import as_message
 from skep.errors import NotFound
-from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, NewMessage, QueueStatus, Receipt
+from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, Lane, NewMessage, QueueStatus, Receipt
 
 if TYPE_CHECKING:
     from skep.client.aio.skep import AsyncSkep
@@ -73,7 +72,7 @@ class AsyncQueue:
     async def push_many(self, messages: Iterable[object], *, connection: object) -> None: ...
     async def push_many(self, messages: Iterable[object], *, connection: object = None) -> list[Receipt] | None:
         """Store many messages in one call, all or none: payloads, or `NewMessage` for those with more to say."""
-        items = [(self.name, as_message(message)) for message in messages]
+        items = [(self.name, message) for message in messages]
         if connection is not None:
             return await self._mq.publish(connection, items)
         return await self._mq.push_many(items)
@@ -120,7 +119,7 @@ class AsyncQueue:
         idle_timeout: float | None = None,
         subscription_mode: str | None = None,
         subscription_from: str | None = None,
-    ) -> AsyncIterator[AsyncBatch]:
+    ) -> AsyncGenerator[AsyncBatch]:
         """Iterate over batches, for ever or until nothing has come for `idle_timeout` seconds.
 
         Going on to the next batch acknowledges what the last one has not answered. Leaving the loop gives it back,
@@ -151,6 +150,10 @@ class AsyncQueue:
         if not found:
             raise NotFound(f'there is no queue "{self.name}"', hint="The first push makes it, or configure().")
         return found[0]
+
+    async def lanes(self, *, limit: int | None = None) -> list[Lane]:
+        """Return its partitions with their sizes, by name; the first `limit` of them, or all."""
+        return await self._mq.lanes(self.name, limit=limit)
 
     async def lag(self, group: str, partition: str | None = None) -> list[Lag]:
         """Return what a group has still to do, for each partition."""

@@ -7,6 +7,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import UUID
+from weakref import WeakSet
 
 from skep.client import calls
 from skep.client.aio import runtime
@@ -27,8 +28,8 @@ from skep.message import (
     DeadLetter,
     GroupStatus,
     Lag,
+    Lane,
     Message,
-    NewMessage,
     QueueStatus,
     Receipt,
     Subscription,
@@ -36,7 +37,7 @@ from skep.message import (
 
 
 class AsyncSkep:
-    """A client of Skep. Without a URL it starts the embedded PostgreSQL and installs Skep in it.
+    """A client of Skep. Without a URL, here or in SKEP_DATABASE_URL, it uses the embedded PostgreSQL with Skep in it.
 
     It connects at the first call. `timeout` is how long a call waits for a connection while the database is down or all
     `pool_size` connections are in use; `poll_interval` is how often an idle consumer looks when nothing wakes it.
@@ -57,6 +58,8 @@ class AsyncSkep:
         self._poll_interval = poll_interval
         self._producer = producer
         self._consumers: list[AsyncConsumer] = []
+        self._streams: WeakSet[AsyncStream] = WeakSet()
+        self._buffers: WeakSet[AsyncBuffer] = WeakSet()
 
     async def __aenter__(self) -> Self:
         await self._database.open()
@@ -68,18 +71,32 @@ class AsyncSkep:
         await self.close()
 
     async def close(self) -> None:
-        """Stop the consumers and let go of the database."""
+        """Stop the consumers, end the loops, store what buffers hold and let go of the database."""
         await self.stop()
-        await self._wakes.close()
-        await self._database.close()
+        for stream in tuple(self._streams):
+            await stream.close()
+        try:
+            await self._close_buffers()
+        finally:
+            await self._wakes.close()
+            await self._database.close()
+
+    async def _close_buffers(self) -> None:
+        """Close all, whatever one of them has to say."""
+        try:
+            while self._buffers:
+                await self._buffers.pop().close()
+        finally:
+            if self._buffers:
+                await self._close_buffers()
 
     def queue(self, name: str) -> AsyncQueue:
         return AsyncQueue(self, name)
 
     # ---- push ----
 
-    async def push_many(self, messages: Iterable[tuple[str, NewMessage]]) -> list[Receipt]:
-        """Store messages of any queues in one call, all or none: pairs of queue name and message."""
+    async def push_many(self, messages: Iterable[tuple[str, object]]) -> list[Receipt]:
+        """Store messages of any queues in one call, all or none: pairs of queue name and payload or `NewMessage`."""
         items = [as_object(queue, message, self._producer) for queue, message in messages]
         if not items:
             return []
@@ -87,7 +104,7 @@ class AsyncSkep:
         self._wakes.pushed({item["queue"] for item in items})
         return receipts
 
-    async def publish(self, connection: object, messages: Iterable[tuple[str, NewMessage]]) -> None:
+    async def publish(self, connection: object, messages: Iterable[tuple[str, object]]) -> None:
         """Store messages when the transaction of this connection commits, and never if it rolls back: the outbox."""
         items = [as_object(queue, message, self._producer) for queue, message in messages]
         await execute_in(connection, calls.OUTBOX, {"messages": dumps(items)})
@@ -97,7 +114,9 @@ class AsyncSkep:
         return AsyncTransaction(self._database, self._wakes, self._producer)
 
     def make_buffer(self, queue: str, *, size: int, delay: float, limit: int) -> AsyncBuffer:
-        return AsyncBuffer(self._database, self._wakes, queue, self._producer, size=size, delay=delay, limit=limit)
+        made = AsyncBuffer(self._database, self._wakes, queue, self._producer, size=size, delay=delay, limit=limit)
+        self._buffers.add(made)
+        return made
 
     # ---- consume ----
 
@@ -163,7 +182,9 @@ class AsyncSkep:
     ) -> AsyncStream:
         source = Source(queue, group, partition, None, None, subscription_mode, subscription_from)
         plan = Plan(1, fetch_ahead, lease_time, self._poll_interval, idle_timeout)
-        return AsyncStream(self._database, self._wakes, source, plan, batch=batch)
+        stream = AsyncStream(self._database, self._wakes, source, plan, batch=batch)
+        self._streams.add(stream)
+        return stream
 
     def consumer(
         self,
@@ -254,6 +275,10 @@ class AsyncSkep:
 
     async def queues(self, name: str | None = None) -> list[QueueStatus]:
         return await self._database.call(calls.QUEUES, {"queue": name}, QueueStatus)
+
+    async def lanes(self, queue: str, *, limit: int | None = None) -> list[Lane]:
+        """Return the partitions of a queue with their sizes, by name; the first `limit` of them, or all."""
+        return await self._database.call(calls.LANES, {"queue": queue, "limit": limit}, Lane)
 
     async def configure_queue(
         self, name: str, options: Mapping[str, Any], *, namespace: str | None = None, task: str | None = None

@@ -39,7 +39,7 @@ class AsyncStream(AsyncIterator[AsyncBatch]):
             self._task = runtime.Task("consumer", self._run)
         if batch := self._current:
             self._current = None
-            self._driver.finished(batch, [Answer(batch.lease, None, "completed")] if batch.open else [])
+            self._driver.finished(batch, [Answer(batch.lease, None, batch.rest)] if batch.open else [])
         handed: list[AsyncBatch | BaseException | None] = []
         while not handed:
             handed = await self._handed.take()

@@ -1,7 +1,7 @@
 """Waking those who wait: at once in this process, by NOTIFY in others, by their own polling if neither reaches them.
 
 push ── waiters of this process
-     └─ pending ── one NOTIFY for all pushes of 10 ms ── LISTEN of other processes ── their waiters
+     └─ pending ── one NOTIFY for all pushes of 50 ms ── LISTEN of other processes ── their waiters
 """
 
 import json
@@ -19,7 +19,7 @@ from skep.errors import SkepError
 
 log = logging.getLogger("skep")
 
-COALESCE = 0.01
+COALESCE = 0.05
 LISTEN_AGAIN = 5.0
 LISTEN_SLICE = 2.0  # at the latest then a listener sees that its client is closed; usually its own NOTIFY tells it
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from skep.client import calls
 from skep.client.encode import describe
+from skep.client.plan import Status
 from skep.client.sync.database import Database
 from skep.client.sync.guest import execute_in
 from skep.errors import InvalidArgument, StaleLease
@@ -26,6 +27,7 @@ class Batch(Sequence[Message]):
         self._database = database
         self._messages = tuple(messages)
         self._unanswered: set[UUID] = set() if answered else {message.id for message in self._messages}
+        self._unsure = False  # an answer could not be stored, or who knows
         self.lost = False  # the lease ended before the answers; the messages come again
 
     @overload
@@ -56,21 +58,29 @@ class Batch(Sequence[Message]):
         """True while some message has no answer."""
         return bool(self._unanswered) and not self.lost
 
+    @property
+    def rest(self) -> Status:
+        """The answer for the messages that have none, from one who has no more to say.
+
+        Completed; but if somebody has tried to say something and could not, that may have been a failure: come again.
+        """
+        return "retry" if self._unsure else "completed"
+
     def ack(self, message: Message | None = None, *, connection: object = None) -> None:
         """One message is completed, or all without an answer. `connection`: together with your own transaction."""
-        self._answer(calls.ACK, message, None, connection)
+        self._answer(calls.ACK, message, connection)
 
     def fail(self, message: Message | None, error: object, *, connection: object = None) -> None:
         """One message failed, or (None) all that have no answer yet."""
-        self._answer(calls.FAIL, message, error, connection)
+        self._answer(calls.FAIL, message, connection, error=_text(error))
 
     def dead_letter(self, message: Message | None, error: object, *, connection: object = None) -> None:
         """To the dead letters now: one message, or (None) all that have no answer yet."""
-        self._answer(calls.DEAD_LETTER, message, error, connection)
+        self._answer(calls.DEAD_LETTER, message, connection, error=_text(error))
 
     def release(self) -> None:
         """Give back what is not completed; nothing is charged."""
-        self._answer(calls.RELEASE, None, None, None)
+        self._answer(calls.RELEASE, None, None)
 
     def extend(self, seconds: float = 60) -> datetime:
         """Hold the lease so many seconds from now; returns the new deadline."""
@@ -80,12 +90,12 @@ class Batch(Sequence[Message]):
             self.lost = True
             raise
 
-    def _answer(self, query: LiteralString, message: Message | None, error: object, connection: object) -> None:
+    def _answer(self, query: LiteralString, message: Message | None, connection: object, **said: str | None) -> None:
         if not self._messages:
             return
-        arguments = {"lease": str(self.lease), "id": str(message.id) if message else None}
-        if error is not None:
-            arguments["error"] = describe(error)
+        if message is not None and message.lease != self.lease:
+            raise InvalidArgument(f"message {message.id} is not of this batch", hint="Answer it in its own.")
+        arguments = {"lease": str(self.lease), "id": None if message is None else str(message.id), **said}
         try:
             if connection is None:
                 self._database.value(query, arguments)
@@ -93,6 +103,9 @@ class Batch(Sequence[Message]):
                 execute_in(connection, query, arguments)
         except StaleLease:
             self.lost = True
+            raise
+        except BaseException:
+            self._unsure = True
             raise
         self.settle(message)
 
@@ -111,9 +124,13 @@ class Batch(Sequence[Message]):
     ) -> None:
         if not self.open:
             return
-        if error is None:
+        if error is None and self.rest == "completed":
             self.ack()
         elif isinstance(error, Exception):
             self.fail(None, error)
-        else:  # somebody ends the program: no fault of the messages
+        else:  # somebody ends the program, which is no fault of the messages, or an answer got lost
             self.release()
+
+
+def _text(error: object) -> str | None:
+    return None if error is None else describe(error)

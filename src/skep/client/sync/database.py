@@ -5,34 +5,44 @@ import select
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg import Connection
 from psycopg.rows import args_row, scalar_row
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolClosed
 
 from skep import embedded
 from skep.client.probe import probe
 from skep.client.sync import runtime
-from skep.config import check_database_url
+from skep.config import Config
 from skep.embedded import EmbeddedPostgres
 from skep.engine.install import install
 from skep.errors import SkepError, explained
 
 T = TypeVar("T")
 
+FRESH = 1.0  # seconds since its last use in which a connection that is silent needs not prove that it is alive
+
+
+class Pooled(Connection[Any]):
+    """A connection that knows when it was last used."""
+
+    used_at = 0.0
+
 
 class Database:
     """One database; opened by the first call."""
 
     def __init__(self, url: str | None, *, data_dir: Path | None, pool_size: int, timeout: float) -> None:
-        self._url = check_database_url(url) if url is not None else None
-        self._data_dir = data_dir
+        config = Config.load(database_url=url, data_dir=data_dir)
+        self._url = config.database_url
+        self._data_dir = config.data_dir
         self._pool_size = pool_size
         self._timeout = timeout
         self._opening = runtime.Lock()
-        self._pool: ConnectionPool[Connection[Any]] | None = None
+        self._pool: ConnectionPool[Pooled] | None = None
         self._server: EmbeddedPostgres | None = None
         self._closed = False
         self.direct = True  # nothing stands between us and PostgreSQL: sessions are ours, LISTEN works
@@ -50,35 +60,41 @@ class Database:
             return (cursor.execute(query, arguments)).fetchone()
 
     @contextmanager
-    def _connection(self) -> Generator[Connection[Any]]:
+    def _connection(self) -> Generator[Pooled]:
         pool = self._pool or self.open()
         with explained():
             connection = self._take(pool)
             try:
                 yield connection
             finally:
+                connection.used_at = monotonic()
                 pool.putconn(connection)
 
-    def _take(self, pool: ConnectionPool[Connection[Any]]) -> Connection[Any]:
-        """Skip what a restart of the database left in the pool: idle connections on which the server has spoken."""
+    def _take(self, pool: ConnectionPool[Pooled]) -> Pooled:
+        """Skip what a restart of the database left in the pool: connections that were idle and are dead."""
         while True:
-            connection = pool.getconn()
-            if not select.select([connection.fileno()], [], [], 0)[0] or _answers(connection):
+            try:
+                connection = pool.getconn()
+            except PoolClosed:
+                raise self._is_closed() from None
+            fresh = monotonic() - connection.used_at < FRESH and not _has_spoken(connection)
+            if fresh or _answers(connection):
                 return connection
             connection.close()
             pool.putconn(connection)
             pool.drain()
 
-    def open(self) -> ConnectionPool[Connection[Any]]:
+    def open(self) -> ConnectionPool[Pooled]:
         """Connect once to learn what is there, so that an error says why, then fill the pool."""
         with self._opening:
             if self._closed:
-                raise SkepError("this client is closed", hint="Make a new one.")
+                raise self._is_closed()
             if self._pool is None:
                 url = self._locate()
                 self.direct = runtime.in_thread(lambda: probe(url))
                 self._pool = ConnectionPool(
                     url,
+                    connection_class=Pooled,
                     min_size=1,
                     max_size=self._pool_size,
                     timeout=self._timeout,
@@ -92,6 +108,9 @@ class Database:
                 )
                 self._pool.open()
             return self._pool
+
+    def _is_closed(self) -> SkepError:
+        return SkepError("this client is closed", hint="Make a new one.")
 
     def _locate(self) -> str:
         """Return the URL; without one, start the embedded server and install Skep in it."""
@@ -116,6 +135,13 @@ class Database:
             if self._server is not None:
                 runtime.in_thread(self._server.stop)
                 self._server = None
+
+
+def _has_spoken(connection: Connection[Any]) -> bool:
+    """Tell whether something came that nobody asked for: the goodbye of a server that is restarted, or the end."""
+    poll = select.poll()  # select() knows no more than 1024 files
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _answers(connection: Connection[Any]) -> bool:

@@ -3,9 +3,11 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from skep.client.guest import KINDS, explain, is_sqlalchemy
+from psycopg import Connection, Cursor
+
+from skep.client.guest import KINDS, WHOSE, explain, is_sqlalchemy
 from skep.client.sync import runtime
 from skep.errors import InvalidArgument
 
@@ -17,21 +19,25 @@ def execute_in(connection: Any, query: str, arguments: Mapping[str, Any]) -> Non
     if method is None:
         raise InvalidArgument(f"cannot use {type(connection).__name__} as a connection", hint=f"Give {KINDS}.")
     if not runtime.is_ours(getattr(connection, "commit", None)):
-        raise InvalidArgument(
-            f"{type(connection).__name__} is of the other kind",
-            hint="Asynchronous connections belong to Skep, others to Skep.",
-        )
+        raise InvalidArgument(f"{type(connection).__name__} is of the other kind", hint=WHOSE)
     try:
         if sqlalchemy:
             _by_sqlalchemy(connection, query, arguments)
         else:
-            with connection.cursor() as cursor:
+            with _cursor(connection) as cursor:
                 cursor.execute(query, arguments)
     except Exception as error:
         known = explain(error)
         if known is None:
             raise
         raise known from error
+
+
+def _cursor(connection: Any) -> Any:
+    """Psycopg's plain cursor: a connection may be set up to make others, which read another language (RawCursor)."""
+    if isinstance(connection, Connection):
+        return Cursor(cast("Connection[Any]", connection))
+    return connection.cursor()
 
 
 def _by_sqlalchemy(connection: Any, query: str, arguments: Mapping[str, Any]) -> None:

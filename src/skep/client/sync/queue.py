@@ -1,16 +1,15 @@
 # Generated from src/skep/client/aio/queue.py by `make format`. Change that file.
 """One queue: what is pushed to it and popped from it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
 
-from skep.client.encode import as_message
 from skep.client.sync.batch import Batch
 from skep.client.sync.buffer import Buffer
 from skep.errors import NotFound
-from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, NewMessage, QueueStatus, Receipt
+from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, Lane, NewMessage, QueueStatus, Receipt
 
 if TYPE_CHECKING:
     from skep.client.sync.skep import Skep
@@ -74,7 +73,7 @@ class Queue:
     def push_many(self, messages: Iterable[object], *, connection: object) -> None: ...
     def push_many(self, messages: Iterable[object], *, connection: object = None) -> list[Receipt] | None:
         """Store many messages in one call, all or none: payloads, or `NewMessage` for those with more to say."""
-        items = [(self.name, as_message(message)) for message in messages]
+        items = [(self.name, message) for message in messages]
         if connection is not None:
             return self._mq.publish(connection, items)
         return self._mq.push_many(items)
@@ -121,7 +120,7 @@ class Queue:
         idle_timeout: float | None = None,
         subscription_mode: str | None = None,
         subscription_from: str | None = None,
-    ) -> Iterator[Batch]:
+    ) -> Generator[Batch]:
         """Iterate over batches, for ever or until nothing has come for `idle_timeout` seconds.
 
         Going on to the next batch acknowledges what the last one has not answered. Leaving the loop gives it back,
@@ -152,6 +151,10 @@ class Queue:
         if not found:
             raise NotFound(f'there is no queue "{self.name}"', hint="The first push makes it, or configure().")
         return found[0]
+
+    def lanes(self, *, limit: int | None = None) -> list[Lane]:
+        """Return its partitions with their sizes, by name; the first `limit` of them, or all."""
+        return self._mq.lanes(self.name, limit=limit)
 
     def lag(self, group: str, partition: str | None = None) -> list[Lag]:
         """Return what a group has still to do, for each partition."""

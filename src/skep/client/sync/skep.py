@@ -8,6 +8,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import UUID
+from weakref import WeakSet
 
 from skep.client import calls
 from skep.client.encode import as_object, dumps
@@ -28,8 +29,8 @@ from skep.message import (
     DeadLetter,
     GroupStatus,
     Lag,
+    Lane,
     Message,
-    NewMessage,
     QueueStatus,
     Receipt,
     Subscription,
@@ -37,7 +38,7 @@ from skep.message import (
 
 
 class Skep:
-    """A client of Skep. Without a URL it starts the embedded PostgreSQL and installs Skep in it.
+    """A client of Skep. Without a URL, here or in SKEP_DATABASE_URL, it uses the embedded PostgreSQL with Skep in it.
 
     It connects at the first call. `timeout` is how long a call waits for a connection while the database is down or all
     `pool_size` connections are in use; `poll_interval` is how often an idle consumer looks when nothing wakes it.
@@ -58,6 +59,8 @@ class Skep:
         self._poll_interval = poll_interval
         self._producer = producer
         self._consumers: list[Consumer] = []
+        self._streams: WeakSet[Stream] = WeakSet()
+        self._buffers: WeakSet[Buffer] = WeakSet()
 
     def __enter__(self) -> Self:
         self._database.open()
@@ -69,18 +72,32 @@ class Skep:
         self.close()
 
     def close(self) -> None:
-        """Stop the consumers and let go of the database."""
+        """Stop the consumers, end the loops, store what buffers hold and let go of the database."""
         self.stop()
-        self._wakes.close()
-        self._database.close()
+        for stream in tuple(self._streams):
+            stream.close()
+        try:
+            self._close_buffers()
+        finally:
+            self._wakes.close()
+            self._database.close()
+
+    def _close_buffers(self) -> None:
+        """Close all, whatever one of them has to say."""
+        try:
+            while self._buffers:
+                self._buffers.pop().close()
+        finally:
+            if self._buffers:
+                self._close_buffers()
 
     def queue(self, name: str) -> Queue:
         return Queue(self, name)
 
     # ---- push ----
 
-    def push_many(self, messages: Iterable[tuple[str, NewMessage]]) -> list[Receipt]:
-        """Store messages of any queues in one call, all or none: pairs of queue name and message."""
+    def push_many(self, messages: Iterable[tuple[str, object]]) -> list[Receipt]:
+        """Store messages of any queues in one call, all or none: pairs of queue name and payload or `NewMessage`."""
         items = [as_object(queue, message, self._producer) for queue, message in messages]
         if not items:
             return []
@@ -88,7 +105,7 @@ class Skep:
         self._wakes.pushed({item["queue"] for item in items})
         return receipts
 
-    def publish(self, connection: object, messages: Iterable[tuple[str, NewMessage]]) -> None:
+    def publish(self, connection: object, messages: Iterable[tuple[str, object]]) -> None:
         """Store messages when the transaction of this connection commits, and never if it rolls back: the outbox."""
         items = [as_object(queue, message, self._producer) for queue, message in messages]
         execute_in(connection, calls.OUTBOX, {"messages": dumps(items)})
@@ -98,7 +115,9 @@ class Skep:
         return Transaction(self._database, self._wakes, self._producer)
 
     def make_buffer(self, queue: str, *, size: int, delay: float, limit: int) -> Buffer:
-        return Buffer(self._database, self._wakes, queue, self._producer, size=size, delay=delay, limit=limit)
+        made = Buffer(self._database, self._wakes, queue, self._producer, size=size, delay=delay, limit=limit)
+        self._buffers.add(made)
+        return made
 
     # ---- consume ----
 
@@ -164,7 +183,9 @@ class Skep:
     ) -> Stream:
         source = Source(queue, group, partition, None, None, subscription_mode, subscription_from)
         plan = Plan(1, fetch_ahead, lease_time, self._poll_interval, idle_timeout)
-        return Stream(self._database, self._wakes, source, plan, batch=batch)
+        stream = Stream(self._database, self._wakes, source, plan, batch=batch)
+        self._streams.add(stream)
+        return stream
 
     def consumer(
         self,
@@ -253,6 +274,10 @@ class Skep:
 
     def queues(self, name: str | None = None) -> list[QueueStatus]:
         return self._database.call(calls.QUEUES, {"queue": name}, QueueStatus)
+
+    def lanes(self, queue: str, *, limit: int | None = None) -> list[Lane]:
+        """Return the partitions of a queue with their sizes, by name; the first `limit` of them, or all."""
+        return self._database.call(calls.LANES, {"queue": queue, "limit": limit}, Lane)
 
     def configure_queue(
         self, name: str, options: Mapping[str, Any], *, namespace: str | None = None, task: str | None = None

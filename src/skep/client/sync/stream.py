@@ -40,7 +40,7 @@ class Stream(Iterator[Batch]):
             self._task = runtime.Task("consumer", self._run)
         if batch := self._current:
             self._current = None
-            self._driver.finished(batch, [Answer(batch.lease, None, "completed")] if batch.open else [])
+            self._driver.finished(batch, [Answer(batch.lease, None, batch.rest)] if batch.open else [])
         handed: list[Batch | BaseException | None] = []
         while not handed:
             handed = self._handed.take()

@@ -1,0 +1,11 @@
+"""The first message: push, consume, done. Without a URL, Skep starts the PostgreSQL it brings along."""
+
+from skep import Skep
+
+with Skep() as mq:
+    orders = mq.queue("orders")
+    orders.push({"id": 1, "total": 99.5}, partition="customer-7")
+
+    for batch in orders.consume(group="billing", idle_timeout=1):
+        for message in batch:
+            print("got", message.payload)

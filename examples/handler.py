@@ -1,0 +1,14 @@
+"""A handler: called with each message; what it raises is stored as the failure of that message. Ctrl-C stops it when it is done."""
+
+from skep import Message, Skep
+
+mq = Skep()
+
+
+@mq.consumer("orders", group="billing", batch=10, concurrency=4)
+def bill(message: Message) -> None:
+    print("billing", message.payload["id"], "attempt", message.attempt)
+
+
+if __name__ == "__main__":
+    mq.run()

@@ -1,0 +1,111 @@
+"""`skep queue`: queues, their options and sizes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from skep.cli.ask import confirm
+from skep.cli.connect import connect
+from skep.cli.show import SHOWN_LANES, age, as_dict, compact, counted, one_line, say, show_json, show_table
+from skep.config import Config
+from skep.errors import InvalidArgument
+from skep.message import Lane, QueueStatus
+
+LABELS = ("namespace", "task")
+
+
+def list_queues(config: Config, *, as_json: bool) -> None:
+    with connect(config) as mq:
+        queues = mq.queues()
+    if as_json:
+        show_json(queues)
+        return
+    headers = ("queue", "partitions", "messages", "last push", "groups", "dead letters")
+    show_table(headers, (_row(queue) for queue in queues))
+
+
+def _row(queue: QueueStatus) -> tuple[Any, ...]:
+    return queue.name, queue.partitions, queue.messages, queue.last_created_at, queue.groups, queue.dead_letters
+
+
+def show(config: Config, name: str, *, limit: int | None, as_json: bool) -> None:
+    with connect(config) as mq:
+        queue = mq.queue(name).status()
+        lanes = mq.queue(name).lanes(limit=limit or (None if as_json else SHOWN_LANES))
+    if as_json:
+        show_json(as_dict(queue) | {"lanes": lanes})
+        return
+    _show_status(queue)
+    _show_lanes(queue, lanes)
+
+
+def _show_status(queue: QueueStatus) -> None:
+    labels = {label: getattr(queue, label) for label in LABELS if getattr(queue, label)}
+    say(f"queue {one_line(queue.name)}, made {age(queue.created_at)} ago")
+    sizes = {"partition": queue.partitions, "message": queue.messages, "group": queue.groups}
+    say(", ".join(counted(number, noun) for noun, number in (sizes | {"dead letter": queue.dead_letters}).items()))
+    show_table(("option", "value"), ((key, _text(value)) for key, value in (labels | queue.options).items()))
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str | None) else compact(value)
+
+
+def _show_lanes(queue: QueueStatus, lanes: Sequence[Lane]) -> None:
+    headers = ("partition", "messages", "offsets", "last push")
+    show_table(headers, ((lane.partition, lane.messages, _offsets(lane), lane.last_created_at) for lane in lanes))
+    if len(lanes) < queue.partitions:
+        say(f"and {counted(queue.partitions - len(lanes), 'more partition')}; --limit {queue.partitions} shows all")
+
+
+def _offsets(lane: Lane) -> str | None:
+    return f"{lane.first_offset} to {lane.last_offset}" if lane.messages else None
+
+
+def configure(config: Config, name: str, settings: Sequence[str], *, as_json: bool) -> None:
+    options = parse_options(settings)
+    labels = {label: options.pop(label) for label in LABELS if label in options}
+    with connect(config) as mq:
+        mq.configure_queue(name, options, **{key: str(value) for key, value in labels.items()})
+        queue = mq.queue(name).status()
+    if as_json:
+        show_json(queue)
+    else:
+        say(f"queue {one_line(name)}: {_changes(labels | options) or 'nothing changed'}")
+
+
+def parse_options(settings: Sequence[str]) -> dict[str, Any]:
+    """Read KEY=VALUE; a value is JSON if it can be read as such (60, null), else a text (retry)."""
+    options: dict[str, Any] = {}
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not (key and separator):
+            raise InvalidArgument(
+                f'"{one_line(setting)}" is not an option', hint="options are KEY=VALUE: lease_time=60"
+            )
+        options[key] = _value(value) if key not in LABELS else value
+    return options
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _changes(options: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}={one_line(_text(value) or 'null')}" for key, value in options.items())
+
+
+def delete(config: Config, name: str, *, yes: bool, as_json: bool) -> None:
+    with connect(config) as mq:
+        queue = mq.queue(name).status()
+        if not yes:
+            size = f"{counted(queue.messages, 'message')} in {counted(queue.partitions, 'partition')}"
+            confirm(f"Delete queue {one_line(name)} with {size}?")
+        deleted = mq.delete_queue(name)
+    if as_json:
+        show_json({"queue": name, "deleted": deleted})
+    else:
+        say(f"queue {one_line(name)} deleted")

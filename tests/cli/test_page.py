@@ -1,0 +1,42 @@
+"""What docs/cli.md shows is what works."""
+
+import re
+import subprocess
+from pathlib import Path
+
+from skep.cli import app
+from tests.cli.process import SKEP, environment
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+
+
+def test_the_examples_run_one_after_the_other(database_url: str, tmp_path: Path):
+    commands = re.findall(r"^\$ (.*)$", PAGE, re.MULTILINE)
+    path = f"{SKEP.parent}:{environment()['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
+        cwd=tmp_path,
+        env=environment(SKEP_DATABASE_URL=database_url, PATH=path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert printed(done.stdout) >= printed(PAGE)
+
+
+def printed(text: str) -> set[str]:
+    """Return the lines of output without what differs from run to run: times, ids, widths."""
+    lines = re.findall(r"^(?:queued|leased|orders/|numbers/|queue|group|billing|1,000) ?.*$", text, re.MULTILINE)
+    return {" ".join(re.sub(r"\d+ s ago|[\d-]{10} [\d:]{8}|[0-9a-f-]{36}", "…", line).split()) for line in lines}
+
+
+def test_every_command_is_there():
+    names = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    nouns = [
+        f"{group.name} {command.name}"
+        for group in app.registered_groups
+        if group.typer_instance
+        for command in group.typer_instance.registered_commands
+    ]
+    assert [name for name in [*names, *nouns] if f"skep {name}" not in PAGE] == []

@@ -1,0 +1,114 @@
+"""`skep queue`."""
+
+import pytest
+
+from skep import NewMessage, Skep
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+def orders(mq: Skep) -> Skep:
+    mq.queue("orders").push_many([NewMessage(number, partition=f"p{number % 3}") for number in range(3000)])
+    mq.queue("mail").configure(namespace="shop", lease_time=60)
+    return mq
+
+
+def row(output: str, first: str) -> list[str]:
+    (line,) = (line for line in output.splitlines() if line.split()[:1] == [first])
+    return line.split()
+
+
+def test_list(cli: Cli, orders: Skep):
+    done = cli("queue", "list")
+    assert (done.code, done.stderr) == (0, "")
+    assert row(done.stdout, "orders")[:3] == ["orders", "3", "3,000"]
+    assert row(done.stdout, "mail")[:4] == ["mail", "0", "0", "-"]
+
+
+def test_list_as_json(cli: Cli, orders: Skep):
+    mail, found = cli("queue", "list", "--json").json
+    assert (found["name"], found["partitions"], found["messages"]) == ("orders", 3, 3000)
+    assert (mail["namespace"], mail["options"]["lease_time"], mail["last_created_at"]) == ("shop", 60, None)
+
+
+def test_no_queues(cli: Cli):
+    assert cli("queue", "list", "--json").json == []
+    assert cli("queue", "list").code == 0
+
+
+def test_show(cli: Cli, orders: Skep):
+    done = cli("queue", "show", "orders")
+    assert "3 partitions, 3,000 messages, 0 groups, 0 dead letters" in done.lines
+    assert row(done.stdout, "p1")[:5] == ["p1", "1,000", "0", "to", "999"]
+    assert row(done.stdout, "lease_time") == ["lease_time", "300"]
+    assert row(done.stdout, "partial_failure") == ["partial_failure", "dead_letter"]
+
+
+def test_show_as_json(cli: Cli, orders: Skep):
+    found = cli("queue", "show", "orders", "--json").json
+    assert found["messages"] == 3000
+    assert [(lane["partition"], lane["messages"]) for lane in found["lanes"]] == [
+        ("p0", 1000),
+        ("p1", 1000),
+        ("p2", 1000),
+    ]
+
+
+def test_show_some_of_many_partitions(cli: Cli, mq: Skep):
+    mq.queue("orders").push_many([NewMessage(1, partition=f"p{number:03}") for number in range(250)])
+    table = cli("queue", "show", "orders")
+    assert table.lines[-1] == "and 150 more partitions; --limit 250 shows all"
+    assert "p249" in cli("queue", "show", "orders", "--limit", "250").stdout
+    assert len(cli("queue", "show", "orders", "--json").json["lanes"]) == 250
+    assert len(cli("queue", "show", "orders", "--json", "--limit", "2").json["lanes"]) == 2
+
+
+@pytest.mark.parametrize("command", [["show"], ["delete", "--yes"]])
+def test_a_queue_that_is_not_there(cli: Cli, command: list[str]):
+    done = cli("queue", *command, "nothing")
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr.startswith('error: there is no queue "nothing"\nhint: ')
+
+
+def test_configure(cli: Cli, mq: Skep):
+    options = ["lease_time=60", "partial_failure=retry", "max_size=null", "namespace=5", "task=mail"]
+    done = cli("queue", "configure", "orders", *options)
+    assert done.stdout == "queue orders: namespace=5, task=mail, lease_time=60, partial_failure=retry, max_size=null\n"
+    status = mq.queue("orders").status()
+    assert (status.namespace, status.task) == ("5", "mail")
+    assert (status.options["lease_time"], status.options["partial_failure"]) == (60, "retry")
+    assert cli("queue", "configure", "orders", "priority=3", "--json").json["options"]["priority"] == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("lease_tim=5", 'unknown queue option "lease_tim"'),
+        ("lease_time=soon", "lease_time cannot be"),
+        ("lease_time=-1", "lease_time is out of range"),
+        ("lease_time", "is not an option"),
+        ("=5", "is not an option"),
+    ],
+)
+def test_configure_wrongly(cli: Cli, mq: Skep, option: str, says: str):
+    done = cli("queue", "configure", "orders", option)
+    assert (done.code, done.stdout) == (1, "")
+    assert says in done.stderr.splitlines()[0]
+    assert "hint: " in done.stderr
+    assert mq.queues() == []
+
+
+def test_delete_asks(cli: Cli, orders: Skep):
+    for answer in (b"n\n", b"\n", b""):
+        done = cli("queue", "delete", "orders", stdin=answer)
+        assert (done.code, done.stdout) == (1, "")
+        assert "Delete queue orders with 3,000 messages in 3 partitions? [y/N]" in done.stderr
+        assert "error: nothing was deleted\n" in done.stderr
+    assert orders.queues("orders") != []
+    assert cli("queue", "delete", "orders", stdin=b"y\n").stdout == "queue orders deleted\n"
+    assert orders.queues("orders") == []
+
+
+def test_delete_without_asking(cli: Cli, orders: Skep):
+    assert cli("queue", "delete", "orders", "--yes", "--json").json == {"queue": "orders", "deleted": True}
+    assert orders.queues("orders") == []

@@ -1,0 +1,163 @@
+"""Waking who waits: by the same client, by another one (NOTIFY), and by polling when neither reaches it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from skep import AsyncSkep
+from skep.client.plan import Pacing
+from tests.client.verbs import payloads, until
+
+Clients = Callable[..., AsyncSkep]
+AT_ONCE = 0.15  # seconds, of the quickest of some tries: milliseconds, and what a busy machine adds
+LISTENERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'LISTEN skep'"
+
+
+@pytest.fixture
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits looks once, and again only when woken."""
+    monkeypatch.setattr(Pacing, "pause", lambda self, left: left)
+
+
+def listeners(db: psycopg.Connection) -> int:
+    return db.execute(LISTENERS).fetchall()[0][0]
+
+
+async def waiting(mq: AsyncSkep, db: psycopg.Connection, **options: object) -> asyncio.Task:
+    """Start a pop that finds nothing, and return when its client listens and it has looked."""
+    task = asyncio.create_task(mq.pop(**{"queue": "orders", "group": "g", "wait": 20, **options}))  # pyright: ignore[reportArgumentType]
+    await until(lambda: listeners(db) == 1, "the client to listen")
+    looked = "SELECT count(*) FROM skep.subscriptions"
+    await until(lambda: db.execute(looked).fetchall() == [(1,)], "the first look")
+    return task
+
+
+async def how_long(task: asyncio.Task, push: Callable[[], object]) -> float:
+    began = time.monotonic()
+    pushed = push()
+    if asyncio.iscoroutine(pushed):
+        await pushed
+    batch = await task
+    elapsed = time.monotonic() - began
+    assert payloads(batch) == ["x"]
+    await batch.ack()
+    return elapsed
+
+
+@pytest.mark.usefixtures("no_polling")
+async def test_a_push_of_the_same_client_wakes_at_once(clients: Clients, db: psycopg.Connection):
+    """Section 7: within milliseconds."""
+    mq = clients()
+    best = min([await how_long(await waiting(mq, db), lambda: mq.queue("orders").push("x")) for _ in range(3)])
+    assert best < AT_ONCE
+
+
+@pytest.mark.usefixtures("no_polling")
+async def test_a_push_of_another_client_wakes_at_once(clients: Clients, db: psycopg.Connection):
+    """Section 7: through NOTIFY, which is sent after the push and not in it."""
+    mq, other = clients(), clients()
+    best = min([await how_long(await waiting(mq, db), lambda: other.queue("orders").push("x")) for _ in range(3)])
+    assert best < AT_ONCE
+
+
+@pytest.mark.usefixtures("no_polling")
+@pytest.mark.parametrize("how", ["push_many", "transaction", "buffer"])
+async def test_every_way_to_push_wakes(clients: Clients, db: psycopg.Connection, how: str):
+    mq, other = clients(), clients()
+    task = await waiting(mq, db)
+    if how == "push_many":
+        await other.queue("orders").push_many(["x"])
+    elif how == "transaction":
+        async with other.transaction() as tx:
+            tx.push("orders", "x")
+    else:
+        async with other.queue("orders").buffer() as buffer:
+            await buffer.push("x")
+    assert payloads(await task) == ["x"]
+
+
+@pytest.mark.usefixtures("no_polling")
+async def test_who_waits_for_a_namespace_is_woken_too(clients: Clients, db: psycopg.Connection):
+    mq, other = clients(), clients()
+    task = await waiting(mq, db, queue=None, namespace="shop")
+    await other.queue("shop.mail").push("x")
+    assert payloads(await task) == ["x"]
+
+
+@pytest.mark.usefixtures("no_polling")
+async def test_a_push_to_another_queue_wakes_nobody(clients: Clients, db: psycopg.Connection):
+    """It is heard, but nobody looks: what is in the queue by other ways stays there until the time is over."""
+    mq, other = clients(), clients()
+    task = await waiting(mq, db, wait=1)
+    db.execute("SELECT skep.push('orders', '\"x\"')")
+    await other.queue("elsewhere").push("y")
+    await other.close()  # so that its NOTIFY is sent
+    assert payloads(await task) == ["x"]  # at the end of its time it looks once more
+    assert mq is not other
+
+
+@pytest.mark.usefixtures("no_polling")
+async def test_many_wait_and_one_push_wakes_them_all(clients: Clients, db: psycopg.Connection):
+    """Groups do not share: each gets its copy."""
+    mq = clients()
+    await waiting(mq, db, group="first", wait=0.01)
+    tasks = [asyncio.create_task(mq.queue("orders").pop(group=f"g{n}", wait=20)) for n in range(8)]
+    looked = "SELECT count(*) FROM skep.subscriptions"
+    await until(lambda: db.execute(looked).fetchall() == [(9,)], "all of them to look")
+    await mq.queue("orders").push("x")
+    assert [payloads(await task) for task in tasks] == [["x"]] * 8
+
+
+async def test_polling_alone_finds_what_nobody_told(clients: Clients, db: psycopg.Connection):
+    """Section 7: the fallback that always works; an INSERT into the outbox notifies nobody."""
+    mq = clients(poll_interval=0.1)
+    task = await waiting(mq, db)
+    db.execute("INSERT INTO skep.outbox (queue, payload) VALUES ('orders', '\"x\"')")
+    assert payloads(await task) == ["x"]
+
+
+async def test_polling_goes_on_while_nobody_can_listen(clients: Clients, db: psycopg.Connection):
+    """The listening connection is killed; consumers poll until it is back."""
+    mq = clients(poll_interval=0.1)
+    task = await waiting(mq, db)
+    kill = f"SELECT pg_terminate_backend(pid) FROM ({LISTENERS.replace('count(*)', 'pid')}) l"
+    assert db.execute(sql.SQL(kill)).fetchall() == [(True,)]  # pyright: ignore[reportArgumentType]
+    db.execute("INSERT INTO skep.outbox (queue, payload) VALUES ('orders', '\"x\"')")
+    assert payloads(await task) == ["x"]
+
+
+@pytest.mark.usefixtures("no_polling")
+@pytest.mark.parametrize("noise", ["", "null", "[]", "{", '{"queues": 5}', '{"origin": "x", "queues": [1]}', "🐝"])
+async def test_foreign_notifications_do_no_harm(clients: Clients, db: psycopg.Connection, noise: str):
+    """Anyone may NOTIFY on the channel: the listener survives it, and hears the next real one."""
+    mq, other = clients(), clients()
+    task = await waiting(mq, db)
+    db.execute("SELECT pg_notify('skep', %s)", [noise])
+    await other.queue("orders").push("x")
+    assert payloads(await task) == ["x"]
+
+
+@pytest.mark.usefixtures("no_polling")
+async def test_more_names_than_a_notification_can_hold(clients: Clients, db: psycopg.Connection):
+    """Then it names none, and everybody looks."""
+    mq, other = clients(), clients()
+    task = await waiting(mq, db)
+    async with other.transaction() as tx:
+        for number in range(100):
+            tx.push(f"{'long name ' * 20}{number}", number)
+        tx.push("orders", "x")
+    assert payloads(await task) == ["x"]
+
+
+async def test_closing_ends_the_listener_at_once(clients: Clients, db: psycopg.Connection):
+    mq = clients()
+    task = await waiting(mq, db, wait=0.01)
+    await task
+    began = time.monotonic()
+    await mq.close()
+    assert time.monotonic() - began < 1
+    await until(lambda: listeners(db) == 0, "the listening connection to be gone")

@@ -1,0 +1,91 @@
+"""Short words for what every test of the client does."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+
+from skep import AsyncSkep, Message, SkepError
+from skep.client.aio.batch import AsyncBatch
+from skep.client.aio.queue import AsyncQueue
+
+E = TypeVar("E", bound=SkepError)
+PATIENCE = 20.0  # seconds before a wait is given up as hopeless
+LEASE_SECONDS = 300  # of a queue that says nothing else
+
+
+class Caught:
+    """The error, once the block has ended."""
+
+    error: Any = None
+
+
+@contextmanager
+def refused(kind: type[SkepError], *words: str) -> Generator[Caught]:
+    """Expect exactly this error, whose message has these words."""
+    caught = Caught()
+    with pytest.raises(kind) as info:
+        yield caught
+    caught.error = info.value
+    assert type(info.value) is kind
+    assert [word for word in words if word not in info.value.message] == [], info.value.message
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """Wait until the condition holds, or its awaitable does."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        holds = condition()
+        if await holds if isinstance(holds, Awaitable) else holds:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {PATIENCE:.0f} s in vain: {what}")
+        await asyncio.sleep(0.005)
+
+
+def payloads(messages: Iterable[Message]) -> list[Any]:
+    return [message.payload for message in messages]
+
+
+def offsets(messages: Iterable[Message]) -> list[int]:
+    return [message.offset for message in messages]
+
+
+async def take(source: AsyncQueue | AsyncSkep, group: str = "g", **options: Any) -> list[Any]:
+    """Pop once, acknowledge, and return the payloads."""
+    batch = await source.pop(**{"group": group, "batch": 100, **options})
+    await batch.ack()
+    return payloads(batch)
+
+
+async def drain(source: AsyncQueue | AsyncSkep, group: str = "g", **options: Any) -> list[Message]:
+    """Pop and acknowledge until nothing comes."""
+    drained: list[Message] = []
+    while batch := await source.pop(**{"group": group, "batch": 100, **options}):
+        await batch.ack()
+        drained += batch
+    return drained
+
+
+async def lag(queue: AsyncQueue, group: str = "g") -> dict[str, int]:
+    """Return what the group still has to do, by partition."""
+    return {lane.partition: lane.lag for lane in await queue.lag(group)}
+
+
+async def dead(mq: AsyncSkep, queue: str, group: str | None = None) -> dict[int, str]:
+    """Return the errors of the dead letters, by offset."""
+    return {letter.offset: letter.error for letter in await mq.dead_letters(queue, group, limit=100_000)}
+
+
+async def hold(queue: AsyncQueue, count: int, **options: Any) -> list[AsyncBatch]:
+    """Pop so many times and answer nothing."""
+    return [await queue.pop(**{"group": "g", "batch": 100, **options}) for _ in range(count)]
+
+
+def leased(db: psycopg.Connection) -> int:
+    """Return how many leases are out."""
+    return db.execute("SELECT count(*) FROM skep.leases WHERE token IS NOT NULL").fetchall()[0][0]

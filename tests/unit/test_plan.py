@@ -1,0 +1,448 @@
+"""The decisions of a consumer: when it leases, hands out, answers, extends, waits and stops. Nothing here sleeps."""
+
+import math
+from uuid import UUID
+
+import pytest
+
+from skep.client.plan import (
+    FIRST_PAUSE,
+    LONGEST_FAULT_PAUSE,
+    PATIENCE,
+    Action,
+    Answer,
+    Done,
+    Extend,
+    Pacing,
+    Plan,
+    Pop,
+    Release,
+    Start,
+    Status,
+    Store,
+    Tally,
+    Wait,
+)
+
+LEASE = 30.0
+POLL = 1.0
+
+
+def uuid(number: int) -> UUID:
+    return UUID(int=number)
+
+
+def word(number: int, status: Status = "completed") -> Answer:
+    """The answer for all of a batch."""
+    return Answer(uuid(number), None, status)
+
+
+def seconds(action: Action) -> float:
+    assert isinstance(action, Wait), action
+    return action.seconds
+
+
+class Play:
+    """Does what a driver does, at a time that the test sets. Leases are numbers."""
+
+    def __init__(
+        self,
+        *,
+        concurrency: int = 1,
+        fetch_ahead: int = 1,
+        lease_time: float = LEASE,
+        poll_interval: float = POLL,
+        idle_timeout: float | None = None,
+    ) -> None:
+        self.plan = Plan(concurrency, fetch_ahead, lease_time, poll_interval, idle_timeout)
+        self.now = 1000.0
+
+    def next(self) -> Action:
+        return self.plan.next(self.now)
+
+    def later(self, seconds: float) -> Action:
+        self.now += seconds
+        return self.next()
+
+    def wait(self) -> float:
+        """Wait as long as it says; return how long that was."""
+        waited = seconds(self.next())
+        self.now += waited
+        return waited
+
+    def pop(self, *numbers: int) -> None:
+        """Every pop brings the next of these batches."""
+        for number in numbers:
+            assert self.next() == Pop()
+            self.plan.popped(self.now, self.now, uuid(number))
+            if self.next() == Start(uuid(number)):
+                self.plan.started(uuid(number))
+
+    def pop_nothing(self) -> None:
+        assert self.next() == Pop()
+        self.plan.popped(self.now, self.now, None)
+
+    def finish(self, number: int, *answers: Answer) -> None:
+        self.plan.answered(answers)
+        self.plan.finished(uuid(number))
+
+    def store(self, *answers: Answer) -> None:
+        assert self.next() == Store(answers)
+        self.plan.stored(answers)
+
+    def fail(self) -> None:
+        """The database does not do what is asked of it now."""
+        assert not isinstance(self.next(), Wait | Start | Done)
+        self.plan.failed(self.now)
+
+
+# ---- handing out ----
+
+
+def test_batches_are_handed_out_in_the_order_they_came():
+    play = Play(concurrency=1, fetch_ahead=3)
+    play.pop(1, 2, 3, 4)
+    for number in (1, 2, 3):
+        play.finish(number)
+        assert play.next() == Start(uuid(number + 1))
+        play.plan.started(uuid(number + 1))
+
+
+def test_a_free_handler_comes_before_everything_else():
+    """Answers, extensions and faults of the database are no reason to let a handler wait."""
+    play = Play(fetch_ahead=1)
+    play.pop(1, 2)
+    play.finish(1, word(1))
+    play.plan.failed(play.now)
+    assert play.later(0.01) == Start(uuid(2))
+
+
+@pytest.mark.parametrize(("concurrency", "fetch_ahead"), [(1, 0), (1, 1), (1, 4), (3, 0), (3, 2)])
+def test_no_more_is_leased_than_there_is_room_for(concurrency: int, fetch_ahead: int):
+    room = concurrency + fetch_ahead
+    play = Play(concurrency=concurrency, fetch_ahead=fetch_ahead)
+    play.pop(*range(1, room + 1))
+    assert isinstance(play.next(), Wait)
+    play.plan.woken()
+    assert isinstance(play.next(), Wait)
+    play.finish(1)
+    if fetch_ahead:
+        assert play.next() == Start(uuid(concurrency + 1))
+        play.plan.started(uuid(concurrency + 1))
+    assert play.next() == Pop()
+
+
+def test_what_is_fetched_ahead_and_waits_too_long_is_given_back():
+    play = Play()
+    play.pop(1, 2)
+    assert seconds(play.later(PATIENCE - 0.01)) == pytest.approx(0.01)
+    assert play.later(0.02) == Release(uuid(2))
+    play.plan.released(uuid(2))
+    assert not isinstance(play.next(), Release)
+
+
+def test_what_was_given_back_is_left_to_others_until_a_handler_is_free():
+    """C9: the lane would otherwise be leased again in the same moment, and wait for the slow handler for ever."""
+    play = Play()
+    play.pop(1, 2)
+    assert play.later(PATIENCE) == Release(uuid(2))
+    play.plan.released(uuid(2))
+    assert isinstance(play.next(), Wait)
+    play.plan.woken()
+    assert isinstance(play.later(5), Wait)
+    play.finish(1)
+    play.pop(3, 4)
+
+
+# ---- extending ----
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["busy", "ready"])
+def test_a_lease_is_extended_at_a_third_of_its_time(*, waits: bool):
+    play = Play(fetch_ahead=int(waits), lease_time=PATIENCE)
+    play.pop(*([1, 2] if waits else [1]))
+    if waits:
+        play.plan.extended(play.now + 100, uuid(1))
+    number = 2 if waits else 1
+    assert seconds(play.next()) == pytest.approx(PATIENCE / 3)
+    assert play.later(PATIENCE / 3) == Extend(uuid(number))
+    play.plan.extended(play.now, uuid(number))
+    assert seconds(play.next()) == pytest.approx(PATIENCE / 3)
+
+
+def test_the_time_of_a_lease_counts_from_before_the_call():
+    play = Play(fetch_ahead=0)
+    play.plan.popped(play.now - 4, play.now, uuid(1))
+    play.plan.started(uuid(1))
+    assert play.next() == Wait(LEASE / 3 - 4)
+    assert play.later(LEASE / 3 - 4) == Extend(uuid(1))
+    play.now += 3
+    play.plan.extended(play.now - 3, uuid(1))
+    assert play.next() == Wait(LEASE / 3 - 3)
+
+
+def test_every_lease_is_extended():
+    play = Play(concurrency=3, fetch_ahead=0)
+    play.pop(1, 2, 3)
+    play.now += LEASE / 3
+    for number in (1, 2, 3):
+        assert play.next() == Extend(uuid(number))
+        play.plan.extended(play.now, uuid(number))
+    assert play.next() == Wait(LEASE / 3)
+
+
+def test_a_batch_whose_lease_is_over_is_not_handed_out():
+    """C8: it is somebody else's by now, who may be further in the lane already."""
+    play = Play()
+    play.pop(1, 2)
+    play.now += LEASE  # the database was away for that long
+    play.finish(1)
+    assert play.next() == Release(uuid(2))
+
+
+def test_a_lost_lease_that_nobody_works_on_is_forgotten():
+    play = Play(lease_time=PATIENCE)
+    play.pop(1, 2)
+    play.plan.lost(uuid(2))
+    play.finish(1)
+    assert play.next() == Pop()
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_lost_lease_keeps_its_handler_busy_until_that_ends(*, stopping: bool):
+    """The place is taken, but there is nothing to extend, and nothing to wait for but the handler."""
+    play = Play(fetch_ahead=0)
+    play.pop(1)
+    if stopping:
+        play.plan.stop()
+    assert play.later(LEASE / 3) == Extend(uuid(1))
+    play.plan.lost(uuid(1))
+    assert 0 < seconds(play.later(10 * LEASE)) < math.inf  # threads cannot wait for ever
+    play.finish(1)
+    assert play.next() == (Done() if stopping else Pop())
+
+
+# ---- answering ----
+
+
+def test_answers_are_stored_before_anything_else_is_asked_of_the_database():
+    play = Play(concurrency=3, fetch_ahead=1, lease_time=PATIENCE)
+    play.pop(1, 2, 3, 4)
+    play.plan.answered([word(1)])
+    assert play.later(PATIENCE) == Store((word(1),))  # leases are to be extended, one is to be given back
+    play.plan.stored((word(1),))
+    assert play.next() == Release(uuid(4))
+    play.plan.released(uuid(4))
+    assert play.next() == Extend(uuid(1))
+
+
+def test_what_is_answered_meanwhile_is_stored_next():
+    play = Play(concurrency=2, fetch_ahead=0)
+    play.pop(1, 2)
+    play.finish(1, word(1))
+    asked = play.next()
+    play.finish(2, word(2, "failed"))
+    assert asked == Store((word(1),))
+    play.plan.stored((word(1),))
+    play.store(word(2, "failed"))
+    assert play.next() == Pop()
+
+
+# ---- waiting ----
+
+
+def test_an_idle_consumer_looks_less_and_less_often():
+    play = Play()
+    pauses = []
+    for _ in range(9):
+        play.pop_nothing()
+        pauses.append(play.wait())
+    assert pauses == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.64, POLL, POLL, POLL])
+
+
+@pytest.mark.parametrize("event", ["woken", "popped and finished"])
+def test_news_make_it_look_at_once_and_often_again(event: str):
+    play = Play()
+    for _ in range(9):
+        play.pop_nothing()
+        play.wait()
+    if event == "woken":
+        play.pop_nothing()
+        play.plan.woken()
+    else:
+        play.pop(1)
+        play.finish(1)
+    play.pop_nothing()
+    assert play.wait() == pytest.approx(FIRST_PAUSE)
+
+
+def test_a_consumer_with_one_lane_looks_for_others_less_and_less_often():
+    """While its handler works; each look costs a pop in vain. News make it look soon, if not at once."""
+    play = Play()
+    play.pop(1)
+    pauses = []
+    for _ in range(8):
+        play.pop_nothing()
+        pauses.append(play.wait())
+    assert pauses == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.64, POLL, POLL])
+    play.pop_nothing()
+    play.plan.woken()
+    assert play.wait() == pytest.approx(FIRST_PAUSE)
+    play.pop(2)
+
+
+def test_a_lane_that_becomes_free_is_looked_at_at_once():
+    """C9: whatever the other handlers do."""
+    play = Play(concurrency=2, fetch_ahead=1)
+    play.pop(1, 2)
+    for _ in range(8):
+        play.pop_nothing()
+        play.wait()
+    play.pop_nothing()
+    play.finish(1, word(1))
+    play.store(word(1))
+    play.pop(3)
+
+
+def test_nothing_found_for_too_long_is_the_end():
+    play = Play(idle_timeout=1.5)
+    play.pop(1)
+    play.pop_nothing()
+    play.finish(1, word(1))
+    play.store(word(1))
+    play.pop_nothing()
+    began = play.now
+    while not isinstance(play.next(), Done):
+        play.wait()
+        if play.next() == Pop():
+            play.pop_nothing()
+    assert play.now - began == pytest.approx(1.5)
+
+
+def test_being_busy_is_not_being_idle():
+    """And time that is not counted is not waited for: a driver that is told to wait for 0 seconds never rests."""
+    play = Play(concurrency=2, idle_timeout=1)
+    play.pop(1)
+    for _ in range(9):
+        play.pop_nothing()
+        assert play.wait() > 0
+    play.finish(1)
+    play.pop_nothing()
+    assert play.later(0.99) == Pop()
+    assert play.later(0.01) == Done()
+
+
+# ---- faults ----
+
+
+def test_faults_are_answered_with_patience():
+    play = Play()
+    pauses = []
+    for _ in range(11):
+        play.fail()
+        pauses.append(play.wait())
+    assert pauses == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, *[LONGEST_FAULT_PAUSE] * 3])
+
+
+@pytest.mark.parametrize("success", ["popped", "stored", "extended", "released"])
+def test_a_success_ends_the_patience(success: str):
+    play = Play()
+    play.pop(1, 2)
+    for _ in range(5):
+        play.plan.failed(play.now)
+    play.now += LONGEST_FAULT_PAUSE
+    {
+        "popped": lambda: play.plan.popped(play.now, play.now, None),
+        "stored": lambda: play.plan.stored(()),
+        "extended": lambda: play.plan.extended(play.now, uuid(1)),
+        "released": lambda: play.plan.released(uuid(2)),
+    }[success]()
+    play.plan.failed(play.now)
+    assert seconds(play.next()) == pytest.approx(FIRST_PAUSE)
+
+
+def test_what_failed_is_asked_for_again():
+    play = Play()
+    play.pop(1, 2)
+    play.plan.answered([word(1)])
+    for expected in (Store((word(1),)), Release(uuid(2)), Extend(uuid(1))):
+        play.now += LEASE / 3
+        assert play.next() == expected
+        play.fail()
+        play.wait()
+        assert play.next() == expected
+        match expected:
+            case Store(answers):
+                play.plan.stored(answers)
+            case Release(lease):
+                play.plan.released(lease)
+            case Extend(lease):
+                play.plan.extended(play.now, lease)
+
+
+# ---- stopping ----
+
+
+def test_stop_finishes_what_is_begun_and_gives_back_what_is_not():
+    play = Play(concurrency=2, fetch_ahead=2)
+    play.pop(1, 2, 3, 4)
+    play.plan.stop()
+    for number in (3, 4):
+        assert play.next() == Release(uuid(number))
+        play.plan.released(uuid(number))
+    assert play.later(LEASE / 3) == Extend(uuid(1))
+    play.plan.extended(play.now, uuid(1))
+    play.finish(1, word(1))
+    play.store(word(1))
+    assert play.next() == Extend(uuid(2))
+    play.plan.extended(play.now, uuid(2))
+    play.plan.woken()
+    assert isinstance(play.next(), Wait)
+    play.finish(2, word(2, "failed"))
+    play.fail()
+    play.wait()
+    play.store(word(2, "failed"))
+    assert play.next() == Done()
+
+
+def test_stop_of_an_idle_consumer_is_the_end():
+    play = Play()
+    play.pop_nothing()
+    play.plan.stop()
+    play.plan.stop()
+    assert play.next() == Done()
+
+
+# ---- the answers of one batch ----
+
+
+def test_a_tally_tells_now_and_then():
+    tally = Tally(uuid(1), delay=0.5)
+    told = []
+    for number, now in enumerate([0, 0.1, 0.6, 0.7, 1.0, 1.1]):
+        tally.completed(uuid(100 + number))
+        told.append(len(tally.due(now)))
+    assert told == [0, 0, 3, 0, 0, 3]
+    assert tally.rest() == []
+
+
+def test_a_tally_ends_with_one_word_for_all_that_went_well():
+    tally = Tally(uuid(1), delay=0.5)
+    for number in (1, 2, 3):
+        tally.completed(uuid(number))
+    tally.failed(uuid(4), "oops")
+    assert tally.rest() == [Answer(uuid(1), uuid(4), "failed", "oops"), Answer(uuid(1), None, "completed")]
+
+
+def test_a_tally_of_failures_has_no_word_of_success():
+    """C1: all failed is not some failed, so nothing may be called completed."""
+    tally = Tally(uuid(1), delay=0.5)
+    for number in (1, 2):
+        tally.failed(uuid(number), f"error {number}")
+    assert tally.rest() == [Answer(uuid(1), uuid(number), "failed", f"error {number}") for number in (1, 2)]
+
+
+def test_pacing_looks_less_and_less_often_and_never_beyond_the_end():
+    pacing = Pacing(0.5)
+    assert [pacing.pause(60) for _ in range(7)] == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5])
+    assert [pacing.pause(0.1), pacing.pause(-1)] == [0.1, 0.0]
