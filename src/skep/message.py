@@ -12,6 +12,8 @@ from uuid import UUID
 QUEUE_MODE = "__QUEUE_MODE__"  # the group of consumers that give none: they share the queue between them
 DEFAULT_PARTITION = "Default"
 
+Status = Literal["ACTIVE", "PAUSED", "CANCELLED", "DEAD"]
+
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
@@ -93,6 +95,13 @@ class Subscription:
     mode: str
     start_at: datetime | None
     start_offset: int | None
+    status: Status
+    backfill: bool
+    heartbeat_interval: float
+    heartbeat_timeout: float
+    miss_threshold: int
+    last_heartbeat_at: datetime
+    status_changed_at: datetime
     created_at: datetime
 
 
@@ -114,16 +123,130 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """A group on a queue."""
+    """A group on a queue, and how it is."""
 
     group: str
     queue: str
+    status: Status
     mode: str | None
     partitions: int
     lag: int
     leased: int
-    last_consumed_at: datetime | None
+    processed: int
     dead_letters: int
+    missed: int
+    last_consumed_at: datetime | None
+    last_heartbeat_at: datetime | None
+    misses: int
+    oldest_pending_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """What a group owes in a lane. `is_floor`: nobody is further behind, so the lane is kept for it."""
+
+    queue: str
+    partition: str
+    group: str
+    status: Status
+    position: int
+    pending: int
+    leased: int
+    oldest_pending_at: datetime | None
+    is_floor: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageGroup:
+    """A group that a message is for."""
+
+    group: str
+    status: Status
+    required: bool
+    completed: bool
+    state: Literal["completed", "leased", "waiting", "pending", "released"]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStatus:
+    """The fan-out of a message."""
+
+    offset: int
+    id: UUID
+    created_at: datetime
+    required_consumer_groups: int
+    completed_consumer_groups: int
+    owing: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """A group that gave no sign of life for too long, and whether that was its end."""
+
+    group: str
+    queue: str | None
+    namespace: str | None
+    task: str | None
+    last_heartbeat_at: datetime
+    overdue_seconds: float
+    misses: int
+    died: bool
+
+    @property
+    def scope(self) -> str:
+        return self.queue or f"{self.namespace or '*'}.{self.task or '*'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What retention took from a lane, or would: [first_offset, end_offset), and how much of it groups were still owed."""
+
+    queue: str
+    partition: str
+    partition_id: int
+    rule: str
+    first_offset: int
+    end_offset: int
+    missed: int
+
+    @property
+    def messages(self) -> int:
+        return self.end_offset - self.first_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A moment in the history of a queue or a group: messages per second since the one before, and what was left to do."""
+
+    at: datetime
+    rate: float | None
+    lag: int
+    leased: int
+    dead: int
+    lag_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterCount:
+    """How many dead letters have the same error."""
+
+    queue: str
+    group: str
+    error: str
+    letters: int
+    first_failed_at: datetime
+    last_failed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """A dead letter that was pushed again as a message; or would be, if that is None."""
+
+    id: int
+    queue: str
+    partition: str
+    group: str
+    message_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True)

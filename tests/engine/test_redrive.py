@@ -89,7 +89,9 @@ def test_purge(mq: psycopg.Connection, letters: list[Row]):
     assert call(mq, "purge_dead_letters", group_name="a", dry_run=True)[0].purge_dead_letters == 3
     assert call(mq, "purge_dead_letters", group_name="a", done_by="ann")[0].purge_dead_letters == 3
     call(mq, "redrive", done_by="bob")
-    audit = mq.execute("SELECT action, group_name, done_by, count(*) FROM skep.dead_letter_audit GROUP BY 1, 2, 3").fetchall()
+    audit = mq.execute(
+        "SELECT action, group_name, done_by, count(*) FROM skep.dead_letter_audit GROUP BY 1, 2, 3"
+    ).fetchall()
     assert sorted(audit) == [("purged", "a", "ann", 3), ("redriven", "b", "bob", 3)]
     assert call(mq, "list_dead_letters") == []
 

@@ -2,46 +2,93 @@
 
 from typing import LiteralString
 
-PUSH: LiteralString = (
-    'SELECT status, id, partition_id, "offset", created_at FROM skep.push(CAST(%(messages)s AS jsonb))'
-)
-OUTBOX: LiteralString = "SELECT skep.push_to_outbox(CAST(%(messages)s AS jsonb))"
-NOTIFY: LiteralString = "SELECT skep.notify(%(origin)s, %(queues)s)"
-LISTEN: LiteralString = "LISTEN skep"
+Query = LiteralString
 
-POP: LiteralString = """
+PUSH: Query = 'SELECT status, id, partition_id, "offset", created_at FROM skep.push(CAST(%(messages)s AS jsonb))'
+OUTBOX: Query = "SELECT skep.push_to_outbox(CAST(%(messages)s AS jsonb))"
+NOTIFY: Query = "SELECT skep.notify(%(origin)s, %(queues)s)"
+LISTEN: Query = "LISTEN skep"
+
+POP: Query = """
     SELECT * FROM skep.pop(
         queue => %(queue)s, group_name => %(group)s, batch => %(batch)s, partitions => %(partitions)s,
         partition => %(partition)s, namespace => %(namespace)s, task => %(task)s, lease_time => %(lease_time)s,
         auto_ack => %(auto_ack)s, subscription_mode => %(subscription_mode)s,
         subscription_from => %(subscription_from)s)
 """
-ACK: LiteralString = "SELECT skep.ack(CAST(%(lease)s AS uuid), CAST(%(id)s AS uuid))"
-FAIL: LiteralString = "SELECT skep.fail(CAST(%(lease)s AS uuid), %(error)s, CAST(%(id)s AS uuid))"
-DEAD_LETTER: LiteralString = "SELECT skep.dead_letter(CAST(%(lease)s AS uuid), %(error)s, CAST(%(id)s AS uuid))"
-RELEASE: LiteralString = "SELECT skep.release(CAST(%(lease)s AS uuid))"
-EXTEND: LiteralString = "SELECT skep.extend(%(lease)s, %(seconds)s)"
-ACK_MANY: LiteralString = (
+ACK: Query = "SELECT skep.ack(CAST(%(lease)s AS uuid), CAST(%(id)s AS uuid))"
+FAIL: Query = "SELECT skep.fail(CAST(%(lease)s AS uuid), %(error)s, CAST(%(id)s AS uuid))"
+DEAD_LETTER: Query = "SELECT skep.dead_letter(CAST(%(lease)s AS uuid), %(error)s, CAST(%(id)s AS uuid))"
+RELEASE: Query = "SELECT skep.release(CAST(%(lease)s AS uuid))"
+EXTEND: Query = "SELECT skep.extend(%(lease)s, %(seconds)s)"
+ACK_MANY: Query = (
     "SELECT applied FROM skep.ack_many(%(leases)s::uuid[], %(ids)s::uuid[], %(statuses)s, %(errors)s) ORDER BY ord"
 )
-TRANSACTION: LiteralString = "SELECT operation FROM skep.transaction(CAST(%(operations)s AS jsonb)) AS operation"
+TRANSACTION: Query = "SELECT operation FROM skep.transaction(CAST(%(operations)s AS jsonb)) AS operation"
 
-SUBSCRIBE: LiteralString = """
-    SELECT group_name, queue, partition, namespace, task, mode, start_at, start_offset, created_at FROM skep.subscribe(
-        group_name => %(group)s, queue => %(queue)s, partition => %(partition)s, namespace => %(namespace)s,
-        task => %(task)s, mode => %(mode)s, start_from => %(start_from)s)
+_SUBSCRIPTION: Query = """
+    group_name, queue, partition, namespace, task, mode, start_at, start_offset, status, backfill, heartbeat_interval,
+    heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, created_at
 """
-SEEK: LiteralString = "SELECT skep.seek(%(group)s, %(queue)s, %(position)s, %(partition)s)"
-LAG: LiteralString = "SELECT * FROM skep.lag(%(group)s, %(queue)s, %(partition)s) ORDER BY queue, partition"
-DELETE_GROUP: LiteralString = "SELECT skep.delete_group(%(group)s, %(queue)s, %(keep_subscription)s)"
+_SCOPE: Query = "(%(group)s, %(queue)s, %(namespace)s, %(task)s)"
+SUBSCRIBE: Query = f"""
+    SELECT {_SUBSCRIPTION} FROM skep.subscribe(
+        group_name => %(group)s, queue => %(queue)s, partition => %(partition)s, namespace => %(namespace)s,
+        task => %(task)s, mode => %(mode)s, start_from => %(start_from)s, backfill => %(backfill)s,
+        heartbeat_interval => %(heartbeat_interval)s, heartbeat_timeout => %(heartbeat_timeout)s,
+        miss_threshold => %(miss_threshold)s)
+"""
+SUBSCRIPTIONS: Query = f"""
+    SELECT {_SUBSCRIPTION} FROM skep.subscriptions
+    WHERE group_name = coalesce(%(group)s, group_name) AND (queue = %(queue)s OR %(queue)s::text IS NULL) ORDER BY id
+"""
+PAUSE: Query = f"SELECT {_SUBSCRIPTION} FROM skep.pause{_SCOPE}"
+RESUME: Query = f"SELECT {_SUBSCRIPTION} FROM skep.resume{_SCOPE}"
+CANCEL: Query = f"SELECT {_SUBSCRIPTION} FROM skep.cancel{_SCOPE}"
+HEARTBEAT: Query = f"SELECT {_SUBSCRIPTION} FROM skep.heartbeat{_SCOPE}"
+REMOVE_GROUP: Query = "SELECT skep.remove_group(%(group)s, %(queue)s)"
+FORCE_COMPLETE: Query = "SELECT skep.force_complete(%(group)s, %(queue)s, %(older_than)s)"
+BLOCKED: Query = "SELECT * FROM skep.blocked(%(queue)s) ORDER BY queue, partition, group_name"
+MESSAGE_GROUPS: Query = "SELECT * FROM skep.message_groups(%(id)s) ORDER BY group_name"
+MESSAGE_STATUS: Query = "SELECT * FROM skep.message_status(%(queue)s, %(partition)s, %(first_offset)s, %(limit)s)"
+SEEK: Query = "SELECT skep.seek(%(group)s, %(queue)s, %(position)s, %(partition)s)"
+LAG: Query = "SELECT * FROM skep.lag(%(group)s, %(queue)s, %(partition)s) ORDER BY queue, partition"
+DELETE_GROUP: Query = "SELECT skep.delete_group(%(group)s, %(queue)s, %(keep_subscription)s)"
 
-CONFIGURE_QUEUE: LiteralString = (
-    "SELECT skep.configure_queue(%(queue)s, CAST(%(options)s AS jsonb), %(namespace)s, %(task)s)"
-)
-DELETE_QUEUE: LiteralString = "SELECT skep.delete_queue(%(queue)s)"
-DELETE_PARTITION: LiteralString = "SELECT skep.delete_partition(%(queue)s, %(partition)s)"
-DELETE_MESSAGE: LiteralString = "SELECT skep.delete_message(%(id)s)"
-QUEUES: LiteralString = "SELECT * FROM skep.queue_status(%(queue)s) ORDER BY name"
-GROUPS: LiteralString = "SELECT * FROM skep.group_status(%(group)s, %(queue)s) ORDER BY group_name, queue"
-LANES: LiteralString = "SELECT * FROM skep.lanes WHERE queue = %(queue)s ORDER BY partition LIMIT %(limit)s"
-DEAD_LETTERS: LiteralString = "SELECT * FROM skep.list_dead_letters(%(queue)s, %(group)s, %(before)s, %(limit)s)"
+CONFIGURE_QUEUE: Query = "SELECT skep.configure_queue(%(queue)s, CAST(%(options)s AS jsonb), %(namespace)s, %(task)s)"
+DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"
+DELETE_PARTITION: Query = "SELECT skep.delete_partition(%(queue)s, %(partition)s)"
+DELETE_MESSAGE: Query = "SELECT skep.delete_message(%(id)s)"
+QUEUES: Query = "SELECT * FROM skep.queue_status(%(queue)s) ORDER BY name"
+GROUPS: Query = "SELECT * FROM skep.group_status(%(group)s, %(queue)s) ORDER BY group_name, queue"
+LANES: Query = "SELECT * FROM skep.lanes WHERE queue = %(queue)s ORDER BY partition LIMIT %(limit)s"
+
+DEAD_LETTERS: Query = """
+    SELECT * FROM skep.list_dead_letters(
+        %(queue)s, %(group)s, %(error)s, %(failed_after)s, %(failed_before)s, %(before)s, %(limit)s)
+"""
+COUNT_DEAD_LETTERS: Query = """
+    SELECT * FROM skep.count_dead_letters(%(queue)s, %(group)s, %(failed_after)s, %(failed_before)s)
+    ORDER BY letters DESC, queue, group_name, error
+"""
+REDRIVE: Query = """
+    SELECT * FROM skep.redrive(
+        %(queue)s, %(group)s, %(error)s, %(failed_after)s, %(failed_before)s, %(ids)s, %(to_queue)s, %(limit)s,
+        %(dry_run)s, %(done_by)s)
+    ORDER BY dead_letter_id
+"""
+PURGE_DEAD_LETTERS: Query = """
+    SELECT skep.purge_dead_letters(
+        %(queue)s, %(group)s, %(error)s, %(failed_after)s, %(failed_before)s, %(ids)s, %(limit)s, %(dry_run)s, %(done_by)s)
+"""
+
+LANES_AFTER: Query = "SELECT skep.lanes_after(%(lane)s, %(limit)s)"
+RETAIN: Query = "SELECT * FROM skep.retain(%(lanes)s, %(max_messages)s, %(dry_run)s)"
+DROP_IDLE_PARTITIONS: Query = "SELECT skep.drop_idle_partitions()"
+MARK_ARCHIVED: Query = "SELECT skep.mark_archived(%(partition_id)s, %(end_offset)s)"
+REAP: Query = "SELECT skep.reap()"
+DETECT_DEAD_GROUPS: Query = "SELECT * FROM skep.detect_dead_groups()"
+PRUNE_JOURNAL: Query = "SELECT skep.prune_journal(%(older_than)s)"
+SAMPLE: Query = "SELECT skep.sample()"
+PRUNE_SAMPLES: Query = "SELECT skep.prune_samples(%(keep)s)"
+HISTORY: Query = "SELECT * FROM skep.history(%(queue)s, %(group)s, %(since)s)"

@@ -1,10 +1,10 @@
 """Background duties: each is a function that runs once, safe to run anywhere and any number of times at once.
 
-    reaper    gives back what consumers held that died
-    watch     declares groups dead that give no sign of life
-    retainer  deletes what retention allows, in small steps
-    sampler   writes heads and cursors down, for history
-    pruner    forgets old journal rows and samples
+reaper    gives back what consumers held that died
+watch     declares groups dead that give no sign of life
+retainer  deletes what retention allows, in small steps
+sampler   writes heads and cursors down, for history
+pruner    forgets old journal rows and samples
 """
 
 from skep.upkeep.duty import Duty, Upkeep

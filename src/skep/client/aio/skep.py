@@ -1,7 +1,6 @@
 """The client: one object for a database, shared by everything in a process."""
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -15,7 +14,10 @@ from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.buffer import AsyncBuffer
 from skep.client.aio.consumer import AsyncConsumer
 from skep.client.aio.database import AsyncDatabase
+from skep.client.aio.dead_letters import AsyncDeadLetters
+from skep.client.aio.groups import AsyncGroups
 from skep.client.aio.guest import execute_in
+from skep.client.aio.maintenance import AsyncMaintenance
 from skep.client.aio.queue import AsyncQueue
 from skep.client.aio.stream import AsyncStream
 from skep.client.aio.transaction import AsyncTransaction
@@ -23,20 +25,10 @@ from skep.client.aio.wake import AsyncWaiter, AsyncWakes
 from skep.client.encode import as_object, dumps
 from skep.client.plan import Pacing, Plan
 from skep.client.source import Source
-from skep.message import (
-    QUEUE_MODE,
-    DeadLetter,
-    GroupStatus,
-    Lag,
-    Lane,
-    Message,
-    QueueStatus,
-    Receipt,
-    Subscription,
-)
+from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt
 
 
-class AsyncSkep:
+class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance):
     """A client of Skep. Without a URL, here or in SKEP_DATABASE_URL, it uses the embedded PostgreSQL with Skep in it.
 
     It connects at the first call. `timeout` is how long a call waits for a connection while the database is down or all
@@ -233,44 +225,6 @@ class AsyncSkep:
         for consumer in self._consumers:
             await consumer.stop()
 
-    # ---- groups ----
-
-    async def subscribe(
-        self,
-        group: str,
-        queue: str | None = None,
-        *,
-        partition: str | None = None,
-        namespace: str | None = None,
-        task: str | None = None,
-        mode: str | None = None,
-        start_from: datetime | UUID | int | str | None = None,
-    ) -> Subscription:
-        """Store where a group starts, if that is not stored yet; returns what is."""
-        where = {"queue": queue, "partition": partition, "namespace": namespace, "task": task}
-        start = {"mode": mode, "start_from": None if start_from is None else _position(start_from)}
-        (stored,) = await self._database.call(calls.SUBSCRIBE, {"group": group} | where | start, Subscription)
-        return stored
-
-    async def seek(
-        self, group: str, queue: str, position: datetime | int | str, *, partition: str | None = None
-    ) -> int:
-        """Move a group to "beginning", "end", a time or an offset, in a queue or one partition; drops its leases."""
-        where = {"group": group, "queue": queue, "partition": partition}
-        return await self._database.value(calls.SEEK, where | {"position": _position(position)})
-
-    async def delete_group(self, group: str, queue: str | None = None, *, keep_subscription: bool = False) -> int:
-        """Forget what a group has done, in one queue or everywhere."""
-        arguments = {"group": group, "queue": queue, "keep_subscription": keep_subscription}
-        return await self._database.value(calls.DELETE_GROUP, arguments)
-
-    async def groups(self, group: str | None = None, queue: str | None = None) -> list[GroupStatus]:
-        return await self._database.call(calls.GROUPS, {"group": group, "queue": queue}, GroupStatus)
-
-    async def lag(self, group: str, queue: str | None = None, partition: str | None = None) -> list[Lag]:
-        """Return what a group has still to do, for each lane."""
-        return await self._database.call(calls.LAG, {"group": group, "queue": queue, "partition": partition}, Lag)
-
     # ---- queues ----
 
     async def queues(self, name: str | None = None) -> list[QueueStatus]:
@@ -296,13 +250,5 @@ class AsyncSkep:
         """Delete the content of a message; its offset stays. False if it was not there."""
         return await self._database.value(calls.DELETE_MESSAGE, {"id": message_id})
 
-    async def dead_letters(
-        self, queue: str | None = None, group: str | None = None, *, before: int | None = None, limit: int = 100
-    ) -> list[DeadLetter]:
-        """Return dead letters, newest first; `before` is the id of the last one of the page before."""
-        arguments = {"queue": queue, "group": group, "before": before, "limit": limit}
-        return await self._database.call(calls.DEAD_LETTERS, arguments, DeadLetter)
-
-
-def _position(place: datetime | UUID | int | str) -> str:
-    return place.isoformat() if isinstance(place, datetime) else str(place)
+    def _pushed_again(self, queues: set[str]) -> None:
+        self._wakes.pushed(queues)

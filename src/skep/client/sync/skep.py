@@ -2,7 +2,6 @@
 """The client: one object for a database, shared by everything in a process."""
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -19,25 +18,18 @@ from skep.client.sync.batch import Batch
 from skep.client.sync.buffer import Buffer
 from skep.client.sync.consumer import Consumer
 from skep.client.sync.database import Database
+from skep.client.sync.dead_letters import DeadLetters
+from skep.client.sync.groups import Groups
 from skep.client.sync.guest import execute_in
+from skep.client.sync.maintenance import Maintenance
 from skep.client.sync.queue import Queue
 from skep.client.sync.stream import Stream
 from skep.client.sync.transaction import Transaction
 from skep.client.sync.wake import Waiter, Wakes
-from skep.message import (
-    QUEUE_MODE,
-    DeadLetter,
-    GroupStatus,
-    Lag,
-    Lane,
-    Message,
-    QueueStatus,
-    Receipt,
-    Subscription,
-)
+from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt
 
 
-class Skep:
+class Skep(Groups, DeadLetters, Maintenance):
     """A client of Skep. Without a URL, here or in SKEP_DATABASE_URL, it uses the embedded PostgreSQL with Skep in it.
 
     It connects at the first call. `timeout` is how long a call waits for a connection while the database is down or all
@@ -234,42 +226,6 @@ class Skep:
         for consumer in self._consumers:
             consumer.stop()
 
-    # ---- groups ----
-
-    def subscribe(
-        self,
-        group: str,
-        queue: str | None = None,
-        *,
-        partition: str | None = None,
-        namespace: str | None = None,
-        task: str | None = None,
-        mode: str | None = None,
-        start_from: datetime | UUID | int | str | None = None,
-    ) -> Subscription:
-        """Store where a group starts, if that is not stored yet; returns what is."""
-        where = {"queue": queue, "partition": partition, "namespace": namespace, "task": task}
-        start = {"mode": mode, "start_from": None if start_from is None else _position(start_from)}
-        (stored,) = self._database.call(calls.SUBSCRIBE, {"group": group} | where | start, Subscription)
-        return stored
-
-    def seek(self, group: str, queue: str, position: datetime | int | str, *, partition: str | None = None) -> int:
-        """Move a group to "beginning", "end", a time or an offset, in a queue or one partition; drops its leases."""
-        where = {"group": group, "queue": queue, "partition": partition}
-        return self._database.value(calls.SEEK, where | {"position": _position(position)})
-
-    def delete_group(self, group: str, queue: str | None = None, *, keep_subscription: bool = False) -> int:
-        """Forget what a group has done, in one queue or everywhere."""
-        arguments = {"group": group, "queue": queue, "keep_subscription": keep_subscription}
-        return self._database.value(calls.DELETE_GROUP, arguments)
-
-    def groups(self, group: str | None = None, queue: str | None = None) -> list[GroupStatus]:
-        return self._database.call(calls.GROUPS, {"group": group, "queue": queue}, GroupStatus)
-
-    def lag(self, group: str, queue: str | None = None, partition: str | None = None) -> list[Lag]:
-        """Return what a group has still to do, for each lane."""
-        return self._database.call(calls.LAG, {"group": group, "queue": queue, "partition": partition}, Lag)
-
     # ---- queues ----
 
     def queues(self, name: str | None = None) -> list[QueueStatus]:
@@ -295,13 +251,5 @@ class Skep:
         """Delete the content of a message; its offset stays. False if it was not there."""
         return self._database.value(calls.DELETE_MESSAGE, {"id": message_id})
 
-    def dead_letters(
-        self, queue: str | None = None, group: str | None = None, *, before: int | None = None, limit: int = 100
-    ) -> list[DeadLetter]:
-        """Return dead letters, newest first; `before` is the id of the last one of the page before."""
-        arguments = {"queue": queue, "group": group, "before": before, "limit": limit}
-        return self._database.call(calls.DEAD_LETTERS, arguments, DeadLetter)
-
-
-def _position(place: datetime | UUID | int | str) -> str:
-    return place.isoformat() if isinstance(place, datetime) else str(place)
+    def _pushed_again(self, queues: set[str]) -> None:
+        self._wakes.pushed(queues)

@@ -1,0 +1,108 @@
+# Generated from src/skep/client/aio/dead_letters.py by `make format`. Change that file.
+"""Dead letters: look at them, drive them again, purge them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from skep.client import calls
+from skep.client.sync.database import Database
+from skep.message import DeadLetter, DeadLetterCount, Redriven
+
+
+class DeadLetters:
+    """What a client can do with dead letters. Filters: queue, group, a part of the error, time, ids."""
+
+    _database: Database
+
+    def dead_letters(
+        self,
+        queue: str | None = None,
+        group: str | None = None,
+        *,
+        error: str | None = None,
+        failed_after: datetime | None = None,
+        failed_before: datetime | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[DeadLetter]:
+        """Return dead letters, newest first; `before` is the id of the last one of the page before."""
+        arguments = {"queue": queue, "group": group, "error": error, "before": before, "limit": limit}
+        times = {"failed_after": failed_after, "failed_before": failed_before}
+        return self._database.call(calls.DEAD_LETTERS, arguments | times, DeadLetter)
+
+    def count_dead_letters(
+        self,
+        queue: str | None = None,
+        group: str | None = None,
+        *,
+        failed_after: datetime | None = None,
+        failed_before: datetime | None = None,
+    ) -> list[DeadLetterCount]:
+        """Return how many there are of each error, most first."""
+        arguments = {"queue": queue, "group": group, "failed_after": failed_after, "failed_before": failed_before}
+        return self._database.call(calls.COUNT_DEAD_LETTERS, arguments, DeadLetterCount)
+
+    def redrive(
+        self,
+        queue: str | None = None,
+        group: str | None = None,
+        *,
+        error: str | None = None,
+        failed_after: datetime | None = None,
+        failed_before: datetime | None = None,
+        ids: Sequence[int] | None = None,
+        to_queue: str | None = None,
+        limit: int = 1000,
+        dry_run: bool = False,
+        done_by: str | None = None,
+    ) -> list[Redriven]:
+        """Push dead letters again, oldest first and at most `limit`: to their group alone, or to `to_queue` for all groups.
+
+        Each is driven once, however many do it at the same time. A dry run returns what would be.
+        """
+        arguments = {
+            "queue": queue,
+            "group": group,
+            "error": error,
+            "failed_after": failed_after,
+            "failed_before": failed_before,
+            "ids": None if ids is None else list(ids),
+            "to_queue": to_queue,
+            "limit": limit,
+            "dry_run": dry_run,
+            "done_by": done_by,
+        }
+        driven = self._database.call(calls.REDRIVE, arguments, Redriven)
+        if driven and not dry_run:
+            self._pushed_again({to_queue} if to_queue else {letter.queue for letter in driven})
+        return driven
+
+    def _pushed_again(self, queues: set[str]) -> None:
+        raise NotImplementedError
+
+    def purge_dead_letters(
+        self,
+        queue: str | None = None,
+        group: str | None = None,
+        *,
+        error: str | None = None,
+        failed_after: datetime | None = None,
+        failed_before: datetime | None = None,
+        ids: Sequence[int] | None = None,
+        limit: int = 1000,
+        dry_run: bool = False,
+        done_by: str | None = None,
+    ) -> int:
+        """Delete dead letters, oldest first and at most `limit`; returns how many."""
+        arguments = {
+            "queue": queue,
+            "group": group,
+            "error": error,
+            "failed_after": failed_after,
+            "failed_before": failed_before,
+            "ids": None if ids is None else list(ids),
+            "limit": limit,
+            "dry_run": dry_run,
+            "done_by": done_by,
+        }
+        return self._database.value(calls.PURGE_DEAD_LETTERS, arguments)

@@ -1,0 +1,126 @@
+# Generated from src/skep/client/aio/groups.py by `make format`. Change that file.
+"""Groups: where they start, how they live, how far they are."""
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from skep.client import calls
+from skep.client.sync.database import Database
+from skep.message import Blocked, GroupStatus, Lag, MessageGroup, MessageStatus, Subscription
+
+
+class Groups:
+    """What a client can do with groups. A scope is a queue, or a namespace and/or task; none of them is all of the group."""
+
+    _database: Database
+
+    def subscribe(
+        self,
+        group: str,
+        queue: str | None = None,
+        *,
+        partition: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        mode: str | None = None,
+        start_from: datetime | UUID | int | str | None = None,
+        backfill: bool | None = None,
+        heartbeat_interval: float | None = None,
+        heartbeat_timeout: float | None = None,
+        miss_threshold: int | None = None,
+    ) -> Subscription:
+        """Store where a group starts and how it lives, if that is not stored yet; returns what is."""
+        arguments = {
+            "group": group,
+            "queue": queue,
+            "partition": partition,
+            "namespace": namespace,
+            "task": task,
+            "mode": mode,
+            "start_from": None if start_from is None else place(start_from),
+            "backfill": backfill,
+            "heartbeat_interval": heartbeat_interval,
+            "heartbeat_timeout": heartbeat_timeout,
+            "miss_threshold": miss_threshold,
+        }
+        (stored,) = self._database.call(calls.SUBSCRIBE, arguments, Subscription)
+        return stored
+
+    def subscriptions(self, group: str | None = None, queue: str | None = None) -> list[Subscription]:
+        return self._database.call(calls.SUBSCRIPTIONS, {"group": group, "queue": queue}, Subscription)
+
+    def pause(
+        self, group: str, queue: str | None = None, *, namespace: str | None = None, task: str | None = None
+    ) -> list[Subscription]:
+        """Deliver nothing to a group for now; everything owed to it stays owed. Returns the subscriptions that changed."""
+        return self._change(calls.PAUSE, group, queue, namespace, task)
+
+    def resume(
+        self, group: str, queue: str | None = None, *, namespace: str | None = None, task: str | None = None
+    ) -> list[Subscription]:
+        """Go on where the group was paused, or died."""
+        return self._change(calls.RESUME, group, queue, namespace, task)
+
+    def cancel(
+        self, group: str, queue: str | None = None, *, namespace: str | None = None, task: str | None = None
+    ) -> list[Subscription]:
+        """End a subscription: nothing is owed to it any more, until it is subscribed anew."""
+        return self._change(calls.CANCEL, group, queue, namespace, task)
+
+    def heartbeat(
+        self, group: str, queue: str | None = None, *, namespace: str | None = None, task: str | None = None
+    ) -> list[Subscription]:
+        """Give a sign of life. Consumers do by themselves: every pop, answer and extension is one."""
+        return self._change(calls.HEARTBEAT, group, queue, namespace, task)
+
+    def _change(
+        self, query: calls.Query, group: str, queue: str | None, namespace: str | None, task: str | None
+    ) -> list[Subscription]:
+        arguments = {"group": group, "queue": queue, "namespace": namespace, "task": task}
+        return self._database.call(query, arguments, Subscription)
+
+    def remove_group(self, group: str, queue: str | None = None) -> int:
+        """Cancel, as an administrator; returns how many messages no longer wait for the group. Twice is a conflict."""
+        return self._database.value(calls.REMOVE_GROUP, {"group": group, "queue": queue})
+
+    def delete_group(self, group: str, queue: str | None = None, *, keep_subscription: bool = False) -> int:
+        """Forget what a group has done, in one queue or everywhere."""
+        arguments = {"group": group, "queue": queue, "keep_subscription": keep_subscription}
+        return self._database.value(calls.DELETE_GROUP, arguments)
+
+    def force_complete(self, group: str, queue: str, older_than: timedelta) -> int:
+        """Count what is older than this as done by the group; returns how many messages that were."""
+        arguments = {"group": group, "queue": queue, "older_than": older_than}
+        return self._database.value(calls.FORCE_COMPLETE, arguments)
+
+    def seek(self, group: str, queue: str, position: datetime | int | str, *, partition: str | None = None) -> int:
+        """Move a group to "beginning", "end", a time or an offset, in a queue or one partition; drops its leases."""
+        where = {"group": group, "queue": queue, "partition": partition}
+        return self._database.value(calls.SEEK, where | {"position": place(position)})
+
+    def groups(self, group: str | None = None, queue: str | None = None) -> list[GroupStatus]:
+        """Return the health of groups: status, lag, what they missed, their last sign of life."""
+        return self._database.call(calls.GROUPS, {"group": group, "queue": queue}, GroupStatus)
+
+    def lag(self, group: str, queue: str | None = None, partition: str | None = None) -> list[Lag]:
+        """Return what a group has still to do, for each lane."""
+        return self._database.call(calls.LAG, {"group": group, "queue": queue, "partition": partition}, Lag)
+
+    def blocked(self, queue: str | None = None) -> list[Blocked]:
+        """Return who holds back what: each group that owes something in a lane, and whether it stands on the floor."""
+        return self._database.call(calls.BLOCKED, {"queue": queue}, Blocked)
+
+    def message_groups(self, message_id: UUID) -> list[MessageGroup]:
+        """Return each group that a message is for, and whether it has completed it."""
+        return self._database.call(calls.MESSAGE_GROUPS, {"id": message_id}, MessageGroup)
+
+    def message_status(
+        self, queue: str, partition: str, first_offset: int = 0, limit: int = 100
+    ) -> list[MessageStatus]:
+        """Return for messages of a lane how many groups require each, how many have completed it, and who owes it."""
+        arguments = {"queue": queue, "partition": partition, "first_offset": first_offset, "limit": limit}
+        return self._database.call(calls.MESSAGE_STATUS, arguments, MessageStatus)
+
+
+def place(position: datetime | UUID | int | str) -> str:
+    return position.isoformat() if isinstance(position, datetime) else str(position)

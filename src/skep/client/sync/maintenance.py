@@ -1,0 +1,56 @@
+# Generated from src/skep/client/aio/maintenance.py by `make format`. Change that file.
+"""What keeps the log in order: the calls that upkeep makes by itself, for those who want to make them by hand."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from skep.client import calls
+from skep.client.sync.database import Database
+from skep.message import Detected, Retained, Sample
+
+
+class Maintenance:
+    """Retention, detection of dead groups, samples. All are safe to run anywhere, at any time, any number of times at once."""
+
+    _database: Database
+
+    def lanes_after(self, lane: int, limit: int) -> list[int]:
+        """Return a page of lanes, for visiting all of them in small steps."""
+        return self._database.value(calls.LANES_AFTER, {"lane": lane, "limit": limit})
+
+    def retain(
+        self, lanes: Sequence[int] | None = None, *, max_messages: int = 10_000, dry_run: bool = False
+    ) -> list[Retained]:
+        """Delete what retention allows, at most `max_messages` of each lane; returns what went, and what groups missed by it."""
+        arguments = {"lanes": None if lanes is None else list(lanes), "max_messages": max_messages, "dry_run": dry_run}
+        return self._database.call(calls.RETAIN, arguments, Retained)
+
+    def drop_idle_partitions(self) -> int:
+        """Drop lanes that are empty and have been idle for longer than their queue's `drop_idle_seconds`."""
+        return self._database.value(calls.DROP_IDLE_PARTITIONS, {})
+
+    def mark_archived(self, partition_id: int, end_offset: int) -> None:
+        """Everything below this offset is in the archive: retention that waits for it may go on."""
+        self._database.value(calls.MARK_ARCHIVED, {"partition_id": partition_id, "end_offset": end_offset})
+
+    def reap(self) -> None:
+        """Give back what consumers held that died, without waiting for the next pop of their group."""
+        self._database.value(calls.REAP, {})
+
+    def detect_dead_groups(self) -> list[Detected]:
+        """Look at every group that gave no sign of life for too long; returns the suspects, and who died."""
+        return self._database.call(calls.DETECT_DEAD_GROUPS, {}, Detected)
+
+    def prune_journal(self, older_than: timedelta = timedelta(minutes=10)) -> int:
+        return self._database.value(calls.PRUNE_JOURNAL, {"older_than": older_than})
+
+    def sample(self) -> int:
+        """Write down heads and cursors."""
+        return self._database.value(calls.SAMPLE, {})
+
+    def prune_samples(self, keep: timedelta = timedelta(days=7)) -> int:
+        return self._database.value(calls.PRUNE_SAMPLES, {"keep": keep})
+
+    def history(self, queue: str, group: str = "", since: timedelta = timedelta(hours=1)) -> list[Sample]:
+        """Return rates and lags over time: of a queue, or of a group on it."""
+        return self._database.call(calls.HISTORY, {"queue": queue, "group": group, "since": since}, Sample)
