@@ -8,6 +8,7 @@ PUSH: LiteralString = (
 OUTBOX: LiteralString = "SELECT skep.push_to_outbox(CAST(%(messages)s AS jsonb))"
 NOTIFY: LiteralString = "SELECT skep.notify(%(origin)s, %(queues)s)"
 LISTEN: LiteralString = "LISTEN skep"
+WAKE_LISTENER: LiteralString = "SELECT pg_notify('skep', %(message)s)"
 
 POP: LiteralString = """
     SELECT * FROM skep.pop(
