@@ -199,7 +199,7 @@ class Detected:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What retention took from a lane, or would: [first_offset, end_offset), and how much of it groups were still owed."""
+    """What retention took from a lane, or would: [first_offset, end_offset), and how much of it was still owed."""
 
     queue: str
     partition: str
@@ -216,7 +216,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A moment in the history of a queue or a group: messages per second since the one before, and what was left to do."""
+    """A moment of a queue or a group: messages per second since the one before, and what was left to do."""
 
     at: datetime
     rate: float | None

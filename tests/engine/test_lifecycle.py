@@ -138,7 +138,7 @@ def test_misses_are_counted_by_the_clock(mq: psycopg.Connection, seconds: float,
 
 
 def test_any_number_of_detectors_agree(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
-    """50, 52, 102: runs are not counted; several queues in one run; the dead and the cancelled are not looked at again."""
+    """50, 52, 102: runs are not counted; several queues in one run; the dead and cancelled are not looked at again."""
     subscribe(mq)
     subscribe(mq, "h", queue="other")
     pass_time(mq, 310)

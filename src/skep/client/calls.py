@@ -8,6 +8,7 @@ PUSH: Query = 'SELECT status, id, partition_id, "offset", created_at FROM skep.p
 OUTBOX: Query = "SELECT skep.push_to_outbox(CAST(%(messages)s AS jsonb))"
 NOTIFY: Query = "SELECT skep.notify(%(origin)s, %(queues)s)"
 LISTEN: Query = "LISTEN skep"
+WAKE_LISTENER: Query = "SELECT pg_notify('skep', %(message)s)"
 
 POP: Query = """
     SELECT * FROM skep.pop(
@@ -79,7 +80,8 @@ REDRIVE: Query = """
 """
 PURGE_DEAD_LETTERS: Query = """
     SELECT skep.purge_dead_letters(
-        %(queue)s, %(group)s, %(error)s, %(failed_after)s, %(failed_before)s, %(ids)s, %(limit)s, %(dry_run)s, %(done_by)s)
+        %(queue)s, %(group)s, %(error)s, %(failed_after)s, %(failed_before)s, %(ids)s, %(limit)s,
+        %(dry_run)s, %(done_by)s)
 """
 
 LANES_AFTER: Query = "SELECT skep.lanes_after(%(lane)s, %(limit)s)"

@@ -2,7 +2,7 @@
 
 import psycopg
 
-from skep.engine.install import verify
+from skep.engine.install import patience, verify
 from skep.errors import explained
 
 
@@ -10,7 +10,9 @@ def probe(url: str) -> bool:
     """Refuse a database without this schema; tell whether sessions are ours, with no PgBouncer in between."""
     with (
         explained(),
-        psycopg.connect(url, autocommit=True, prepare_threshold=None, application_name="skep") as connection,
+        psycopg.connect(
+            url, autocommit=True, prepare_threshold=None, application_name="skep", connect_timeout=patience(url)
+        ) as connection,
     ):
         verify(connection)
         row = connection.execute("SELECT pg_backend_pid()").fetchone()

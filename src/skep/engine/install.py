@@ -187,16 +187,24 @@ def _read(connection: psycopg.Connection[Any]) -> Installed:
 
 def _connect(conninfo: str) -> psycopg.Connection[TupleRow]:
     check_database_url(conninfo)
-    seconds = conninfo_to_dict(conninfo).get("connect_timeout", CONNECT_SECONDS)
     try:
         connection = psycopg.connect(
-            conninfo, autocommit=True, prepare_threshold=None, connect_timeout=seconds, client_encoding="utf8"
+            conninfo,
+            autocommit=True,
+            prepare_threshold=None,
+            connect_timeout=patience(conninfo),
+            client_encoding="utf8",
         )
     except psycopg.OperationalError as error:
         raise cannot_connect(conninfo, error) from error
     # A database whose default is stricter would still see, after the lock, what was there before it.
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     return connection
+
+
+def patience(conninfo: str) -> int:
+    """How many seconds to wait for a server that does not answer: what the URL says, or not for ever."""
+    return int(conninfo_to_dict(conninfo).get("connect_timeout") or CONNECT_SECONDS)
 
 
 def cannot_connect(conninfo: str, error: Exception) -> DatabaseUnavailable:

@@ -1,4 +1,4 @@
-"""Deletes what retention allows: page by page over all lanes, in small transactions, so that it can stop anywhere and go on."""
+"""Deletes what retention allows: page by page over all lanes, in small transactions; it can stop anywhere and go on."""
 
 from skep.client import AsyncSkep
 

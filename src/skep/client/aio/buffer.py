@@ -148,10 +148,10 @@ class AsyncBuffer:
         while True:
             try:
                 await self._database.call(calls.PUSH, {"messages": f"[{','.join(batch)}]"}, Receipt)
-            except InvalidArgument as error:
-                await self._sort_out(batch, error)
-                return
             except (SkepError, psycopg.Error) as error:
+                if isinstance(error, SkepError) and not error.retryable:
+                    await self._sort_out(batch, error)
+                    return
                 log.warning("%d buffered messages for %s wait: %s", len(self._waiting), self._queue, error)
                 await runtime.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -160,9 +160,9 @@ class AsyncBuffer:
                 return
 
     async def _sort_out(self, batch: list[str], error: SkepError) -> None:
-        """One of them is refused: store the others."""
-        if len(batch) == 1:
-            self._refused.append((batch[0], error))
+        """One of them is refused: store the others. But what is no fault of a message is the same for all."""
+        if len(batch) == 1 or not isinstance(error, InvalidArgument):
+            self._refused.extend((message, error) for message in batch)
             return
         middle = len(batch) // 2
         await self._store(batch[:middle])

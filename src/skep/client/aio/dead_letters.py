@@ -55,7 +55,7 @@ class AsyncDeadLetters:
         dry_run: bool = False,
         done_by: str | None = None,
     ) -> list[Redriven]:
-        """Push dead letters again, oldest first and at most `limit`: to their group alone, or to `to_queue` for all groups.
+        """Push dead letters again, oldest first, at most `limit`: to their group alone, or to `to_queue` for everyone.
 
         Each is driven once, however many do it at the same time. A dry run returns what would be.
         """

@@ -9,7 +9,7 @@ from skep.message import Blocked, GroupStatus, Lag, MessageGroup, MessageStatus,
 
 
 class AsyncGroups:
-    """What a client can do with groups. A scope is a queue, or a namespace and/or task; none of them is all of the group."""
+    """What a client can do with groups: on a queue, on a namespace and/or task, or on everything they subscribe to."""
 
     _database: AsyncDatabase
 
@@ -51,7 +51,7 @@ class AsyncGroups:
     async def pause(
         self, group: str, queue: str | None = None, *, namespace: str | None = None, task: str | None = None
     ) -> list[Subscription]:
-        """Deliver nothing to a group for now; everything owed to it stays owed. Returns the subscriptions that changed."""
+        """Deliver nothing to a group for now; what it is owed stays owed. Returns the subscriptions that changed."""
         return await self._change(calls.PAUSE, group, queue, namespace, task)
 
     async def resume(

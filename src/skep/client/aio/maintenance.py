@@ -9,7 +9,7 @@ from skep.message import Detected, Retained, Sample
 
 
 class AsyncMaintenance:
-    """Retention, detection of dead groups, samples. All are safe to run anywhere, at any time, any number of times at once."""
+    """Retention, detection of dead groups, samples: safe to run anywhere, any number of times at once."""
 
     _database: AsyncDatabase
 
@@ -20,7 +20,7 @@ class AsyncMaintenance:
     async def retain(
         self, lanes: Sequence[int] | None = None, *, max_messages: int = 10_000, dry_run: bool = False
     ) -> list[Retained]:
-        """Delete what retention allows, at most `max_messages` of each lane; returns what went, and what groups missed by it."""
+        """Delete what retention allows, at most `max_messages` of each lane; returns what went, and who missed it."""
         arguments = {"lanes": None if lanes is None else list(lanes), "max_messages": max_messages, "dry_run": dry_run}
         return await self._database.call(calls.RETAIN, arguments, Retained)
 

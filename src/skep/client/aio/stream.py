@@ -1,5 +1,6 @@
 """`for batch in queue.consume(...)`: the loop is the handler."""
 
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import TracebackType
@@ -26,6 +27,7 @@ class AsyncStream(AsyncIterator[AsyncBatch]):
         self._driver = AsyncDriver(database, wakes, source, replace(plan), batch=batch, start=self._handed.put)
         self._task: runtime.Task | None = None
         self._current: AsyncBatch | None = None
+        self._changing = threading.Lock()  # a client that is closed ends the loops of its other threads
         self._ended = False
         self._stopped = False
 
@@ -33,22 +35,34 @@ class AsyncStream(AsyncIterator[AsyncBatch]):
         return self
 
     async def __anext__(self) -> AsyncBatch:
-        if self._ended:
-            raise StopAsyncIteration
-        if self._task is None:
-            self._task = runtime.Task("consumer", self._run)
-        if batch := self._current:
-            self._current = None
+        with self._changing:
+            if self._ended:
+                raise StopAsyncIteration
+            if self._task is None:
+                self._task = runtime.Task("consumer", self._run)
+            batch, self._current = self._current, None
+        if batch is not None:
             self._driver.finished(batch, [Answer(batch.lease, None, batch.rest)] if batch.open else [])
+        first = await self._next_handed()
+        with self._changing:
+            closed = self._ended
+            if isinstance(first, AsyncBatch) and not closed:
+                self._current = first
+                return first
+            self._ended = True
+        if closed:
+            self._handed.put(first)  # for close()
+        elif isinstance(first, BaseException):
+            raise first
+        raise StopAsyncIteration
+
+    async def _next_handed(self) -> AsyncBatch | BaseException | None:
         handed: list[AsyncBatch | BaseException | None] = []
         while not handed:
             handed = await self._handed.take()
-        first = handed[0]
-        if isinstance(first, AsyncBatch):
-            self._current = first
-            return first
-        self._ended = True
-        raise first or StopAsyncIteration
+        for later in handed[1:]:  # the error that ended the driver after its last batch
+            self._handed.put(later)
+        return handed[0]
 
     async def _run(self) -> None:
         try:
@@ -68,18 +82,22 @@ class AsyncStream(AsyncIterator[AsyncBatch]):
 
     async def close(self) -> None:
         """End the loop: what is leased and not answered is given back."""
-        if self._task is None or self._ended:
+        with self._changing:
+            closing, self._ended = not self._ended, True
+            current, self._current = self._current, None
+        if self._task is None:
             return
-        self._ended = True
-        self._driver.stop()
-        if self._current is not None:
-            self._give_back(self._current)
-        while not self._stopped:
-            for handed in await self._handed.take():
-                if isinstance(handed, AsyncBatch):
-                    self._give_back(handed)
-                else:
-                    self._stopped = True
+        if closing:
+            self._driver.stop()
+            if current is not None:
+                self._give_back(current)
+            while not self._stopped:
+                for handed in await self._handed.take():
+                    if isinstance(handed, AsyncBatch):
+                        self._give_back(handed)
+                    else:
+                        self._stopped = True
+            self._handed.put(None)  # for one who waits for the next batch
         await self._task.join()
 
     def _give_back(self, batch: AsyncBatch) -> None:

@@ -47,6 +47,7 @@ class AsyncWakes:
         self._starting = threading.Lock()
         self._notifier: runtime.Task | None = None
         self._listener: runtime.Task | None = None
+        self._listening = False
         self._closing = runtime.Event()
         self._closed = False
 
@@ -99,11 +100,13 @@ class AsyncWakes:
                     return
                 async with await self._database.connect() as connection:
                     await connection.execute(calls.LISTEN)
+                    self._listening = True
                     self._wake(None)  # for whatever came before the LISTEN
                     while not self._closed:
                         async for notification in connection.notifies(timeout=LISTEN_SLICE, stop_after=1):
                             self._heard(notification.payload)
             except (SkepError, psycopg.Error, OSError) as error:
+                self._listening = False
                 if not self._closed:
                     log.info("LISTEN ended, consumers poll until it is back: %s", error)
             await self._closing.wait(LISTEN_AGAIN)
@@ -120,11 +123,23 @@ class AsyncWakes:
         """Send what is pending and end both tasks."""
         with self._starting:
             self._closed = True
+            notifier, self._notifier = self._notifier, None
+            listener, self._listener = self._listener, None
         self._closing.set()
         self._has_pending.set()
-        if self._notifier is not None:
-            await self._notifier.join()
-        if self._pending or self._listener is not None:
-            await self._send()  # our own listener hears it too, and sees that we are closing
-        if self._listener is not None:
-            await self._listener.join()
+        if notifier is not None:
+            await notifier.join()
+        if self._pending:
+            await self._send()
+        if listener is not None:
+            await self._wake_listener()
+            await listener.join()
+
+    async def _wake_listener(self) -> None:
+        """Let our own listener hear something, so that it sees that we are closing. That needs no rights."""
+        if self._listening:
+            message = json.dumps({"origin": self._origin, "queues": []})
+            try:
+                await self._database.value(calls.WAKE_LISTENER, {"message": message})
+            except (SkepError, psycopg.Error) as error:
+                log.info("the listener ends a little later: %s", error)

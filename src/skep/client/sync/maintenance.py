@@ -10,7 +10,7 @@ from skep.message import Detected, Retained, Sample
 
 
 class Maintenance:
-    """Retention, detection of dead groups, samples. All are safe to run anywhere, at any time, any number of times at once."""
+    """Retention, detection of dead groups, samples: safe to run anywhere, any number of times at once."""
 
     _database: Database
 
@@ -21,7 +21,7 @@ class Maintenance:
     def retain(
         self, lanes: Sequence[int] | None = None, *, max_messages: int = 10_000, dry_run: bool = False
     ) -> list[Retained]:
-        """Delete what retention allows, at most `max_messages` of each lane; returns what went, and what groups missed by it."""
+        """Delete what retention allows, at most `max_messages` of each lane; returns what went, and who missed it."""
         arguments = {"lanes": None if lanes is None else list(lanes), "max_messages": max_messages, "dry_run": dry_run}
         return self._database.call(calls.RETAIN, arguments, Retained)
 

@@ -1,6 +1,7 @@
 # Generated from src/skep/client/aio/stream.py by `make format`. Change that file.
 """`for batch in queue.consume(...)`: the loop is the handler."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
@@ -27,6 +28,7 @@ class Stream(Iterator[Batch]):
         self._driver = Driver(database, wakes, source, replace(plan), batch=batch, start=self._handed.put)
         self._task: runtime.Task | None = None
         self._current: Batch | None = None
+        self._changing = threading.Lock()  # a client that is closed ends the loops of its other threads
         self._ended = False
         self._stopped = False
 
@@ -34,22 +36,34 @@ class Stream(Iterator[Batch]):
         return self
 
     def __next__(self) -> Batch:
-        if self._ended:
-            raise StopIteration
-        if self._task is None:
-            self._task = runtime.Task("consumer", self._run)
-        if batch := self._current:
-            self._current = None
+        with self._changing:
+            if self._ended:
+                raise StopIteration
+            if self._task is None:
+                self._task = runtime.Task("consumer", self._run)
+            batch, self._current = self._current, None
+        if batch is not None:
             self._driver.finished(batch, [Answer(batch.lease, None, batch.rest)] if batch.open else [])
+        first = self._next_handed()
+        with self._changing:
+            closed = self._ended
+            if isinstance(first, Batch) and not closed:
+                self._current = first
+                return first
+            self._ended = True
+        if closed:
+            self._handed.put(first)  # for close()
+        elif isinstance(first, BaseException):
+            raise first
+        raise StopIteration
+
+    def _next_handed(self) -> Batch | BaseException | None:
         handed: list[Batch | BaseException | None] = []
         while not handed:
             handed = self._handed.take()
-        first = handed[0]
-        if isinstance(first, Batch):
-            self._current = first
-            return first
-        self._ended = True
-        raise first or StopIteration
+        for later in handed[1:]:  # the error that ended the driver after its last batch
+            self._handed.put(later)
+        return handed[0]
 
     def _run(self) -> None:
         try:
@@ -69,18 +83,22 @@ class Stream(Iterator[Batch]):
 
     def close(self) -> None:
         """End the loop: what is leased and not answered is given back."""
-        if self._task is None or self._ended:
+        with self._changing:
+            closing, self._ended = not self._ended, True
+            current, self._current = self._current, None
+        if self._task is None:
             return
-        self._ended = True
-        self._driver.stop()
-        if self._current is not None:
-            self._give_back(self._current)
-        while not self._stopped:
-            for handed in self._handed.take():
-                if isinstance(handed, Batch):
-                    self._give_back(handed)
-                else:
-                    self._stopped = True
+        if closing:
+            self._driver.stop()
+            if current is not None:
+                self._give_back(current)
+            while not self._stopped:
+                for handed in self._handed.take():
+                    if isinstance(handed, Batch):
+                        self._give_back(handed)
+                    else:
+                        self._stopped = True
+            self._handed.put(None)  # for one who waits for the next batch
         self._task.join()
 
     def _give_back(self, batch: Batch) -> None:

@@ -48,6 +48,7 @@ class Wakes:
         self._starting = threading.Lock()
         self._notifier: runtime.Task | None = None
         self._listener: runtime.Task | None = None
+        self._listening = False
         self._closing = runtime.Event()
         self._closed = False
 
@@ -100,11 +101,13 @@ class Wakes:
                     return
                 with self._database.connect() as connection:
                     connection.execute(calls.LISTEN)
+                    self._listening = True
                     self._wake(None)  # for whatever came before the LISTEN
                     while not self._closed:
                         for notification in connection.notifies(timeout=LISTEN_SLICE, stop_after=1):
                             self._heard(notification.payload)
             except (SkepError, psycopg.Error, OSError) as error:
+                self._listening = False
                 if not self._closed:
                     log.info("LISTEN ended, consumers poll until it is back: %s", error)
             self._closing.wait(LISTEN_AGAIN)
@@ -121,11 +124,23 @@ class Wakes:
         """Send what is pending and end both tasks."""
         with self._starting:
             self._closed = True
+            notifier, self._notifier = self._notifier, None
+            listener, self._listener = self._listener, None
         self._closing.set()
         self._has_pending.set()
-        if self._notifier is not None:
-            self._notifier.join()
-        if self._pending or self._listener is not None:
-            self._send()  # our own listener hears it too, and sees that we are closing
-        if self._listener is not None:
-            self._listener.join()
+        if notifier is not None:
+            notifier.join()
+        if self._pending:
+            self._send()
+        if listener is not None:
+            self._wake_listener()
+            listener.join()
+
+    def _wake_listener(self) -> None:
+        """Let our own listener hear something, so that it sees that we are closing. That needs no rights."""
+        if self._listening:
+            message = json.dumps({"origin": self._origin, "queues": []})
+            try:
+                self._database.value(calls.WAKE_LISTENER, {"message": message})
+            except (SkepError, psycopg.Error) as error:
+                log.info("the listener ends a little later: %s", error)

@@ -19,6 +19,10 @@ LANGUAGE sql STABLE AS $$
         SELECT s.group_name, s.queue, coalesce(q.namespace, ''), coalesce(q.task, '')
         FROM skep.subscriptions s LEFT JOIN skep.queues q ON q.name = s.queue
         WHERE s.queue IS NOT NULL AND (q.semantics IS DISTINCT FROM 'queue' OR s.group_name = '__QUEUE_MODE__')
+        UNION
+        SELECT s.group_name, q.name, q.namespace, q.task FROM skep.subscriptions s
+        JOIN skep.queues q ON (s.namespace IS NULL OR q.namespace = s.namespace) AND (s.task IS NULL OR q.task = s.task)
+        WHERE s.queue IS NULL AND q.semantics <> 'queue'
     ) g
     LEFT JOIN LATERAL skep.subscription_of(g.group_name, g.queue, NULL, g.namespace, g.task) s ON true
     CROSS JOIN LATERAL (
