@@ -44,7 +44,7 @@ $$;
 -- (nothing is owed to a group that is dead or cancelled).
 CREATE FUNCTION skep.message_groups(id uuid) RETURNS TABLE (group_name text, status text, required boolean, completed boolean, state text)
 LANGUAGE sql STABLE AS $$
-    SELECT o.group_name, o.status, o.status IN ('ACTIVE', 'PAUSED') AND at.o >= coalesce(c.start_offset, o."position"), done.completed,
+    SELECT o.group_name, o.status, o.status IN ('ACTIVE', 'PAUSED') AND (at.o >= o.owed_from OR done.completed), done.completed,
            CASE WHEN done.completed THEN 'completed' WHEN run.token IS NOT NULL THEN 'leased' WHEN run.first_offset IS NOT NULL THEN 'waiting'
                 WHEN o.status IN ('DEAD', 'CANCELLED') THEN 'released' ELSE 'pending' END
     FROM (SELECT skep.partition_of($1) AS lane, skep.offset_of($1) AS o) at

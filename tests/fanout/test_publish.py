@@ -1,0 +1,202 @@
+"""A. Topics and publish: who a message is for, what a queue is told, when a push is refused."""
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+
+from skep import AsyncSkep
+from skep.errors import InvalidArgument, NotFound, PushBlocked
+from skep.message import QUEUE_MODE
+from tests.client.verbs import payloads, refused, take
+from tests.engine.verbs import broken, pass_time
+from tests.fanout.verbs import AT_ONCE, HOUR, MORTAL, Q, fan_out, kept, let_die, owing, subscribe
+
+BLOCK: Any = {"semantics": "pub_sub", "block_without_subscribers": True}
+
+
+async def test_an_unconfigured_queue_is_mixed(mq: AsyncSkep):
+    """1: of many consumers without a group exactly one gets it; named groups have it besides."""
+    q = mq.queue(Q)
+    await q.push("a")
+    assert (await q.status()).options["semantics"] == "mixed"
+    batches = await asyncio.gather(*(q.pop() for _ in range(5)))
+    assert sorted(map(len, batches)) == [0, 0, 0, 0, 1]
+    assert await take(q, "g") == ["a"]
+
+
+async def test_a_work_queue_is_owed_by_one(mq: AsyncSkep):
+    """2: extra subscriptions do not change that."""
+    q = mq.queue(Q)
+    await q.configure(semantics="queue", zero_subscriber_retention_seconds=1, **AT_ONCE)
+    await q.push_many("abc")
+    assert await fan_out(mq) == [(1, 0, [QUEUE_MODE])] * 3
+    await subscribe(mq, "x", "y", "z")
+    assert await fan_out(mq) == [(1, 0, [QUEUE_MODE])] * 3
+    assert [await take(q, group, batch=1) for group in ("x", "y", "z", "x")] == [["a"], ["b"], ["c"], []]
+    assert await fan_out(mq) == [(1, 1, [])] * 3
+
+
+async def test_nobody_is_subscribed(mq: AsyncSkep, db: psycopg.Connection):
+    """3: accepted, owed by none, and kept for as long as the queue says for such messages."""
+    await mq.queue(Q).configure(semantics="pub_sub", zero_subscriber_retention_seconds=HOUR, **AT_ONCE)
+    await mq.queue(Q).push_many("ab")
+    assert await fan_out(mq) == [(0, 0, [])] * 2
+    pass_time(db, HOUR - 60)
+    assert await mq.retain() == []
+    assert await kept(mq) == [0, 1]
+    pass_time(db, 61)
+    assert [row.rule for row in await mq.retain()] == ["zero_subscriber_retention_seconds"]
+    assert await kept(mq) == []
+
+
+@pytest.mark.parametrize("groups", [["a"], ["a", "b", "c"]])
+async def test_owed_by_exactly_those_active_at_publish(mq: AsyncSkep, db: psycopg.Connection, groups: list[str]):
+    """4: neither by one that was cancelled, nor by one that is dead."""
+    await mq.queue(Q).configure(semantics="pub_sub")
+    await subscribe(mq, "cancelled", "gone", *groups, mode="new")
+    await subscribe(mq, "dead", **MORTAL)
+    await mq.cancel("cancelled", Q)
+    await mq.remove_group("gone", Q)
+    assert await let_die(mq, db) == ["dead"]
+    await mq.queue(Q).push_many(range(2))
+    assert await fan_out(mq) == [(len(groups), 0, groups)] * 2
+
+
+@pytest.mark.parametrize("age", [0, 60])
+async def test_the_snapshot_is_stable(mq: AsyncSkep, db: psycopg.Connection, age: int):
+    """5: who subscribes from now does not change what older messages, however young, are owed to."""
+    q = mq.queue(Q)
+    await q.configure(semantics="pub_sub", **AT_ONCE)
+    await subscribe(mq, "early")
+    await q.push("old")
+    pass_time(db, age)
+    await subscribe(mq, "late", mode="new")
+    await q.push("young")
+    assert await owing(mq) == [["early"], ["early", "late"]]
+    assert {row.group: row.required for row in await mq.message_groups((await mq.message_status(Q, "Default"))[0].id)} \
+        == {"early": True} | ({"late": False} if age == 0 else {})
+    await take(q, "early")
+    assert [row.end_offset for row in await mq.retain()] == [1]
+    assert await take(q, "late") == ["young"]
+    assert await fan_out(mq) == [(2, 2, [])]
+    assert broken(db) == {}
+
+
+async def test_what_a_queue_is_told(mq: AsyncSkep):
+    """6: create, repeat, change, list, delete. There is one verb for create and change, so nothing is unknown to it."""
+    q = mq.queue(Q)
+    for _ in range(2):
+        await q.configure(semantics="pub_sub", completed_retention_seconds=HOUR)
+    assert await mq.queues(Q) == [await q.status()]
+    await q.configure(retention_seconds=2 * HOUR)
+    options = (await q.status()).options
+    assert [options[name] for name in ("semantics", "completed_retention_seconds", "retention_seconds")] == [
+        "pub_sub", HOUR, 2 * HOUR,
+    ]  # fmt: skip
+    await mq.queue("other").configure()
+    assert [queue.name for queue in await mq.queues()] == [Q, "other"]
+    assert [await q.delete(), await q.delete()] == [True, False]
+    assert await mq.queues(Q) == []
+    with refused(NotFound, Q):
+        await q.status()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retention_seconds": 0}, {"retention_seconds": -1}, {"completed_retention_seconds": -1},
+        {"zero_subscriber_retention_seconds": 0}, {"zero_subscriber_retention_seconds": -1}, {"max_size": 0},
+        {"drop_idle_seconds": 0}, {"drop_idle_seconds": -1}, {"semantics": None}, {"semantics": "broadcast"},
+        {"block_without_subscribers": None}, {"retain_until_archived": "perhaps"}, {"retention_seconds": "long"},
+    ],
+)  # fmt: skip
+async def test_options_are_checked(mq: AsyncSkep, options: dict[str, Any]):
+    """7: the error names the option, and nothing is stored."""
+    with refused(InvalidArgument, *options, Q):
+        await mq.configure_queue(Q, options)
+    assert await mq.queues() == []
+
+
+async def test_names_are_checked(mq: AsyncSkep):
+    """7: no name, no group, no mode."""
+    nothing: Any = None
+    for name in (nothing, "", "x" * 256):
+        with refused(InvalidArgument, "queue"):
+            await mq.configure_queue(name, {})
+        with refused(InvalidArgument, "group"):
+            await mq.subscribe(name, Q)
+    with refused(InvalidArgument, "mode"):
+        await mq.subscribe("g", Q, mode="")
+    with refused(InvalidArgument):
+        await mq.configure_queue(Q, nothing)
+    assert (await mq.queues(), await mq.subscriptions()) == ([], [])
+
+
+async def test_a_push_is_refused_while_nobody_is_subscribed(mq: AsyncSkep):
+    """8: with a typed error that may be tried again; nothing of the call is stored."""
+    q = mq.queue(Q)
+    await q.configure(**BLOCK)
+    with refused(PushBlocked, Q) as caught:
+        await mq.push_many([("other", 1), (Q, 2)])
+    assert caught.error.retryable
+    assert [(queue.name, queue.messages) for queue in await mq.queues()] == [(Q, 0)]
+    await subscribe(mq, "g")
+    await q.push("a")
+    await mq.cancel("g", Q)
+    with refused(PushBlocked, Q):
+        await q.push("b")
+    assert (await q.status()).messages == 1
+
+
+async def test_a_blocked_message_of_a_transaction_or_an_outbox(mq: AsyncSkep, db: psycopg.Connection):
+    """8: the whole of it fails, and is not stored."""
+    await mq.queue("source").push("a")
+    await mq.queue(Q).configure(**BLOCK)
+    batch = await mq.queue("source").pop(group="g")
+    with refused(PushBlocked, Q):
+        async with mq.transaction() as tx:
+            tx.ack(batch)
+            tx.push(Q, "b")
+    assert (await mq.lag("g", "source"))[0].lag == 1
+    with pytest.raises(psycopg.Error) as caught:
+        db.execute("INSERT INTO skep.outbox (queue, payload) VALUES (%s, '1')", [Q])
+    assert caught.value.sqlstate == "SK006"
+    assert (await mq.queue(Q).status()).messages == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [None, {}, {"semantics": "pub_sub"}, BLOCK | {"semantics": "queue"}, BLOCK | {"semantics": "mixed"},
+     BLOCK | {"block_without_subscribers": False}],
+)  # fmt: skip
+async def test_never_refused(mq: AsyncSkep, options: dict[str, Any] | None):
+    """9: an unknown queue, a work queue, a mixed one, or one that does not ask for it."""
+    if options is not None:
+        await mq.configure_queue(Q, options)
+    assert (await mq.queue(Q).push("a")).status == "queued"
+
+
+async def test_only_active_groups_open_a_queue(mq: AsyncSkep, db: psycopg.Connection):
+    """10: all groups paused, or dead, is as good as none; one that goes on is enough. A namespace counts."""
+    q = mq.queue(f"shop.{Q}")
+    await q.configure(**BLOCK)
+    await mq.subscribe("wide", namespace="shop")
+    await mq.subscribe("mortal", q.name, **MORTAL)
+    await q.push(0)
+    await mq.pause("wide")
+    await q.push(1)
+    assert await let_die(mq, db) == ["mortal"]
+    with refused(PushBlocked):
+        await q.push(2)
+    await mq.heartbeat("mortal", q.name)
+    await q.push(3)
+    await mq.pause("mortal", q.name)
+    with refused(PushBlocked):
+        await q.push(4)
+    await mq.resume("wide")
+    await q.push(5)
+    await mq.resume("mortal", q.name)
+    assert await take(q, "mortal") == await take(q, "wide") == [0, 1, 3, 5]
+    assert payloads(await q.pop(group="wide")) == []
