@@ -268,3 +268,21 @@ class DeadLetter:
     error: str
     attempts: int
     failed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterAudit:
+    """What became of a dead letter. `message_id` and `to_queue` are those of the message it was pushed again as."""
+
+    id: int
+    action: Literal["redriven", "purged"]
+    dead_letter_id: int
+    group: str
+    queue: str
+    partition: str
+    offset: int
+    error: str
+    message_id: UUID | None
+    to_queue: str | None
+    done_by: str
+    done_at: datetime

@@ -7,19 +7,10 @@ from typing import Annotated
 import typer
 
 import skep
-from skep.cli.options import (
-    DatabaseUrl,
-    DataDir,
-    Group,
-    Json,
-    JsonLines,
-    Limit,
-    OfGroup,
-    OfQueue,
-    Partition,
-    Queue,
-    Yes,
-)
+from skep.cli.commands.dlq import dlq_app
+from skep.cli.commands.group import group_app
+from skep.cli.commands.queue import queue_app
+from skep.cli.options import DatabaseUrl, DataDir, Json, JsonLines, Namespace, Partition, Queue, Task
 from skep.config import Config
 from skep.message import DEFAULT_PARTITION, QUEUE_MODE
 
@@ -29,9 +20,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-queue_app = typer.Typer(help="Queues, their options and sizes.", no_args_is_help=True)
-group_app = typer.Typer(help="Groups, how far behind they are, and moving them.", no_args_is_help=True)
-dlq_app = typer.Typer(help="Dead letters: what groups have given up.", no_args_is_help=True)
 app.add_typer(queue_app, name="queue")
 app.add_typer(group_app, name="group")
 app.add_typer(dlq_app, name="dlq")
@@ -122,10 +110,8 @@ def pop(
     batch: Annotated[int, typer.Option(help="How many messages at most.")] = 1,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first one.")] = 0,
     partition: Partition = None,
-    namespace: Annotated[
-        str | None, typer.Option(help="Instead of a queue: all of this namespace.", show_default=False)
-    ] = None,
-    task: Annotated[str | None, typer.Option(help="Instead of a queue: all of this task.", show_default=False)] = None,
+    namespace: Namespace = None,
+    task: Task = None,
     ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Messages are done once they are printed.")] = True,
     as_json: JsonLines = False,
     database_url: DatabaseUrl = None,
@@ -159,127 +145,17 @@ def tail(
     run(config, Tail(queue, partition, start, limit, as_json))
 
 
-@queue_app.command("list")
-def queue_list(as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
-    """List the queues."""
-    from skep.cli.queue import list_queues
-
-    list_queues(Config.load(database_url=database_url, data_dir=data_dir), as_json=as_json)
-
-
-@queue_app.command("show")
-def queue_show(
-    queue: Queue,
-    limit: Limit = None,
-    as_json: Json = False,
+@app.command()
+def upkeep(
+    once: Annotated[bool, typer.Option("--once", help="Run every duty once; exit code 1 if one fails.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what retention would delete.")] = False,
+    as_json: JsonLines = False,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show a queue: its options, and its partitions with their sizes."""
-    from skep.cli.queue import show
-
-    show(Config.load(database_url=database_url, data_dir=data_dir), queue, limit=limit, as_json=as_json)
-
-
-@queue_app.command("configure")
-def queue_configure(
-    queue: Queue,
-    options: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="lease_time=60, namespace=shop, …", show_default=False),
-    ] = None,
-    as_json: Json = False,
-    database_url: DatabaseUrl = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Make a queue, or change the options that are given; null takes one back."""
-    from skep.cli.queue import configure
-
-    configure(Config.load(database_url=database_url, data_dir=data_dir), queue, options or [], as_json=as_json)
-
-
-@queue_app.command("delete")
-def queue_delete(
-    queue: Queue, yes: Yes = False, as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None
-) -> None:
-    """Delete a queue with everything in it but its dead letters."""
-    from skep.cli.queue import delete
-
-    delete(Config.load(database_url=database_url, data_dir=data_dir), queue, yes=yes, as_json=as_json)
-
-
-@group_app.command("list")
-def group_list(
-    queue: OfQueue = None, as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None
-) -> None:
-    """List the groups and the queues they read."""
-    from skep.cli.group import list_groups
-
-    list_groups(Config.load(database_url=database_url, data_dir=data_dir), queue, as_json=as_json)
-
-
-@group_app.command("show")
-def group_show(
-    group: Group,
-    queue: OfQueue = None,
-    limit: Limit = None,
-    as_json: Json = False,
-    database_url: DatabaseUrl = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Show what a group has still to do, the lanes that are most behind first."""
-    from skep.cli.group import show
-
-    show(Config.load(database_url=database_url, data_dir=data_dir), group, queue, limit=limit, as_json=as_json)
-
-
-@group_app.command("seek")
-def group_seek(
-    group: Group,
-    queue: Queue,
-    position: Annotated[str, typer.Argument(help="beginning, end, a time or an offset.", show_default=False)],
-    partition: Partition = None,
-    as_json: Json = False,
-    database_url: DatabaseUrl = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Move a group to another place of a queue; what it has leased is dropped."""
-    from skep.cli.group import seek
+    """Do what `skep serve` does in the background: retention, dead groups, samples."""
+    from skep.cli.upkeep import run
 
     config = Config.load(database_url=database_url, data_dir=data_dir)
-    seek(config, group, queue, position, partition=partition, as_json=as_json)
-
-
-@group_app.command("delete")
-def group_delete(
-    group: Group,
-    queue: OfQueue = None,
-    keep_subscription: Annotated[
-        bool, typer.Option("--keep-subscription", help="Remember where it starts, forget only what it has done.")
-    ] = False,
-    yes: Yes = False,
-    as_json: Json = False,
-    database_url: DatabaseUrl = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Forget a group, on one queue or everywhere."""
-    from skep.cli.group import delete
-
-    config = Config.load(database_url=database_url, data_dir=data_dir)
-    delete(config, group, queue, keep_subscription=keep_subscription, yes=yes, as_json=as_json)
-
-
-@dlq_app.command("list")
-def dlq_list(
-    queue: OfQueue = None,
-    group: OfGroup = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many, the newest first.")] = 100,
-    as_json: Json = False,
-    database_url: DatabaseUrl = None,
-    data_dir: DataDir = None,
-) -> None:
-    """List dead letters, the newest first."""
-    from skep.cli.dlq import list_dead_letters
-
-    config = Config.load(database_url=database_url, data_dir=data_dir)
-    list_dead_letters(config, queue, group, limit=limit, as_json=as_json)
+    if not run(config, once=once, dry_run=dry_run, as_json=as_json):
+        raise typer.Exit(1)

@@ -1,54 +1,86 @@
-"""`skep group`: groups, how far behind they are, and moving them."""
+"""`skep group`: groups, how they are, how far behind, and moving them. Their life is in life.py."""
 
 from collections.abc import Sequence
 from operator import attrgetter
 
+from rich.text import Text
+
 from skep import Skep
 from skep.cli.ask import confirm
 from skep.cli.connect import connect
-from skep.cli.show import SHOWN_LANES, counted, one_line, say, show_json, show_table
+from skep.cli.life import describe
+from skep.cli.show import SHOWN_LANES, Cell, counted, one_line, say, show_json, show_table
 from skep.config import Config
 from skep.errors import NotFound
-from skep.message import GroupStatus, Lag
+from skep.message import Blocked, GroupStatus, Lag, Status, Subscription
+
+STYLES: dict[Status, str] = {"ACTIVE": "green", "PAUSED": "yellow", "CANCELLED": "dim", "DEAD": "bold red"}
 
 
 def list_groups(config: Config, queue: str | None, *, as_json: bool) -> None:
     with connect(config) as mq:
-        groups = mq.groups(queue=queue)
+        groups = sorted(mq.groups(queue=queue), key=_trouble)
     if as_json:
         show_json(groups)
     else:
         _show_groups(groups)
 
 
-def _show_groups(groups: Sequence[GroupStatus]) -> None:
-    headers = ("group", "queue", "starts at", "partitions", "lag", "leased", "last consumed", "dead letters")
-    rows = (
-        (g.group, g.queue, g.mode, g.partitions, g.lag, g.leased, g.last_consumed_at, g.dead_letters) for g in groups
+def _trouble(group: GroupStatus) -> tuple[int, int, str, str]:
+    """Order by who needs help most; among equals, who is furthest behind."""
+    signs = (
+        group.status == "DEAD",
+        group.status == "ACTIVE" and group.misses > 0,
+        group.status != "CANCELLED" and group.missed + group.dead_letters > 0,
+        group.status == "PAUSED",
+        group.status == "ACTIVE",
+        True,
     )
-    show_table(headers, rows)
+    return signs.index(True), -group.lag, group.group, group.queue
+
+
+def _show_groups(groups: Sequence[GroupStatus]) -> None:
+    headers = (
+        *("group", "queue", "status", "lag", "leased", "processed", "missed", "dead letters"),
+        *("last sign", "misses", "oldest pending"),
+    )
+    show_table(headers, (_health(group) for group in groups))
+
+
+def _health(g: GroupStatus) -> tuple[Cell, ...]:
+    status = _status(g.status, worried=g.misses > 0)
+    amounts = (g.lag, g.leased, g.processed, g.missed, g.dead_letters)
+    return g.group, g.queue, status, *amounts, g.last_heartbeat_at, g.misses, g.oldest_pending_at
+
+
+def _status(status: Status, *, worried: bool = False) -> Text:
+    return Text(status, "yellow" if worried else STYLES[status])
 
 
 def show(config: Config, name: str, queue: str | None, *, limit: int | None, as_json: bool) -> None:
     with connect(config) as mq:
-        groups, lanes = _find(mq, name, queue)
+        groups, lanes, subscriptions = _find(mq, name, queue)
+    groups.sort(key=_trouble)
     lanes.sort(key=attrgetter("lag"), reverse=True)
     shown = lanes[: limit or (None if as_json else SHOWN_LANES)]
     if as_json:
-        show_json({"group": name, "queues": groups, "lanes": shown})
+        show_json({"group": name, "subscriptions": subscriptions, "queues": groups, "lanes": shown})
         return
+    for subscription in subscriptions:
+        say(describe(subscription))
     _show_groups(groups)
     _show_lanes(shown)
     if len(shown) < len(lanes):
         say(f"and {counted(len(lanes) - len(shown), 'more partition')}, less behind; --limit {len(lanes)} shows all")
 
 
-def _find(mq: Skep, name: str, queue: str | None) -> tuple[list[GroupStatus], list[Lag]]:
+def _find(mq: Skep, name: str, queue: str | None) -> tuple[list[GroupStatus], list[Lag], list[Subscription]]:
     groups, lanes = mq.groups(name, queue), mq.lag(name, queue)
-    if not groups and not lanes:
+    subscriptions = [each for each in mq.subscriptions(name) if queue is None or each.queue in (queue, None)]
+    if not (groups or lanes or (queue is None and subscriptions)):
         where = f' on queue "{queue}"' if queue else ""
         raise NotFound(f'there is no group "{name}"{where}', hint="`skep group list` shows all")
-    return groups, lanes
+    return groups, lanes, subscriptions
 
 
 def _show_lanes(lanes: Sequence[Lag]) -> None:
@@ -89,3 +121,23 @@ def delete(config: Config, name: str, queue: str | None, *, keep_subscription: b
         show_json({"group": name, "queue": queue, "forgotten": forgotten})
     else:
         say(one_line(f"group {name} deleted, {counted(forgotten, 'partition')} forgotten"))
+
+
+def show_blocked(config: Config, queue: str | None, *, limit: int | None, as_json: bool) -> None:
+    with connect(config) as mq:
+        if queue is not None:
+            mq.queue(queue).status()  # raises if there is none
+        found = sorted(mq.blocked(queue), key=lambda each: (not each.is_floor, -each.pending))
+    shown = found[: limit or (None if as_json else SHOWN_LANES)]
+    if as_json:
+        show_json(shown)
+        return
+    headers = ("queue", "partition", "group", "status", "pending", "leased", "oldest pending", "holds it back")
+    show_table(headers, (_holding(each) for each in shown))
+    if len(shown) < len(found):
+        say(f"and {len(found) - len(shown):,} more, with less; --limit {len(found)} shows all")
+
+
+def _holding(each: Blocked) -> tuple[Cell, ...]:
+    status, last = _status(each.status), "yes" if each.is_floor else "no"
+    return each.queue, each.partition, each.group, status, each.pending, each.leased, each.oldest_pending_at, last

@@ -28,4 +28,21 @@ Limit = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per message and line.")]
+SomeQueue = Annotated[
+    str | None, typer.Argument(metavar="[QUEUE]", help="The name of the queue; without it, all.", show_default=False)
+]
+Namespace = Annotated[str | None, typer.Option(help="Instead of a queue: all of this namespace.", show_default=False)]
+Task = Annotated[str | None, typer.Option(help="Instead of a queue: all of this task.", show_default=False)]
+LikeError = Annotated[
+    str | None, typer.Option("--error", help="With this in the text of the error.", show_default=False)
+]
+Since = Annotated[
+    str | None, typer.Option(metavar="AGE|TIME", help="Not older: 30m, 2h, 1d, or a time.", show_default=False)
+]
+Until = Annotated[str | None, typer.Option(metavar="AGE|TIME", help="Older than this.", show_default=False)]
+Ids = Annotated[list[int] | None, typer.Option("--id", help="This one; may be repeated.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+Most = Annotated[
+    int | None, typer.Option("--limit", min=1, help="So many at most, the oldest first.", show_default=False)
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -4,12 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from skep import Skep
 from skep.cli.ask import confirm
 from skep.cli.connect import connect
-from skep.cli.show import SHOWN_LANES, age, as_dict, compact, counted, one_line, say, show_json, show_table
+from skep.cli.show import SHOWN_LANES, Cell, age, as_dict, compact, counted, one_line, say, show_json, show_table
 from skep.config import Config
-from skep.errors import InvalidArgument
-from skep.message import Lane, QueueStatus
+from skep.errors import InvalidArgument, NotFound
+from skep.message import Lane, MessageStatus, QueueStatus
 
 LABELS = ("namespace", "task")
 
@@ -96,6 +97,36 @@ def _value(text: str) -> object:
 
 def _changes(options: Mapping[str, object]) -> str:
     return ", ".join(f"{key}={one_line(_text(value) or 'null')}" for key, value in options.items())
+
+
+def fanout(config: Config, name: str, partition: str | None, *, start: int, limit: int, as_json: bool) -> None:
+    """Show for each message who requires it and who still owes it; lane by lane, up to the limit."""
+    found: list[tuple[str, MessageStatus]] = []
+    with connect(config) as mq:
+        for lane in _partitions(mq, name, partition):
+            statuses = mq.message_status(name, lane, start, limit - len(found))
+            found.extend((lane, status) for status in statuses)
+            if len(found) == limit:
+                break
+    if as_json:
+        show_json([{"partition": lane} | as_dict(status) for lane, status in found])
+        return
+    headers = ("partition", "offset", "pushed", "required", "completed", "owed by")
+    show_table(headers, (_fanout_row(lane, status) for lane, status in found))
+
+
+def _partitions(mq: Skep, name: str, partition: str | None) -> list[str]:
+    mq.queue(name).status()  # raises if there is none
+    names = [lane.partition for lane in mq.lanes(name)]
+    if partition is not None and partition not in names:
+        hint = f"`skep queue show {name}` shows all"
+        raise NotFound(f'there is no partition "{one_line(partition)}" in queue "{name}"', hint=hint)
+    return names if partition is None else [partition]
+
+
+def _fanout_row(lane: str, status: MessageStatus) -> tuple[Cell, ...]:
+    numbers = (status.required_consumer_groups, status.completed_consumer_groups)
+    return lane, str(status.offset), status.created_at, *numbers, ", ".join(status.owing) or None
 
 
 def delete(config: Config, name: str, *, yes: bool, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`skep serve`: a database with Skep in it, until Ctrl-C or SIGTERM."""
+"""`skep serve`: a database with Skep in it and its upkeep, until Ctrl-C or SIGTERM."""
 
 import shlex
 import shutil
@@ -12,6 +12,7 @@ from rich.panel import Panel
 
 from skep import embedded
 from skep.cli.report import describe
+from skep.cli.upkeep import in_background
 from skep.config import Config, display_database_url
 from skep.embedded import binaries
 from skep.engine.install import install
@@ -32,8 +33,9 @@ def run(config: Config) -> None:
         with _database(config) as url:
             done = describe(install(url))
             _welcome(console, display_database_url(url) if config.database_url else url, done)
-            while True:
-                signal.pause()
+            with in_background(url):
+                while True:
+                    signal.pause()
     except KeyboardInterrupt:
         console.print("Skep has stopped.")
 

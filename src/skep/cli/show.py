@@ -18,7 +18,7 @@ from skep.message import Message
 ANY_WIDTH = 10_000_000  # a pipe has no width: nothing is wrapped or cut off there
 SHOWN_LANES = 100
 
-Cell = str | int | datetime | None
+Cell = str | int | float | datetime | Text | None
 
 
 class Output(Console):
@@ -45,18 +45,20 @@ def show_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     table = Table(*columns, box=box.SIMPLE_HEAD if output.is_terminal else None, show_edge=False, pad_edge=False)
     numbers: set[int] = set()
     for row in rows:
-        numbers.update(place for place, cell in enumerate(row) if isinstance(cell, int))
-        table.add_row(*(Text(_cell(cell)) for cell in row))
+        numbers.update(place for place, cell in enumerate(row) if isinstance(cell, int | float))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(_cell(cell)) for cell in row))
     for place in numbers:
         table.columns[place].justify = "right"
     output.print(table)
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: str | float | datetime | None) -> str:
     if cell is None:
         return "-"
     if isinstance(cell, datetime):
         return f"{age(cell)} ago"
+    if isinstance(cell, float):
+        return f"{cell:,.1f}"
     return f"{cell:,}" if isinstance(cell, int) else one_line(cell)
 
 
@@ -65,8 +67,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def age(time: datetime) -> str:
-    """Return how long ago that was, in the largest unit that is not too coarse."""
-    seconds = max(0, int((datetime.now(UTC) - time).total_seconds()))
+    """Return how long ago that was."""
+    return span((datetime.now(UTC) - time).total_seconds())
+
+
+def span(length: float) -> str:
+    """Return a length of time, in the largest unit that is not too coarse."""
+    seconds = max(0, int(length))
     for unit, size, largest in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172800)):
         if seconds < largest:
             return f"{seconds // size} {unit}"

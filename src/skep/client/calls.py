@@ -83,6 +83,11 @@ PURGE_DEAD_LETTERS: Query = """
         %(queue)s, %(group)s, %(error)s, %(failed_after)s, %(failed_before)s, %(ids)s, %(limit)s,
         %(dry_run)s, %(done_by)s)
 """
+DEAD_LETTER_AUDIT: Query = """
+    SELECT id, action, dead_letter_id, group_name, queue, partition, "offset", error, message_id, to_queue, done_by,
+        done_at
+    FROM skep.dead_letter_audit ORDER BY id DESC LIMIT %(limit)s
+"""
 
 LANES_AFTER: Query = "SELECT skep.lanes_after(%(lane)s, %(limit)s)"
 RETAIN: Query = "SELECT * FROM skep.retain(%(lanes)s, %(max_messages)s, %(dry_run)s)"

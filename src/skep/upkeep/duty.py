@@ -71,6 +71,9 @@ class Upkeep:
         except (SkepError, psycopg.Error) as error:
             done = health.error = str(error)
             log.warning("%s failed: %s", duty.name, error)
+        except Exception as error:  # a mistake in one duty is no reason to stop the others
+            done = health.error = f"{type(error).__name__}: {error}"
+            log.exception("%s failed: %s", duty.name, done)
         else:
             if done:
                 log.info("%s: %s", duty.name, done)

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
-from skep.message import DeadLetter, DeadLetterCount, Redriven
+from skep.message import DeadLetter, DeadLetterAudit, DeadLetterCount, Redriven
 
 
 class AsyncDeadLetters:
@@ -105,3 +105,7 @@ class AsyncDeadLetters:
             "done_by": done_by,
         }
         return await self._database.value(calls.PURGE_DEAD_LETTERS, arguments)
+
+    async def dead_letter_audit(self, limit: int = 100) -> list[DeadLetterAudit]:
+        """Return who drove or purged which dead letters, newest first."""
+        return await self._database.call(calls.DEAD_LETTER_AUDIT, {"limit": limit}, DeadLetterAudit)

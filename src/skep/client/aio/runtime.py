@@ -78,11 +78,11 @@ class Workers:
 
 
 async def call_handler(handler: Callable[[Any], Any], argument: object) -> None:
-    """Call a coroutine function here and a plain function, which may block, in a thread."""
+    """Call a coroutine function here and a plain function, which may block, in a thread; what that gives is awaited."""
     if inspect.iscoroutinefunction(handler):
         await handler(argument)
-    else:
-        await asyncio.to_thread(handler, argument)
+    elif inspect.isawaitable(given := await asyncio.to_thread(handler, argument)):
+        await given
 
 
 async def in_thread(work: Callable[[], T]) -> T:

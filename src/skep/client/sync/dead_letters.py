@@ -6,7 +6,7 @@ from datetime import datetime
 
 from skep.client import calls
 from skep.client.sync.database import Database
-from skep.message import DeadLetter, DeadLetterCount, Redriven
+from skep.message import DeadLetter, DeadLetterAudit, DeadLetterCount, Redriven
 
 
 class DeadLetters:
@@ -106,3 +106,7 @@ class DeadLetters:
             "done_by": done_by,
         }
         return self._database.value(calls.PURGE_DEAD_LETTERS, arguments)
+
+    def dead_letter_audit(self, limit: int = 100) -> list[DeadLetterAudit]:
+        """Return who drove or purged which dead letters, newest first."""
+        return self._database.call(calls.DEAD_LETTER_AUDIT, {"limit": limit}, DeadLetterAudit)

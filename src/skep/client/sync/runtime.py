@@ -76,9 +76,11 @@ class Workers:
 
 
 def call_handler(handler: Callable[[Any], Any], argument: object) -> None:
-    if inspect.iscoroutinefunction(handler):
+    given = handler(argument)
+    if inspect.isawaitable(given):
+        if inspect.iscoroutine(given):
+            given.close()  # nobody will await it
         raise TypeError("a handler of Skep is a plain function; coroutine functions are for AsyncSkep")
-    handler(argument)
 
 
 def in_thread(work: Callable[[], T]) -> T:

@@ -1,0 +1,36 @@
+"""Times and lengths of time as people write them: 90, 30m, 1.5h, 2d; 2026-01-31 12:00."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from skep.cli.show import one_line
+from skep.errors import InvalidArgument
+
+UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
+
+
+def parse_length(text: str) -> timedelta:
+    """Read a length of time; a number alone is seconds."""
+    found = LENGTH.fullmatch(text.strip().lower())
+    if not found or (found[2] or "s") not in UNITS:
+        raise InvalidArgument(f'"{one_line(text)}" is not a length of time', hint="write 90, 30m, 2h or 1d")
+    try:
+        return timedelta(seconds=float(found[1]) * UNITS[found[2] or "s"])
+    except OverflowError:
+        raise InvalidArgument(f'"{one_line(text)}" is too long a time', hint="write 90, 30m, 2h or 1d") from None
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Read a time, or how long ago it was; without a zone it is that of this machine."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return datetime.now(UTC) - parse_length(text)
+    except (InvalidArgument, OverflowError):
+        message = f'"{one_line(text)}" is neither a time nor an age'
+        raise InvalidArgument(message, hint='write 2h, "2026-01-31 12:00" or 2026-01-31T12:00Z') from None
