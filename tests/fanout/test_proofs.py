@@ -1,0 +1,472 @@
+"""Section I: what is owed is kept, through death, pause, late joins, restarts and long transactions."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from skep import AsyncSkep, NewMessage
+from skep.upkeep.retainer import retain
+from skep.upkeep.watch import watch
+from tests.client.verbs import drain, lag, offsets, payloads, take, until
+from tests.engine.verbs import broken, call, pass_time
+from tests.fanout.verbs import AT_ONCE, HOUR, SILENCE, Q, bury, by_lane, kept, missed, owing, running, status
+
+Clients = Callable[..., AsyncSkep]
+GROUPS = ("a", "b", "c")
+
+
+async def subscribed(mq: AsyncSkep, *groups: str) -> None:
+    for group in groups:
+        await mq.subscribe(group, Q)
+
+
+# ---- fan-out ----
+
+
+async def test_three_live_groups_get_everything(clients: Clients, db: psycopg.Connection):
+    """83: fan-out through the real producer and consumer: each of three groups gets each of 1000 messages once."""
+    groups, producer = clients(poll_interval=0.05), clients()
+    came: dict[str, Counter[int]] = {group: Counter() for group in GROUPS}
+    for group in GROUPS:
+
+        async def handle(message, group=group):
+            came[group][message.payload] += 1
+
+        groups.consumer(Q, group=group, batch=50)(handle)
+    await producer.queue(Q).configure(semantics="pub_sub", **AT_ONCE)
+    async with running(groups):
+        async with producer.queue(Q).buffer(size=100) as buffer:
+            for number in range(1000):
+                await buffer.push(number, partition=f"lane {number % 7}")
+        await until(lambda: all(len(seen) == 1000 for seen in came.values()), "everyone to get everything")
+    assert came == dict.fromkeys(GROUPS, Counter(range(1000)))
+    assert [sum((await lag(producer.queue(Q), group)).values()) for group in GROUPS] == [0, 0, 0]
+    await retain(producer)
+    assert (await producer.queue(Q).status()).messages == 0
+    assert broken(db) == {}
+
+
+# ---- death ----
+
+
+async def test_ten_cleanups_are_as_one(mq: AsyncSkep, db: psycopg.Connection):
+    """84: a dead group is cleaned up ten times, the others work meanwhile, and nothing goes that they are owed."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE)
+    await subscribed(mq, *GROUPS)
+    await q.push_many(range(10))
+    await take(q, "a", batch=4)
+    await bury(mq, db, "a")
+    held = await q.pop(group="b", batch=6)
+    for _ in range(10):
+        await watch(mq)
+        await retain(mq)
+        assert await owing(mq) == [["b", "c"]] * 10
+    await held.ack()
+    assert offsets(await drain(q, "c")) == list(range(10))
+    for _ in range(10):
+        await watch(mq)
+        assert await kept(mq) == [6, 7, 8, 9]
+    assert await missed(mq) == {"a": 2}
+    assert offsets(await drain(q, "b")) == [6, 7, 8, 9]
+    assert await kept(mq) == []
+    assert await missed(mq) == {"a": 6}
+    assert broken(db) == {}
+
+
+async def test_a_message_after_the_death(mq: AsyncSkep, db: psycopg.Connection):
+    """85: what is published after a death is not touched by that death's cleanup."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE)
+    await subscribed(mq, *GROUPS)
+    await q.push("before")
+    for group in ("b", "c"):
+        await take(q, group)
+    await bury(mq, db, "a")
+    await q.push("after")
+    assert await kept(mq) == [1]
+    assert await owing(mq) == [["b", "c"]]
+    assert [await take(q, group) for group in GROUPS] == [["after"]] * 3
+    assert await kept(mq) == []
+    assert await missed(mq) == {"a": 1}
+
+
+async def test_resurrection_after_partial_completion(mq: AsyncSkep, db: psycopg.Connection):
+    """88: it goes on where it was; what it had done does not come again, what it is owed is held for it again."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE)
+    await subscribed(mq, "a", "b")
+    await q.push_many(range(10))
+    batch = await q.pop(group="a", batch=4)
+    for message in batch[:3]:
+        await batch.ack(message)
+    await bury(mq, db, "a")
+    await mq.heartbeat("a", Q)
+    assert await status(mq, "a") == "ACTIVE"
+    await mq.reap()  # what it held when it died
+    assert len(await drain(q, "b")) == 10
+    assert await kept(mq) == list(range(3, 10))
+    assert sorted(offsets(await drain(q, "a"))) == list(range(3, 10))
+    assert await kept(mq) == []
+    assert await missed(mq) == {}
+    assert broken(db) == {}
+
+
+async def test_a_live_group_never_dies(clients: Clients, db: psycopg.Connection):
+    """101: an idle consumer of this process, for a quarter of an hour with the defaults."""
+    mq, server = clients(poll_interval=0.02), clients()
+    mq.consumer(Q, group="a")(lambda _message: None)
+    async with running(mq):
+        await until(lambda: server.subscriptions("a", Q), "the group to come")
+        for _ in range(15):
+            pass_time(db, 60)
+            assert not any(found.died for found in await server.detect_dead_groups())
+            await until(lambda: _seen_lately(server, db), "a sign of life")
+        assert await server.detect_dead_groups() == []
+        assert await status(server, "a") == "ACTIVE"
+
+
+async def _seen_lately(mq: AsyncSkep, db: psycopg.Connection) -> bool:
+    (found,) = await mq.subscriptions("a", Q)
+    ((seen,),) = db.execute("SELECT clock_timestamp() - %s < interval '30 s'", [found.last_heartbeat_at]).fetchall()
+    return seen
+
+
+async def test_a_busy_group_never_dies(mq: AsyncSkep, db: psycopg.Connection):
+    """101: nor does one whose handler takes a quarter of an hour, as long as its lease is extended."""
+    await mq.queue(Q).push(1)
+    batch = await mq.queue(Q).pop(group="a", lease_time=90)
+    for _ in range(15):
+        pass_time(db, 60)
+        await batch.extend(90)
+        assert not any(found.died for found in await mq.detect_dead_groups())
+    await batch.ack()
+    assert await status(mq, "a") == "ACTIVE"
+
+
+async def test_two_servers_count_a_miss_once(clients: Clients, db: psycopg.Connection):
+    """102: any number of detectors, at any pace: the third miss kills, by the clock."""
+    servers = [clients(), clients()]
+    await servers[0].subscribe("a", Q)
+    for overdue, misses in ((310, 1), (60, 2)):
+        pass_time(db, overdue)
+        for _ in range(4):
+            reports = await asyncio.gather(*(server.detect_dead_groups() for server in servers))
+            assert [(found.misses, found.died) for report in reports for found in report][:1] == [(misses, False)]
+        (found,) = await servers[1].groups("a", Q)
+        assert (found.status, found.misses) == ("ACTIVE", misses)
+    pass_time(db, 60)
+    reports = await asyncio.gather(*(server.detect_dead_groups() for server in servers))
+    assert [found.died for report in reports for found in report] == [True]
+    assert await status(servers[0], "a") == "DEAD"
+
+
+@pytest.mark.parametrize("wrong", [-600, 600])
+async def test_a_wrong_client_clock(
+    clients: Clients, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, wrong: float
+):
+    """103: ten minutes early or late: signs of life carry the database's time, so nobody dies and no lease ends."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + wrong)
+    mq = clients(poll_interval=0.05)
+    await mq.subscribe("a", Q)
+    await mq.heartbeat("a", Q)
+    await mq.queue(Q).push_many([1, 2])
+    batch = await mq.queue(Q).pop(group="a", lease_time=1000)
+    await batch.extend(1000)
+    assert await mq.detect_dead_groups() == []
+    pass_time(db, 290)
+    assert await mq.detect_dead_groups() == []
+    await batch.ack()
+    (found,) = await mq.groups("a", Q)
+    ((early, late),) = db.execute(
+        "SELECT %(at)s < clock_timestamp() - interval '1 min', %(at)s > clock_timestamp()",
+        {"at": found.last_consumed_at},
+    ).fetchall()
+    assert (found.status, found.misses, found.lag, late) == ("ACTIVE", 0, 1, False)
+    assert early  # it was popped 290 s ago, whatever the client believes
+
+
+# ---- joining ----
+
+
+async def test_joining_in_the_past(mq: AsyncSkep, db: psycopg.Connection):
+    """86: a group joins at an offset that others have still to do: nobody loses a message."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE)
+    await subscribed(mq, "a", "b")
+    await q.push_many(range(10))
+    await take(q, "a", batch=8)
+    await take(q, "b", batch=3)
+    assert await kept(mq) == list(range(3, 10))
+    await mq.subscribe("c", Q, start_from=5)
+    await q.push_many(range(10, 12))
+    came = {group: offsets(await drain(q, group)) for group in ("b", "a")}
+    assert await kept(mq) == list(range(5, 12))
+    came["c"] = offsets(await drain(q, "c"))
+    assert came == {"a": [8, 9, 10, 11], "b": list(range(3, 12)), "c": list(range(5, 12))}
+    assert await kept(mq) == []
+    assert await missed(mq) == {}
+
+
+async def test_joining_in_a_publish_storm(clients: Clients, db: psycopg.Connection):
+    """87: groups subscribe from the beginning while four producers push: each message once for each group."""
+    producers, groups = [clients() for _ in range(4)], clients(poll_interval=0.02)
+    names = [f"group {n}" for n in range(4)]
+    came: dict[str, Counter[tuple[str, int]]] = {name: Counter() for name in names}
+
+    async def produce(number: int, mq: AsyncSkep) -> None:
+        for first in range(0, 400, 10):
+            await mq.queue(Q).push_many([NewMessage(first + n, f"lane {number}") for n in range(10)])
+
+    async def join(name: str) -> None:
+        await groups.subscribe(name, Q, mode="all")
+        while sum(came[name].values()) < 4 * 400:
+            batch = await groups.queue(Q).pop(group=name, batch=100, partitions=4, wait=10)
+            await batch.ack()
+            came[name].update([(m.partition, m.payload) for m in batch])
+
+    async def join_each_after_the_other() -> None:
+        for name in names:
+            await until(lambda name=name: _pushed(groups, 100 * names.index(name)), "the storm to get on")
+            joining.append(asyncio.ensure_future(join(name)))
+
+    joining: list[asyncio.Future[None]] = []
+    await asyncio.gather(join_each_after_the_other(), *(produce(n, mq) for n, mq in enumerate(producers)))
+    await asyncio.gather(*joining)
+    everything = Counter((f"lane {number}", n) for number in range(4) for n in range(400))
+    assert [name for name in names if came[name] != everything] == []
+    assert broken(db) == {}
+
+
+async def _pushed(mq: AsyncSkep, number: int) -> bool:
+    return sum(found.messages for found in await mq.queues(Q)) >= number
+
+
+async def test_new_lanes_and_groups_are_served_by_the_next_pop(mq: AsyncSkep):
+    """94: a new key, a new group, a key that was drained and is used again: no rebalance, the next look finds it."""
+    q = mq.queue(Q)
+    await q.push("first", partition="old")
+    assert await take(q, "a") == ["first"]
+    assert await take(q, "a") == []
+    await q.push("new key", partition="new")
+    assert await take(q, "a") == ["new key"]
+    await q.push("again", partition="old")
+    assert await take(q, "a") == ["again"]
+    assert sorted(payloads(await drain(q, "new group"))) == ["again", "first", "new key"]
+
+
+async def test_an_idle_lane_holds_nothing_back(mq: AsyncSkep, db: psycopg.Connection):
+    """95: neither a lane that is drained nor one that nobody reads has a say in another."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE)
+    await q.push("x", partition="drained")
+    await drain(q, "a")
+    pass_time(db, 24 * HOUR)
+    await q.push("never read", partition="idle")
+    await q.push_many([NewMessage(n, "busy") for n in range(5)])
+    await take(q, "a", partition="busy")
+    assert [await kept(mq, lane) for lane in ("drained", "busy", "idle")] == [[], [], [0]]
+
+
+# ---- pause, stop, restart ----
+
+
+async def test_an_hour_of_pause_under_traffic(mq: AsyncSkep, db: psycopg.Connection):
+    """89: everything that was pushed meanwhile is delivered, in order, while it is within the hard limit."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE, retention_seconds=2 * HOUR)
+    await subscribed(mq, "a", "b")
+    await q.push_many(range(5))
+    await take(q, "a", batch=2)
+    await mq.pause("a", Q)
+    for n in range(12):
+        await q.push(5 + n)
+        await drain(q, "b")
+        assert await take(q, "a") == []
+        pass_time(db, 300)
+        await mq.heartbeat("b", Q)
+        await watch(mq)
+        assert await kept(mq) == list(range(2, 6 + n))
+    await mq.resume("a", Q)
+    assert payloads(await drain(q, "a")) == list(range(2, 17))
+    assert await kept(mq) == []
+    assert await missed(mq) == {}
+
+
+async def test_longer_than_the_hard_limit(mq: AsyncSkep, db: psycopg.Connection):
+    """89: beyond the limit the pause costs messages, and it is said how many."""
+    q = mq.queue(Q)
+    await q.configure(retention_seconds=HOUR)
+    await subscribed(mq, "a")
+    await q.push_many(range(5))
+    await mq.pause("a", Q)
+    pass_time(db, HOUR + 1)
+    await q.push("young")
+    assert await kept(mq) == [5]
+    await mq.resume("a", Q)
+    assert await take(q, "a") == ["young"]
+    assert await missed(mq) == {"a": 5}
+
+
+@pytest.mark.parametrize("default", ["all", "new"])
+async def test_a_restart_with_default_options(clients: Clients, db: psycopg.Connection, default: str):
+    """90: the group goes on where it stopped, also if the server's default has changed in between."""
+    first = clients()
+    await first.queue(Q).push_many(range(6))
+    assert await take(first.queue(Q), "a", batch=3) == [0, 1, 2]
+    await first.close()
+    pass_time(db, HOUR)
+    call(db, "configure_defaults", subscription_mode=default)
+    again = clients()
+    await again.queue(Q).push(6)
+    assert await take(again.queue(Q), "a") == [3, 4, 5, 6]
+
+
+async def test_a_clean_stop(clients: Clients, db: psycopg.Connection):
+    """91: a consumer that is stopped and started again goes on; nothing is lost, nothing comes twice."""
+    came: list[int] = []
+    for turn in range(3):
+        mq = clients(poll_interval=0.05)
+        await mq.queue(Q).push_many(range(turn * 50, turn * 50 + 50))
+
+        async def handle(message):
+            came.append(message.payload)
+
+        mq.consumer(Q, group="a", batch=7)(handle)
+        async with running(mq):
+            await until(lambda turn=turn: len(came) > turn * 50 + 20, "some messages")
+        await mq.close()
+    await drain_into(clients(), came)
+    assert came == list(range(150))
+    assert broken(db) == {}
+
+
+async def drain_into(mq: AsyncSkep, came: list[int]) -> None:
+    came.extend(payloads(await drain(mq.queue(Q), "a")))
+
+
+# ---- order ----
+
+
+async def test_a_long_transaction(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
+    """92: the first to begin commits last: it is delivered, after those that committed before it, in every group."""
+    q = mq.queue(Q)
+    async with await psycopg.AsyncConnection.connect(module_database_url) as slow:
+        await slow.execute("SELECT pg_current_xact_id()")
+        await mq_publish(slow, "began first")
+        await q.push("committed first")
+        assert await take(q, "a") == ["committed first"]
+        await q.push("committed second")
+        assert await take(q, "b") == ["committed first", "committed second"]
+        await slow.commit()
+    assert await take(q, "a") == ["committed second", "began first"]
+    assert await take(q, "b") == ["began first"]
+
+
+async def mq_publish(connection: psycopg.AsyncConnection, payload: str) -> None:
+    """Any application's way into its own transaction."""
+    await connection.execute("INSERT INTO skep.outbox (queue, payload) VALUES (%s, to_jsonb(%s::text))", [Q, payload])
+
+
+async def test_other_lanes_do_not_wait_for_a_long_push(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
+    """92: a push in an open transaction has its offset already; its lane waits, others do not, nothing is skipped."""
+    q = mq.queue(Q)
+    await q.push_many([NewMessage(0, "slow"), NewMessage(0, "fast")])
+    await drain(q, "a")
+    with psycopg.connect(module_database_url) as slow:
+        call(slow, "push", queue=Q, payload='"late"', partition="slow")
+        for n in range(3):
+            await q.push(n, partition="fast")
+            assert await take(q, "a") == [n]
+        slow.commit()
+    assert await take(q, "a") == ["late"]
+    await q.push("after", partition="slow")
+    assert await take(q, "a") == ["after"]
+
+
+async def test_a_poisonous_message(mq: AsyncSkep, db: psycopg.Connection):
+    """97: after its limit it goes to the dead letters and the lane goes on."""
+    q = mq.queue(Q)
+    await q.configure(retry_limit=2, retry_delay=0)
+    await q.push_many(["poison", "good", "better"])
+    for attempt in (1, 2, 3):
+        batch = await q.pop(group="a")
+        assert (batch[0].payload, batch[0].attempt) == ("poison", attempt)
+        await batch.fail(None, "poisoned")
+    assert await take(q, "a") == ["good", "better"]
+    (letter,) = await mq.dead_letters(Q, "a")
+    assert (letter.payload, letter.attempts, letter.error) == ("poison", 3, "poisoned")
+
+
+async def test_a_lane_that_stops_at_its_poison(mq: AsyncSkep, db: psycopg.Connection):
+    """97: with no limit worth speaking of, the lane stands until the message is mended; other lanes do not."""
+    q = mq.queue(Q)
+    await q.configure(retry_limit=1_000_000, retry_delay=0)
+    await q.push_many([NewMessage("poison", "p"), NewMessage("good", "p")])
+    for _ in range(20):
+        batch = await q.pop(group="a", partition="p")
+        assert payloads(batch) == ["poison"]
+        await batch.fail(None, "not yet")
+    await q.push("elsewhere", partition="o")
+    assert await take(q, "a", partition="o") == ["elsewhere"]
+    assert payloads(await drain(q, "a", partition="p")) == ["poison", "good"]
+
+
+async def test_dead_letters_do_not_starve_a_group(mq: AsyncSkep, db: psycopg.Connection):
+    """98: a thousand of them at the head: the next pop goes on behind them, and the messages can be deleted."""
+    q = mq.queue(Q)
+    await q.configure(retry_limit=0, **AT_ONCE)
+    await q.push_many(range(1010))
+    await subscribed(mq, "b")
+    await (await q.pop(group="a", batch=1000)).fail(None, "all bad")
+    assert await take(q, "a") == list(range(1000, 1010))
+    assert (await q.status()).dead_letters == 1000
+    await drain(q, "b", batch=1000)
+    assert await kept(mq) == []
+    assert sum(found.letters for found in await mq.count_dead_letters(Q, "a")) == 1000
+    await q.push("next")
+    assert [await take(q, group) for group in ("a", "b")] == [["next"], ["next"]]
+
+
+async def test_a_dead_letter_again_for_its_group_only(mq: AsyncSkep, db: psycopg.Connection):
+    """99: also after the message itself is deleted; the other group sees nothing, and retention takes the copy too."""
+    q = mq.queue(Q)
+    await q.configure(retry_limit=0, **AT_ONCE)
+    await subscribed(mq, "a", "b")
+    await q.push("x", partition="p")
+    await (await q.pop(group="a")).fail(None, "bad")
+    assert await take(q, "b") == ["x"]
+    assert await kept(mq, "p") == []
+    (driven,) = await mq.redrive(Q, "a")
+    assert await take(q, "b", partitions=10) == []
+    again = await drain(q, "a", partitions=10)
+    assert [(m.id, m.payload) for m in again] == [(driven.message_id, "x")]
+    assert await mq.dead_letters(Q) == []
+    await retain(mq)
+    assert (await q.status()).messages == 0
+    assert broken(db) == {}
+
+
+async def test_a_group_that_died_and_met_new_lanes(mq: AsyncSkep, db: psycopg.Connection):
+    """85, 88: lanes that were born while it was dead are held for it from the moment it is back."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE)
+    await subscribed(mq, "a", "b")
+    await q.push(0, partition="old")
+    await drain(q, "a")
+    await bury(mq, db, "a")
+    await q.push_many([NewMessage(n, "new") for n in range(4)])
+    await take(q, "b", partition="new", batch=2)
+    assert await kept(mq, "new") == [2, 3]
+    assert await missed(mq) == {"a": 2}
+    await mq.heartbeat("a", Q)
+    await drain(q, "b")
+    assert await kept(mq, "new") == [2, 3]
+    assert by_lane(await drain(q, "a")) == {"new": [2, 3]}
+    assert SILENCE > 420
+    assert await missed(mq) == {"a": 2}
