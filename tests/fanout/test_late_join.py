@@ -1,0 +1,240 @@
+"""Section F: late joiners. A backfill is a start and a hold on what is kept: no copies, no batches, no checkpoints."""
+
+import asyncio
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from skep import AsyncSkep, NewMessage
+from skep.errors import Conflict, InvalidArgument, NotFound
+from skep.upkeep.retainer import retain
+from tests.client.verbs import drain, offsets, payloads, refused, take, until
+from tests.engine.verbs import broken, pass_time
+from tests.fanout.verbs import AT_ONCE, HOUR, Q, by_lane, kept, owing, running
+
+Clients = Callable[..., AsyncSkep]
+
+
+async def history(mq: AsyncSkep, db: psycopg.Connection, size: int) -> None:
+    """Messages of an hour ago that one group has done, in a queue that deletes what is done."""
+    await mq.queue(Q).configure(**AT_ONCE)
+    await mq.subscribe("early", Q)
+    if size:
+        await mq.queue(Q).push_many(range(size))
+    await drain(mq.queue(Q), "early")
+    pass_time(db, HOUR)
+
+
+async def progress(mq: AsyncSkep, group: str = "late") -> tuple[str, int, int]:
+    """Return (status, done, to be done): what a progress bar needs."""
+    (found,) = await mq.groups(group, Q)
+    return found.status, found.processed, found.lag
+
+
+@pytest.mark.parametrize(("mode", "owed"), [("all", 5), ("new", 0)])
+async def test_from_the_beginning_or_from_now(mq: AsyncSkep, db: psycopg.Connection, mode: str, owed: int):
+    """65: from the beginning the history is owed from the moment of joining; from now it is not."""
+    await history(mq, db, 5)
+    await mq.subscribe("late", Q, mode=mode)
+    assert await owing(mq) == [["late"] if owed else []] * 5
+    assert await kept(mq) == list(range(owed))
+    await mq.queue(Q).push("after")
+    assert payloads(await drain(mq.queue(Q), "late")) == [*range(owed), "after"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 30, 31])
+async def test_histories_of_all_sizes(mq: AsyncSkep, db: psycopg.Connection, size: int):
+    """66: none, small, an exact multiple, several batches: all of it comes, never more than asked for at once."""
+    await history(mq, db, size)
+    await mq.subscribe("late", Q)
+    came: list[int] = []
+    while batch := await mq.queue(Q).pop(group="late", batch=10):
+        assert len(batch) <= 10
+        came += offsets(batch)
+        await batch.ack()
+    assert came == list(range(size))
+    assert await progress(mq) == ("ACTIVE", size, 0)
+    assert await kept(mq) == []
+
+
+async def test_joining_twice(mq: AsyncSkep, db: psycopg.Connection):
+    """67: a second start is a no-op; one that is paused gives nothing; cancelled and unknown ones are refused."""
+    await history(mq, db, 5)
+    born = await mq.subscribe("late", Q)
+    assert len(await drain(mq.queue(Q), "late")) == 5
+    again = await mq.subscribe("late", Q, mode="all")
+    assert (again.created_at, again.status) == (born.created_at, "ACTIVE")
+    assert await take(mq.queue(Q), "late") == []
+    await mq.seek("late", Q, "beginning")
+    await mq.pause("late", Q)
+    assert await take(mq.queue(Q), "late") == []
+    await mq.cancel("late", Q)
+    with refused(Conflict, "cancelled"):
+        await mq.queue(Q).pop(group="late")
+    with refused(Conflict, "cancelled"):
+        await mq.resume("late", Q)
+    with refused(NotFound, "nobody"):
+        await mq.resume("nobody", Q)
+
+
+@pytest.mark.parametrize("stop", ["pause", "close"])
+async def test_stopped_on_the_way(clients: Clients, db: psycopg.Connection, stop: str):
+    """68: where it was stays; it goes on and finishes; the total is exact and nothing comes twice."""
+    mq, worker = clients(), clients()
+    await history(mq, db, 40)
+    await mq.subscribe("late", Q)
+    came = await take(worker.queue(Q), "late", batch=15)
+    held = await worker.queue(Q).pop(group="late", batch=10)
+    for message in held[:5]:
+        await held.ack(message)
+    came += payloads(held[:5])
+    if stop == "pause":
+        await mq.pause("late", Q)
+    else:
+        await held.release()
+        await worker.close()
+    assert (await progress(mq))[1:] == (20, 20)
+    assert await kept(mq) == list(range(20, 40))
+    if stop == "pause":
+        await mq.resume("late", Q)
+    came += payloads(await drain(mq.queue(Q), "late"))
+    assert came == list(range(40))
+    assert await progress(mq) == ("ACTIVE", 40, 0)
+
+
+async def test_many_start_at_once(clients: Clients, db: psycopg.Connection):
+    """69: five starts of one group make one subscription and share the work; ten groups run beside each other."""
+    mq, workers = clients(), [clients() for _ in range(5)]
+    await history(mq, db, 0)
+    await mq.queue(Q).push_many([NewMessage(n, f"lane {n % 10}") for n in range(200)])
+    born = await asyncio.gather(*(worker.subscribe("late", Q) for worker in workers))
+    assert len({subscription.created_at for subscription in born}) == 1
+    shares = await asyncio.gather(*(drain(worker.queue(Q), "late", batch=5) for worker in workers))
+    assert sorted(payloads(message for share in shares for message in share)) == list(range(200))
+    names = [f"group {n}" for n in range(10)]
+    await asyncio.gather(*(mq.subscribe(name, Q) for name in names))
+    whole = await asyncio.gather(*(drain(mq.queue(Q), name, batch=50) for name in names))
+    assert [sorted(payloads(one)) for one in whole] == [list(range(200))] * 10
+    assert broken(db) == {}
+
+
+async def test_the_consumer_sets_the_pace(clients: Clients, db: psycopg.Connection):
+    """70: a slow joiner slows nobody else; stopping it while it waits works; senseless paces are refused."""
+    mq, slow = clients(), clients(poll_interval=0.05)
+    await history(mq, db, 30)
+    go_on, seen = asyncio.Semaphore(2), []
+
+    async def handle(message):
+        await go_on.acquire()
+        seen.append(message.payload)
+
+    slow.consumer(Q, group="late", batch=5, fetch_ahead=0)(handle)
+    async with running(slow):
+        await until(lambda: len(seen) == 2, "two messages")
+        await mq.queue(Q).push("live")
+        assert await take(mq.queue(Q), "early") == ["live"]
+        assert seen == [0, 1]  # no faster than it is let
+        stopping = asyncio.ensure_future(slow.stop())
+        for _ in range(5):
+            go_on.release()
+        await stopping
+    assert seen == [0, 1, 2, 3, 4]  # what was begun is finished, nothing more is taken
+    assert (await progress(mq))[1:] == (5, 26)
+    with refused(InvalidArgument, "batch"):
+        await mq.queue(Q).pop(group="late", batch=-1)
+    with refused(InvalidArgument):
+        await mq.queue(Q).configure(delayed_processing=-1)
+
+
+@pytest.mark.parametrize(("backfill", "held"), [(True, 10), (False, 0)])
+async def test_the_history_or_what_comes(mq: AsyncSkep, db: psycopg.Connection, *, backfill: bool, held: int):
+    """71: all that is kept, or only what comes from now on: counted so, said so, and kept so."""
+    await history(mq, db, 10)
+    await mq.subscribe("late", Q, mode="all", backfill=backfill)
+    await mq.queue(Q).push_many(range(10, 13))
+    await drain(mq.queue(Q), "early")
+    pending = {found.group: found.pending for found in await mq.blocked(Q)}
+    assert pending == {"late": held + 3}
+    assert await owing(mq) == [["late"] if backfill else []] * 10 + [["late"]] * 3
+    assert await kept(mq) == list(range(10 - held, 13))
+    assert payloads(await drain(mq.queue(Q), "late")) == list(range(10 - held, 13))
+    assert broken(db) == {}
+
+
+async def test_deletions_beside_it(clients: Clients, db: psycopg.Connection):
+    """72: messages are deleted by hand and by retention while a joiner reads: no error reaches anybody."""
+    mq, workers = clients(), [clients() for _ in range(3)]
+    await history(mq, db, 0)
+    receipts = await mq.queue(Q).push_many([NewMessage(n, f"lane {n % 5}") for n in range(300)])
+    await mq.subscribe("late", Q)
+    gone: set[int] = set()
+
+    async def delete() -> None:
+        for number in range(0, 300, 3):
+            if await mq.delete_message(receipts[number].id):
+                gone.add(number)
+
+    async def clean() -> None:
+        for _ in range(20):
+            await retain(mq)
+            await drain(mq.queue(Q), "early", batch=20)
+
+    done, *shares = await asyncio.gather(
+        asyncio.gather(delete(), clean()), *(drain(worker.queue(Q), "late", batch=3) for worker in workers)
+    )
+    shares.append(await drain(mq.queue(Q), "late"))
+    came = payloads(message for share in shares for message in share)
+    assert len(came) == len(set(came))
+    assert set(came) | gone == set(range(300))
+    await drain(mq.queue(Q), "early")
+    await retain(mq)
+    assert (await mq.queue(Q).status()).messages == 0
+    assert broken(db) == {}
+
+
+async def test_progress_at_any_time(mq: AsyncSkep, db: psycopg.Connection):
+    """73: status, done and total; also while something is leased, paused or not begun."""
+    await history(mq, db, 20)
+    await mq.subscribe("late", Q)
+    seen = [await progress(mq)]
+    for _ in range(4):
+        batch = await mq.queue(Q).pop(group="late", batch=5)
+        assert await progress(mq) == seen[-1]  # leased is not done
+        await batch.ack()
+        seen.append(await progress(mq))
+    assert seen == [("ACTIVE", done, 20 - done) for done in (0, 5, 10, 15, 20)]
+    (lane,) = await mq.lag("late", Q)
+    assert (lane.cursor, lane.last_offset, lane.lag) == (20, 19, 0)
+    await mq.pause("late", Q)
+    assert await progress(mq) == ("PAUSED", 20, 0)
+
+
+async def test_live_traffic_beside_it(clients: Clients, db: psycopg.Connection):
+    """74: while a joiner reads its history, everything that is published is consumed, in order, by those who are live.
+
+    How fast is measured by `python -m bench --only retention` (row 106).
+    """
+    mq, live, late, producer = clients(), clients(poll_interval=0.05), clients(), clients()
+    await history(mq, db, 0)
+    await producer.queue(Q).push_many([NewMessage(n, f"lane {n % 4}") for n in range(2000)])
+    await drain(mq.queue(Q), "early", batch=500)
+    await mq.subscribe("late", Q)
+    came = []
+
+    async def handle(message):
+        came.append(message)
+
+    live.consumer(Q, group="early", batch=20)(handle)
+
+    async def publish() -> None:
+        for n in range(200):
+            await producer.queue(Q).push(2000 + n, partition=f"lane {n % 4}")
+
+    async with running(live):
+        _, backlog = await asyncio.gather(publish(), drain(late.queue(Q), "late", batch=50))
+        await until(lambda: len(came) == 200, "the live group to get everything")
+    backlog += await drain(late.queue(Q), "late")
+    assert by_lane(came) == {f"lane {n}": list(range(500, 550)) for n in range(4)}
+    assert by_lane(backlog) == {f"lane {n}": list(range(550)) for n in range(4)}
+    assert broken(db) == {}
