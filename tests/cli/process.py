@@ -2,9 +2,14 @@
 
 import contextlib
 import os
+import pty
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import LiteralString
+
+import psycopg
 
 SKEP = Path(sys.executable).with_name("skep")
 UNSET = ("SKEP_DATABASE_URL", "SKEP_DATA_DIR", "SKEP_DEBUG")
@@ -34,3 +39,20 @@ def read_terminal(controller: int) -> str:
             written += chunk
     os.close(controller)
     return written.decode()
+
+
+def on_terminal(*arguments: str) -> str:
+    """Return what `skep` writes to a terminal."""
+    controller, terminal = pty.openpty()
+    env = environment(TERM="xterm", COLUMNS="200")
+    subprocess.run([SKEP, *arguments], env=env, stdout=terminal, stderr=terminal, check=True, timeout=60)
+    os.close(terminal)
+    return read_terminal(controller)
+
+
+def wait_until(connection: psycopg.Connection, query: LiteralString) -> None:
+    """Return once this is true in the database."""
+    deadline = time.monotonic() + 60
+    while connection.execute(query).fetchone() != (True,):
+        assert time.monotonic() < deadline, query
+        time.sleep(0.05)

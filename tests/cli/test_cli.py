@@ -15,7 +15,7 @@ import skep
 from skep.engine.install import verify
 from skep.engine.script import script
 from tests.cli.conftest import Cli
-from tests.cli.process import SKEP, environment, run
+from tests.cli.process import SKEP, environment, run, wait_until
 
 
 @contextmanager
@@ -71,7 +71,8 @@ def test_errors_are_a_line_and_a_hint(command: str, url: str, says: str):
 
 
 @pytest.mark.parametrize(
-    "command", ["push orders 1", "pop orders", "tail orders", "queue list", "group list", "dlq list"]
+    "command",
+    ["push orders 1", "pop orders", "tail orders", "queue list", "group list", "dlq list", "upkeep", "upkeep --once"],
 )
 def test_a_database_that_cannot_be_reached(cli: Cli, command: str):
     done = cli(*command.split(), "--database-url", "postgresql://ann:secret@127.0.0.1:1/shop")
@@ -128,6 +129,29 @@ def test_serve_uses_your_database_and_keeps_your_password(empty_database_url: st
         with psycopg.connect(empty_database_url) as connection:
             verify(connection)
             assert not connection.info.password or connection.info.password not in said
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_serve_does_the_upkeep(database_url: str):
+    with serving("--database-url", database_url) as (process, _), psycopg.connect(database_url) as connection:
+        connection.autocommit = True
+        connection.execute("""SELECT skep.configure_queue('orders', '{"max_size": 1}')""")
+        connection.execute("SELECT skep.push('orders', to_jsonb(n)) FROM generate_series(1, 5) n")
+        wait_until(connection, "SELECT count(*) = 1 FROM skep.messages")
+        process.terminate()
+        assert process.wait(30) == 0
+        assert process.stdout is not None
+        assert process.stdout.read().endswith("Skep has stopped.\n")
+
+
+def test_upkeep_that_fails_does_not_stop_serve(database_url: str):
+    with serving("--database-url", database_url) as (process, _), psycopg.connect(database_url) as connection:
+        connection.autocommit = True
+        connection.execute("DROP FUNCTION skep.reap()")
+        assert process.stdout is not None
+        assert any("reaper failed: " in line for line in process.stdout)
+        wait_until(connection, "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'skep'")
         process.terminate()
         assert process.wait(30) == 0
 

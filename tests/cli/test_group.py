@@ -1,9 +1,13 @@
 """`skep group`."""
 
+from collections.abc import Callable
+
+import psycopg
 import pytest
 
 from skep import NewMessage, Skep
 from tests.cli.conftest import Cli
+from tests.cli.process import on_terminal
 
 
 @pytest.fixture
@@ -19,16 +23,50 @@ def billing(mq: Skep) -> Skep:
 def test_list(cli: Cli, billing: Skep):
     billing.subscribe("audit", "mail", mode="new")
     done = cli("group", "list")
-    audit, found = (line.split() for line in done.lines[1:])
-    assert found[:6] == ["billing", "orders", "all", "2", "11", "1"]
-    assert audit[:7] == ["audit", "mail", "new", "0", "0", "0", "-"]
+    found, audit = (line.split() for line in done.lines[1:])
+    assert found[:8] == ["billing", "orders", "ACTIVE", "11", "1", "1", "0", "0"]
+    assert audit[:8] == ["audit", "mail", "ACTIVE", "0", "0", "0", "0", "0"]
     assert [group["group"] for group in cli("group", "list", "--queue", "mail", "--json").json] == ["audit"]
+
+
+def test_trouble_comes_first(cli: Cli, billing: Skep, connect: Callable[..., psycopg.Connection]):
+    for group in ("cancelled", "well", "behind", "paused", "failing", "late", "dead"):
+        billing.subscribe(group, "orders", mode="all" if group == "behind" else "new")
+    silent = "UPDATE skep.subscriptions SET last_heartbeat_at = now() - %s::interval WHERE group_name = %s"
+    connect().execute(silent, ("1 day", "dead"))
+    billing.detect_dead_groups()
+    connect().execute(silent, ("370 s", "late"))
+    billing.queue("orders").push("bad", partition="p0")
+    billing.queue("orders").pop(group="failing").dead_letter(None, "no")
+    billing.queue("orders").pop(group="well").ack()
+    billing.pause("paused")
+    billing.cancel("cancelled")
+    billing.delete_group("billing")
+    names = [line.split()[0] for line in cli("group", "list").lines[1:]]
+    assert names == ["dead", "late", "failing", "paused", "behind", "well", "cancelled"]
+    assert [group["group"] for group in cli("group", "list", "--json").json] == names
+    assert cli("group", "list").lines[2].split()[2] == "ACTIVE"
+
+
+def test_the_status_has_a_colour(database_url: str, billing: Skep):
+    billing.pause("billing")
+    assert "\x1b[33mPAUSED" in on_terminal("group", "list", "--database-url", database_url)
 
 
 def test_show(cli: Cli, billing: Skep):
     lines = [line.split() for line in cli("group", "show", "billing").lines]
     assert ["orders", "p1", "6", "0", "0", "5", "-"] in lines
     assert ["orders", "p0", "5", "1", "1", "5"] in [line[:6] for line in lines]
+    assert " ".join(lines[0]).startswith(
+        "group billing on orders: ACTIVE, starts at all, with backfill, beats every 60 s"
+    )
+
+
+def test_show_a_group_that_waits_for_its_first_queue(cli: Cli, mq: Skep):
+    mq.subscribe("billing", namespace="shop")
+    assert cli("group", "show", "billing").lines[0].startswith("group billing on shop.*: ACTIVE")
+    assert cli("group", "delete", "billing", "--yes").code == 0
+    assert mq.subscriptions("billing") == []
 
 
 def test_show_as_json(cli: Cli, billing: Skep):

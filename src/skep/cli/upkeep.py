@@ -97,7 +97,7 @@ class Lines(logging.Handler):
         self._as_json = as_json
 
     def emit(self, record: logging.LogRecord) -> None:
-        duty, text = cast("tuple[str, str]", record.args)
+        duty, text = map(str, cast("tuple[object, object]", record.args))
         failed = record.levelno >= logging.WARNING
         if self._as_json:
             at = datetime.fromtimestamp(record.created, UTC)
@@ -107,6 +107,14 @@ class Lines(logging.Handler):
             errors.print(f"{_clock(record)}  {one_line(record.getMessage())}", style="red", markup=False)
         else:
             say(f"{_clock(record)}  {one_line(record.getMessage())}")
+
+
+class HarmlessLines(Lines):
+    """For work beside the main thing, which goes on when nobody reads the output."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            super().emit(record)
 
 
 def _clock(record: logging.LogRecord) -> str:
@@ -135,7 +143,7 @@ def in_background(url: str) -> Generator[None]:
     upkeep = Upkeep(mq, DUTIES)
     work = loop.create_task(_work(mq, upkeep))
     thread = Thread(target=_run_loop, args=(loop, work), name="skep-upkeep", daemon=True)
-    with told(Lines(as_json=False)):
+    with told(HarmlessLines(as_json=False)):
         thread.start()
         try:
             yield

@@ -1,0 +1,107 @@
+"""`skep upkeep`."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from skep import Skep
+from tests.cli.conftest import Cli
+from tests.cli.process import SKEP, environment, wait_until
+
+Connect = Callable[..., psycopg.Connection]
+
+SAMPLING = "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE '%skep.sample()%' AND wait_event_type = 'Lock'"
+
+
+@pytest.fixture
+def orders(mq: Skep) -> Skep:
+    mq.queue("orders").configure(max_size=1)
+    mq.queue("orders").push_many(range(5))
+    return mq
+
+
+@contextmanager
+def keeping(database_url: str, *options: str) -> Generator[subprocess.Popen[str]]:
+    command = [SKEP, "upkeep", *options, "--database-url", database_url]
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def test_once(cli: Cli, orders: Skep):
+    done = cli("upkeep", "--once")
+    assert (done.code, done.stderr) == (0, "")
+    did = {line.split()[0]: " ".join(line.split()[2:]) for line in done.lines[1:]}
+    assert set(did) == {"reaper", "watch", "retainer", "sampler", "pruner"}
+    assert did["retainer"].startswith("deleted 4 messages")
+    assert did["watch"] == "nothing to do"
+    assert [row["did"] for row in cli("upkeep", "--once", "--json").json] == [None] * 5
+    assert orders.queue("orders").status().messages == 1
+
+
+def test_once_with_a_failure(cli: Cli, orders: Skep, connect: Connect, caplog: pytest.LogCaptureFixture):
+    connect().execute("DROP FUNCTION skep.detect_dead_groups()")
+    done = cli("upkeep", "--once", "--json")
+    assert done.code == 1
+    failed = [row["duty"] for row in done.json if row["error"]]
+    assert failed == ["watch"]
+    assert orders.queue("orders").status().messages == 1
+    assert "failed: function skep.detect_dead_groups() does not exist" in cli("upkeep", "--once").stdout
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_runs_until_it_is_stopped(database_url: str, orders: Skep, stop: signal.Signals):
+    with keeping(database_url) as process:
+        assert process.stdout is not None
+        assert "retainer: deleted 4 messages" in process.stdout.readline()
+        process.send_signal(stop)
+        stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stdout, stderr) == (0, "", "")
+
+
+def test_the_run_under_way_is_finished(database_url: str, orders: Skep, connect: Connect):
+    locker = connect()
+    with keeping(database_url) as process:
+        with locker.transaction():
+            locker.execute("LOCK TABLE skep.samples")
+            wait_until(connect(), SAMPLING)
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+        assert process.wait(30) == 0
+    assert orders.history("orders") != []
+
+
+def test_the_second_signal_ends_it_at_once(database_url: str, orders: Skep, connect: Connect):
+    locker = connect()
+    with keeping(database_url) as process, locker.transaction():
+        locker.execute("LOCK TABLE skep.samples")
+        wait_until(connect(), SAMPLING)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_failures_are_told_and_end_nothing(database_url: str, orders: Skep, connect: Connect):
+    connect().execute("DROP FUNCTION skep.reap()")
+    with keeping(database_url, "--json") as process:
+        assert process.stdout is not None
+        lines = [json.loads(process.stdout.readline()) for _ in range(2)]
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(30) == 0
+    told = {line["duty"]: line for line in lines}
+    assert told["reaper"]["error"].startswith("function skep.reap() does not exist")
+    assert told["retainer"]["did"].startswith("deleted 4 messages")
