@@ -1,4 +1,4 @@
-"""A handler: called with each message; what it raises is stored as the failure of that message. Ctrl-C stops it when it is done."""
+"""A handler: called with each message; what it raises is the failure of that message. Ctrl-C stops it."""
 
 from skep import Message, Skep
 
