@@ -121,10 +121,12 @@ class AsyncBuffer:
         """Wait until so many messages are done."""
         reached = runtime.Event()
         self._watchers.append((number, reached))
-        if self._done < number:
-            self._hurry.set()
-            await reached.wait()
-        self._watchers.remove((number, reached))
+        try:
+            if self._done < number:
+                self._hurry.set()
+                await reached.wait()
+        finally:
+            self._watchers.remove((number, reached))
 
     async def _run(self) -> None:
         while self._waiting or not self._closed:
@@ -152,6 +154,9 @@ class AsyncBuffer:
                 await self._sort_out(batch, error)
                 return
             except (SkepError, psycopg.Error) as error:
+                if isinstance(error, SkepError) and not error.retryable:  # no rights, say: all are handed back
+                    self._refused += [(message, error) for message in batch]
+                    return
                 log.warning("%d buffered messages for %s wait: %s", len(self._waiting), self._queue, error)
                 await runtime.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
