@@ -14,8 +14,8 @@
     ├── RawWriteRefused           SK005  a write past the functions, straight into a table of the log
     ├── Conflict                  SK007  it exists already, and differently
     ├── PushBlocked               SK006  the queue takes no messages now (retryable)
-    └── TransientError            40001, 40P01, 55P03: deadlock, serialization, lock timeout (retryable)
-        └── DatabaseUnavailable   08xxx, 53xxx, 57P01 to 57P03, or no answer at all (retryable)
+    └── TransientError            40001, 40P01, 55P03, 57014: deadlock, serialization, timeouts (retryable)
+        └── DatabaseUnavailable   08xxx, 53xxx, 57P01 to 57P05, 25P03, or no answer at all (retryable)
 
 Retryable means that the same call, unchanged, may succeed later.
 """
@@ -132,6 +132,9 @@ SQLSTATES: dict[str, type[SkepError]] = {
     "57P01": DatabaseUnavailable,
     "57P02": DatabaseUnavailable,
     "57P03": DatabaseUnavailable,
+    "57P05": DatabaseUnavailable,  # idle_session_timeout
+    "25P03": DatabaseUnavailable,  # idle_in_transaction_session_timeout
+    "57014": TransientError,  # statement_timeout, or an administrator cancelled it
 }
 
 

@@ -39,9 +39,8 @@ def test_the_readme_shows_the_examples() -> None:
 
 
 def test_first_message_in_python(database_url: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / "first_message.py"], check=False, **_captured(database_url)
-    )
+    command = [sys.executable, "-W", "error", EXAMPLES / "first_message.py"]
+    done = subprocess.run(command, check=False, **_captured(database_url))
     assert (done.returncode, done.stdout) == (0, "got {'id': 1, 'total': 99.5}\n"), done.stderr
 
 

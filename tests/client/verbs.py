@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import psycopg
@@ -11,6 +11,7 @@ import pytest
 
 from skep import AsyncSkep, Message, SkepError
 from skep.client.aio.batch import AsyncBatch
+from skep.client.aio.consumer import AsyncConsumer
 from skep.client.aio.queue import AsyncQueue
 
 E = TypeVar("E", bound=SkepError)
@@ -89,3 +90,22 @@ async def hold(queue: AsyncQueue, count: int, **options: Any) -> list[AsyncBatch
 def leased(db: psycopg.Connection) -> int:
     """Return how many leases are out."""
     return db.execute("SELECT count(*) FROM skep.leases WHERE token IS NOT NULL").fetchall()[0][0]
+
+
+@asynccontextmanager
+async def running(consumer: AsyncConsumer | AsyncSkep) -> AsyncGenerator[None]:
+    """Run it until the end of the block."""
+    task = asyncio.create_task(consumer.run())
+    try:
+        yield
+    finally:
+        await consumer.stop()
+        await task
+
+
+async def nothing_left(mq: AsyncSkep, queue: str = "orders") -> None:
+    async def done() -> bool:
+        lanes = await lag(mq.queue(queue))
+        return bool(lanes) and set(lanes.values()) == {0}
+
+    await until(done, "everything to be done")

@@ -1,7 +1,7 @@
 """The decisions of a consumer: when it leases, hands out, answers, extends, waits and stops. Nothing here sleeps."""
 
 import math
-from uuid import UUID
+from typing import Any
 
 import pytest
 
@@ -9,92 +9,17 @@ from skep.client.plan import (
     FIRST_PAUSE,
     LONGEST_FAULT_PAUSE,
     PATIENCE,
-    Action,
-    Answer,
     Done,
     Extend,
-    Pacing,
     Plan,
     Pop,
     Release,
     Start,
-    Status,
     Store,
-    Tally,
     Wait,
 )
-
-LEASE = 30.0
-POLL = 1.0
-
-
-def uuid(number: int) -> UUID:
-    return UUID(int=number)
-
-
-def word(number: int, status: Status = "completed") -> Answer:
-    """The answer for all of a batch."""
-    return Answer(uuid(number), None, status)
-
-
-def seconds(action: Action) -> float:
-    assert isinstance(action, Wait), action
-    return action.seconds
-
-
-class Play:
-    """Does what a driver does, at a time that the test sets. Leases are numbers."""
-
-    def __init__(
-        self,
-        *,
-        concurrency: int = 1,
-        fetch_ahead: int = 1,
-        lease_time: float = LEASE,
-        poll_interval: float = POLL,
-        idle_timeout: float | None = None,
-    ) -> None:
-        self.plan = Plan(concurrency, fetch_ahead, lease_time, poll_interval, idle_timeout)
-        self.now = 1000.0
-
-    def next(self) -> Action:
-        return self.plan.next(self.now)
-
-    def later(self, seconds: float) -> Action:
-        self.now += seconds
-        return self.next()
-
-    def wait(self) -> float:
-        """Wait as long as it says; return how long that was."""
-        waited = seconds(self.next())
-        self.now += waited
-        return waited
-
-    def pop(self, *numbers: int) -> None:
-        """Every pop brings the next of these batches."""
-        for number in numbers:
-            assert self.next() == Pop()
-            self.plan.popped(self.now, self.now, uuid(number))
-            if self.next() == Start(uuid(number)):
-                self.plan.started(uuid(number))
-
-    def pop_nothing(self) -> None:
-        assert self.next() == Pop()
-        self.plan.popped(self.now, self.now, None)
-
-    def finish(self, number: int, *answers: Answer) -> None:
-        self.plan.answered(answers)
-        self.plan.finished(uuid(number))
-
-    def store(self, *answers: Answer) -> None:
-        assert self.next() == Store(answers)
-        self.plan.stored(answers)
-
-    def fail(self) -> None:
-        """The database does not do what is asked of it now."""
-        assert not isinstance(self.next(), Wait | Start | Done)
-        self.plan.failed(self.now)
-
+from skep.errors import InvalidArgument
+from tests.unit.play import LEASE, POLL, Play, seconds, uuid, word
 
 # ---- handing out ----
 
@@ -203,7 +128,7 @@ def test_a_batch_whose_lease_is_over_is_not_handed_out():
 def test_a_lost_lease_that_nobody_works_on_is_forgotten():
     play = Play(lease_time=PATIENCE)
     play.pop(1, 2)
-    play.plan.lost(uuid(2))
+    assert not play.plan.lost(uuid(2))
     play.finish(1)
     assert play.next() == Pop()
 
@@ -216,7 +141,7 @@ def test_a_lost_lease_keeps_its_handler_busy_until_that_ends(*, stopping: bool):
     if stopping:
         play.plan.stop()
     assert play.later(LEASE / 3) == Extend(uuid(1))
-    play.plan.lost(uuid(1))
+    assert play.plan.lost(uuid(1))
     assert 0 < seconds(play.later(10 * LEASE)) < math.inf  # threads cannot wait for ever
     play.finish(1)
     assert play.next() == (Done() if stopping else Pop())
@@ -413,36 +338,10 @@ def test_stop_of_an_idle_consumer_is_the_end():
     assert play.next() == Done()
 
 
-# ---- the answers of one batch ----
-
-
-def test_a_tally_tells_now_and_then():
-    tally = Tally(uuid(1), delay=0.5)
-    told = []
-    for number, now in enumerate([0, 0.1, 0.6, 0.7, 1.0, 1.1]):
-        tally.completed(uuid(100 + number))
-        told.append(len(tally.due(now)))
-    assert told == [0, 0, 3, 0, 0, 3]
-    assert tally.rest() == []
-
-
-def test_a_tally_ends_with_one_word_for_all_that_went_well():
-    tally = Tally(uuid(1), delay=0.5)
-    for number in (1, 2, 3):
-        tally.completed(uuid(number))
-    tally.failed(uuid(4), "oops")
-    assert tally.rest() == [Answer(uuid(1), uuid(4), "failed", "oops"), Answer(uuid(1), None, "completed")]
-
-
-def test_a_tally_of_failures_has_no_word_of_success():
-    """C1: all failed is not some failed, so nothing may be called completed."""
-    tally = Tally(uuid(1), delay=0.5)
-    for number in (1, 2):
-        tally.failed(uuid(number), f"error {number}")
-    assert tally.rest() == [Answer(uuid(1), uuid(number), "failed", f"error {number}") for number in (1, 2)]
-
-
-def test_pacing_looks_less_and_less_often_and_never_beyond_the_end():
-    pacing = Pacing(0.5)
-    assert [pacing.pause(60) for _ in range(7)] == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5])
-    assert [pacing.pause(0.1), pacing.pause(-1)] == [0.1, 0.0]
+@pytest.mark.parametrize(
+    "wrong", [{"concurrency": 0}, {"fetch_ahead": -1}, {"lease_time": 0}, {"lease_time": -1}, {"poll_interval": 0}]
+)
+def test_what_could_never_work_is_refused(wrong: dict[str, Any]):
+    fine = {"concurrency": 1, "fetch_ahead": 0, "lease_time": 30, "poll_interval": 1}
+    with pytest.raises(InvalidArgument, match="concurrency >= 1"):
+        Plan(**{**fine, **wrong})

@@ -1,5 +1,6 @@
 """The two faces of the client: the synchronous one is generated, whole, and says the same."""
 
+import functools
 import importlib
 import inspect
 import re
@@ -45,9 +46,14 @@ def words(signature: inspect.Signature) -> str:
 # ---- the files ----
 
 
+@functools.cache
+def generated() -> dict[Path, str]:
+    return make_sync.generate()
+
+
 def test_the_synchronous_face_is_what_the_asynchronous_one_makes_of_it():
     """`make format` writes it. Nobody has changed it by hand, or forgotten to write it."""
-    wanted = make_sync.generate()
+    wanted = generated()
     stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     assert stale == []
 
@@ -58,7 +64,7 @@ def test_both_faces_have_the_same_modules():
 
 
 def test_a_generated_file_says_so_in_its_first_line():
-    for path in make_sync.generate():
+    for path in generated():
         assert (
             path.read_text().splitlines()[0]
             == f"# Generated from src/skep/client/aio/{path.name} by `make format`. Change that file."

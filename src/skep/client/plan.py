@@ -16,6 +16,8 @@ from math import inf
 from typing import Literal
 from uuid import UUID
 
+from skep.errors import InvalidArgument
+
 FIRST_PAUSE = 0.02
 LONGEST_FAULT_PAUSE = 5.0
 PATIENCE = 1.0  # a batch fetched ahead may wait so long for a free handler before others get their chance
@@ -123,6 +125,12 @@ class Plan:
     _fault_pause: float = field(init=False, default=FIRST_PAUSE)
     _blocked_until: float = field(init=False, default=0.0)
     _stopping: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.fetch_ahead < 0 or self.lease_time <= 0 or self.poll_interval <= 0:
+            raise InvalidArgument(
+                "a consumer needs concurrency >= 1, fetch_ahead >= 0, and lease_time and poll_interval above 0"
+            )
 
     # ---- what to do ----
 
@@ -243,11 +251,12 @@ class Plan:
                 held.ends_at = asked_at + self.lease_time
         self._fault_pause = FIRST_PAUSE
 
-    def lost(self, lease: UUID) -> None:
-        """Somebody else has it now. If a handler is busy with it, that one keeps its place until it ends."""
+    def lost(self, lease: UUID) -> bool:
+        """Somebody else has it now. If a handler is busy with it (True), that one keeps its place until it ends."""
         self._ready.pop(lease, None)
         if held := self._busy.get(lease):
             held.lost = True
+        return held is not None
 
     def failed(self, now: float) -> None:
         self._blocked_until = now + self._fault_pause

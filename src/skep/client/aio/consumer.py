@@ -1,8 +1,10 @@
 """Handlers: functions that are called with each message, or with each batch."""
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -16,6 +18,7 @@ from skep.client.handling import inside_handler
 from skep.client.plan import Answer, Plan, Tally
 from skep.client.source import Source
 from skep.errors import SkepError
+from skep.message import Message
 
 log = logging.getLogger("skep")
 
@@ -39,6 +42,7 @@ class AsyncConsumer:
         batch: int,
         per_message: bool,
     ) -> None:
+        runtime.check_handler(handler)
         self._database = database
         self._wakes = wakes
         self._source = source
@@ -46,6 +50,7 @@ class AsyncConsumer:
         self._batch = batch
         self._per_message = per_message
         self._driver: AsyncDriver | None = None
+        self._starting = threading.Lock()
         self._ended = runtime.Event()
         self.handler = handler
         self.__name__: str = getattr(handler, "__name__", "handler")
@@ -56,8 +61,6 @@ class AsyncConsumer:
 
     async def run(self) -> None:
         """Consume until stopped. A fault that will not go away by itself (no rights, no such schema) is raised."""
-        if self._driver is not None:
-            raise SkepError(f"consumer {self.__name__} is running already", hint="Stop it before it runs again.")
         workers = runtime.Workers(self._plan.concurrency)
 
         def start(batch: AsyncBatch) -> None:
@@ -65,8 +68,11 @@ class AsyncConsumer:
 
         plan = replace(self._plan)  # a fresh state: a consumer can run again
         driver = AsyncDriver(self._database, self._wakes, self._source, plan, batch=self._batch, start=start)
-        self._driver = driver
-        self._ended.clear()
+        with self._starting:
+            if self._driver is not None:
+                raise SkepError(f"consumer {self.__name__} is running already", hint="Stop it before it runs again.")
+            self._driver = driver
+            self._ended.clear()
         try:
             await driver.run()
         finally:
@@ -76,10 +82,15 @@ class AsyncConsumer:
 
     async def stop(self) -> None:
         """Lease nothing more, and return when what was begun is finished and stored; at once inside a handler."""
-        if self._driver is not None:
-            self._driver.stop()
-            if not inside_handler.get():
-                await self._ended.wait()
+        if self.lease_no_more() and not inside_handler.get():
+            await self._ended.wait()
+
+    def lease_no_more(self) -> bool:
+        """Begin to stop. False if it does not run."""
+        if (driver := self._driver) is None:
+            return False
+        driver.stop()
+        return True
 
     async def _handle(self, driver: AsyncDriver, batch: AsyncBatch) -> None:
         inside_handler.set(True)
@@ -104,12 +115,18 @@ class AsyncConsumer:
         for message in batch:
             if batch.lost:
                 break
-            try:
-                await runtime.call_handler(self.handler, message)
-                tally.completed(message.id)
-            except Exception as error:
-                log.exception("consumer %s failed on message %s", self.__name__, message.id)
-                tally.failed(message.id, describe(error))
+            await self._one(driver, message, tally)
             if due := tally.due(monotonic()):
                 driver.answered(due)
         driver.finished(batch, [] if batch.lost else tally.rest())
+
+    async def _one(self, driver: AsyncDriver, message: Message, tally: Tally) -> None:
+        try:
+            await runtime.call_handler(self.handler, message)
+            tally.completed(message.id)
+        except Exception as error:
+            log.exception("consumer %s failed on message %s", self.__name__, message.id)
+            tally.failed(message.id, describe(error))
+        except BaseException:
+            driver.answered(tally.due(inf))  # what is done is done
+            raise

@@ -142,6 +142,9 @@ class AsyncDriver(AsyncWaiter):
 
     async def _extend(self, lease: UUID) -> None:
         asked_at = monotonic()
+        if not self._held[lease].open:  # answered, maybe in a transaction of the handler's, whose end we would wait for
+            self._plan.lost(lease)
+            return
         try:
             await self._database.value(calls.EXTEND, {"lease": lease, "seconds": self._plan.lease_time})
         except StaleLease:
@@ -151,7 +154,9 @@ class AsyncDriver(AsyncWaiter):
 
     def _lose(self, lease: UUID) -> None:
         """It expired, or the group was seeked or deleted. Its messages come again."""
-        self._plan.lost(lease)
-        if (batch := self._held[lease]).open:
+        batch = self._held[lease]
+        if not self._plan.lost(lease):
+            del self._held[lease]
+        if batch.open:
             batch.lost = True
             log.warning("the lease of %r is over: what it had not answered comes again", batch)

@@ -1,12 +1,21 @@
 """What the client needs of asyncio. `skep.client.sync.runtime` has the same names, made of threads."""
 
 import asyncio
+import contextvars
 import inspect
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
+from skep.errors import InvalidArgument
+
+log = logging.getLogger("skep")
 T = TypeVar("T")
+
+# For plain handlers: threads as needed, where asyncio's own pool has no more than the cores and four.
+_threads = ThreadPoolExecutor(10_000, thread_name_prefix="skep handler")
 
 Lock = asyncio.Lock
 Interrupted = asyncio.CancelledError  # what ends a consumer from outside
@@ -77,12 +86,36 @@ class Workers:
             await asyncio.wait(self._tasks)
 
 
+def check_handler(handler: object) -> None:
+    if not callable(handler):
+        raise InvalidArgument(f"{type(handler).__name__} is not a handler", hint="A handler is a function.")
+
+
 async def call_handler(handler: Callable[[Any], Any], argument: object) -> None:
-    """Call a coroutine function here and a plain function, which may block, in a thread; what that gives is awaited."""
-    if inspect.iscoroutinefunction(handler):
-        await handler(argument)
-    elif inspect.isawaitable(given := await asyncio.to_thread(handler, argument)):
-        await given
+    """Call a coroutine function here and a plain function, which may block, in a thread.
+
+    Whatever it raises, it is a failure like others, unless this task itself is cancelled.
+    """
+    try:
+        if inspect.iscoroutinefunction(handler):
+            await handler(argument)
+        else:
+            context = contextvars.copy_context()
+            call = lambda: context.run(_call_plain, handler, argument)  # noqa: E731
+            answer = await asyncio.get_running_loop().run_in_executor(_threads, call)
+            if inspect.isawaitable(answer):
+                await answer
+    except (SystemExit, asyncio.CancelledError) as error:
+        if (task := asyncio.current_task()) and task.cancelling():
+            raise
+        raise RuntimeError(f"the handler raised {error!r}") from error
+
+
+def _call_plain(handler: Callable[[Any], Any], argument: object) -> object:
+    try:
+        return handler(argument)
+    except StopIteration as error:  # a future cannot hold it: who awaits it would wait for ever
+        raise RuntimeError(f"the handler raised {error!r}") from error
 
 
 async def in_thread(work: Callable[[], T]) -> T:
@@ -95,7 +128,10 @@ async def to_the_end(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await undo(await task)
+        try:
+            await undo(await task)
+        except Exception as error:  # noqa: BLE001  # who was cancelled ends by that and by nothing else
+            log.info("could not undo what was cancelled: %s", error)
         raise
 
 

@@ -25,6 +25,7 @@ from skep.client.aio.wake import AsyncWaiter, AsyncWakes
 from skep.client.encode import as_object, dumps
 from skep.client.plan import Pacing, Plan
 from skep.client.source import Source
+from skep.errors import InvalidArgument
 from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt
 
 
@@ -47,6 +48,8 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance):
     ) -> None:
         self._database = AsyncDatabase(database_url, data_dir=data_dir, pool_size=pool_size, timeout=timeout)
         self._wakes = AsyncWakes(self._database)
+        if poll_interval <= 0:
+            raise InvalidArgument("poll_interval is seconds above 0")
         self._poll_interval = poll_interval
         self._producer = producer
         self._consumers: list[AsyncConsumer] = []
@@ -198,6 +201,8 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance):
 
         `run()` of what it returns, or of the client, starts it. Leases are extended while handlers work.
         """
+        if per not in ("message", "batch"):
+            raise InvalidArgument(f'a handler cannot be called per "{per}"', hint='Per "message", or per "batch".')
         source = Source(queue, group, partition, namespace, task, subscription_mode, subscription_from)
         plan = Plan(concurrency, fetch_ahead, lease_time, self._poll_interval)
 
@@ -222,6 +227,8 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance):
 
     async def stop(self) -> None:
         """Stop every consumer; returns when what they had begun is finished and stored."""
+        for consumer in self._consumers:
+            consumer.lease_no_more()  # all of them, before one is waited for
         for consumer in self._consumers:
             await consumer.stop()
 

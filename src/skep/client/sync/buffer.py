@@ -122,10 +122,12 @@ class Buffer:
         """Wait until so many messages are done."""
         reached = runtime.Event()
         self._watchers.append((number, reached))
-        if self._done < number:
-            self._hurry.set()
-            reached.wait()
-        self._watchers.remove((number, reached))
+        try:
+            if self._done < number:
+                self._hurry.set()
+                reached.wait()
+        finally:
+            self._watchers.remove((number, reached))
 
     def _run(self) -> None:
         while self._waiting or not self._closed:

@@ -2,8 +2,10 @@
 """Handlers: functions that are called with each message, or with each batch."""
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -17,6 +19,7 @@ from skep.client.sync.database import Database
 from skep.client.sync.driver import Driver
 from skep.client.sync.wake import Wakes
 from skep.errors import SkepError
+from skep.message import Message
 
 log = logging.getLogger("skep")
 
@@ -40,6 +43,7 @@ class Consumer:
         batch: int,
         per_message: bool,
     ) -> None:
+        runtime.check_handler(handler)
         self._database = database
         self._wakes = wakes
         self._source = source
@@ -47,6 +51,7 @@ class Consumer:
         self._batch = batch
         self._per_message = per_message
         self._driver: Driver | None = None
+        self._starting = threading.Lock()
         self._ended = runtime.Event()
         self.handler = handler
         self.__name__: str = getattr(handler, "__name__", "handler")
@@ -57,8 +62,6 @@ class Consumer:
 
     def run(self) -> None:
         """Consume until stopped. A fault that will not go away by itself (no rights, no such schema) is raised."""
-        if self._driver is not None:
-            raise SkepError(f"consumer {self.__name__} is running already", hint="Stop it before it runs again.")
         workers = runtime.Workers(self._plan.concurrency)
 
         def start(batch: Batch) -> None:
@@ -66,8 +69,11 @@ class Consumer:
 
         plan = replace(self._plan)  # a fresh state: a consumer can run again
         driver = Driver(self._database, self._wakes, self._source, plan, batch=self._batch, start=start)
-        self._driver = driver
-        self._ended.clear()
+        with self._starting:
+            if self._driver is not None:
+                raise SkepError(f"consumer {self.__name__} is running already", hint="Stop it before it runs again.")
+            self._driver = driver
+            self._ended.clear()
         try:
             driver.run()
         finally:
@@ -77,10 +83,15 @@ class Consumer:
 
     def stop(self) -> None:
         """Lease nothing more, and return when what was begun is finished and stored; at once inside a handler."""
-        if self._driver is not None:
-            self._driver.stop()
-            if not inside_handler.get():
-                self._ended.wait()
+        if self.lease_no_more() and not inside_handler.get():
+            self._ended.wait()
+
+    def lease_no_more(self) -> bool:
+        """Begin to stop. False if it does not run."""
+        if (driver := self._driver) is None:
+            return False
+        driver.stop()
+        return True
 
     def _handle(self, driver: Driver, batch: Batch) -> None:
         inside_handler.set(True)
@@ -105,12 +116,18 @@ class Consumer:
         for message in batch:
             if batch.lost:
                 break
-            try:
-                runtime.call_handler(self.handler, message)
-                tally.completed(message.id)
-            except Exception as error:
-                log.exception("consumer %s failed on message %s", self.__name__, message.id)
-                tally.failed(message.id, describe(error))
+            self._one(driver, message, tally)
             if due := tally.due(monotonic()):
                 driver.answered(due)
         driver.finished(batch, [] if batch.lost else tally.rest())
+
+    def _one(self, driver: Driver, message: Message, tally: Tally) -> None:
+        try:
+            runtime.call_handler(self.handler, message)
+            tally.completed(message.id)
+        except Exception as error:
+            log.exception("consumer %s failed on message %s", self.__name__, message.id)
+            tally.failed(message.id, describe(error))
+        except BaseException:
+            driver.answered(tally.due(inf))  # what is done is done
+            raise

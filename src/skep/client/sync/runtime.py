@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeVar
 
+from skep.errors import InvalidArgument
+
 T = TypeVar("T")
 
 Lock = threading.Lock
@@ -75,12 +77,21 @@ class Workers:
         self._pool.shutdown()
 
 
+def check_handler(handler: object) -> None:
+    if not callable(handler) or inspect.iscoroutinefunction(handler):
+        what = "a coroutine function" if callable(handler) else type(handler).__name__
+        raise InvalidArgument(f"{what} is not a handler of Skep", hint="Give a plain function, or use AsyncSkep.")
+
+
 def call_handler(handler: Callable[[Any], Any], argument: object) -> None:
-    given = handler(argument)
-    if inspect.isawaitable(given):
-        if inspect.iscoroutine(given):
-            given.close()  # nobody will await it
-        raise TypeError("a handler of Skep is a plain function; coroutine functions are for AsyncSkep")
+    """Whatever it raises, it is a failure like others."""
+    try:
+        answer = handler(argument)
+    except SystemExit as error:  # in a thread it would end nothing
+        raise RuntimeError(f"the handler raised {error!r}") from error
+    if inspect.iscoroutine(answer):
+        answer.close()
+        raise TypeError("the handler returned a coroutine, which only AsyncSkep awaits")
 
 
 def in_thread(work: Callable[[], T]) -> T:

@@ -26,6 +26,7 @@ from skep.client.sync.queue import Queue
 from skep.client.sync.stream import Stream
 from skep.client.sync.transaction import Transaction
 from skep.client.sync.wake import Waiter, Wakes
+from skep.errors import InvalidArgument
 from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt
 
 
@@ -48,6 +49,8 @@ class Skep(Groups, DeadLetters, Maintenance):
     ) -> None:
         self._database = Database(database_url, data_dir=data_dir, pool_size=pool_size, timeout=timeout)
         self._wakes = Wakes(self._database)
+        if poll_interval <= 0:
+            raise InvalidArgument("poll_interval is seconds above 0")
         self._poll_interval = poll_interval
         self._producer = producer
         self._consumers: list[Consumer] = []
@@ -199,6 +202,8 @@ class Skep(Groups, DeadLetters, Maintenance):
 
         `run()` of what it returns, or of the client, starts it. Leases are extended while handlers work.
         """
+        if per not in ("message", "batch"):
+            raise InvalidArgument(f'a handler cannot be called per "{per}"', hint='Per "message", or per "batch".')
         source = Source(queue, group, partition, namespace, task, subscription_mode, subscription_from)
         plan = Plan(concurrency, fetch_ahead, lease_time, self._poll_interval)
 
@@ -223,6 +228,8 @@ class Skep(Groups, DeadLetters, Maintenance):
 
     def stop(self) -> None:
         """Stop every consumer; returns when what they had begun is finished and stored."""
+        for consumer in self._consumers:
+            consumer.lease_no_more()  # all of them, before one is waited for
         for consumer in self._consumers:
             consumer.stop()
 

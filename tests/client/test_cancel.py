@@ -1,0 +1,311 @@
+"""Ended from outside: a cancelled task, a cancelled run, an interrupted program. No lease is left behind."""
+
+import asyncio
+import functools
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from skep import AsyncSkep, Message, Skep
+from skep.client.aio.database import AsyncDatabase
+from skep.errors import DatabaseUnavailable, InvalidArgument
+from tests.client.verbs import dead, drain, lag, leased, payloads, refused, until
+from tests.engine.verbs import broken
+
+GROUP: Any = {"group": "g"}
+
+
+@pytest.fixture
+async def mq(db: psycopg.Connection, module_database_url: str) -> AsyncGenerator[AsyncSkep]:
+    """Threads cannot be cancelled: this is about the asynchronous face."""
+    async with AsyncSkep(module_database_url, poll_interval=0.05) as client:
+        yield client
+
+
+class Slow:
+    """A database that has done what it was asked for, and takes its time to say so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+        self.done, self.answer = asyncio.Event(), asyncio.Event()
+        ask = AsyncDatabase.call
+
+        async def call(database: AsyncDatabase, *arguments: Any) -> Any:
+            rows = [] if error else await ask(database, *arguments)
+            self.done.set()
+            await self.answer.wait()
+            if error:
+                raise error
+            return rows
+
+        monkeypatch.setattr(AsyncDatabase, "call", call)
+
+
+async def cancelled(task: asyncio.Task) -> bool:
+    await asyncio.wait([task])
+    return task.cancelled()
+
+
+@pytest.mark.parametrize("wait", [0, 10])
+async def test_a_cancelled_pop_leaves_no_lease(
+    mq: AsyncSkep, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, wait: float
+):
+    """Section 7: the lease was given when the caller went away, who never heard of it: it is given back."""
+    await mq.queue("orders").push("a")
+    slow = Slow(monkeypatch)
+    task = asyncio.create_task(mq.queue("orders").pop(wait=wait, **GROUP))
+    await slow.done.wait()
+    assert leased(db) == 1
+    task.cancel()
+    slow.answer.set()
+    assert await cancelled(task)
+    assert (leased(db), broken(db)) == (0, {})
+    (message,) = await mq.queue("orders").pop(**GROUP)
+    assert (message.payload, message.attempt) == ("a", 1)
+
+
+async def test_pops_cancelled_at_any_moment(mq: AsyncSkep, db: psycopg.Connection):
+    """Whatever the driver was doing: no lease, no connection, no waiter is left."""
+    await mq.queue("orders").push("a")
+    ends = set()
+    for moment in range(60):
+        task = asyncio.create_task(mq.queue("orders").pop(wait=0.5, **GROUP))
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        task.cancel()
+        ends.add(await cancelled(task))
+        if not task.cancelled():
+            await task.result().release()
+        assert leased(db) == 0
+    assert True in ends
+    assert mq._wakes._waiters == set()
+    assert payloads(await drain(mq.queue("orders"))) == ["a"]
+
+
+async def test_a_pop_with_a_timeout(mq: AsyncSkep):
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await mq.queue("orders").pop(wait=60)
+
+
+async def test_a_fault_does_not_hide_that_it_was_cancelled(mq: AsyncSkep, monkeypatch: pytest.MonkeyPatch):
+    slow = Slow(monkeypatch, DatabaseUnavailable("gone"))
+    task = asyncio.create_task(mq.queue("orders").pop())
+    await slow.done.wait()
+    task.cancel()
+    slow.answer.set()
+    assert await cancelled(task)
+
+
+async def test_a_cancelled_run_finishes_what_is_begun(mq: AsyncSkep, db: psycopg.Connection):
+    gate, begun = asyncio.Event(), asyncio.Event()
+
+    @mq.consumer("orders", batch=1, **GROUP)
+    async def handle(message: Message) -> None:
+        begun.set()
+        await gate.wait()
+
+    await mq.queue("orders").push_many("ab")
+    for run in (handle.run, mq.run):
+        task = asyncio.create_task(run())
+        await begun.wait()
+        task.cancel()
+        gate.set()
+        assert await cancelled(task)
+        gate.clear()
+        begun.clear()
+    assert (await lag(mq.queue("orders")), leased(db)) == ({"Default": 0}, 0)
+
+
+async def test_a_run_can_be_cancelled_while_the_database_is_away(mq: AsyncSkep, monkeypatch: pytest.MonkeyPatch):
+    """A fault in the same moment is no reason to go on."""
+    slow = Slow(monkeypatch, DatabaseUnavailable("gone"))
+    task = asyncio.create_task(mq.consumer("orders")(print).run())
+    await slow.done.wait()
+    task.cancel()
+    slow.answer.set()
+    assert await cancelled(task)
+
+
+async def test_a_cancelled_loop_gives_back(mq: AsyncSkep, db: psycopg.Connection):
+    await mq.queue("orders").push_many("abc")
+    begun = asyncio.Event()
+
+    async def loop() -> None:
+        async for _ in mq.queue("orders").consume(batch=1, **GROUP):
+            begun.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(loop())
+    await begun.wait()
+    task.cancel()
+    assert await cancelled(task)
+    await until(lambda: leased(db) == 0, "the lease to be given back")
+    assert [(message.payload, message.attempt) for message in await drain(mq.queue("orders"))] == [
+        ("a", 1), ("b", 1), ("c", 1),
+    ]  # fmt: skip
+
+
+async def test_a_block_that_is_cancelled_gives_back(mq: AsyncSkep, db: psycopg.Connection):
+    await mq.queue("orders").push("a")
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        async with await mq.queue("orders").pop(**GROUP):
+            begun.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await begun.wait()
+    task.cancel()
+    assert await cancelled(task)
+    assert leased(db) == 0
+
+
+# ---- handlers of one face ----
+
+
+async def test_a_handler_that_raises_cancelled_has_failed(mq: AsyncSkep):
+    """Nobody cancelled it; released uncharged it would come again for ever."""
+
+    @mq.consumer("orders", **GROUP)
+    async def handle(message: Message) -> None:
+        raise asyncio.CancelledError
+
+    await mq.queue("orders").configure(retry_limit=0)
+    await mq.queue("orders").push("a")
+    task = asyncio.create_task(handle.run())
+    await until(lambda: dead(mq, "orders"), "the dead letter")
+    await handle.stop()
+    await task
+    assert "CancelledError" in (await dead(mq, "orders"))[0]
+
+
+class Caller:
+    def __init__(self, seen: list[str]) -> None:
+        self.seen = seen
+
+    async def __call__(self, message: Message) -> None:
+        await asyncio.sleep(0)
+        self.seen.append(message.payload)
+
+    async def also(self, _: str, message: Message) -> None:
+        await self(message)
+
+
+@pytest.mark.parametrize("kind", ["lambda", "object", "method", "partial"])
+async def test_whatever_returns_an_awaitable_is_awaited(mq: AsyncSkep, kind: str):
+    """Its message is not called completed before that."""
+    seen: list[str] = []
+    caller = Caller(seen)
+    handlers: dict[str, Callable[[Message], Any]] = {
+        "lambda": lambda message: caller.also("x", message),
+        "object": caller,
+        "method": caller.__call__,
+        "partial": functools.partial(caller.also, "x"),
+    }
+    consumer = mq.consumer("orders", **GROUP)(handlers[kind])
+    await mq.queue("orders").push_many("ab")
+    task = asyncio.create_task(consumer.run())
+    await until(lambda: len(seen) == 2, "both messages")
+    await consumer.stop()
+    await task
+    assert (seen, await lag(mq.queue("orders"))) == (["a", "b"], {"Default": 0})
+
+
+def test_the_synchronous_client_refuses_what_it_cannot_call(db: psycopg.Connection, module_database_url: str):
+    """A coroutine function where it is given; what turns out to return a coroutine is a failure, not a success."""
+
+    async def handle(message: Message) -> None:
+        raise AssertionError("nobody can call this")
+
+    with Skep(module_database_url) as mq:
+        with refused(InvalidArgument, "coroutine function"):
+            mq.consumer("orders")(handle)
+        mq.queue("orders").configure(retry_limit=0)
+        mq.queue("orders").push("a")
+        consumer = mq.consumer("orders")(lambda message: (handle(message), consumer.stop())[0])
+        consumer.run()
+        (letter,) = mq.dead_letters("orders")
+    assert "returned a coroutine" in letter.error
+
+
+# ---- the end of the program ----
+
+PROGRAMS = {
+    "sync": """
+        from skep import Skep
+        mq = Skep(URL)
+        @mq.consumer("orders", group="g", batch=1)
+        def handle(message):
+            print(message.payload, flush=True)
+            time.sleep(0.3)
+        RUN()
+    """,
+    "async": """
+        from skep import AsyncSkep
+        async def main():
+            mq = AsyncSkep(URL)
+            @mq.consumer("orders", group="g", batch=1)
+            async def handle(message):
+                print(message.payload, flush=True)
+                await asyncio.sleep(0.3)
+            await RUN()
+        asyncio.run(main())
+    """,
+}
+
+
+@pytest.mark.parametrize("run", ["handle.run", "mq.run"])
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
+async def test_an_interrupted_program_finishes_what_is_begun(
+    mq: AsyncSkep, db: psycopg.Connection, module_database_url: str, program: str, run: str
+):
+    """Ctrl-C: the handler ends, its answer is stored, what was fetched ahead is free at once."""
+    await mq.queue("orders").push("first", partition="one")
+    await mq.queue("orders").push("second", partition="two")
+    script = "import asyncio, time\n" + textwrap.dedent(program).replace("URL", repr(module_database_url))
+    code, out, err = interrupted([sys.executable, "-c", script.replace("RUN", run)])
+    assert (code, out, err.splitlines()[-1]) == (-signal.SIGINT, "first\n", "KeyboardInterrupt")
+    assert leased(db) == 0
+    rest = await drain(mq.queue("orders"))
+    assert [(message.payload, message.attempt) for message in rest] == [("second", 1)]
+
+
+def interrupted(command: list[str]) -> tuple[int, str, str]:
+    """Run it, press Ctrl-C when it has said its first word, and return how it ended and what it said."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    return process.returncode, first + out, err
+
+
+async def test_a_program_that_forgets_to_stop_still_ends(mq: AsyncSkep, module_database_url: str):
+    """The event loop ends under a running consumer: its handler is cancelled, which is no fault of the message."""
+    await mq.queue("orders").push("a")
+    script = f"""
+        import asyncio
+        from skep import AsyncSkep
+        async def main():
+            mq = AsyncSkep({module_database_url!r})
+            begun = asyncio.Event()
+            @mq.consumer("orders", group="g")
+            async def handle(message):
+                begun.set()
+                await asyncio.sleep(60)
+            task = asyncio.create_task(handle.run())
+            await begun.wait()
+        asyncio.run(main())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = await asyncio.to_thread(lambda: subprocess.run(command, timeout=30, check=False, capture_output=True))
+    assert done.returncode == 0
+    (message,) = await mq.queue("orders").pop(wait=40, **GROUP)
+    assert (message.payload, message.attempt) == ("a", 1)

@@ -1,0 +1,103 @@
+"""Leases of a consumer: kept while handlers work, given up when they are lost, and never in the way of others."""
+
+import asyncio
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from skep import AsyncSkep, Message, NewMessage
+from skep.client.aio.batch import AsyncBatch
+from tests.client.faces import Face
+from tests.client.verbs import nothing_left, running, until
+
+GROUP: Any = {"group": "g"}
+
+
+async def test_a_lease_is_extended_while_its_handler_works(mq: AsyncSkep, db: psycopg.Connection):
+    """Section 3: longer than the lease by far; its message comes once, and nobody else gets it."""
+    finish = asyncio.Event()
+    attempts = []
+
+    @mq.consumer("orders", lease_time=0.3, **GROUP)
+    async def handle(message: Message) -> None:
+        attempts.append(message.attempt)
+        await finish.wait()
+
+    await mq.queue("orders").push("a")
+    async with running(handle):
+        await until(lambda: attempts, "the handler to begin")
+        deadline = db.execute("SELECT max(expires_at) FROM skep.leases").fetchall()[0][0]
+        over = "SELECT clock_timestamp() > %s + interval '1 s'"
+        await until(lambda: db.execute(over, [deadline]).fetchall()[0][0], "three leases of time")
+        assert not await mq.queue("orders").pop(**GROUP)
+        finish.set()
+        await nothing_left(mq)
+    assert attempts == [1]
+
+
+async def test_a_lost_lease_ends_the_batch(mq: AsyncSkep):
+    """C5: after a seek the rest of the batch is somebody else's; it comes again, from where the seek said."""
+    seen = []
+    again = asyncio.Event()
+
+    @mq.consumer("orders", lease_time=0.3, batch=5, **GROUP)
+    async def handle(message: Message) -> None:
+        seen.append((message.offset, message.attempt))
+        if len(seen) == 1:
+            lost = message.lease
+            await mq.queue("orders").seek("g", 2)
+            await until(lambda: held_no_more(mq, lost), "the loss to be noticed")
+        if message.offset == 3:
+            again.set()
+
+    await mq.queue("orders").push_many("abcd")
+    async with running(handle):
+        await again.wait()
+        await nothing_left(mq)
+    assert seen == [(0, 1), (2, 1), (3, 1)]
+
+
+def held_no_more(mq: Any, lease: Any) -> bool:
+    """Whether the driver of the only consumer knows that this lease is lost."""
+    (consumer,) = getattr(mq, "plain", mq)._consumers
+    return consumer._driver._held[lease].lost
+
+
+async def test_an_answer_in_an_open_transaction_holds_up_no_other_lease(
+    mq: AsyncSkep, face: Face, db: psycopg.Connection, module_database_url: str
+):
+    """C9: the handler has acknowledged and goes on in its transaction, which has locked the lane of its batch."""
+    attempts: dict[str, list[int]] = {"transaction": [], "plain": []}
+    finish = asyncio.Event()
+    connect = psycopg.AsyncConnection.connect if face == "async" else plain_connect
+
+    @mq.consumer("orders", per="batch", batch=1, concurrency=2, lease_time=0.6, **GROUP)
+    async def handle(batch: AsyncBatch) -> None:
+        attempts[batch[0].payload].append(batch[0].attempt)
+        if batch[0].payload == "transaction":
+            connection: Any = await connect(module_database_url)
+            await batch.ack(connection=connection)
+            await finish.wait()
+            for end in (connection.commit, connection.close):
+                ended = end()
+                if asyncio.iscoroutine(ended):
+                    await ended
+        else:
+            await finish.wait()
+
+    await mq.queue("orders").push_many([NewMessage(name, name) for name in attempts])
+    async with running(handle):
+        await until(lambda: all(attempts.values()), "both handlers to begin")
+        extended = "SELECT count(*) FROM skep.leases WHERE expires_at - clock_timestamp() BETWEEN '0.3 s' AND '0.6 s'"
+        started = db.execute("SELECT clock_timestamp()").fetchall()[0][0]
+        over = "SELECT clock_timestamp() > %s + interval '1.5 s'"
+        await until(lambda: db.execute(over, [started]).fetchall()[0][0], "two leases of time")
+        await until(lambda: db.execute(extended).fetchall()[0][0] >= 1, "the other lease to be extended")
+        finish.set()
+        await nothing_left(mq)
+    assert attempts == {"transaction": [1], "plain": [1]}
+
+
+async def plain_connect(url: str) -> psycopg.Connection:
+    return psycopg.connect(make_conninfo(url))
