@@ -46,6 +46,7 @@ class AsyncConsumer:
         self._batch = batch
         self._per_message = per_message
         self._driver: AsyncDriver | None = None
+        self._free = [True]  # who takes it out runs the consumer: one, also among threads
         self._ended = runtime.Event()
         self.handler = handler
         self.__name__: str = getattr(handler, "__name__", "handler")
@@ -56,8 +57,11 @@ class AsyncConsumer:
 
     async def run(self) -> None:
         """Consume until stopped. A fault that will not go away by itself (no rights, no such schema) is raised."""
-        if self._driver is not None:
-            raise SkepError(f"consumer {self.__name__} is running already", hint="Stop it before it runs again.")
+        try:
+            self._free.pop()
+        except IndexError:
+            text = f"consumer {self.__name__} is running already"
+            raise SkepError(text, hint="Stop it before it runs again.") from None
         workers = runtime.Workers(self._plan.concurrency)
 
         def start(batch: AsyncBatch) -> None:
@@ -72,6 +76,7 @@ class AsyncConsumer:
         finally:
             await workers.close()
             self._driver = None
+            self._free.append(True)
             self._ended.set()
 
     async def stop(self) -> None:

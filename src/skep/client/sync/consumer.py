@@ -47,6 +47,7 @@ class Consumer:
         self._batch = batch
         self._per_message = per_message
         self._driver: Driver | None = None
+        self._free = [True]  # who takes it out runs the consumer: one, also among threads
         self._ended = runtime.Event()
         self.handler = handler
         self.__name__: str = getattr(handler, "__name__", "handler")
@@ -57,8 +58,11 @@ class Consumer:
 
     def run(self) -> None:
         """Consume until stopped. A fault that will not go away by itself (no rights, no such schema) is raised."""
-        if self._driver is not None:
-            raise SkepError(f"consumer {self.__name__} is running already", hint="Stop it before it runs again.")
+        try:
+            self._free.pop()
+        except IndexError:
+            text = f"consumer {self.__name__} is running already"
+            raise SkepError(text, hint="Stop it before it runs again.") from None
         workers = runtime.Workers(self._plan.concurrency)
 
         def start(batch: Batch) -> None:
@@ -73,6 +77,7 @@ class Consumer:
         finally:
             workers.close()
             self._driver = None
+            self._free.append(True)
             self._ended.set()
 
     def stop(self) -> None:
