@@ -15,6 +15,18 @@ SETTINGS = {
     "log_timing": "off",
 }
 
+SINGLE_ROWS = {"settings", "journal_floor"}  # tables of one row have nothing to gain
+FREEZE = """
+    DO $$
+    DECLARE
+        name regclass;
+    BEGIN
+        FOR name IN SELECT oid FROM pg_class WHERE relnamespace = 'skep'::regnamespace AND relkind = 'r' LOOP
+            EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = off)', name);
+        END LOOP;
+    END $$
+"""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -72,3 +84,11 @@ def explained(connection: psycopg.Connection, job: Callable[[], object], *, anal
 
 def scans(plans: list[Plan]) -> set[tuple[str, str | None]]:
     return {scan for plan in plans for scan in plan.scans()}
+
+
+def assert_indexed(plans: list[Plan], *expected: str) -> None:
+    found = scans(plans)
+    walked = {table for table, index in found if index is None} - SINGLE_ROWS
+    assert walked == set(), walked
+    unused = set(expected) - {index for _, index in found}
+    assert unused == set(), unused

@@ -7,21 +7,10 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.plans import Plan, explained, scans
+from tests.engine.plans import FREEZE, assert_indexed, explained, scans
 from tests.engine.verbs import Row, ack, call, configure, drain, pop, push, push_to, take
 
 LANES, MESSAGES = 2_000, 50_000
-SINGLE_ROWS = {"settings", "journal_floor"}  # tables of one row have nothing to gain
-FREEZE = """
-    DO $$
-    DECLARE
-        name regclass;
-    BEGIN
-        FOR name IN SELECT oid FROM pg_class WHERE relnamespace = 'skep'::regnamespace AND relkind = 'r' LOOP
-            EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = off)', name);
-        END LOOP;
-    END $$
-"""
 
 
 def load(connection: psycopg.Connection) -> None:
@@ -53,12 +42,6 @@ def big(module_database_url: str, request: pytest.FixtureRequest) -> Generator[p
         ).fetchall()
         assert analyzed == [(request.param == "analyzed",)]
         yield connection
-
-
-def assert_indexed(plans: list[Plan], *expected: str) -> None:
-    found = scans(plans)
-    assert {table for table, index in found if index is None} - SINGLE_ROWS == set()
-    assert set(expected) - {index for _, index in found} == set()
 
 
 LANE = {"queues_name_key", "partitions_queue_id_name_key", "partition_lookup_pkey"}

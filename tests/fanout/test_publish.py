@@ -11,7 +11,7 @@ from skep.errors import InvalidArgument, NotFound, PushBlocked
 from skep.message import QUEUE_MODE
 from tests.client.verbs import payloads, refused, take
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.verbs import AT_ONCE, HOUR, MORTAL, Q, fan_out, kept, let_die, owing, subscribe
+from tests.fanout.watching import AT_ONCE, HOUR, MORTAL, Q, fan_out, kept, let_die, owing, subscribe
 
 BLOCK: Any = {"semantics": "pub_sub", "block_without_subscribers": True}
 
@@ -75,8 +75,9 @@ async def test_the_snapshot_is_stable(mq: AsyncSkep, db: psycopg.Connection, age
     await subscribe(mq, "late", mode="new")
     await q.push("young")
     assert await owing(mq) == [["early"], ["early", "late"]]
-    assert {row.group: row.required for row in await mq.message_groups((await mq.message_status(Q, "Default"))[0].id)} \
-        == {"early": True} | ({"late": False} if age == 0 else {})
+    assert {
+        row.group: row.required for row in await mq.message_groups((await mq.message_status(Q, "Default"))[0].id)
+    } == {"early": True} | ({"late": False} if age == 0 else {})
     await take(q, "early")
     assert [row.end_offset for row in await mq.retain()] == [1]
     assert await take(q, "late") == ["young"]

@@ -7,7 +7,7 @@ from math import ceil
 from skep.cli.chart import buckets, sparkline
 from skep.cli.connect import connect
 from skep.cli.report import errors
-from skep.cli.show import Cell, say, show_json, show_table, span
+from skep.cli.show import Cell, counted, say, show_json, show_table, span
 from skep.cli.times import parse_length
 from skep.config import Config
 from skep.message import Sample
@@ -33,7 +33,7 @@ def show(config: Config, queue: str, group: str | None, since: str, *, as_json: 
 def _show_lines(samples: Sequence[Sample], what: str) -> None:
     rates, lags = [sample.rate or 0 for sample in samples[1:]], [float(sample.lag) for sample in samples]
     say(f"rate  {sparkline(buckets(rates, WIDTH))}  up to {max(rates, default=0):,.1f} messages/s")
-    say(f"lag   {sparkline(buckets(lags, WIDTH))}  up to {max(lags):,.0f} messages {what}")
+    say(f"lag   {sparkline(buckets(lags, WIDTH))}  up to {counted(int(max(lags)), 'message')} {what}")
 
 
 def _show_table(samples: Sequence[Sample], *, of_group: bool) -> None:

@@ -104,6 +104,12 @@ BEGIN
         PERFORM skep.refuse('SK002', format('there is no queue "%s"', queue));
     ELSIF older_than IS NULL OR older_than < interval '0' THEN
         PERFORM skep.refuse('SK001', 'older_than is a positive interval');
+    ELSIF NOT EXISTS (
+        SELECT FROM skep.readers r JOIN skep.queues q ON q.id = r.queue_id
+        WHERE r.id = reader AND (q.semantics = 'queue' OR EXISTS (
+            SELECT FROM skep.subscriptions s WHERE s.group_name = r.group_name AND (s.queue = q.name OR s.queue IS NULL
+                AND (s.namespace IS NULL OR s.namespace = q.namespace) AND (s.task IS NULL OR s.task = q.task))))) THEN
+        PERFORM skep.refuse('SK002', format('group "%s" has no subscription to queue "%s"', group_name, queue), 'Subscribe first.');
     END IF;
     FOR lane IN
         SELECT p.id, skep.offset_at(p.id, clock_timestamp() - older_than) AS cut, o."position", p.name

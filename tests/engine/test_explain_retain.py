@@ -1,0 +1,146 @@
+"""Retention, detection and redrive go by their indexes, with and without statistics, and cost what changes."""
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.engine.plans import FREEZE, assert_indexed, explained, scans
+from tests.engine.verbs import ack, call, configure, drain, pass_time, pop, push, push_to
+
+LANES, MESSAGES, QUEUES, LETTERS = 1_000, 20_000, 3_000, 5_000
+LANE = {"partitions_pkey", "partition_lookup_pkey", "queues_pkey"}
+GROUP = {"subscriptions_queue", "subscriptions_scope", "readers_group_name_queue_id_key", "cursors_pkey"}
+
+
+def load(connection: psycopg.Connection) -> None:
+    """A queue of many lanes that two groups have read, dead letters, and many queues, groups and leases beside it."""
+    connection.execute(FREEZE)
+    configure(connection, "big", completed_retention_seconds=0)
+    for _ in range(2):
+        push_to(connection, [("big", f"lane {n % LANES}", n) for n in range(MESSAGES // 2)])
+    for group in ("a", "b"):
+        drain(connection, "big", group, batch=100_000, partitions=10_000)
+    push_to(connection, [(f"ns.small{n}", "p", n) for n in range(QUEUES)])
+    connection.execute("SELECT skep.mark_archived(id, 0) FROM skep.partitions")
+    pop(connection, None, "wide", namespace="ns", batch=QUEUES, partitions=QUEUES)  # a reader and a lease on each
+    connection.execute(
+        "SELECT skep.subscribe('group ' || n, 'ns.small' || n) FROM generate_series(0, %s - 1) n", [QUEUES]
+    )
+    push(connection, "letters", *range(LETTERS))
+    configure(connection, "letters", retry_limit=0)
+    for group in ("a", "b"):
+        call(connection, "fail", lease=pop(connection, "letters", group, batch=LETTERS)[0].lease, error=f"of {group}")
+    push_to(connection, [("big", f"lane {n}", n) for n in range(10)])
+
+
+@pytest.fixture(scope="module", params=["never_analyzed", "analyzed"])
+def big(module_database_url: str, request: pytest.FixtureRequest) -> Generator[psycopg.Connection]:
+    """The loaded queue; the plans are made anew for each parameter, in a session of its own."""
+    with psycopg.connect(module_database_url, autocommit=True) as connection:
+        if not connection.execute("SELECT count(*) FROM skep.queues").fetchall()[0][0]:
+            load(connection)
+    with psycopg.connect(module_database_url, autocommit=True) as connection:
+        if request.param == "analyzed":
+            connection.execute("ANALYZE")
+        yield connection
+
+
+def some_lanes(connection: psycopg.Connection, number: int) -> list[int]:
+    query = "SELECT min(id) FROM skep.partitions WHERE name = 'lane 0'"
+    ((first,),) = connection.execute(query).fetchall()
+    return call(connection, "lanes_after", lane=first - 1, max_lanes=number)[0].lanes_after
+
+
+@pytest.mark.parametrize("lanes", [1, 200])
+@pytest.mark.parametrize("function", ["obligations", "retainable"])
+def test_what_is_owed(big: psycopg.Connection, function: str, lanes: int):
+    ids = some_lanes(big, lanes)
+    for _ in range(2):  # also once the functions have their plans
+        plans = explained(big, lambda: call(big, function, lanes=ids))
+    assert_indexed(plans, *LANE, *GROUP)
+    if function == "obligations":
+        assert "messages" not in {table for table, _ in scans(plans)}
+
+
+RULES: list[dict[str, Any]] = [
+    {"completed_retention_seconds": 0},
+    {"completed_retention_seconds": None, "max_size": 5},
+    {"completed_retention_seconds": None, "retention_seconds": 60},
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["completed", "max_size", "retention"])
+@pytest.mark.parametrize("behind", [False, True], ids=["done", "overtaken"])
+def test_deleting(big: psycopg.Connection, rule: dict[str, Any], *, behind: bool):
+    """Whether every group is done with it, or one is overtaken."""
+    with big.transaction(force_rollback=True):
+        configure(big, "big", **rule)
+        if behind:
+            call(big, "seek", group_name="b", queue="big", position="beginning")
+        if "retention_seconds" in rule:
+            pass_time(big, 100)
+        ids = some_lanes(big, 50)
+        found: list = []
+        plans = explained(big, lambda: found.extend(call(big, "retain", lanes=ids, max_messages=3)))
+        assert len(found) == (0 if behind and rule == RULES[0] else 50)
+        assert_indexed(plans, *LANE, *GROUP, *({"messages_pkey"} if found else set()))
+
+
+def test_a_page_of_lanes(big: psycopg.Connection):
+    assert_indexed(explained(big, lambda: call(big, "lanes_after", lane=100, max_lanes=10)), "partitions_pkey")
+
+
+def test_detecting_the_dead(big: psycopg.Connection):
+    """All subscriptions are looked at; of what suspects have done, only their own lanes."""
+    with big.transaction(force_rollback=True):
+        pass_time(big, 350)
+        found: list = []
+        plans = explained(big, lambda: found.extend(call(big, "detect_dead_groups")))
+        assert {row.group_name for row in found} >= {"a", "b", "group 7"}
+        tables = {table for table, index in scans(plans) if index is None}
+        assert tables <= {"subscriptions"}, tables
+
+
+@pytest.mark.parametrize("scope", [{}, {"queue": "letters", "group_name": "b"}, {"ids": [1, 2, 3]}], ids=str)
+@pytest.mark.parametrize("verb", ["redrive", "purge_dead_letters", "list_dead_letters"])
+def test_dead_letters(big: psycopg.Connection, verb: str, scope: dict[str, Any]):
+    if verb == "list_dead_letters" and "ids" in scope:
+        pytest.skip("a list is not asked for by id")
+    with big.transaction(force_rollback=True):
+        plans = explained(big, lambda: call(big, verb, **scope, max_rows=10))
+        used = {index for table, index in scans(plans) if table == "dead_letters"}
+        assert used & {"dead_letters_pkey", "dead_letters_queue_group"}, used
+        assert_indexed(plans)
+
+
+def cost(connection: psycopg.Connection, job: Callable[[], object]) -> int:
+    job()
+    return sum(plan.rows_touched() for plan in explained(connection, job, analyze=True))
+
+
+@pytest.mark.parametrize("option", ["completed_retention_seconds", "retention_seconds", "max_size"])
+def test_a_pass_costs_nothing_for_what_is_kept(mq: psycopg.Connection, option: str):
+    """100 and 20,000 messages that somebody is owed, or that are too young: a look at a lane is a look at its edges."""
+    configure(mq, "q", **{option: 100_000})
+    call(mq, "subscribe", group_name="behind", queue="q")
+    costs = []
+    for messages in (100, 20_000):
+        push(mq, "q", *range(messages))
+        drain(mq, "q", "ahead", batch=10_000)
+        costs.append(cost(mq, lambda: call(mq, "retain")))
+    assert costs[1] <= costs[0] + 20  # a time is found by halves
+
+
+def test_a_pass_costs_what_it_deletes(mq: psycopg.Connection):
+    """Ten messages of a lane that keeps 20, and of one that keeps 20,000."""
+    configure(mq, "q", completed_retention_seconds=0)
+    costs = []
+    for messages in (20, 20_000):
+        push(mq, "q", *range(messages))
+        drain(mq, "q", "ahead", batch=10_000)
+        ack(mq, pop(mq, "q", "behind", batch=20))
+        plans = explained(mq, lambda: call(mq, "retain", max_messages=10), analyze=True)
+        costs.append(sum(plan.rows_touched() for plan in plans))
+    assert costs[1] <= costs[0] + 20

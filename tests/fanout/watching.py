@@ -1,0 +1,72 @@
+"""Short words for groups side by side: what is owed to whom, what is kept, who dies."""
+
+import asyncio
+from typing import Any
+
+import psycopg
+
+from skep import AsyncSkep
+from tests.client.verbs import until
+from tests.engine.verbs import pass_time
+
+Q = "orders"
+HOUR = 3600
+AT_ONCE: Any = {"completed_retention_seconds": 0}
+MORTAL: Any = {"heartbeat_interval": 10, "heartbeat_timeout": 20, "miss_threshold": 1}  # dies long before the others
+
+
+async def subscribe(mq: AsyncSkep, *groups: str, queue: str = Q, **options: Any) -> None:
+    for group in groups:
+        await mq.subscribe(group, queue, **options)
+
+
+async def fan_out(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> list[tuple[int, int, list[str]]]:
+    """For each message: by how many it is required and completed, and who owes it."""
+    rows = await mq.message_status(queue, partition)
+    return [(row.required_consumer_groups, row.completed_consumer_groups, row.owing) for row in rows]
+
+
+async def owing(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> list[list[str]]:
+    return [owing for _, _, owing in await fan_out(mq, queue, partition)]
+
+
+async def kept(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> list[int]:
+    """Return the offsets of the messages that are still there."""
+    return [row.offset for row in await mq.message_status(queue, partition, limit=100_000)]
+
+
+async def statuses(mq: AsyncSkep, queue: str = Q) -> dict[str, str]:
+    return {group.group: group.status for group in await mq.groups(queue=queue)}
+
+
+async def died(mq: AsyncSkep) -> list[str]:
+    """Look for groups without a sign of life once; return who died."""
+    return sorted(found.group for found in await mq.detect_dead_groups() if found.died)
+
+
+async def let_die(mq: AsyncSkep, db: psycopg.Connection) -> list[str]:
+    """So much time passes that those who are MORTAL die, and nobody else."""
+    pass_time(db, 31)
+    return await died(mq)
+
+
+async def run_until(mq: AsyncSkep, consumer: Any, group: str = "g", queue: str = Q) -> None:
+    """Run a consumer until its group has nothing left to do."""
+    running = asyncio.create_task(consumer.run())
+
+    async def through() -> bool:
+        lanes = await mq.lag(group, queue)
+        return bool(lanes) and not any(lane.lag for lane in lanes)
+
+    await until(through, f"{group} to be through")
+    await consumer.stop()
+    await running
+
+
+def end_whoever_waits(db: psycopg.Connection) -> bool:
+    """End the sessions that wait for a lock; true if there were any."""
+    query = """
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'
+    """
+    return bool(db.execute(query).fetchall())
