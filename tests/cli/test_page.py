@@ -31,7 +31,9 @@ def test_the_examples_run_one_after_the_other(database_url: str, tmp_path: Path)
 def printed(text: str) -> set[str]:
     """Return the lines of output without what differs from run to run: times, ids, widths."""
     lines = re.findall(rf"^(?:{BEGINNINGS}) ?.*$", text, re.MULTILINE)
-    return {" ".join(re.sub(r"\d+ (?:s|min) ago|[\d-]{10} [\d:]{8}|[0-9a-f-]{36}", "…", line).split()) for line in lines}
+    return {
+        " ".join(re.sub(r"\d+ (?:s|min) ago|[\d-]{10} [\d:]{8}|[0-9a-f-]{36}", "…", line).split()) for line in lines
+    }
 
 
 def test_every_command_is_there():
