@@ -86,9 +86,9 @@ async def test_finished_when_all_have_finished(mq: AsyncSkep):
     await q.configure(**AT_ONCE)
     await subscribe(mq, "a", "b", "c")
     await q.push("x")
-    for left in (["b", "c"], ["c"], []):
+    for group, left in (("a", ["b", "c"]), ("b", ["c"]), ("c", [])):
         assert (await mq.retain(), await kept(mq)) == ([], [0])
-        await take(q, next(iter({"a", "b", "c"} - {*left} - {g for g in "abc" if g not in (await owing(mq))[0]})))
+        await take(q, group)
         assert await owing(mq) == [left]
     await mq.retain()
     assert await kept(mq) == []
@@ -159,12 +159,11 @@ async def test_failing_fetching_and_completing_at_once(mq: AsyncSkep, db: psycop
         while len(done[group]) < 40:
             batch = await q.pop(group=group, batch=3, wait=0.02)
             for message in batch:
-                match dice.choice(["ack", "ack", "fail", "ack late"]):
-                    case "fail":
-                        await batch.fail(message, "no luck")
-                    case _:
-                        await batch.ack(message)
-                        done[group].append(message.payload)
+                if dice.random() < 0.25:
+                    await batch.fail(message, "no luck")
+                else:
+                    await batch.ack(message)
+                    done[group].append(message.payload)
                 await asyncio.sleep(0)
 
     await asyncio.gather(*(work(group, random.Random(seed)) for group in groups for seed in range(3)))
