@@ -105,7 +105,7 @@ BEGIN
     SELECT p.name INTO taken FROM unnest(letters) d
     JOIN skep.queues q ON q.name = d.queue
     JOIN skep.partitions p ON p.queue_id = q.id AND p.name = skep.redrive_lane(d.group_name, d.partition)
-    WHERE p.only_group IS NULL LIMIT 1;
+    WHERE p.only_group IS DISTINCT FROM skep.group_on(q.semantics, d.group_name) LIMIT 1;
     IF FOUND THEN
         PERFORM skep.refuse('SK007', format('partition "%s" is in use', taken), 'Redrive to a queue instead.');
     END IF;

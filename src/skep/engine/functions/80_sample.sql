@@ -26,14 +26,18 @@ BEGIN
     UNION ALL
     SELECT stamp, q.name, r.group_name, coalesce(t.total, 0) + lane.total, lane.lag, lane.leased,
            (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name AND d.group_name = r.group_name), lane.oldest_at
-    FROM skep.readers r JOIN skep.queues q ON q.id = r.queue_id
+    FROM (SELECT r.group_name, r.queue_id FROM skep.readers r
+          UNION
+          SELECT s.group_name, q.id FROM skep.subscriptions s JOIN skep.queues q ON q.name = s.queue WHERE q.semantics <> 'queue') r
+    JOIN skep.queues q ON q.id = r.queue_id
+    LEFT JOIN skep.readers reader ON reader.queue_id = q.id AND reader.group_name = r.group_name
     LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = r.group_name
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(c.cursor - c.start_offset), 0) AS total, coalesce(sum(s.lag), 0) AS lag, coalesce(sum(s.leased), 0) AS leased,
                min(m.created_at) AS oldest_at
         FROM skep.lag(r.group_name, q.name) s
         JOIN skep.partitions p ON p.queue_id = q.id AND p.name = s.partition
-        LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c ON true
+        LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = reader.id LIMIT 1) c ON true
         LEFT JOIN LATERAL (
             SELECT m.created_at FROM skep.messages m WHERE s.lag > 0 AND m.partition_id = p.id AND m."offset" >= s.cursor
             ORDER BY m."offset" LIMIT 1) m ON true
