@@ -79,7 +79,7 @@ def call_handler(handler: Callable[[Any], Any], argument: object) -> None:
     given = handler(argument)
     if inspect.isawaitable(given):
         if inspect.iscoroutine(given):
-            given.close()  # nobody will await it
+            given.close()  # or Python warns that nobody has run it
         raise TypeError("a handler of Skep is a plain function; coroutine functions are for AsyncSkep")
 
 
