@@ -174,6 +174,22 @@ END $$;
 CREATE FUNCTION skep.misses(overdue double precision, heartbeat_interval double precision) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT CASE WHEN $1 <= 0 THEN 0 ELSE 1 + floor(least($1 / $2, 1e6))::integer END $$;
 
+-- What the lanes of a group say about its life: a live lease is a sign of this moment. By the lanes of its queues, one by one: an index
+-- that finds the cursors of a reader would cost every pop and ack.
+CREATE FUNCTION skep.last_sign(suspect skep.subscriptions, stamp timestamptz) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$
+    SELECT max(CASE WHEN c.leased > 0 AND EXISTS (
+                        SELECT FROM skep.leases l WHERE l.partition_id = c.partition_id AND l.reader_id = c.reader_id
+                                                    AND l.expires_at > $2) THEN $2
+                    WHEN greatest(c.last_consumed_at, c.touched_at) < $2 THEN greatest(c.last_consumed_at, c.touched_at) END)
+    FROM (SELECT * FROM skep.readers r WHERE r.group_name = ($1).group_name OFFSET 0) r
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = r.queue_id LIMIT 1) q
+    CROSS JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = q.id OFFSET 0) p
+    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c
+    WHERE q.name = ($1).queue OR ($1).queue IS NULL
+          AND (($1).namespace IS NULL OR q.namespace = ($1).namespace) AND (($1).task IS NULL OR q.task = ($1).task)
+$$;
+
 -- Declares groups dead that gave no sign of life for too long. A suspect that holds a live lease or has answered lately is alive: its
 -- sign of life is written down instead. Paused ones and queue mode, which belongs to nobody in particular, never die.
 CREATE FUNCTION skep.detect_dead_groups()
@@ -190,20 +206,9 @@ BEGIN
         WHERE s.status = 'ACTIVE' AND s.group_name <> '__QUEUE_MODE__'
           AND s.last_heartbeat_at < stamp - skep.seconds(s.heartbeat_timeout)
         ORDER BY s.id FOR NO KEY UPDATE SKIP LOCKED
-    ), seen AS (
-        SELECT suspect.id, greatest(suspect.last_heartbeat_at, (
-            SELECT max(CASE WHEN c.leased > 0 AND EXISTS (
-                                SELECT FROM skep.leases l WHERE l.partition_id = c.partition_id AND l.reader_id = c.reader_id
-                                                            AND l.expires_at > stamp) THEN stamp
-                            WHEN greatest(c.last_consumed_at, c.touched_at) < stamp THEN greatest(c.last_consumed_at, c.touched_at) END)
-            FROM skep.readers r
-            JOIN skep.queues q ON q.id = r.queue_id
-            JOIN skep.cursors c ON c.reader_id = r.id
-            WHERE r.group_name = suspect.group_name AND (q.name = suspect.queue OR suspect.queue IS NULL
-                  AND (suspect.namespace IS NULL OR q.namespace = suspect.namespace) AND (suspect.task IS NULL OR q.task = suspect.task))
-        )) AS at
-        FROM suspect
-    ), judged AS (
+    ), seen AS MATERIALIZED (
+        SELECT suspect.id, greatest(suspect.last_heartbeat_at, skep.last_sign(suspect, stamp)) AS at FROM suspect
+    ), judged AS MATERIALIZED (
         SELECT seen.*, overdue.seconds, skep.misses(overdue.seconds, s.heartbeat_interval) AS misses
         FROM seen JOIN suspect s ON s.id = seen.id
         CROSS JOIN LATERAL (SELECT extract(epoch FROM stamp - seen.at)::double precision - s.heartbeat_timeout AS seconds) overdue

@@ -9,8 +9,8 @@ LANGUAGE sql STABLE AS $$
     SELECT g.group_name, g.queue, coalesce(s.status, 'ACTIVE'), s.mode, lane.partitions, lane.lag, lane.leased, lane.processed,
            (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = g.queue AND d.group_name = g.group_name),
            (SELECT coalesce(sum(m.messages), 0)::bigint FROM skep.missed m WHERE m.queue = g.queue AND m.group_name = g.group_name),
-           lane.last_consumed_at, greatest(s.last_heartbeat_at, lane.last_consumed_at),
-           CASE WHEN s.status = 'ACTIVE' THEN skep.misses(extract(epoch FROM clock_timestamp() - greatest(s.last_heartbeat_at, lane.last_consumed_at))
+           lane.last_consumed_at, greatest(s.last_heartbeat_at, lane.seen_at),
+           CASE WHEN s.status = 'ACTIVE' THEN skep.misses(extract(epoch FROM clock_timestamp() - greatest(s.last_heartbeat_at, lane.seen_at))
                 ::double precision - s.heartbeat_timeout, s.heartbeat_interval) ELSE 0 END,
            lane.oldest_pending_at
     FROM (
@@ -28,6 +28,10 @@ LANGUAGE sql STABLE AS $$
     CROSS JOIN LATERAL (
         SELECT count(*) AS partitions, coalesce(sum(l.lag), 0)::bigint AS lag, coalesce(sum(l.leased), 0) AS leased,
                max(l.last_consumed_at) AS last_consumed_at, coalesce(sum(c.cursor - c.start_offset), 0)::bigint AS processed,
+               max(CASE WHEN c.leased > 0 AND EXISTS (  -- as detect_dead_groups sees it
+                            SELECT FROM skep.leases x WHERE x.partition_id = c.partition_id AND x.reader_id = c.reader_id
+                                                        AND x.expires_at > clock_timestamp()) THEN clock_timestamp()
+                        ELSE greatest(c.last_consumed_at, c.touched_at) END) AS seen_at,
                min(m.created_at) AS oldest_pending_at
         FROM skep.lag(g.group_name, g.queue) l
         LEFT JOIN LATERAL (SELECT p.id FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id

@@ -1,0 +1,370 @@
+"""E. Liveness, death, resurrection (49 to 64)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from skep import AsyncSkep
+from skep.errors import Conflict, DatabaseUnavailable, NotFound
+from skep.upkeep import DUTIES, Duty, Upkeep
+from tests.client.verbs import drain, lag, leased, offsets, refused, take, until
+from tests.engine.verbs import broken, pass_time
+from tests.fanout.watching import (
+    AT_ONCE,
+    HOUR,
+    MORTAL,
+    Q,
+    died,
+    end_whoever_waits,
+    fan_out,
+    kept,
+    let_die,
+    owing,
+    statuses,
+    subscribe,
+)  # fmt: skip
+
+
+async def misses(mq: AsyncSkep, queue: str = Q) -> dict[str, int]:
+    return {group.group: group.misses for group in await mq.groups(queue=queue)}
+
+
+@pytest.mark.parametrize(("limit", "passed"), [(300, 0), (300, 299), (1000, 999)])
+async def test_within_the_timeout(mq: AsyncSkep, db: psycopg.Connection, limit: int, passed: int):
+    """49: never a suspect; the timeout itself is within it."""
+    await mq.subscribe("g", Q, heartbeat_timeout=limit, miss_threshold=1)
+    pass_time(db, passed)
+    assert await mq.detect_dead_groups() == []
+    assert await statuses(mq) == {"g": "ACTIVE"}
+    assert db.execute("SELECT skep.misses(0, 60), skep.misses(0.001, 60)").fetchall() == [(0, 1)]
+
+
+async def test_all_who_expired_and_nobody_else(mq: AsyncSkep, db: psycopg.Connection):
+    """50: in several queues in one run; the dead and the cancelled are not looked at, nor is queue mode."""
+    await subscribe(mq, "first", **MORTAL)
+    assert await let_die(mq, db) == ["first"]
+    await subscribe(mq, "a", "cancelled", "paused", **MORTAL)
+    await subscribe(mq, "b", queue="other", **MORTAL)
+    await mq.subscribe("wide", namespace="shop", **MORTAL)
+    await subscribe(mq, "healthy")
+    await mq.queue(Q).push("x")
+    await mq.queue(Q).pop(auto_ack=True)
+    await mq.cancel("cancelled", Q)
+    await mq.pause("paused", Q)
+    pass_time(db, 31)
+    found = {(row.group, row.scope, row.died) for row in await mq.detect_dead_groups()}
+    assert found == {("a", Q, True), ("b", "other", True), ("wide", "shop.*", True)}
+    assert await mq.detect_dead_groups() == []
+
+
+async def test_misses(mq: AsyncSkep, db: psycopg.Connection):
+    """51: the first does not kill, the third does; a sign of life starts anew, so miss and recover never add up."""
+    await subscribe(mq, "g")
+    for _ in range(5):
+        pass_time(db, 301)
+        (suspect,) = await mq.detect_dead_groups()
+        assert (suspect.died, suspect.misses, await misses(mq)) == (False, 1, {"g": 1})
+        pass_time(db, 60)
+        assert (await died(mq), await misses(mq)) == ([], {"g": 2})
+        await mq.heartbeat("g", Q)
+        assert (await mq.detect_dead_groups(), await misses(mq)) == ([], {"g": 0})
+    pass_time(db, 421)
+    assert await died(mq) == ["g"]
+
+
+async def test_misses_are_each_ones_own(clients: Callable[..., AsyncSkep], db: psycopg.Connection):
+    """52: per group and per queue; they are counted by the clock, so a detector that starts anew has lost nothing."""
+    mq = clients()
+    await subscribe(mq, "g", "h")
+    await subscribe(mq, "g", queue="other")
+    pass_time(db, 301)
+    await died(clients())
+    await mq.heartbeat("g", "other")
+    await mq.heartbeat("h", Q)
+    for _ in range(3):
+        pass_time(db, 40)
+        found = {(row.group, row.queue, row.died) for row in await clients().detect_dead_groups()}
+    assert found == {("g", Q, True)}
+    assert (await statuses(mq), await statuses(mq, "other")) == ({"g": "DEAD", "h": "ACTIVE"}, {"g": "ACTIVE"})
+
+
+@pytest.mark.parametrize("sign", ["extend", "lease", "ack"])
+async def test_health_and_detection_agree(mq: AsyncSkep, db: psycopg.Connection, sign: str):
+    """51: a group at long work is alive in both."""
+    q = mq.queue(Q)
+    await q.push("a")
+    batch = await q.pop(group="g", lease_time=100_000)
+    pass_time(db, 500)
+    if sign == "extend":
+        await batch.extend()
+    elif sign == "ack":
+        await batch.ack()
+    assert await misses(mq) == {"g": 0}
+    assert await died(mq) == []
+
+
+async def test_a_paused_group_never_dies(mq: AsyncSkep, db: psycopg.Connection):
+    """53: and its time begins anew when it is resumed."""
+    await mq.queue(Q).configure(**AT_ONCE)
+    await subscribe(mq, "g", **MORTAL)
+    await mq.queue(Q).push("a")
+    await mq.pause("g", Q)
+    for _ in range(3):
+        assert (await let_die(mq, db), await misses(mq)) == ([], {"g": 0})
+    await mq.resume("g", Q)
+    assert await died(mq) == []
+    assert (await mq.retain(), await take(mq.queue(Q))) == ([], ["a"])
+
+
+@pytest.mark.parametrize("sign", ["subscribe", "heartbeat", "resume", "pop"])
+async def test_life_after_death(mq: AsyncSkep, db: psycopg.Connection, sign: str):
+    """54: each of them brings a dead group back, with no misses on record and at its cursor."""
+    q = mq.queue(Q)
+    await subscribe(mq, "g", **MORTAL)
+    await q.push_many(range(3))
+    await take(q, batch=1)
+    assert await let_die(mq, db) == ["g"]
+    match sign:
+        case "subscribe":
+            assert (await mq.subscribe("g", Q, mode="all")).status == "ACTIVE"
+        case "pop":
+            await (await q.pop(group="g")).release()
+        case _:
+            await getattr(mq, sign)("g", Q)
+    pass_time(db, 19)
+    assert (await mq.detect_dead_groups(), await statuses(mq), await misses(mq)) == ([], {"g": "ACTIVE"}, {"g": 0})
+    assert offsets(await drain(q)) == [1, 2]
+
+
+async def test_the_report(mq: AsyncSkep, db: psycopg.Connection):
+    """55: who, when last seen, how late; how many there are, and how long it took."""
+    await subscribe(mq, "healthy")
+    await subscribe(mq, "late", **MORTAL | {"miss_threshold": 3})
+    await subscribe(mq, "dead", **MORTAL)
+    pass_time(db, 25)
+    seen = {s.group: s.last_heartbeat_at for s in await mq.subscriptions()}
+    report = {row.group: row for row in await mq.detect_dead_groups()}
+    assert {group: (row.queue, row.died, row.misses) for group, row in report.items()} == {
+        "late": (Q, False, 1), "dead": (Q, True, 1),
+    }  # fmt: skip
+    for group, row in report.items():
+        assert row.last_heartbeat_at == seen[group]
+        assert 5 <= row.overdue_seconds < 15
+    assert len(await mq.groups()) == 3
+    pass_time(db, 100)
+    upkeep = Upkeep(mq, DUTIES)
+    assert (await upkeep.run_once())["watch"] == f"dead: late on {Q}"
+    assert (upkeep.health["watch"].runs, upkeep.health["watch"].seconds > 0) == (1, True)
+
+
+async def test_what_the_dead_hold_back(mq: AsyncSkep, db: psycopg.Connection):
+    """56: pending, in work and in all, and how old the oldest is, for each dead group and lane."""
+    q = mq.queue(Q)
+    await subscribe(mq, "dead", **MORTAL)
+    await subscribe(mq, "done", "behind")
+    await q.push_many(range(5))
+    oldest = (await mq.message_status(Q, "Default"))[1].created_at
+    await take(q, "dead", batch=1)
+    await take(q, "done")
+    await take(q, "behind", batch=3)
+    await q.pop(group="behind")
+    assert await let_die(mq, db) == ["dead"]
+    rows = {row.group: (row.status, row.pending, row.leased, row.is_floor) for row in await mq.blocked(Q)}
+    assert rows == {"dead": ("DEAD", 4, 0, False), "behind": ("ACTIVE", 2, 1, True)}
+    (row,) = [row for row in await mq.blocked() if row.status == "DEAD"]
+    assert row.oldest_pending_at is not None
+    assert 30 < (oldest - row.oldest_pending_at).total_seconds() < 32  # half a minute has passed since
+
+
+async def test_death_unblocks(mq: AsyncSkep, db: psycopg.Connection):
+    """57: what all others have finished is finished at once; what they have not is still theirs."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE)
+    await subscribe(mq, "dead", **MORTAL)
+    await subscribe(mq, "other")
+    await q.push_many(range(4))
+    await take(q, "other", batch=3)
+    assert await mq.retain() == []
+    await let_die(mq, db)
+    assert await fan_out(mq) == [(1, 1, [])] * 3 + [(1, 0, ["other"])]
+    assert [(row.end_offset, row.missed) for row in await mq.retain()] == [(3, 3)]
+    assert (await kept(mq), await take(q, "other")) == ([3], [3])
+
+
+async def test_a_group_that_was_half_done(mq: AsyncSkep, db: psycopg.Connection):
+    """58: only what it had not finished is released; what it had done stays on record."""
+    q = mq.queue(Q)
+    await subscribe(mq, "dead", **MORTAL)
+    await subscribe(mq, "other")
+    await q.push_many(range(4))
+    await take(q, "dead", batch=2)
+    await let_die(mq, db)
+    assert await fan_out(mq) == [(2, 1, ["other"])] * 2 + [(1, 0, ["other"])] * 2
+    states = [(await mq.message_groups(row.id))[0].state for row in await mq.message_status(Q, "Default")]
+    assert states == ["completed", "completed", "released", "released"]
+    (status,) = await mq.groups("dead")
+    assert (status.processed, status.lag) == (2, 2)
+
+
+async def test_never_below_zero(mq: AsyncSkep, db: psycopg.Connection):
+    """59: however often it is done; once the last group that owes a message is gone, it is finished."""
+    q = mq.queue(Q)
+    await q.configure(zero_subscriber_retention_seconds=HOUR, **AT_ONCE)
+    await subscribe(mq, "a", **MORTAL)
+    await subscribe(mq, "b")
+    await q.push_many(range(2))
+    await let_die(mq, db)
+    for _ in range(5):
+        assert await mq.detect_dead_groups() == []
+        assert await fan_out(mq) == [(1, 0, ["b"])] * 2
+    await mq.remove_group("b", Q)
+    assert await fan_out(mq) == [(0, 0, [])] * 2
+    assert await mq.retain() == []  # nobody's: kept for as long as such messages are
+    pass_time(db, HOUR)
+    assert [row.messages for row in await mq.retain()] == [2]
+    assert broken(db) == {}
+
+
+async def test_what_is_older_than_the_dead_groups_subscription(mq: AsyncSkep, db: psycopg.Connection):
+    """60: was never owed to it, so its death changes nothing there, and none of it is missed."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE)
+    await subscribe(mq, "early")
+    await q.push_many(range(2))
+    pass_time(db, 60)
+    await mq.heartbeat("early", Q)
+    await subscribe(mq, "late", mode="new", **MORTAL)
+    await q.push(2)
+    before = await fan_out(mq)
+    assert before == [(1, 0, ["early"])] * 2 + [(2, 0, ["early", "late"])]
+    await let_die(mq, db)
+    assert await fan_out(mq) == [(1, 0, ["early"])] * 3
+    await drain(q, "early")
+    await mq.retain()
+    assert {group.group: group.missed for group in await mq.groups()} == {"early": 0, "late": 1}
+
+
+async def test_one_of_many_dead_fails(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
+    """61: who cannot be judged now is judged next time; a failure is told, and what was done before stays done."""
+    await subscribe(mq, "a", "b", "c", **MORTAL)
+    pass_time(db, 31)
+    with psycopg.connect(module_database_url) as other:
+        other.execute("SELECT FROM skep.subscriptions WHERE group_name = 'b' FOR UPDATE")
+        assert await died(mq) == ["a", "c"]
+
+    async def fail(_: AsyncSkep) -> None:
+        raise DatabaseUnavailable("gone")
+
+    upkeep = Upkeep(mq, [*DUTIES, Duty("last", 1, fail)])
+    done = await upkeep.run_once()
+    assert (done["watch"], done["last"], upkeep.healthy) == (f"dead: b on {Q}", "gone", False)
+    assert set((await statuses(mq)).values()) == {"DEAD"}
+
+
+async def test_from_death_to_cleanup(mq: AsyncSkep, db: psycopg.Connection):
+    """62: detect, clean up, and the others complete, all by itself; no run overlaps itself, none begins after stop."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE)
+    await subscribe(mq, "dead", **MORTAL)
+    await subscribe(mq, "other")
+    await q.push_many(range(3))
+    at_work = most = 0
+
+    def counted(duty: Duty) -> Duty:
+        async def run(mq: AsyncSkep) -> str | None:
+            nonlocal at_work, most
+            at_work += 1
+            most = max(most, at_work)
+            try:
+                return await duty.run(mq)
+            finally:
+                at_work -= 1
+
+        return Duty(duty.name, 0.01, run)
+
+    upkeep = Upkeep(mq, [counted(duty) for duty in DUTIES])
+    running = asyncio.create_task(upkeep.run())
+    await take(q, "other", batch=2)
+    assert await kept(mq) == [0, 1, 2]
+    pass_time(db, 31)
+
+    async def only_the_last_is_left() -> bool:
+        return await kept(mq) == [2]
+
+    await until(only_the_last_is_left, "death and cleanup")
+    assert (await statuses(mq))["dead"] == "DEAD"
+    assert await take(q, "other") == [2]
+    upkeep.stop()
+    await running
+    runs = {name: health.runs for name, health in upkeep.health.items()}
+    assert (at_work, most <= len(DUTIES), upkeep.healthy) == (0, True, True)
+    await upkeep.run()  # stopped is stopped
+    assert {name: health.runs for name, health in upkeep.health.items()} == runs
+
+
+async def test_a_heartbeat_revives(mq: AsyncSkep, db: psycopg.Connection):
+    """63: and what is left is owed again; for an active or paused group it changes nothing but the time."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE)
+    await subscribe(mq, "dead", **MORTAL)
+    await subscribe(mq, "active", "paused")
+    await mq.pause("paused", Q)
+    await q.push_many(range(4))
+    await take(q, "dead", batch=1)
+    await let_die(mq, db)
+    assert await owing(mq) == [["active", "paused"]] * 4
+    ((before, after),) = [
+        (s, t) for s, t in zip(await mq.subscriptions("dead"), await mq.heartbeat("dead", Q), strict=True)
+    ]
+    assert (before.status, after.status, after.last_heartbeat_at > before.last_heartbeat_at) == ("DEAD", "ACTIVE", True)
+    owed = [["active", "paused"], *[["active", "dead", "paused"]] * 3]
+    assert await owing(mq) == owed
+    for group, status in (("active", "ACTIVE"), ("paused", "PAUSED")):
+        (now,) = await mq.heartbeat(group, Q)
+        assert (now.status, await owing(mq)) == (status, owed)
+    assert offsets(await drain(q, "dead")) == [1, 2, 3]
+    assert len(await q.pop(group="paused")) == 0
+
+
+async def test_a_revival_that_fails(
+    clients: Callable[..., AsyncSkep], mq: AsyncSkep, db: psycopg.Connection, module_database_url: str
+):
+    """63: the caller hears of it, and the group is as dead as before."""
+    await subscribe(mq, "g", **MORTAL)
+    await let_die(mq, db)
+    other_client = clients()
+    await other_client.queues()
+    with psycopg.connect(module_database_url) as other:
+        other.execute("SELECT FROM skep.subscriptions FOR UPDATE")
+        beat = asyncio.create_task(other_client.heartbeat("g", Q))
+        await until(lambda: end_whoever_waits(db), "the heartbeat to wait")
+        with refused(DatabaseUnavailable):
+            await beat
+    assert await statuses(mq) == {"g": "DEAD"}
+    assert [s.status for s in await mq.heartbeat("g", Q)] == ["ACTIVE"]
+
+
+@pytest.mark.parametrize("state", ["active", "paused", "dead"])
+async def test_force_remove(mq: AsyncSkep, db: psycopg.Connection, state: str):
+    """64: cancelled, with the number of messages that no longer wait; unknown is not found, twice is a conflict."""
+    q = mq.queue(Q)
+    options: Any = MORTAL if state == "dead" else {}
+    await subscribe(mq, "g", **options)
+    await q.push_many(range(4))
+    await take(q, batch=1)
+    if state == "paused":
+        await mq.pause("g", Q)
+    elif state == "dead":
+        await let_die(mq, db)
+    else:
+        await q.pop(group="g")
+    assert (await lag(q), await mq.remove_group("g", Q)) == ({"Default": 3}, 3)
+    assert (await statuses(mq), leased(db), await owing(mq)) == ({"g": "CANCELLED"}, 0, [[]] * 4)
+    with refused(Conflict, "cancelled"):
+        await mq.remove_group("g", Q)
+    with refused(NotFound, "nobody"):
+        await mq.remove_group("nobody", Q)
+    assert broken(db) == {}

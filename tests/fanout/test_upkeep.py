@@ -1,0 +1,187 @@
+"""Upkeep: each duty does its work, and failures, rivals and sudden ends change nothing that they should not."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+
+from skep import AsyncSkep
+from skep.errors import DatabaseUnavailable
+from skep.upkeep import DUTIES, Duty, Upkeep
+from tests.client.verbs import LEASE_SECONDS, leased, take, until
+from tests.engine.verbs import broken, pass_time
+from tests.fanout.watching import AT_ONCE, HOUR, MORTAL, Q, end_whoever_waits, kept, statuses, subscribe
+
+BY_NAME = {duty.name: duty for duty in DUTIES}
+
+
+async def run(mq: AsyncSkep, name: str) -> str | None:
+    return (await Upkeep(mq, [BY_NAME[name]]).run_once())[name]
+
+
+def count(db: psycopg.Connection, table: LiteralString) -> int:
+    return db.execute(f"SELECT count(*) FROM skep.{table}").fetchall()[0][0]
+
+
+async def test_the_reaper(mq: AsyncSkep, db: psycopg.Connection):
+    """35: gives back what consumers held that died."""
+    await mq.queue(Q).push("a")
+    await mq.queue(Q).pop(group="g")
+    await run(mq, "reaper")
+    assert leased(db) == 1
+    pass_time(db, LEASE_SECONDS + 1)
+    await run(mq, "reaper")
+    assert leased(db) == 0
+
+
+async def test_the_watch(mq: AsyncSkep, db: psycopg.Connection):
+    """62: declares groups dead, and says which."""
+    await subscribe(mq, "g", **MORTAL)
+    await mq.subscribe("wide", task="mail", **MORTAL)
+    assert await run(mq, "watch") is None
+    pass_time(db, 31)
+    assert await run(mq, "watch") == f"dead: g on {Q}, wide on *.mail"
+    assert await run(mq, "watch") is None
+
+
+async def test_the_retainer(mq: AsyncSkep, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch):
+    """62: page by page and step by step, until nothing is left that may go; then lanes that are idle."""
+    monkeypatch.setattr("skep.upkeep.retainer.LANES", 2)
+    monkeypatch.setattr("skep.upkeep.retainer.MESSAGES", 3)
+    q = mq.queue(Q)
+    await q.configure(drop_idle_seconds=HOUR, max_size=1, **AT_ONCE)
+    await subscribe(mq, "idle")
+    for lane in range(5):
+        for number in range(8):
+            await q.push(number, partition=str(lane))
+    assert await run(mq, "retainer") == "deleted 35 messages (35 were missed by a group), dropped 0 idle partitions"
+    await mq.cancel("idle", Q)
+    await take(q, partitions=5)
+    pass_time(db, HOUR + 1)
+    assert await run(mq, "retainer") == "deleted 5 messages (0 were missed by a group), dropped 5 idle partitions"
+    assert await run(mq, "retainer") is None
+    assert (await q.lanes(), broken(db)) == ([], {})
+
+
+async def test_the_sampler_and_the_pruner(mq: AsyncSkep, db: psycopg.Connection):
+    """48: history is written, and forgotten."""
+    await mq.queue(Q).push_many(range(3))
+    await take(mq.queue(Q))
+    await run(mq, "sampler")
+    assert [(sample.lag, sample.dead) for sample in await mq.history(Q, "g")] == [(0, 0)]
+    assert (await run(mq, "pruner"), count(db, "journal")) == (None, 1)
+    pass_time(db, 8 * 24 * HOUR)
+    assert await run(mq, "pruner") == "pruned 1 journal rows and 2 samples"
+    assert (count(db, "journal"), count(db, "samples")) == (0, 0)
+    await mq.queue(Q).push(3)
+    assert await take(mq.queue(Q)) == [3]
+
+
+async def test_only_what_is_wanted_runs(mq: AsyncSkep, db: psycopg.Connection):
+    """48: a duty that is left out does not run; the others do."""
+    await subscribe(mq, "g", **MORTAL)
+    pass_time(db, 31)
+    upkeep = Upkeep(mq, [duty for duty in DUTIES if duty.name != "watch"])
+    await upkeep.run_once()
+    assert ("watch" in upkeep.health, await statuses(mq)) == (False, {"g": "ACTIVE"})
+
+
+async def test_stop_waits_for_the_run_in_flight(mq: AsyncSkep):
+    """48: it ends in its own time, and no other begins."""
+    begun, go_on, runs = asyncio.Event(), asyncio.Event(), []
+
+    async def slow(_: AsyncSkep) -> None:
+        begun.set()
+        await go_on.wait()
+        runs.append("slow")
+
+    upkeep = Upkeep(mq, [Duty("slow", 0.001, slow), Duty("rare", 1000, BY_NAME["reaper"].run)])
+    running = asyncio.create_task(upkeep.run())
+    await begun.wait()
+    await until(lambda: upkeep.health["rare"].runs == 1, "the other to rest")
+    upkeep.stop()
+    upkeep.stop()
+    await asyncio.wait([running], timeout=0.05)
+    assert not running.done()
+    go_on.set()
+    await running
+    assert (runs, upkeep.health["slow"].runs, upkeep.health["rare"].runs) == (["slow"], 1, 1)
+
+
+@pytest.mark.parametrize("error", [DatabaseUnavailable("gone"), psycopg.OperationalError("cut"), KeyError("mistake")])
+async def test_a_failing_duty(mq: AsyncSkep, error: Exception):
+    """48: degrades the health until it succeeds; the others go on meanwhile, and so does it."""
+    trouble: list[Exception] = [error]
+
+    async def shaky(_: AsyncSkep) -> str:
+        if trouble:
+            raise trouble[0]
+        return "done"
+
+    upkeep = Upkeep(mq, [Duty("shaky", 0.01, shaky), Duty("steady", 0.01, BY_NAME["reaper"].run)])
+    assert upkeep.healthy
+    running = asyncio.create_task(upkeep.run())
+    await until(lambda: all(health.runs > 2 for health in upkeep.health.values()), "both to run again")
+    assert (upkeep.healthy, upkeep.health["steady"].error) == (False, None)
+    assert str(error) in (upkeep.health["shaky"].error or "")
+    trouble.clear()
+    await until(lambda: upkeep.healthy, "it to recover")
+    upkeep.stop()
+    await running
+
+
+async def owed_and_dead(mq: AsyncSkep, db: psycopg.Connection) -> None:
+    """Work for every duty: a silent group, an old lease, messages to delete of which a group misses three."""
+    q = mq.queue(Q)
+    await q.configure(max_size=2, **AT_ONCE)
+    await subscribe(mq, "dead", **MORTAL)
+    await subscribe(mq, "other")
+    await q.push_many(range(5))
+    await q.pop(group="other", batch=2, lease_time=10)
+    pass_time(db, 31)
+
+
+async def test_two_at_once(clients: Callable[..., AsyncSkep], db: psycopg.Connection):
+    """62: whoever comes second finds nothing left to do: nobody dies twice, nothing is missed or sampled twice."""
+    one, two = clients(), clients()
+    await owed_and_dead(one, db)
+    upkeeps = [Upkeep(mq, DUTIES) for mq in (one, two, one, two)]
+    for _ in range(2):
+        done = await asyncio.gather(*(upkeep.run_once() for upkeep in upkeeps))
+    assert await statuses(one) == {"dead": "DEAD", "other": "ACTIVE"}
+    assert all(upkeep.healthy for upkeep in upkeeps)
+    assert {group.group: group.missed for group in await one.groups()} == {"dead": 3, "other": 3}
+    assert (await kept(one), count(db, "samples"), broken(db)) == (
+        [3, 4],
+        2,
+        {},
+    )  # of the queue, and of the group that has popped
+    assert [words for once in done for words in once.values() if words] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("watch", "subscriptions"), ("retainer", "partition_lookup"), ("retainer", "messages")]
+)
+async def test_killed_in_the_middle(
+    clients: Callable[..., AsyncSkep], db: psycopg.Connection, module_database_url: str, name: str, table: LiteralString
+):
+    """62: its session ends while it is at work: nothing of that step is done, the next run does it all."""
+    mq = clients()
+    await owed_and_dead(mq, db)
+    await mq.reap()
+    before: Any = (await statuses(mq), await kept(mq), await mq.groups())
+    upkeep = Upkeep(mq, [BY_NAME[name]])
+    with psycopg.connect(module_database_url) as other:
+        other.execute(f"LOCK TABLE skep.{table} IN EXCLUSIVE MODE")
+        running = asyncio.create_task(upkeep.run_once())
+        await until(lambda: end_whoever_waits(db), "the duty to wait in the middle of its work")
+        assert "terminat" in ((await running)[name] or "")
+    assert not upkeep.healthy
+    after = (await statuses(mq), await kept(mq), await mq.groups())
+    assert (after[:2], [g.missed for g in after[2]], broken(db)) == (before[:2], [0, 0], {})
+    assert await run(mq, "watch") == f"dead: dead on {Q}"
+    assert await run(mq, "retainer") == "deleted 3 messages (6 were missed by a group), dropped 0 idle partitions"
+    await upkeep.run_once()
+    assert (upkeep.healthy, broken(db)) == (True, {})
