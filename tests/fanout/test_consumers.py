@@ -234,7 +234,7 @@ async def test_however_a_handler_fails(module_database_url: str, db: psycopg.Con
         assert [text for text in errors.values() if not text.startswith(error)] == []
 
 
-@pytest.mark.parametrize("handler", [fails_later, promises, Callback()])
+@pytest.mark.parametrize("handler", [promises, Callback()])
 def test_a_handler_that_needs_an_event_loop(database_url: str, handler: Any):
     """36: the synchronous client has none, and says so instead of losing the message."""
     with Skep(database_url, poll_interval=0.05) as mq:
