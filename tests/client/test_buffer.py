@@ -72,12 +72,14 @@ async def test_the_first_waits_no_longer_than_so(mq: AsyncSkep, db: psycopg.Conn
 
 
 async def test_order_is_kept(mq: AsyncSkep):
+    """And each message has a transaction id, so that a call whose answer was lost can be made again."""
     q = mq.queue("orders")
     async with q.buffer(size=7, delay=0.001) as buffer:
         for number in range(500):
             await buffer.push(number)
     messages = await drain(q, batch=1000)
     assert (payloads(messages), offsets(messages)) == (list(range(500)), list(range(500)))
+    assert len({message.transaction_id for message in messages} - {None}) == 500
 
 
 async def test_many_push_to_one_buffer(mq: AsyncSkep):

@@ -15,7 +15,7 @@ import pytest
 from skep import AsyncSkep, Message, Skep
 from skep.client.aio.database import AsyncDatabase
 from skep.errors import DatabaseUnavailable, InvalidArgument
-from tests.client.verbs import dead, drain, lag, leased, payloads, refused, until
+from tests.client.verbs import dead, drain, lag, leased, opened, payloads, refused, until
 from tests.engine.verbs import broken
 
 GROUP: Any = {"group": "g"}
@@ -108,7 +108,7 @@ async def test_a_cancelled_run_finishes_what_is_begun(mq: AsyncSkep, db: psycopg
     @mq.consumer("orders", batch=1, **GROUP)
     async def handle(message: Message) -> None:
         begun.set()
-        await gate.wait()
+        await opened(gate)
 
     await mq.queue("orders").push_many("ab")
     for run in (handle.run, mq.run):

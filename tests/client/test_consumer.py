@@ -14,7 +14,7 @@ from skep import AsyncSkep, Message, NewMessage
 from skep.client.aio.batch import AsyncBatch
 from skep.errors import InvalidArgument, PermissionDenied
 from tests.client.faces import Face, make
-from tests.client.verbs import dead, leased, nothing_left, payloads, refused, running, until
+from tests.client.verbs import dead, leased, nothing_left, opened, payloads, refused, running, until
 from tests.engine.verbs import broken
 
 GROUP: Any = {"group": "g"}
@@ -165,7 +165,7 @@ class Unspeakable(Exception):
     [
         (SystemExit(3), "SystemExit"),
         (Unspeakable(), "Unspeakable"),
-        (ValueError("a\0b \ud800"), "ValueError: ab ?"),
+        (ValueError("a\0b"), "ValueError: ab"),
         (ExceptionGroup("many", [ValueError("one")]), "many"),
         (StopIteration("early"), "StopIteration"),
         (TimeoutError(), "TimeoutError"),
@@ -206,7 +206,7 @@ async def test_handlers_run_at_once_and_lanes_keep_their_order(mq: AsyncSkep, db
         most = max(most, inside)
         if inside == 8:
             everybody.set()
-        await everybody.wait()
+        await opened(everybody)
         seen[message.partition].append(message.offset)
         inside -= 1
 
@@ -275,7 +275,7 @@ async def test_a_slow_handler_never_delays_another_lane(mq: AsyncSkep):
     @mq.consumer("orders", batch=1, concurrency=2, **GROUP)
     async def handle(message: Message) -> None:
         if message.partition == "slow":
-            await hang.wait()
+            await opened(hang)
         seen.append(message.payload)
 
     await mq.queue("orders").push("hangs", partition="slow")

@@ -9,7 +9,7 @@ from psycopg.conninfo import make_conninfo
 from skep import AsyncSkep, Message, NewMessage
 from skep.client.aio.batch import AsyncBatch
 from tests.client.faces import Face
-from tests.client.verbs import nothing_left, running, until
+from tests.client.verbs import nothing_left, opened, running, until
 
 GROUP: Any = {"group": "g"}
 
@@ -22,7 +22,7 @@ async def test_a_lease_is_extended_while_its_handler_works(mq: AsyncSkep, db: ps
     @mq.consumer("orders", lease_time=0.3, **GROUP)
     async def handle(message: Message) -> None:
         attempts.append(message.attempt)
-        await finish.wait()
+        await opened(finish)
 
     await mq.queue("orders").push("a")
     async with running(handle):
@@ -78,13 +78,13 @@ async def test_an_answer_in_an_open_transaction_holds_up_no_other_lease(
         if batch[0].payload == "transaction":
             connection: Any = await connect(module_database_url)
             await batch.ack(connection=connection)
-            await finish.wait()
+            await opened(finish)
             for end in (connection.commit, connection.close):
                 ended = end()
                 if asyncio.iscoroutine(ended):
                     await ended
         else:
-            await finish.wait()
+            await opened(finish)
 
     await mq.queue("orders").push_many([NewMessage(name, name) for name in attempts])
     async with running(handle):

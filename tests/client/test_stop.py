@@ -10,7 +10,7 @@ import psycopg
 from skep import AsyncSkep, Message, NewMessage, SkepError
 from skep.client.aio.consumer import AsyncConsumer
 from skep.errors import InvalidArgument
-from tests.client.verbs import drain, lag, leased, payloads, refused, take, until
+from tests.client.verbs import drain, lag, leased, opened, payloads, refused, take, until
 from tests.engine.verbs import broken
 
 GROUP: Any = {"group": "g"}
@@ -28,7 +28,7 @@ class Gate:
     def _handler(self) -> Callable[[Message], Any]:
         async def handle(message: Message) -> None:
             self.begun.append(message.payload)
-            await self.open.wait()
+            await opened(self.open)
             self.ended.append(message.payload)
 
         return handle

@@ -48,6 +48,12 @@ async def until(condition: Callable[[], object], what: str) -> None:
         await asyncio.sleep(0.005)
 
 
+async def opened(gate: asyncio.Event) -> None:
+    """Wait at a gate inside a handler, but not for ever: a test that fails has to end."""
+    async with asyncio.timeout(PATIENCE):
+        await gate.wait()
+
+
 def payloads(messages: Iterable[Message]) -> list[Any]:
     return [message.payload for message in messages]
 

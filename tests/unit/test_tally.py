@@ -1,5 +1,7 @@
 """The answers of one batch, and the pauses of one who waits."""
 
+import math
+
 import pytest
 
 from skep.client.plan import Answer, Pacing, Tally
@@ -13,6 +15,15 @@ def test_a_tally_tells_now_and_then():
         tally.completed(uuid(100 + number))
         told.append(len(tally.due(now)))
     assert told == [0, 0, 3, 0, 0, 3]
+    assert tally.rest() == []
+
+
+def test_a_tally_can_tell_all_at_once():
+    """When the program is ended: what is done is done, and the rest is not spoken for."""
+    tally = Tally(uuid(1), delay=0.5)
+    tally.completed(uuid(2))
+    tally.failed(uuid(3), "oops")
+    assert [answer.message for answer in tally.due(math.inf)] == [uuid(2), uuid(3)]
     assert tally.rest() == []
 
 
