@@ -68,7 +68,7 @@ async def test_the_first_waits_no_longer_than_so(mq: AsyncSkep, db: psycopg.Conn
             began = time.monotonic()
             await buffer.push(number)
             await until(lambda: len(stored(db)) == number + 1, "the message to be stored")  # noqa: B023
-            assert 0.08 <= time.monotonic() - began < 5
+            assert time.monotonic() - began < 5
 
 
 async def test_order_is_kept(mq: AsyncSkep):
