@@ -1,5 +1,7 @@
 """Section H, and 108: what is deleted when, in every queue, with the dead among the groups."""
 
+from typing import Any
+
 import psycopg
 import pytest
 
@@ -56,7 +58,8 @@ async def test_partitions_go_with_a_dead_group_present(mq: AsyncSkep, db: psycop
     """108: a lane is emptied and dropped though a dead group had not read it; what it missed is counted, and when it
     comes back it gets what is pushed to the lane that is made anew."""
     q = mq.queue(Q)
-    await q.configure(**{rule: 1 if rule == "max_size" else 10}, drop_idle_seconds=DAY)
+    options: Any = {rule: 1 if rule == "max_size" else 10}
+    await q.configure(**options, drop_idle_seconds=DAY)
     for group in ("alive", "dead"):
         await mq.subscribe(group, Q)
     await q.push_many([NewMessage(n, "p") for n in range(5)])

@@ -180,7 +180,7 @@ async def test_deletions_beside_it(clients: Clients, db: psycopg.Connection):
             await retain(mq)
             await drain(mq.queue(Q), "early", batch=20)
 
-    done, *shares = await asyncio.gather(
+    _, *shares = await asyncio.gather(
         asyncio.gather(delete(), clean()), *(drain(worker.queue(Q), "late", batch=3) for worker in workers)
     )
     shares.append(await drain(mq.queue(Q), "late"))

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from time import monotonic
+from typing import Any
 
 import psycopg
 import pytest
@@ -114,7 +115,7 @@ class Stage:
     async def begin(self) -> None:
         await self.mq.queue(Q).configure(**AT_ONCE)
         for group in self.books.owed:
-            life = {"heartbeat_interval": 0.2, "heartbeat_timeout": 1.0} if group == MORTAL else {}
+            life: Any = {"heartbeat_interval": 0.2, "heartbeat_timeout": 1.0} if group == MORTAL else {}
             await self.mq.subscribe(group, Q, mode="all", **life)
             self.join(group)
         for number in range(3):

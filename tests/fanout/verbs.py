@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import psycopg
 
@@ -13,7 +14,7 @@ from skep.upkeep.watch import watch
 from tests.engine.verbs import pass_time
 
 Q = "orders"
-AT_ONCE = {"completed_retention_seconds": 0}
+AT_ONCE: Any = {"completed_retention_seconds": 0}
 HOUR = 3600
 SILENCE = 1000  # seconds: more than any group survives with the defaults
 
