@@ -1,0 +1,109 @@
+"""Work that goes on beside a measurement, each in a process of its own, until it is told to end."""
+
+import asyncio
+import multiprocessing as mp
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+from bench.workers import BATCH, PAYLOAD, Session
+from skep import AsyncSkep
+from skep.upkeep.retainer import retain
+from skep.upkeep.watch import watch
+
+CONTEXT = mp.get_context("spawn")
+PUSH = "SELECT count(*) FROM skep.push_many(%s, %s, %s::text[]::jsonb[])"
+POP = "SELECT count(*) FROM skep.pop(%s, %s, batch => %s::int, partitions => 8, auto_ack => true)"
+
+Ended = Callable[[], bool]
+
+
+def push_batch(session: Session, queue: str) -> int:
+    session.run(PUSH, [queue] * BATCH, [f"lane-{session.number}"] * BATCH, [PAYLOAD] * BATCH)
+    return BATCH
+
+
+def push(session: Session, ended: Ended, queue: str) -> int:
+    """Push a hundred at a time to a lane of its own, as fast as it goes; how many."""
+    pushed = 0
+    while not ended():
+        pushed += push_batch(session, queue)
+    return pushed
+
+
+def consume(session: Session, ended: Ended, queue: str, groups: list[str], batch: int) -> tuple[int, list[float]]:
+    """Pop for these groups in turn; how many messages, and how long each pop that got some took."""
+    popped, times = 0, []
+    while not ended():
+        found = 0
+        for group in groups:
+            start = time.perf_counter()
+            ((count,),) = session.run(POP, queue, group, batch)
+            if count:
+                times.append(time.perf_counter() - start)
+            found += count
+        popped += found
+        if not found:
+            time.sleep(0.005)
+    return popped, times
+
+
+def keep_house(_session: Session, ended: Ended, url: str) -> int:
+    """Run the duties of retention and of dead groups without a pause; how many rounds."""
+
+    async def work() -> int:
+        rounds = 0
+        async with AsyncSkep(url) as mq:
+            while not ended():
+                await watch(mq)
+                if await retain(mq) is None:
+                    await asyncio.sleep(0.02)
+                rounds += 1
+        return rounds
+
+    return asyncio.run(work())
+
+
+def _serve(pipe: Connection, url: str, number: int, job: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    session = Session(url, number)
+    pipe.send("ready")
+    pipe.send(job(session, pipe.poll, *arguments))
+
+
+class Helper:
+    """A process that does one job."""
+
+    def __init__(self, url: str, number: int, job: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.pipe, theirs = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=_serve, args=(theirs, url, number, job, arguments), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.result: Any = None
+        self.killed = False
+
+    def end(self) -> None:
+        """Tell it to end and hear what it did; one that died by itself is an EOFError."""
+        if not self.killed:
+            self.pipe.send("end")
+            self.result = self.pipe.recv()
+            self.process.join()
+
+    def kill(self) -> None:
+        self.killed = True
+        self.process.kill()
+        self.process.join()
+
+
+@contextmanager
+def beside(url: str, *jobs: tuple[Any, ...]) -> Iterator[list[Helper]]:
+    """Start a process for each job (function, arguments …); all are at work in the block and have ended after it."""
+    helpers = [Helper(url, number, job, tuple(rest)) for number, (job, *rest) in enumerate(jobs)]
+    for helper in helpers:
+        helper.pipe.recv()
+    try:
+        yield helpers
+    finally:
+        for helper in helpers:
+            helper.end()

@@ -1,0 +1,207 @@
+"""What retention costs the pushes beside it, whether it keeps up, and the load scenarios 104 to 107, scaled down."""
+
+import time
+from statistics import median, quantiles
+from typing import Any
+
+import psycopg
+
+from bench.beside import POP, beside, consume, keep_house, push, push_batch
+from bench.fill import Connection, fill
+from bench.report import Row, progress
+from bench.workers import BATCH, Crew, Session, crew
+
+ROUNDS = 4
+PER_LANE = 1_000  # of the queue with max_size
+BACKLOG = 500_000
+KEPT = "SELECT coalesce(sum(messages), 0), coalesce(sum(first_offset), 0) FROM skep.lanes WHERE queue = %s"
+DEAD_ROWS = """
+    SELECT sum(n_dead_tup)::float / greatest(sum(n_live_tup + n_dead_tup), 1) FROM pg_stat_user_tables
+    WHERE schemaname = 'skep' AND relname IN ('cursors', 'leases', 'partition_lookup', 'readers', 'subscriptions')
+"""
+
+
+def p95(times: list[float]) -> float:
+    return quantiles(times, n=20)[-1] * 1e3
+
+
+def _size(connection: Connection, queue: str) -> tuple[int, int]:
+    """Messages kept, and deleted so far."""
+    kept, deleted = connection.execute(KEPT, (queue,)).fetchone() or (0, 0)
+    return int(str(kept)), int(str(deleted))
+
+
+# ---- pushes beside retention ----
+
+
+def push_done(session: Session) -> int:
+    return push_batch(session, "done")
+
+
+def push_sized(session: Session) -> int:
+    return push_batch(session, "sized")
+
+
+def _tidy(connection: Connection) -> None:
+    """Finish what the slice before has left, so that the next one pays for its own."""
+    while connection.execute(POP, ("done", "g", 100_000)).fetchone() != (0,):
+        progress("draining")
+    while connection.execute("SELECT count(*) FROM skep.retain(max_messages => 100000)").fetchone() != (0,):
+        progress("deleting")
+
+
+def _slice(
+    url: str, connection: Connection, eight: Crew, queue: str, seconds: float, *, house: bool
+) -> tuple[float, float]:
+    """Pushes per second, and how much of what was pushed is still there at the end."""
+    _tidy(connection)
+    jobs: list[tuple[Any, ...]] = [(consume, "done", ["g"], 10_000)] if queue == "done" else []
+    before = sum(_size(connection, queue))
+    with beside(url, *jobs, *([(keep_house, url)] if house else [])):
+        rate = eight.rate(push_done if queue == "done" else push_sized, seconds)
+        kept, deleted = _size(connection, queue)
+    return rate, kept / max(kept + deleted - before, 1)
+
+
+def _beside_pushes(url: str, connection: Connection, seconds: float) -> list[Row]:
+    """Each kind in turn without and with retention: the same queue, the same consumer."""
+    rows = []
+    for queue, label in (("done", "completed_retention_seconds = 0"), ("sized", f"max_size = {PER_LANE:,}")):
+        pairs = []
+        with crew(url) as eight:
+            for number in range(ROUNDS + 1):
+                progress(f"pushes beside retention, {label}: round {number + 1} of {ROUNDS + 1}")
+                pairs.append([_slice(url, connection, eight, queue, seconds, house=house) for house in (False, True)])
+        without, during = ([pair[n][0] for pair in pairs[1:]] for n in (0, 1))
+        kept = median(pair[1][1] for pair in pairs[1:])
+        ratio = median(a / b for a, b in zip(during, without, strict=True))
+        rows += [
+            Row(f"push 100, {label}, retention off", median(without), "msg/s"),
+            Row(f"push 100, {label}, retention on", median(during), "msg/s", "off", ratio, at_least=0.85),
+            Row(f"kept at the end of {seconds:g} s, {label}", 100 * kept, "%", "pushed", kept, at_most=0.5),
+        ]
+    return rows
+
+
+# ---- scenarios 104 to 107 ----
+
+
+def _groups(url: str, connection: Connection, number: int, seconds: float) -> tuple[list[float], int, int, float]:
+    """One producer, so many groups on two connections, retention beside: pop times, pushed, deleted, dead rows."""
+    queue = f"matrix-{number}"
+    connection.execute("SELECT skep.configure_queue(%s, '{\"completed_retention_seconds\": 0}')", (queue,))
+    groups = [f"group {n}" for n in range(number)]
+    for group in groups:
+        connection.execute("SELECT skep.subscribe(%s, %s)", (group, queue))
+    readers = [(consume, queue, groups[n::2], 1000) for n in range(2)]
+    with beside(url, (push, queue), (keep_house, url), *readers) as (producer, _, *consumers):
+        time.sleep(seconds)
+        _, deleted = _size(connection, queue)
+        dead = float(str((connection.execute(DEAD_ROWS).fetchone() or (0,))[0]))
+    times = [elapsed for helper in consumers for elapsed in helper.result[1]]
+    return times, producer.result, deleted, dead
+
+
+def _matrix(url: str, connection: Connection, seconds: float) -> list[Row]:
+    few, *_ = _groups(url, connection, 4, seconds)
+    many, pushed, deleted, dead = _groups(url, connection, 16, seconds)
+    name = f"104: 16 groups x {seconds:.0f} s x {pushed / seconds:,.0f} msg/s"
+    return [
+        Row(f"{name}: p95 of pop", p95(many), "ms", "4 groups", p95(many) / p95(few)),
+        Row(f"{name}: dead rows of the state", 100 * dead, "%"),
+        Row(f"{name}: deleted meanwhile", deleted, "messages", "pushed", deleted / max(pushed, 1)),
+    ]
+
+
+def _kill_and_resurrect(url: str, connection: Connection, seconds: float) -> list[Row]:
+    """Three groups; the process of one is killed, it is declared dead, and comes back to what is left."""
+    queue, mortal = "mortal", "victim"
+    connection.execute("SELECT skep.configure_queue(%s, '{\"completed_retention_seconds\": 0}')", (queue,))
+    for group in ("a", "b"):
+        connection.execute("SELECT skep.subscribe(%s, %s)", (group, queue))
+    connection.execute(
+        "SELECT skep.subscribe(%s, %s, heartbeat_interval => 0.5, heartbeat_timeout => 1, miss_threshold => 2)",
+        (mortal, queue),
+    )
+    jobs = [(push, queue), (keep_house, url), (consume, queue, ["a", "b"], 1000), (consume, queue, [mortal], 1000)]
+    with beside(url, *jobs) as (*_, victim):
+        time.sleep(seconds)
+        before = sum(_size(connection, queue))
+        victim.kill()
+        start = time.perf_counter()
+        while _status(connection, mortal) != "DEAD" and time.perf_counter() < start + 60:
+            time.sleep(0.02)
+        death = time.perf_counter() - start
+        time.sleep(seconds)
+        kept, deleted = _size(connection, queue)
+        with beside(url, (consume, queue, [mortal], 1000)) as (reborn,):
+            time.sleep(seconds)
+        since = sum(_size(connection, queue)) - deleted  # what was left for it, and what came
+    name = f"105: 3 groups x {3 * seconds:.0f} s, one killed"
+    pushed, read = max(kept + deleted - before, 1), reborn.result[0]
+    return [
+        Row(f"{name}: dead after", death, "s", "its limit of 1.5 s", death / 1.5, at_most=2.0),
+        Row(f"{name}: kept while it is dead", kept, "messages", "pushed since", kept / pushed, at_most=0.5),
+        Row(f"{name}: read when it is back", read, "messages", "left and new", read / max(since, 1), at_most=1.0),
+    ]
+
+
+def _status(connection: Connection, group: str) -> object:
+    query = "SELECT status FROM skep.subscriptions WHERE group_name = %s"
+    return (connection.execute(query, (group,)).fetchone() or (None,))[0]
+
+
+def _trips(connection: Connection, queue: str, seconds: float, every: float) -> list[float]:
+    """Push one message and pop it, so often; how long both took together."""
+    times, end = [], time.perf_counter() + seconds
+    while (start := time.perf_counter()) < end:
+        connection.execute("SELECT skep.push(%s, '{}')", (queue,), prepare=True)
+        connection.execute("SELECT skep.pop(%s, 'g', auto_ack => true)", (queue,), prepare=True).fetchall()
+        times.append(time.perf_counter() - start)
+        time.sleep(max(start + every - time.perf_counter(), 0))
+    return times
+
+
+def _backfill(url: str, connection: Connection, seconds: float) -> list[Row]:
+    """A late group reads a backlog while others go on as before."""
+    fill(connection, "backlog", BACKLOG, lanes=8)
+    alone, beside_it = [], []
+    for number in range(ROUNDS):
+        alone += _trips(connection, "oltp", seconds / ROUNDS, 0.005)
+        with beside(url, (consume, "backlog", [f"late {number}"], BATCH)) as (late,):
+            beside_it += _trips(connection, "oltp", seconds / ROUNDS, 0.005)
+    name = f"74, 106: {BACKLOG:,} backlog, up to 200 tps beside it"
+    read = late.result[0] / seconds * ROUNDS
+    return [
+        Row(f"{name}: backfill", read, "msg/s"),
+        Row(
+            f"{name}: p95 of push + pop", p95(beside_it), "ms", "no backfill", p95(beside_it) / p95(alone), at_most=2.0
+        ),
+    ]
+
+
+def _noisy_neighbour(url: str, connection: Connection, seconds: float) -> list[Row]:
+    alone = _trips(connection, "small", seconds, 0.1)
+    with beside(url, (push, "noisy"), (consume, "noisy", ["g"], 1000), (keep_house, url)) as (producer, *_):
+        noisy = _trips(connection, "small", seconds, 0.1)
+    name = f"107: 10 msg/s beside {producer.result / seconds:,.0f} msg/s for {seconds:.0f} s"
+    return [
+        Row(f"{name}: p95 of push + pop", p95(noisy), "ms", "limit of 50 ms", p95(noisy) / 50, at_most=1.0),
+        Row(f"{name}: p95 alone", p95(alone), "ms"),
+    ]
+
+
+def measure(url: str, seconds: float) -> list[Row]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for queue, options in (
+            ("done", '{"completed_retention_seconds": 0}'),
+            ("sized", f'{{"max_size": {PER_LANE}}}'),
+        ):
+            connection.execute("SELECT skep.configure_queue(%s, %s)", (queue, options))
+        return [
+            *_beside_pushes(url, connection, seconds),
+            *_matrix(url, connection, 10 * seconds),
+            *_kill_and_resurrect(url, connection, 3 * seconds),
+            *_backfill(url, connection, 8 * seconds),
+            *_noisy_neighbour(url, connection, 5 * seconds),
+        ]
