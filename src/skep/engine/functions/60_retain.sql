@@ -79,7 +79,8 @@ CREATE FUNCTION skep.undone(partition_id bigint, reader_id integer, first_offset
 LANGUAGE sql STABLE AS $$
     SELECT greatest($4 - $3, 0) - skep.count_offsets(int8multirange(int8range($3, greatest($4, $3))) * (
         skep.deleted_in($1, $3, $4) + coalesce((
-            SELECT range_agg(run.done) FROM (SELECT s.done FROM skep.leases s WHERE s.partition_id = $1 AND s.reader_id = $2 OFFSET 0) run), '{}')))
+            SELECT range_agg(piece) FROM (SELECT s.done FROM skep.leases s WHERE s.partition_id = $1 AND s.reader_id = $2 OFFSET 0) run
+            CROSS JOIN LATERAL unnest(run.done) AS piece), '{}')))  -- range_agg of multiranges came with PostgreSQL 15
 $$;
 
 -- Moves a group, or all, of a lane up to this offset, past everything that waits below it. The caller holds the cursors; nothing
