@@ -56,7 +56,9 @@ class Config:
     max_body_bytes: int = _setting(64 * MIB, "The largest body of a request.", least=1024)
     max_batch: int = _setting(10_000, "The most items of one request.", least=1)
     max_pending: int = _setting(10_000, "How many merged requests may wait before others get 503.", least=1)
-    cors_origins: tuple[str, ...] = _setting(("*",), "Origins whose pages may call the server; * is all of them.")
+    cors_origins: tuple[str, ...] = _setting(
+        ("*",), "Origins whose pages may call the server; * is all of them.", example="https://shop.example"
+    )
     tls_cert: Path | None = _setting(None, "The certificate chain for TLS, PEM.", example="/etc/skep/tls.crt")
     tls_key: Path | None = _setting(None, "The private key of the certificate, PEM.", example="/etc/skep/tls.key")
     trusted_proxies: tuple[str, ...] = _setting(
@@ -177,8 +179,8 @@ def _kind(annotation: object) -> object:
 
 def _check_limits(setting: Field[Any], value: object) -> None:
     least, most = setting.metadata["least"], setting.metadata["most"]
-    choices = get_args(setting.type) if _kind(setting.type) is Literal else (value,)
-    if value not in choices:
+    choices = get_args(setting.type)
+    if _kind(setting.type) is Literal and value not in choices:
         raise _refused(setting, value, f"none of {', '.join(choices)}")
     if least is not None and not (isinstance(value, int | float) and least <= value <= most):
         raise _refused(setting, value, f"not from {least} to {most}")
@@ -191,8 +193,7 @@ def _refused(setting: Field[Any], value: object, wrong: str) -> ConfigError:
 
 def _example(name: str) -> str:
     setting = _field(name)
-    default = ",".join(setting.default) if isinstance(setting.default, tuple) else setting.default
-    example = setting.metadata["example"] or (str(default).lower() if isinstance(default, bool) else default)
+    example = setting.metadata["example"] or str(setting.default).lower()
     return f"for example {env_name(name)}={example}, or {flag_name(name)}"
 
 

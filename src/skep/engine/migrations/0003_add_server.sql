@@ -1,0 +1,1 @@
+-- Nothing yet: a place for what the server needs.
