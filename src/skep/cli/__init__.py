@@ -68,7 +68,7 @@ def install(
     """Install or upgrade Skep in a PostgreSQL database."""
     from skep.cli.install import run
 
-    run(Config.load(database_url=database_url), print_sql=print_sql)
+    run(Config.load_client(database_url), print_sql=print_sql)
 
 
 @app.command()
@@ -98,7 +98,7 @@ def push(
     from skep.cli.push import Template, parse_headers, run
 
     template = Template(partition, transaction_id, parse_headers(header or []), text)
-    run(Config.load(database_url=database_url, data_dir=data_dir), queue, payloads or [], template, as_json=as_json)
+    run(Config.load_client(database_url, data_dir), queue, payloads or [], template, as_json=as_json)
 
 
 @app.command()
@@ -121,7 +121,7 @@ def pop(
     from skep.cli.pop import run
     from skep.client.source import Source
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     source = Source(queue, group, partition, namespace, task)
     run(config, source, batch=batch, wait=wait, ack=ack, as_json=as_json)
 
@@ -141,7 +141,7 @@ def tail(
     """Print messages as they come; no group misses any of them."""
     from skep.cli.tail import Tail, run
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     run(config, Tail(queue, partition, start, limit, as_json))
 
 
@@ -156,6 +156,6 @@ def upkeep(
     """Do what `skep serve` does in the background: retention, dead groups, samples."""
     from skep.cli.upkeep import run
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     if not run(config, once=once, dry_run=dry_run, as_json=as_json):
         raise typer.Exit(1)

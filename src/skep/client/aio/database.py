@@ -35,7 +35,7 @@ class AsyncDatabase:
     """One database; opened by the first call."""
 
     def __init__(self, url: str | None, *, data_dir: Path | None, pool_size: int, timeout: float) -> None:
-        config = Config.load(database_url=url, data_dir=data_dir)
+        config = Config.load_client(url, data_dir)
         self._url = config.database_url
         self._data_dir = config.data_dir
         self._pool_size = pool_size

@@ -48,7 +48,8 @@ DECLARE
                               'queue_status', 'group_status', 'list_dead_letters',
                               'pause', 'resume', 'cancel', 'remove_group', 'detect_dead_groups', 'message_groups', 'message_status', 'blocked',
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
-                              'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap'];
+                              'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap',
+                              'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse'];
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP
