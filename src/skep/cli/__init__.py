@@ -9,6 +9,7 @@ import typer
 import skep
 from skep.cli.commands.dlq import dlq_app
 from skep.cli.commands.group import group_app
+from skep.cli.commands.key import key_app
 from skep.cli.commands.queue import queue_app
 from skep.cli.options import DatabaseUrl, DataDir, Json, JsonLines, Namespace, Partition, Queue, Task
 from skep.config import Config
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.add_typer(queue_app, name="queue")
 app.add_typer(group_app, name="group")
 app.add_typer(dlq_app, name="dlq")
+app.add_typer(key_app, name="key")
 
 
 def main() -> None:

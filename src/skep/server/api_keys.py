@@ -1,7 +1,7 @@
 """API keys: `skep_<id>_<secret>`, for programs that no issuer gives tokens to.
 
-The database has the SHA-256 of the secret. A slow hash (bcrypt, scrypt) protects what people choose and others can guess; a secret of
-256 random bits is not guessed at any speed, and a slow hash would only make every request slow.
+The database has the SHA-256 of the secret. A slow hash (bcrypt, scrypt) protects what people choose and others can
+guess; a secret of 256 random bits is not guessed at any speed, and a slow hash would only make every request slow.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ def _failed(task: asyncio.Task[_Answer]) -> bool:
 
 def identity_of(key: ApiKey) -> Identity:
     try:
-        roles = frozenset() if key.role is None else frozenset({Role(key.role)})
+        roles = frozenset[Role]() if key.role is None else frozenset({Role(key.role)})
         grants = Grants() if key.grants is None else Grants.parse(key.grants)
     except (ValueError, InvalidArgument) as error:
         raise Unauthenticated("Malformed API key: its role or grants cannot be read") from error

@@ -1,7 +1,8 @@
 """Who is calling: a JWT or an API key in the header Authorization, with Queen's answers to those that are not good.
 
-Each algorithm has its own key, set by the configuration and never by the token: a token that says HS256 is checked with the secret or
-not at all, so that nobody signs one with a public key. `none` and everything that is not configured is refused.
+Each algorithm has its own key, set by the configuration and never by the token: a token that says HS256 is checked
+with the secret or not at all, so that nobody signs one with a public key. `none` and everything that is not
+configured is refused.
 
     no header                                       Authentication required
     not a token, an algorithm or claim of no use    Malformed token: …
@@ -152,7 +153,7 @@ def _answer(error: jwt.PyJWTError) -> Unauthenticated:
 
 
 def _token(authorization: str | None) -> str:
-    """Take the token out of the header: `Bearer <token>` in any case, or the token alone, as Queen's old clients send it."""
+    """Take the token out of the header: `Bearer <token>` in any case, or the token alone, as Queen does."""
     given = (authorization or "").strip()
     if not given:
         raise Unauthenticated("Authentication required")

@@ -1,18 +1,21 @@
 """Encrypted payloads: AES-256-GCM with keys that have names, so that they can be replaced.
 
-A payload is stored as Queen does, `{"encrypted": …, "iv": …, "authTag": …}`, each base64, and its message carries the header
+A payload is stored as Queen does, `{"encrypted": …, "iv": …, "authTag": …}`, each base64, and its message carries the
+header
 
     "skep-sealed": {"key": "k2", "queue": "orders"}
 
-which travels with it into the dead letters and out of them again. Key id and queue of origin are part of what is authenticated: a payload
-that was moved to another queue by hand, or whose header was changed, does not open. The header is the server's alone: one that a caller sends
-must be refused, or he could have the server open what he has only seen sealed.
+which travels with it into the dead letters and out of them again. Key id and queue of origin are part of what is
+authenticated: a payload with the header of a message of another queue or key does not open. The header is the server's
+alone: one that a caller sends must be refused, or he could have the server open what he has only seen sealed.
 
-Rotation: put a new key in front (`SKEP_ENCRYPTION_KEYS=k2:…,k1:…`) and restart all servers. Those that have not been restarted cannot open
-what is sealed with k2, so with several servers add it at the end first, and move it to the front in a second round. k1 goes when no message
-with it is left: after the retention of its queues, and of the dead letters.
+Rotation: put a new key in front (`SKEP_ENCRYPTION_KEYS=k2:…,k1:…`) and restart all servers. Those that have not been
+restarted cannot open what is sealed with k2, so with several servers add it at the end first, and move it to the
+front in a second round. k1 goes when no message with it is left: after the retention of its queues, and of the dead
+letters.
 
-The IV has 16 random bytes, as Queen's. With 12, one key is good for 2^32 messages (NIST SP 800-38D), which is five days at 10,000 a second.
+The IV has 16 random bytes, as Queen's. With 12, one key is good for 2^32 messages (NIST SP 800-38D), which is five
+days at 10,000 a second.
 """
 
 import base64
@@ -81,7 +84,7 @@ class Keyring:
             return self._keys[key].decrypt(iv, sealed, _authenticated(key, queue))
         except (InvalidTag, ValueError, KeyError, TypeError, RecursionError):
             pass
-        raise Undecipherable(f'what was sealed with key "{key}" is damaged, or was moved from its queue', key)
+        raise Undecipherable(f'what was sealed with key "{key}" is damaged, or not of queue "{queue}"', key)
 
 
 def is_sealed(headers: Mapping[str, Any] | None) -> bool:

@@ -11,12 +11,12 @@ An identity has roles, which hold on every queue, and grants, which hold on the 
 
 1. `*` in a pattern stands for any characters, also for none and for dots. Every other character is itself.
 2. On a queue that no pattern matches, the roles decide; what several roles give adds up.
-3. On a queue that patterns match, the grants of all of these patterns add up and take the place of the roles. So a grant can
-   narrow (`"mail": []` takes everything from a role) or add.
+3. On a queue that patterns match, the grants of all of these patterns add up and take the place of the roles. So a
+   grant can narrow (`"mail": []` takes everything from a role) or add.
 4. Without a role, an identity may do what its grants say and nothing else; without either, nothing.
 5. `admin` in a grant is every action on these queues.
-6. A request that names no queue (it pops by namespace, changes the system, …) asks for every queue there is or will be:
-   roles must give the action and no grant take it away, or a grant of `*` must give it.
+6. A request that names no queue (it pops by namespace, changes the system, …) asks for every queue there is or will
+   be: roles must give the action and no grant take it away, or a grant of `*` must give it.
 7. A list of queues is for everyone who may read some of them, and shows those (`allows_somewhere`, then `visible`).
 """
 
@@ -168,7 +168,7 @@ class Identity:
 
     def require(self, action: Action, queue: str | None) -> None:
         if not self.allows(action, queue):
-            raise Forbidden(INSUFFICIENT, detail=f'{action} on {"every queue" if queue is None else queue!r}')
+            raise Forbidden(INSUFFICIENT, detail=f"{action} on {'every queue' if queue is None else queue!r}")
 
 
 INSUFFICIENT = "Insufficient permissions"  # Queen's words

@@ -5,9 +5,9 @@
     older                       they are used, and fetched again in the background
     a kid that is not there     a caller waits for a fetch, unless the last one began less than 30 s ago
 
-There is one fetch at a time, whoever asks, and none within 30 s of the last: neither an issuer that is down nor a caller who invents
-kids makes the server send a request for each of theirs. Only RSA and Ed25519 keys for signatures are taken, of their public
-parts: a symmetric key that is published is no secret.
+There is one fetch at a time, whoever asks, and none within 30 s of the last: neither an issuer that is down nor a
+caller who invents kids makes the server send a request for each of theirs. Only RSA and Ed25519 keys for signatures
+are taken, of their public parts: a symmetric key that is published is no secret.
 """
 
 import asyncio
