@@ -11,7 +11,24 @@ from skep.cli.commands.dlq import dlq_app
 from skep.cli.commands.group import group_app
 from skep.cli.commands.key import key_app
 from skep.cli.commands.queue import queue_app
-from skep.cli.options import DatabaseUrl, DataDir, Json, JsonLines, Namespace, Partition, Queue, Task
+from skep.cli.options import (
+    Auth,
+    DatabaseUrl,
+    DataDir,
+    Host,
+    Json,
+    JsonLines,
+    LogFormat,
+    LogLevel,
+    Namespace,
+    Partition,
+    Port,
+    Queue,
+    Task,
+    TlsCert,
+    TlsKey,
+    Workers,
+)
 from skep.config import Config
 from skep.message import DEFAULT_PARTITION, QUEUE_MODE
 
@@ -55,11 +72,35 @@ def _skep(
 
 
 @app.command()
-def serve(database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
-    """Run Skep on an embedded PostgreSQL, or on yours."""
+def serve(
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    host: Host = None,
+    port: Port = None,
+    workers: Workers = None,
+    auth: Auth = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Run the server, on an embedded PostgreSQL or on yours. Settings without a flag are set by SKEP_… variables."""
     from skep.cli.serve import run
 
-    run(Config.load(database_url=database_url, data_dir=data_dir))
+    run(
+        Config.load(
+            database_url=database_url,
+            data_dir=data_dir,
+            host=host,
+            port=port,
+            workers=workers,
+            auth=auth,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            log_format=log_format,
+            log_level=log_level,
+        )
+    )
 
 
 @app.command()

@@ -4,6 +4,7 @@ from typing import LiteralString
 
 Query = LiteralString
 
+PING: Query = "SELECT 1"
 PUSH: Query = 'SELECT status, id, partition_id, "offset", created_at FROM skep.push(CAST(%(messages)s AS jsonb))'
 OUTBOX: Query = "SELECT skep.push_to_outbox(CAST(%(messages)s AS jsonb))"
 NOTIFY: Query = "SELECT skep.notify(%(origin)s, %(queues)s)"

@@ -1,7 +1,7 @@
 """POST /api/v1/ack and /ack/batch: the answers of many requests in one call.
 
-An answer names a message by (partitionId, transactionId). Without a leaseId it counts for the lease that its group has on that
-message now; it never moves anything back, and a repeat of an answer that has counted already is a success without effect.
+An answer names a message by (partitionId, transactionId). Without a leaseId it counts for the lease that its group has
+on that message now. It never moves anything back, and a repeat of one that has counted is a success without effect.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import msgspec
 
 from skep.client.aio.database import AsyncDatabase
 from skep.server import address, calls
-from skep.server.http import HttpError, bad_request
+from skep.server.http import HttpError, decode
 
 QUEUE_MODE = "__QUEUE_MODE__"
 STATUSES = {
@@ -63,18 +63,12 @@ _encoder = msgspec.json.Encoder()
 
 
 def parse(body: bytes) -> list[Answer]:
-    try:
-        return [_one.decode(body)]
-    except msgspec.ValidationError as error:
-        raise bad_request(_said(str(error))) from None
+    return [decode(_one, body, _said)]
 
 
 def parse_batch(body: bytes, max_batch: int) -> list[Answer]:
     """Read a batch; the group of the batch is the group of each answer."""
-    try:
-        batch = _many.decode(body)
-    except msgspec.ValidationError as error:
-        raise bad_request(_said(str(error))) from None
+    batch = decode(_many, body, _said)
     if len(batch.acknowledgments) > max_batch:
         raise HttpError(413, f"at most {max_batch} acknowledgments fit into one request", "batch_too_large")
     for answer in batch.acknowledgments:
@@ -93,7 +87,9 @@ def _said(error: str) -> str:
                 else "transactionId is required"
             )
         case _ if "partitionId" in error:
-            start = "Each acknowledgment must have a valid partitionId string" if of_batch else "partitionId is required"
+            start = (
+                "Each acknowledgment must have a valid partitionId string" if of_batch else "partitionId is required"
+            )
             return f"{start} to ensure message uniqueness"
         case _ if "acknowledgments" in error and not of_batch:
             return "acknowledgments array is required"
@@ -134,7 +130,7 @@ def is_sound(answer: Answer) -> bool:
     )
 
 
-def arguments(answers: list[Answer]) -> dict[str, Any]:
+def arguments(answers: Sequence[Answer]) -> dict[str, Any]:
     return {
         "partition_ids": [answer.partition_id for answer in answers],
         "transaction_ids": [answer.transaction_id for answer in answers],

@@ -1,4 +1,4 @@
-"""Addresses on the wire: a message's id and a partition's id are its numbers, written as a UUID (see `message_id()` in SQL)."""
+"""Addresses on the wire: ids of messages and partitions are their numbers, as a UUID (see `message_id()` in SQL)."""
 
 import re
 

@@ -21,17 +21,21 @@ days at 10,000 a second.
 import base64
 import binascii
 import json
+import logging
 import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from typing import Any, Self, TypeGuard, cast
 
+import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from skep.config import env_name
 from skep.errors import ConfigError, Undecipherable
+
+log = logging.getLogger("skep.server")
 
 HEADER = "skep-sealed"
 IV_BYTES = 16
@@ -86,8 +90,30 @@ class Keyring:
             pass
         raise Undecipherable(f'what was sealed with key "{key}" is damaged, or not of queue "{queue}"', key)
 
+    def open_all(self, messages: bytes) -> bytes:
+        """Open the data of messages as they are delivered: JSON objects, comma-separated.
 
-def is_sealed(headers: Mapping[str, Any] | None) -> bool:
+        One that cannot be opened is delivered as it is stored and says why: its consumer refuses it, it is not lost.
+        """
+        opened = [self._opened(message) for message in _messages.decode(b"[%s]" % messages)]
+        return msgspec.json.encode(opened)[1:-1]
+
+    def _opened(self, message: dict[str, msgspec.Raw]) -> dict[str, Any]:
+        headers = _headers.decode(message["headers"])
+        if not is_sealed(headers):
+            return message
+        try:
+            return message | {"data": msgspec.Raw(self.open(bytes(message["data"]), headers[HEADER]))}
+        except Undecipherable as error:
+            log.warning("%s message %s: %s", error, bytes(message["id"]).decode(), error.hint or "")
+            return message | {"undecipherable": str(error)}
+
+
+_messages = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_headers = msgspec.json.Decoder(dict[str, Any] | None)
+
+
+def is_sealed(headers: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
     """Tell whether a message must be opened before it is delivered."""
     return bool(headers) and HEADER in headers
 

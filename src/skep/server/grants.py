@@ -170,6 +170,10 @@ class Identity:
         if not self.allows(action, queue):
             raise Forbidden(INSUFFICIENT, detail=f"{action} on {'every queue' if queue is None else queue!r}")
 
+    def require_somewhere(self, action: Action) -> None:
+        if not self.allows_somewhere(action):
+            raise Forbidden(INSUFFICIENT, detail=f"{action} on any queue")
+
 
 INSUFFICIENT = "Insufficient permissions"  # Queen's words
 ANYONE = Identity(roles=frozenset({Role.ADMIN}))  # when nobody is asked who they are

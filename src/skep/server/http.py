@@ -1,15 +1,17 @@
 """Requests and answers in plain ASGI: bodies within limits, JSON out, and every error as a status with a body.
 
-    {"error": "what was wrong, and what to do", "code": "a_word_for_programs"}
+{"error": "what was wrong, and what to do", "code": "a_word_for_programs"}
 """
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from skep.errors import (
+    ConfigError,
     Conflict,
+    Forbidden,
     InvalidArgument,
     NotFound,
     PayloadTooLarge,
@@ -17,12 +19,15 @@ from skep.errors import (
     SkepError,
     StaleLease,
     TransientError,
+    Unauthenticated,
+    Undecipherable,
 )
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
+T = TypeVar("T")
 
 JSON: Header = (b"content-type", b"application/json")
 RETRY_SOON: Header = (b"retry-after", b"1")
@@ -63,6 +68,10 @@ _STATUSES: tuple[tuple[type[SkepError], int, str], ...] = (
     (NotFound, 404, "not_found"),
     (StaleLease, 409, "stale_lease"),
     (Conflict, 409, "conflict"),
+    (Unauthenticated, 401, "unauthenticated"),
+    (Forbidden, 403, "forbidden"),
+    (Undecipherable, 500, "undecipherable"),
+    (ConfigError, 500, "misconfigured"),
 )
 
 
@@ -151,6 +160,18 @@ def header(scope: Scope, wanted: bytes) -> str | None:
 
 def too_large(limit: int) -> HttpError:
     return HttpError(413, f"the body is larger than {limit} bytes", "body_too_large")
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes, said: Callable[[str], str]) -> T:
+    """Read a body; `said` puts what is wrong with its shape into Queen's words."""
+    if not body:
+        raise bad_request("Empty request body")
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise bad_request(said(str(error))) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_request(f"Invalid JSON: {error}") from None
 
 
 async def answer(send: Send, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Concurrent requests of one kind become one database call: nobody waits when it is idle, and under load a call carries many.
+"""Concurrent requests of one kind become one database call: no delay when it is idle, and more in a call under load.
 
     requests ── waiting ──┬── call under way ── answers
                           └── whatever came meanwhile is the next call
@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 
 
 class Merger(Generic[Call, Answer]):
-    """Runs `run` with all requests that are waiting, as far as `max_weight` goes, in at most `parallel` calls at a time."""
+    """Calls `run` with all requests that wait, as far as `max_weight` goes; at most `parallel` calls at a time."""
 
     def __init__(
         self,

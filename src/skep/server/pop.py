@@ -5,13 +5,14 @@
                 │                              └── nothing, wait: parked at the front of the line
                 └── push here, NOTIFY from elsewhere, or once a second whatever is due
 
-However many are parked in a line, a push costs one call. Whoever is gone when messages come for them gives the lease back.
+However many are parked in a line, a push costs one call. The lease of whoever is gone when messages come is given back.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -75,10 +76,8 @@ class _Line:
         self.again = False  # something happened since the call under way began
 
     def leave(self, request: _Request) -> None:
-        try:
+        with suppress(ValueError):
             self.waiting.remove(request)
-        except ValueError:
-            pass
 
 
 class Lines:
@@ -168,12 +167,13 @@ class Lines:
 
     def wake(self, queues: Iterable[str] | None) -> None:
         """Something was stored in these queues; None: perhaps, anywhere."""
-        if queues is None:
-            wanted = set(self._lines)
-        else:  # lines by namespace and task: any queue may be theirs
-            wanted = set().union(self._of_queue.get(None, ()), *(self._of_queue.get(queue, ()) for queue in queues))
-        for each in wanted:
-            self._serve(each, self._lines[each])
+        woken = list(self._lines) if queues is None else self._wanting(queues)
+        for wanted in woken:
+            self._serve(wanted, self._lines[wanted])
+
+    def _wanting(self, queues: Iterable[str]) -> list[Wanted]:
+        """Return the lines of these queues, and those of namespaces and tasks, whose any queue may be."""
+        return [wanted for queue in (None, *queues) for wanted in self._of_queue.get(queue, ())]
 
     def _serve(self, wanted: Wanted, line: _Line) -> None:
         line.again = True
@@ -181,6 +181,7 @@ class Lines:
             line.task = asyncio.create_task(self._work(wanted, line))
 
     async def _work(self, wanted: Wanted, line: _Line) -> None:
+        offered: list[_Request] = []
         try:
             while line.again and line.waiting:
                 async with self._calls:

@@ -8,7 +8,7 @@ import msgspec
 from skep.client.aio.database import AsyncDatabase
 from skep.message import DEFAULT_PARTITION
 from skep.server import address, calls
-from skep.server.http import HttpError, bad_request
+from skep.server.http import HttpError, bad_request, decode
 
 NULL = msgspec.Raw(b"null")
 
@@ -81,11 +81,7 @@ _encoder = msgspec.json.Encoder()
 
 def parse(body: bytes, producer: str | None, max_batch: int) -> list[NewItem]:
     """Read and check a body; the text of an error is the one Queen has for it, with the place."""
-    try:
-        items = _decoder.decode(body).items
-    except msgspec.ValidationError as error:
-        raise bad_request(_said(str(error))) from None
-    return checked(items, producer, max_batch)
+    return checked(decode(_decoder, body, _said).items, producer, max_batch)
 
 
 def checked(items: list[Item], producer: str | None, max_batch: int) -> list[NewItem]:

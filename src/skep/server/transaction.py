@@ -9,7 +9,7 @@ from skep.client.aio.database import AsyncDatabase
 from skep.errors import Conflict, InvalidArgument, SkepError, StaleLease
 from skep.server import ack, address, calls, push
 from skep.server.ack import Answer
-from skep.server.http import HttpError, bad_request, told
+from skep.server.http import HttpError, bad_request, decode, told
 
 EMPTY = msgspec.Raw(b"{}")
 
@@ -38,12 +38,8 @@ Reason = Literal["bad_request", "duplicate", "ack_rejected", "payload_too_large"
 
 
 def parse(body: bytes) -> Body:
-    """Read and check a body. Old clients name the lease beside the operations: if it is one, it is the lease of each answer."""
-    try:
-        transaction = _decoder.decode(body)
-    except msgspec.ValidationError as error:
-        said = str(error)
-        raise bad_request("operations array required" if "`operations`" in said else said) from None
+    """Read and check a body. Old clients name leases beside the operations: a single one is that of each answer."""
+    transaction = decode(_decoder, body, _said)
     if not transaction.operations:
         raise bad_request("operations array cannot be empty")
     if transaction.kv or transaction.timers:
@@ -52,6 +48,10 @@ def parse(body: bytes) -> Body:
         for answer in answers_of(transaction):
             answer.lease_id = answer.lease_id or transaction.required_leases[0]
     return transaction
+
+
+def _said(error: str) -> str:
+    return "operations array required" if "`operations`" in error or error.endswith("`$.operations`") else error
 
 
 def answers_of(transaction: Body) -> list[AckOperation]:
@@ -109,7 +109,13 @@ def _results(
     for operation in transaction.operations:
         if isinstance(operation, AckOperation):
             results.append(
-                {"type": "ack", "success": True, "transactionId": operation.transaction_id, "error": None, "dlq": next(dead)}
+                {
+                    "type": "ack",
+                    "success": True,
+                    "transactionId": operation.transaction_id,
+                    "error": None,
+                    "dlq": next(dead),
+                }
             )
         else:
             results += [_pushed(*next(stored)) for _ in operation.items]

@@ -86,6 +86,10 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance, AsyncApiKeys):
             if self._buffers:
                 await self._close_buffers()
 
+    async def ping(self) -> None:
+        """Raise unless the database answers."""
+        await self._database.value(calls.PING, {})
+
     def queue(self, name: str) -> AsyncQueue:
         return AsyncQueue(self, name)
 

@@ -87,6 +87,10 @@ class Skep(Groups, DeadLetters, Maintenance, ApiKeys):
             if self._buffers:
                 self._close_buffers()
 
+    def ping(self) -> None:
+        """Raise unless the database answers."""
+        self._database.value(calls.PING, {})
+
     def queue(self, name: str) -> Queue:
         return Queue(self, name)
 
