@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-import jwt
 import pytest
+from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
 
 from skep.config import Config
 from skep.errors import KeysUnavailable, Unauthenticated
@@ -22,7 +22,7 @@ URL = "https://id.example/jwks"
 
 
 def published(key: Any, kid: str | None, **changes: Any) -> dict[str, Any]:
-    algorithm = jwt.algorithms.OKPAlgorithm if hasattr(key, "private_bytes_raw") else jwt.algorithms.RSAAlgorithm
+    algorithm = OKPAlgorithm if hasattr(key, "private_bytes_raw") else RSAAlgorithm
     entry = json.loads(algorithm.to_jwk(key.public_key())) | ({} if kid is None else {"kid": kid}) | changes
     return {name: value for name, value in entry.items() if name != "key_ops"}
 
@@ -141,7 +141,7 @@ async def test_keys_of_no_use_are_passed_over(entry: Any):
 
 
 async def test_private_parts_of_a_published_key_are_not_read():
-    private = json.loads(jwt.algorithms.OKPAlgorithm.to_jwk(ed_key())) | {"kid": "c"}
+    private = json.loads(OKPAlgorithm.to_jwk(ed_key())) | {"kid": "c"}
     assert "d" in private
     found = await Issuer(private).keys.find("EdDSA", "c")
     assert not hasattr(found, "sign")
