@@ -70,6 +70,13 @@ async def test_what_is_no_token_is_malformed(given: str):
     assert "Evil" not in said
 
 
+async def test_a_token_that_is_good_but_giant_is_not_read():
+    checks = authenticator(jwt_secret=SECRET)
+    said = await refusal(checks, f"Bearer {token(padding='x' * 8192)}")
+    assert said == "Malformed token: it has more than 8192 characters"
+    assert (await checks.identify(f"Bearer {token(padding='x' * 5500)}")).subject == "ann"
+
+
 # ---- the signature ----
 
 
@@ -185,6 +192,13 @@ async def test_clocks_may_differ_a_little():
     assert (await checks.identify(late)).subject == "ann"
     strict = authenticator(jwt_secret=SECRET, jwt_clock_skew=0.0)
     assert await refusal(strict, token(exp=time.time() - 2)) == "Token has expired"
+
+
+@pytest.mark.parametrize("end", [str(int(SOON)), SOON, 10**400, 1e300], ids=["text", "float", "long", "large"])
+async def test_strange_ends(end: Any):
+    good = forged({"alg": "HS256"}, {"sub": "ann", "exp": end}, SECRET.encode())
+    checks = authenticator(jwt_secret=SECRET)
+    assert await checks.identify(good) is await checks.identify(good)
 
 
 async def test_what_is_not_configured_is_not_asked_for():

@@ -79,6 +79,13 @@ def test_a_seal_of_another_queue_or_key_does_not_open(change: dict[str, str]):
         RING.open(stored, seal | change)
 
 
+def test_the_id_of_a_key_is_sealed_too():
+    ring = Keyring.load(f"a:{NEW},b:{NEW}")
+    stored, seal = sealed(ring)
+    with pytest.raises(Undecipherable):
+        ring.open(stored, seal | {"key": "b"})
+
+
 def test_key_and_queue_cannot_be_shifted_into_one_another():
     """A NUL in the name of a queue does not make it look like another key's."""
     ring = Keyring.load(f"a:{NEW},a.b:{NEW}")
@@ -114,6 +121,18 @@ def test_a_short_tag_does_not_open():
     short = base64.b64encode(base64.b64decode(stored["authTag"])[:4]).decode()
     with pytest.raises(Undecipherable):
         RING.open(stored | {"authTag": short}, seal)
+
+
+@pytest.mark.parametrize("noise", ["!", "\n", "=", "é"])
+def test_there_is_one_way_to_write_it(noise: str):
+    stored, seal = sealed()
+    for part in stored:
+        with pytest.raises(Undecipherable):
+            RING.open(stored | {part: stored[part][:4] + noise + stored[part][4:]}, seal)
+    encrypted, tag = (base64.b64decode(stored[part]) for part in ("encrypted", "authTag"))
+    cut = {"encrypted": encrypted[:-1], "authTag": encrypted[-1:] + tag}
+    with pytest.raises(Undecipherable):
+        RING.open(stored | {name: base64.b64encode(part).decode() for name, part in cut.items()}, seal)
 
 
 @pytest.mark.parametrize("seal", [None, {}, "k2", {"key": "k2"}, {"key": ["k2"], "queue": "orders"}, {"queue": "x"}])
