@@ -1,4 +1,4 @@
-"""The server under load from wrk: messages a second, latency, and what it costs; PostgreSQL, server and wrk share the machine."""
+"""The server under load from wrk: throughput, latency and cost; PostgreSQL, server and wrk share the machine."""
 
 import asyncio
 import json
@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
@@ -60,7 +61,7 @@ def _server(url: str) -> Generator[subprocess.Popen[bytes]]:
 
 def _wait_until_ready(process: subprocess.Popen[bytes]) -> None:
     while process.poll() is None:
-        if subprocess.run(["curl", "-sf", f"localhost:{PORT}/ready"], capture_output=True).returncode == 0:
+        with suppress(OSError), urllib.request.urlopen(f"http://localhost:{PORT}/ready"):
             return
         time.sleep(0.1)
     raise RuntimeError("the server ended")
@@ -72,7 +73,10 @@ def _wait_until_ready(process: subprocess.Popen[bytes]) -> None:
 def _pushes(connection: psycopg.Connection, server: subprocess.Popen[bytes], seconds: float) -> list[Row]:
     one = _by_sql(connection, 1, seconds)
     hundred = _by_sql(connection, 100, seconds)
-    rows = [Row("push 1 by SQL, one connection", one, "msg/s"), Row("push 100 by SQL, one connection", hundred, "msg/s")]
+    rows = [
+        Row("push 1 by SQL, one connection", one, "msg/s"),
+        Row("push 100 by SQL, one connection", hundred, "msg/s"),
+    ]
     for batch, connections, reference, bar in ((1, 64, one, 4.0), (10, 64, hundred, None), (100, 16, hundred, 0.7)):
         for ids in (1, 0):
             progress(f"http: push {batch}, {connections} connections")
@@ -119,9 +123,7 @@ def _pops(connection: psycopg.Connection, server: subprocess.Popen[bytes], secon
 # ---- wrk ----
 
 
-def _wrk(
-    server: subprocess.Popen[bytes], seconds: float, connections: int, script: str, *arguments: object
-) -> Load:
+def _wrk(server: subprocess.Popen[bytes], seconds: float, connections: int, script: str, *arguments: object) -> Load:
     before = _cpu(server.pid)
     start = time.perf_counter()
     command = ["wrk", "-t1", f"-c{connections}", f"-d{max(int(seconds), 1)}s", "--latency", "-s", str(HERE / script)]
@@ -220,7 +222,9 @@ async def _consume(waits: list[float], stop: float) -> None:
     writer.close()
 
 
-async def _request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, body: str = "") -> bytes:
+async def _request(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, body: str = ""
+) -> bytes:
     writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
     head = await reader.readuntil(b"\r\n\r\n")
     return await reader.readexactly(int(_find(r"content-length: (\d+)", head.decode())))

@@ -16,7 +16,7 @@ PER_LANE = 1_000  # of the queue with max_size
 BACKLOG = 500_000
 KEPT = "SELECT coalesce(sum(messages), 0), coalesce(sum(first_offset), 0) FROM skep.lanes WHERE queue = %s"
 MATRIX_RATE = 500  # messages a second, each read by every group: a twentieth of the scenario's
-# A share of dead rows says little where the live ones are a few dozen: that updates leave nothing behind shows in the size.
+# A share of dead rows says little where a few dozen live: that updates leave nothing behind shows in the size.
 STATE = "SELECT sum(pg_total_relation_size('skep.' || name)) FROM unnest(%s::text[]) AS name"
 STATE_TABLES = ["cursors", "leases", "partition_lookup", "readers", "subscriptions"]
 
@@ -87,7 +87,7 @@ def _beside_pushes(url: str, connection: Connection, seconds: float) -> list[Row
 
 
 def _groups(url: str, connection: Connection, number: int, seconds: float) -> tuple[list[float], int, int, float]:
-    """One producer, so many groups on two connections, retention beside: pop times, pushed, deleted, growth of the state."""
+    """A producer, so many groups on two connections, retention beside: pop times, pushed, deleted, growth of state."""
     queue = f"matrix-{number}"
     connection.execute("SELECT skep.configure_queue(%s, '{\"completed_retention_seconds\": 0}')", (queue,))
     groups = [f"group {n}" for n in range(number)]
