@@ -55,7 +55,8 @@ class Overloaded(HttpError):
     """More is waiting than the server is willing to hold."""
 
     def __init__(self) -> None:
-        super().__init__(503, "the server is overloaded; try again", "overloaded", headers=[RETRY_SOON])
+        error = "the server has more connections and messages in hand than it can serve; try again"
+        super().__init__(503, error, "overloaded", headers=[RETRY_SOON])
 
 
 def bad_request(error: str) -> HttpError:

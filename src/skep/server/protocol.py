@@ -1,4 +1,4 @@
-"""HTTP on a connection: uvicorn's protocol, whose answers leave in one write instead of one for the head and one for the body."""
+"""HTTP on a connection: uvicorn's protocol, whose answers leave in one write instead of two, head and body."""
 
 import asyncio
 from typing import Any

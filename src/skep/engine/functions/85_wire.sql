@@ -96,7 +96,8 @@ RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
     ) held ON true
 $$;
 
--- ack_many by Queen's addresses. A repeat of an answer that has already counted is no error: noop.
+-- ack_many by Queen's addresses. A repeat of an answer that has already counted is no error: noop. Queen's clients forget what comes
+-- behind a message they refuse, so that a lease with a failure and without all answers ends here, and the rest comes again at once.
 CREATE FUNCTION skep.wire_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[])
 RETURNS TABLE (ord bigint, success boolean, noop boolean, error text, queue text, partition text, released boolean, dlq boolean)
 LANGUAGE plpgsql AS $$
@@ -112,13 +113,19 @@ BEGIN
                  array_agg(f."offset") AS offsets
           FROM unnest(places) f) said
     CROSS JOIN LATERAL skep.answer(said.leases, said.lanes, said.offsets, wire_ack.statuses, wire_ack.errors) a;
+    IF 'failed' = ANY (wire_ack.statuses) THEN
+        PERFORM skep.judge(array_agg(s.token), array_agg(s.partition_id), 'nacked')
+        FROM (SELECT DISTINCT f.lease, f.lane FROM unnest(places) f WHERE wire_ack.statuses[f.ord] = 'failed') f
+        CROSS JOIN LATERAL (SELECT * FROM skep.leases s WHERE s.token = f.lease AND s.partition_id = f.lane AND s.failed <> '{}' LIMIT 1) s
+        HAVING count(*) > 0;
+    END IF;
     RETURN QUERY
     SELECT f.ord, yes OR noop, NOT yes AND noop,
            CASE WHEN yes OR noop THEN NULL
                 WHEN f."offset" IS NULL THEN 'Message not found'
                 WHEN f.done THEN 'already committed: the group is past this message'
                 ELSE 'Invalid or expired lease' END,
-           f.queue, f.partition, yes AND gone, yes AND (status = 'dlq' OR status = 'failed' AND gone AND NOT EXISTS (
+           f.queue, f.partition, yes AND gone, yes AND (status = 'dlq' OR status IN ('failed', 'nack') AND gone AND NOT EXISTS (
                SELECT FROM skep.leases s WHERE s.partition_id = f.lane AND s.reader_id = f.reader AND s.token IS NULL
                                            AND s.first_offset <= f."offset" AND s.end_offset > f."offset"))
     FROM unnest(places) f
