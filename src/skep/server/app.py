@@ -35,7 +35,7 @@ class App:
     """One server process."""
 
     def __init__(self, config: Config, endpoints: Sequence[Endpoint] = routes.ENDPOINTS) -> None:
-        self._config = config
+        self.config = config
         self._router = Router(endpoints)
         self._state: State | None = None
         self._any_origin = "*" in config.cors_origins
@@ -60,7 +60,7 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        async with State(self._config) as self._state:
+        async with State(self.config) as self._state:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
@@ -114,7 +114,7 @@ class App:
         if self._any_origin:
             return _ANY_ORIGIN
         origin = header(scope, b"origin")
-        if origin is None or origin not in self._config.cors_origins:
+        if origin is None or origin not in self.config.cors_origins:
             return []
         return [(b"access-control-allow-origin", origin.encode()), (b"vary", b"Origin"), *_CORS]
 
