@@ -36,18 +36,21 @@ def queen(version: str, server: Server) -> Conversation:
     """Have the conversation of this name once, in a process of the client's own; return what it saw."""
     python = queen_python(version)
 
-    @functools.cache
     def converse(topic: str, *servers: Server) -> Seen:
         ours = f"{topic}-{version.replace('.', '-')}"  # queues of its own: both versions talk to one server
-        return talk([str(python), str(PROGRAMS / f"{topic}.py"), ours], servers or (server,))
+        return talk((str(python), str(PROGRAMS / f"{topic}.py"), ours), servers or (server,))
 
     return converse
 
 
-def talk(command: list[str], servers: tuple[Server, ...]) -> Seen:
+def talk(command: tuple[str, ...], servers: tuple[Server, ...]) -> Seen:
     """Return the last line of what a program prints, read as JSON; the clients print as well."""
-    command = [*command, *(server.url for server in servers)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS_TO_TALK)
+    done = _run_once((*command, *(server.url for server in servers)))
     logs = "\n".join(server.last_words() for server in servers)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\nThe server wrote:\n{logs}"
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@functools.cache
+def _run_once(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS_TO_TALK)

@@ -29,13 +29,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(database_url: str, directory: Path, *options: str) -> Generator[Server]:
-    """Serve this database on a free port; give the server once it is healthy, and stop it afterwards."""
-    port = free_port()
+def serving(database_url: str, directory: Path, port: int | None = None) -> Generator[Server]:
+    """Serve this database, on a free port; give the server once it is healthy, and stop it afterwards."""
+    port = port or free_port()
     server = Server(f"http://127.0.0.1:{port}", directory / f"serve-{port}.log")
-    command = [SKEP, "serve", "--database-url", database_url, "--port", str(port), *options]
+    command = [SKEP, "serve", "--database-url", database_url, "--port", str(port)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SKEP_")}
-    with server.log.open("w") as log:
+    with server.log.open("a") as log:
         process = subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT)
     try:
         _wait_for_health(server, process)

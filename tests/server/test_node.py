@@ -14,7 +14,7 @@ def seen(server: Server) -> Seen:
     node = shutil.which("node")
     if node is None:
         missing("no Node.js here (Debian: apt-get install nodejs)")
-    return talk([str(node), str(PROGRAMS / "fetch.mjs"), "node"], (server,))
+    return talk((str(node), str(PROGRAMS / "fetch.mjs"), "node"), (server,))
 
 
 def test_messages(seen: Seen):

@@ -62,7 +62,7 @@ def test_push_of_duplicates(queen: Conversation):
     assert len({one["message_id"] for one in seen["at once"]}) == 1
     assert seen["elsewhere"][0]["status"] == "queued"
     assert seen["called"] == [["duplicate", 1, "Duplicate transaction IDs detected"], ["success", 1]]
-    assert (seen["transaction"], seen["trace"]) == ("order-7", "0190a8b2-0000-7000-8000-000000000001")
+    assert (seen["transaction"], seen["trace"]) == ("order-7", "7c9e6679-7425-40de-944b-e07fc1f90ae7")
 
 
 def test_push_of_what_cannot_be_stored(queen: Conversation):

@@ -3,7 +3,7 @@
 from queen import Queen
 from talk import data, error_of, name, pop, tell
 
-TRACE = "0190a8b2-0000-7000-8000-000000000001"
+TRACE = "7c9e6679-7425-40de-944b-e07fc1f90ae7"  # of version 4: the clients send no other
 PAYLOADS = [
     {"id": 1},
     None,
