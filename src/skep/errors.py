@@ -6,6 +6,9 @@
     ├── UnsupportedDatabase       SK009  the server is too old or its encoding is not UTF8
     ├── SchemaMismatch            SK008  the schema in the database is not the one of this package
     ├── PermissionDenied          42501  the database user lacks a right
+    ├── Unauthenticated           the server does not know who calls
+    ├── Forbidden                 the caller of the server lacks a right
+    ├── Undecipherable            an encrypted payload cannot be opened: unknown key, or damaged
     ├── InvalidArgument           SK001  an argument is wrong; the message names the item
     │   ├── PayloadTooLarge       SK004
     │   └── MessagesRefused       some messages of a buffer; `refused` has them
@@ -15,6 +18,7 @@
     ├── Conflict                  SK007  it exists already, and differently
     ├── PushBlocked               SK006  the queue takes no messages now (retryable)
     └── TransientError            40001, 40P01, 55P03, 57014: deadlock, serialization, timeouts (retryable)
+        ├── KeysUnavailable       the keys of tokens cannot be fetched (retryable)
         └── DatabaseUnavailable   08xxx, 53xxx, 57P01 to 57P05, 25P03, or no answer at all (retryable)
 
 Retryable means that the same call, unchanged, may succeed later.
@@ -59,6 +63,22 @@ class PermissionDenied(SkepError):
     """The database user lacks a right."""
 
 
+class Unauthenticated(SkepError):
+    """The server does not know who calls; the message is Queen's, and safe to show."""
+
+
+class Forbidden(SkepError):
+    """The server knows who calls, who may not do this."""
+
+
+class Undecipherable(SkepError):
+    """An encrypted payload cannot be opened; `key` is the id of the key it was sealed with."""
+
+    def __init__(self, message: str, key: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+
+
 class InvalidArgument(SkepError):
     """An argument is wrong; the message names the item."""
 
@@ -101,6 +121,10 @@ class TransientError(SkepError):
     """The database gave up on this transaction in favour of another one."""
 
     retryable = True
+
+
+class KeysUnavailable(TransientError):
+    """The issuer's keys cannot be fetched, so nobody knows yet whether a token is good."""
 
 
 class DatabaseUnavailable(TransientError):

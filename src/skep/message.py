@@ -4,7 +4,7 @@ The two that come by the hundred are named tuples: a frozen dataclass takes 2.3 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
@@ -286,3 +286,18 @@ class DeadLetterAudit:
     to_queue: str | None
     done_by: str
     done_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key of the server, without its secret: `hash` is the SHA-256 of that."""
+
+    id: str
+    name: str
+    hash: bytes = field(repr=False)
+    role: str | None
+    grants: dict[str, list[str]] | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None

@@ -12,12 +12,13 @@ from psycopg.types.json import Jsonb
 from skep.engine.install import verify
 from tests.engine.verbs import call, drain, pop, push, refused
 
-PRODUCER = {"push", "push_many", "push_to_outbox", "notify"}
+PRODUCER = {"push", "push_many", "push_to_outbox", "notify", "wire_push"}
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
-    "lag", "transaction",
+    "lag", "transaction", "pop_many", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend",
 }  # fmt: skip
 ADMIN = {
+    "wire_configure",
     "configure_queue", "configure_defaults", "delete_queue", "delete_partition", "delete_message", "delete_group",
     "seek",
     "stale_partitions", "resync_partition_lookup", "check_consistency", "prune_journal",
@@ -25,6 +26,7 @@ ADMIN = {
     "pause", "resume", "cancel", "remove_group", "detect_dead_groups", "message_groups", "message_status", "blocked",
     "force_complete", "retain", "lanes_after", "mark_archived", "drop_idle_partitions", "reap",
     "redrive", "purge_dead_letters", "count_dead_letters", "sample", "prune_samples", "history",
+    "create_api_key", "revoke_api_key", "list_api_keys", "find_api_key",
 }  # fmt: skip
 # These touch no table.
 HARMLESS = {"message_id", "partition_of", "offset_of", "refuse"}

@@ -54,7 +54,7 @@ def test_other_errors_of_the_driver_are_left_alone():
 
 def test_what_may_be_retried():
     retryable = {kind.__name__ for kind in everyone() if kind.retryable}
-    assert retryable == {"PushBlocked", "TransientError", "DatabaseUnavailable"}
+    assert retryable == {"PushBlocked", "TransientError", "DatabaseUnavailable", "KeysUnavailable"}
 
 
 def test_an_error_keeps_its_parts_through_pickle():

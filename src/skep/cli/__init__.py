@@ -9,8 +9,26 @@ import typer
 import skep
 from skep.cli.commands.dlq import dlq_app
 from skep.cli.commands.group import group_app
+from skep.cli.commands.key import key_app
 from skep.cli.commands.queue import queue_app
-from skep.cli.options import DatabaseUrl, DataDir, Json, JsonLines, Namespace, Partition, Queue, Task
+from skep.cli.options import (
+    Auth,
+    DatabaseUrl,
+    DataDir,
+    Host,
+    Json,
+    JsonLines,
+    LogFormat,
+    LogLevel,
+    Namespace,
+    Partition,
+    Port,
+    Queue,
+    Task,
+    TlsCert,
+    TlsKey,
+    Workers,
+)
 from skep.config import Config
 from skep.message import DEFAULT_PARTITION, QUEUE_MODE
 
@@ -23,6 +41,7 @@ app = typer.Typer(
 app.add_typer(queue_app, name="queue")
 app.add_typer(group_app, name="group")
 app.add_typer(dlq_app, name="dlq")
+app.add_typer(key_app, name="key")
 
 
 def main() -> None:
@@ -53,11 +72,35 @@ def _skep(
 
 
 @app.command()
-def serve(database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
-    """Run Skep on an embedded PostgreSQL, or on yours."""
+def serve(
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    host: Host = None,
+    port: Port = None,
+    workers: Workers = None,
+    auth: Auth = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Run the server, on an embedded PostgreSQL or on yours. Settings without a flag are set by SKEP_… variables."""
     from skep.cli.serve import run
 
-    run(Config.load(database_url=database_url, data_dir=data_dir))
+    run(
+        Config.load(
+            database_url=database_url,
+            data_dir=data_dir,
+            host=host,
+            port=port,
+            workers=workers,
+            auth=auth,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            log_format=log_format,
+            log_level=log_level,
+        )
+    )
 
 
 @app.command()
@@ -68,7 +111,7 @@ def install(
     """Install or upgrade Skep in a PostgreSQL database."""
     from skep.cli.install import run
 
-    run(Config.load(database_url=database_url), print_sql=print_sql)
+    run(Config.load_client(database_url), print_sql=print_sql)
 
 
 @app.command()
@@ -98,7 +141,7 @@ def push(
     from skep.cli.push import Template, parse_headers, run
 
     template = Template(partition, transaction_id, parse_headers(header or []), text)
-    run(Config.load(database_url=database_url, data_dir=data_dir), queue, payloads or [], template, as_json=as_json)
+    run(Config.load_client(database_url, data_dir), queue, payloads or [], template, as_json=as_json)
 
 
 @app.command()
@@ -121,7 +164,7 @@ def pop(
     from skep.cli.pop import run
     from skep.client.source import Source
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     source = Source(queue, group, partition, namespace, task)
     run(config, source, batch=batch, wait=wait, ack=ack, as_json=as_json)
 
@@ -141,7 +184,7 @@ def tail(
     """Print messages as they come; no group misses any of them."""
     from skep.cli.tail import Tail, run
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     run(config, Tail(queue, partition, start, limit, as_json))
 
 
@@ -156,6 +199,6 @@ def upkeep(
     """Do what `skep serve` does in the background: retention, dead groups, samples."""
     from skep.cli.upkeep import run
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     if not run(config, once=once, dry_run=dry_run, as_json=as_json):
         raise typer.Exit(1)

@@ -14,6 +14,14 @@ def _setting(name: str) -> Any:  # noqa: ANN401
 
 DatabaseUrl = Annotated[str | None, _setting("database_url")]
 DataDir = Annotated[Path | None, _setting("data_dir")]
+Host = Annotated[str | None, _setting("host")]
+Port = Annotated[int | None, _setting("port")]
+Workers = Annotated[int | None, _setting("workers")]
+Auth = Annotated[bool | None, typer.Option("--auth/--no-auth", help=help_text("auth"), show_default=False)]
+TlsCert = Annotated[Path | None, _setting("tls_cert")]
+TlsKey = Annotated[Path | None, _setting("tls_key")]
+LogFormat = Annotated[str | None, _setting("log_format")]
+LogLevel = Annotated[str | None, _setting("log_level")]
 
 Queue = Annotated[str, typer.Argument(help="The name of the queue.", show_default=False)]
 Group = Annotated[str, typer.Argument(help="The name of the group.", show_default=False)]

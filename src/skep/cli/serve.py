@@ -1,4 +1,4 @@
-"""`skep serve`: a database with Skep in it and its upkeep, until Ctrl-C or SIGTERM."""
+"""`skep serve`: the server, a database with Skep in it and its upkeep, until Ctrl-C or SIGTERM."""
 
 import shlex
 import shutil
@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from rich.console import Console
 from rich.panel import Panel
@@ -17,27 +18,30 @@ from skep.config import Config, display_database_url
 from skep.embedded import binaries
 from skep.engine.install import install
 from skep.errors import EmbeddedError
+from skep.server.log import write_log
+from skep.server.run import listen
+from skep.server.run import run as serve
 
 FIRST_MESSAGE = """\
-SELECT * FROM skep.push('orders', '{"id": 1}');
-SELECT payload, lease FROM skep.pop('orders') \\gset
-\\echo got :payload
-SELECT skep.ack(:'lease');"""
+curl {url}/api/v1/push -d '{{"items": [{{"queue": "orders", "payload": {{"id": 1}}}}]}}'
+curl '{url}/api/v1/pop/queue/orders?autoAck=true'"""
 
 
 def run(config: Config) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for stop in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell starts background jobs with it ignored
         signal.signal(stop, signal.default_int_handler)
+    write_log(config)
     try:
-        with _database(config) as url:
+        with listen(config) as listening, _database(config) as url:
             done = describe(install(url))
-            _welcome(console, display_database_url(url) if config.database_url else url, done)
+            port = listening.getsockname()[1]
+            _welcome(console, config, port, display_database_url(url) if config.database_url else url, done)
             with in_background(url):
-                while True:
-                    signal.pause()
+                serve(replace(config, database_url=url), listening)
     except KeyboardInterrupt:
-        console.print("Skep has stopped.")
+        pass
+    console.print("Skep has stopped.")
 
 
 @contextmanager
@@ -49,12 +53,18 @@ def _database(config: Config) -> Generator[str]:
         yield server.url
 
 
-def _welcome(console: Console, url: str, done: str) -> None:
+def _welcome(console: Console, config: Config, port: int, url: str, done: str) -> None:
     """Say how to use it; commands stand outside of the frame, so that they can be copied whole."""
-    console.print(Panel(FIRST_MESSAGE, title=f"Skep is ready: {done}", expand=False, padding=(1, 2)))
+    scheme = "https" if config.tls_cert else "http"
+    here = "localhost" if config.host in ("127.0.0.1", "0.0.0.0", "::", "::1") else config.host  # noqa: S104
+    address = f"{scheme}://{here}:{port}"
+    console.print(Panel(f"{address}    {done}", title="Skep is ready", expand=False, padding=(1, 2)))
+    console.print("A first message over HTTP:", style="bold")
+    for line in FIRST_MESSAGE.format(url=address).splitlines():
+        console.print(f"  {line}", markup=False)
     console.print("In psql:", style="bold")
     console.print(f"  {_psql(url)}", markup=False)
-    console.print("From Python, or any other language:", style="bold")
+    console.print("From Python, and any other client of PostgreSQL:", style="bold")
     console.print(f"  {url}", markup=False)
     console.print("Ctrl-C stops it.", style="dim")
 

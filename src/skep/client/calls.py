@@ -4,6 +4,7 @@ from typing import LiteralString
 
 Query = LiteralString
 
+PING: Query = "SELECT 1"
 PUSH: Query = 'SELECT status, id, partition_id, "offset", created_at FROM skep.push(CAST(%(messages)s AS jsonb))'
 OUTBOX: Query = "SELECT skep.push_to_outbox(CAST(%(messages)s AS jsonb))"
 NOTIFY: Query = "SELECT skep.notify(%(origin)s, %(queues)s)"
@@ -99,3 +100,11 @@ PRUNE_JOURNAL: Query = "SELECT skep.prune_journal(%(older_than)s)"
 SAMPLE: Query = "SELECT skep.sample()"
 PRUNE_SAMPLES: Query = "SELECT skep.prune_samples(%(keep)s)"
 HISTORY: Query = "SELECT * FROM skep.history(%(queue)s, %(group)s, %(since)s)"
+
+CREATE_API_KEY: Query = """
+    SELECT * FROM skep.create_api_key(
+        %(id)s, %(name)s, %(hash)s, %(role)s, CAST(%(grants)s AS jsonb), CAST(%(expires_at)s AS timestamptz))
+"""
+LIST_API_KEYS: Query = "SELECT * FROM skep.list_api_keys()"
+REVOKE_API_KEY: Query = "SELECT * FROM skep.revoke_api_key(%(id)s)"
+FIND_API_KEY: Query = "SELECT * FROM skep.find_api_key(%(id)s, %(hash)s)"

@@ -38,7 +38,7 @@ def dlq_list(
     """List dead letters, the newest first."""
     from skep.cli.dlq import Filter, list_dead_letters
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     list_dead_letters(config, Filter.of(queue, group, error, since, until), limit=limit, as_json=as_json)
 
 
@@ -56,7 +56,7 @@ def dlq_count(
     from skep.cli.dlq import Filter, count
 
     count(
-        Config.load(database_url=database_url, data_dir=data_dir),
+        Config.load_client(database_url, data_dir),
         Filter.of(queue, group, None, since, until),
         as_json=as_json,
     )
@@ -87,7 +87,7 @@ def dlq_redrive(
     """Push dead letters again, the oldest first: to the group that gave them up, or to a queue."""
     from skep.cli.dlq import Drive, Filter, redrive
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     wanted, drive = Filter.of(queue, group, error, since, until, ids), Drive(to_queue, limit, rate)
     redrive(config, wanted, drive, dry_run=dry_run, yes=yes, as_json=as_json)
 
@@ -110,7 +110,7 @@ def dlq_purge(
     """Delete dead letters, the oldest first."""
     from skep.cli.dlq import Filter, purge
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     purge(config, Filter.of(queue, group, error, since, until, ids), limit, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
@@ -124,4 +124,4 @@ def dlq_audit(
     """Show who drove or purged which dead letters."""
     from skep.cli.dlq import audit
 
-    audit(Config.load(database_url=database_url, data_dir=data_dir), limit=limit, as_json=as_json)
+    audit(Config.load_client(database_url, data_dir), limit=limit, as_json=as_json)

@@ -30,7 +30,7 @@ def group_list(
     """List the groups and how they are on each queue, those in trouble first."""
     from skep.cli.group import list_groups
 
-    list_groups(Config.load(database_url=database_url, data_dir=data_dir), queue, as_json=as_json)
+    list_groups(Config.load_client(database_url, data_dir), queue, as_json=as_json)
 
 
 @group_app.command("show")
@@ -45,7 +45,7 @@ def group_show(
     """Show what a group has still to do, the lanes that are most behind first."""
     from skep.cli.group import show
 
-    show(Config.load(database_url=database_url, data_dir=data_dir), group, queue, limit=limit, as_json=as_json)
+    show(Config.load_client(database_url, data_dir), group, queue, limit=limit, as_json=as_json)
 
 
 @group_app.command("seek")
@@ -61,7 +61,7 @@ def group_seek(
     """Move a group to another place of a queue; what it has leased is dropped."""
     from skep.cli.group import seek
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     seek(config, group, queue, position, partition=partition, as_json=as_json)
 
 
@@ -80,7 +80,7 @@ def group_delete(
     """Forget a group, on one queue or everywhere."""
     from skep.cli.group import delete
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     delete(config, group, queue, keep_subscription=keep_subscription, yes=yes, as_json=as_json)
 
 
@@ -95,7 +95,7 @@ def group_blocked(
     """Show who holds back what: each group that owes something, and whether messages are kept for it."""
     from skep.cli.group import show_blocked
 
-    show_blocked(Config.load(database_url=database_url, data_dir=data_dir), queue, limit=limit, as_json=as_json)
+    show_blocked(Config.load_client(database_url, data_dir), queue, limit=limit, as_json=as_json)
 
 
 @group_app.command("subscribe")
@@ -132,7 +132,7 @@ def group_subscribe(
     """Store where a group starts and how it lives, if that is not stored yet; shows what is."""
     from skep.cli.life import Scope, Wish, subscribe
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     wish = Wish(partition, mode, start, backfill, heartbeat_interval, heartbeat_timeout, miss_threshold)
     subscribe(config, Scope(group, queue, namespace, task), wish, as_json=as_json)
 
@@ -150,7 +150,7 @@ def group_pause(
     """Deliver nothing to a group for now; what it is owed stays owed."""
     from skep.cli.life import Scope, change
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     change(config, "pause", Scope(group, queue, namespace, task), as_json=as_json)
 
 
@@ -167,7 +167,7 @@ def group_resume(
     """Go on where a group was paused, or died."""
     from skep.cli.life import Scope, change
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     change(config, "resume", Scope(group, queue, namespace, task), as_json=as_json)
 
 
@@ -184,7 +184,7 @@ def group_heartbeat(
     """Give a sign of life for a group whose consumers cannot."""
     from skep.cli.life import Scope, change
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     change(config, "heartbeat", Scope(group, queue, namespace, task), as_json=as_json)
 
 
@@ -202,7 +202,7 @@ def group_cancel(
     """End a subscription: nothing is kept for it any more, until it is subscribed anew."""
     from skep.cli.life import Scope, change
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     change(config, "cancel", Scope(group, queue, namespace, task), yes=yes, as_json=as_json)
 
 
@@ -218,7 +218,7 @@ def group_remove(
     """Cancel a group as an administrator, and say how many messages waited for it."""
     from skep.cli.life import Scope, remove
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     remove(config, Scope(group, queue, None, None), yes=yes, as_json=as_json)
 
 
@@ -235,5 +235,5 @@ def group_force_complete(
     """Count what is older than this as done by a group; what it has leased stays leased."""
     from skep.cli.life import force_complete
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     force_complete(config, group, queue, older_than, yes=yes, as_json=as_json)

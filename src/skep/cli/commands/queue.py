@@ -17,7 +17,7 @@ def queue_list(as_json: Json = False, database_url: DatabaseUrl = None, data_dir
     """List the queues."""
     from skep.cli.queue import list_queues
 
-    list_queues(Config.load(database_url=database_url, data_dir=data_dir), as_json=as_json)
+    list_queues(Config.load_client(database_url, data_dir), as_json=as_json)
 
 
 @queue_app.command("show")
@@ -31,7 +31,7 @@ def queue_show(
     """Show a queue: its options, and its partitions with their sizes."""
     from skep.cli.queue import show
 
-    show(Config.load(database_url=database_url, data_dir=data_dir), queue, limit=limit, as_json=as_json)
+    show(Config.load_client(database_url, data_dir), queue, limit=limit, as_json=as_json)
 
 
 @queue_app.command("configure")
@@ -48,7 +48,7 @@ def queue_configure(
     """Make a queue, or change the options that are given; null takes one back."""
     from skep.cli.queue import configure
 
-    configure(Config.load(database_url=database_url, data_dir=data_dir), queue, options or [], as_json=as_json)
+    configure(Config.load_client(database_url, data_dir), queue, options or [], as_json=as_json)
 
 
 @queue_app.command("delete")
@@ -58,7 +58,7 @@ def queue_delete(
     """Delete a queue with everything in it but its dead letters."""
     from skep.cli.queue import delete
 
-    delete(Config.load(database_url=database_url, data_dir=data_dir), queue, yes=yes, as_json=as_json)
+    delete(Config.load_client(database_url, data_dir), queue, yes=yes, as_json=as_json)
 
 
 @queue_app.command("fanout")
@@ -74,7 +74,7 @@ def queue_fanout(
     """Show for each message how many groups require it, how many have completed it, and who owes it."""
     from skep.cli.queue import fanout
 
-    config = Config.load(database_url=database_url, data_dir=data_dir)
+    config = Config.load_client(database_url, data_dir)
     fanout(config, queue, partition, start=start, limit=limit, as_json=as_json)
 
 
@@ -89,7 +89,7 @@ def queue_retention(
     """Show what retention would delete now, by which rule, and what groups would miss."""
     from skep.cli.retention import show
 
-    show(Config.load(database_url=database_url, data_dir=data_dir), queue, limit=limit, as_json=as_json)
+    show(Config.load_client(database_url, data_dir), queue, limit=limit, as_json=as_json)
 
 
 @queue_app.command("history")
@@ -104,4 +104,4 @@ def queue_history(
     """Show rates and lags over time, of a queue or of a group on it."""
     from skep.cli.history import show
 
-    show(Config.load(database_url=database_url, data_dir=data_dir), queue, group, since, as_json=as_json)
+    show(Config.load_client(database_url, data_dir), queue, group, since, as_json=as_json)

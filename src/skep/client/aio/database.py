@@ -35,7 +35,7 @@ class AsyncDatabase:
     """One database; opened by the first call."""
 
     def __init__(self, url: str | None, *, data_dir: Path | None, pool_size: int, timeout: float) -> None:
-        config = Config.load(database_url=url, data_dir=data_dir)
+        config = Config.load_client(url, data_dir)
         self._url = config.database_url
         self._data_dir = config.data_dir
         self._pool_size = pool_size
@@ -46,10 +46,12 @@ class AsyncDatabase:
         self._closed = False
         self.direct = True  # nothing stands between us and PostgreSQL: sessions are ours, LISTEN works
 
-    async def call(self, query: LiteralString, arguments: Mapping[str, Any], row: Callable[..., T]) -> list[T]:
+    async def call(
+        self, query: LiteralString, arguments: Mapping[str, Any], row: Callable[..., T], *, binary: bool = False
+    ) -> list[T]:
         """Run one statement in a transaction of its own, and make each row of the answer with `row`."""
         async with self._connection() as connection:
-            cursor = connection.cursor(row_factory=args_row(row))
+            cursor = connection.cursor(row_factory=args_row(row), binary=binary)
             return await (await cursor.execute(query, arguments)).fetchall()
 
     async def value(self, query: LiteralString, arguments: Mapping[str, Any]) -> Any:  # noqa: ANN401

@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from skep.client import calls
 from skep.client.aio import runtime
+from skep.client.aio.api_keys import AsyncApiKeys
 from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.buffer import AsyncBuffer
 from skep.client.aio.consumer import AsyncConsumer
@@ -29,7 +30,7 @@ from skep.errors import InvalidArgument
 from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt
 
 
-class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance):
+class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance, AsyncApiKeys):
     """A client of Skep. Without a URL, here or in SKEP_DATABASE_URL, it uses the embedded PostgreSQL with Skep in it.
 
     It connects at the first call. `timeout` is how long a call waits for a connection while the database is down or all
@@ -84,6 +85,10 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance):
         finally:
             if self._buffers:
                 await self._close_buffers()
+
+    async def ping(self) -> None:
+        """Raise unless the database answers."""
+        await self._database.value(calls.PING, {})
 
     def queue(self, name: str) -> AsyncQueue:
         return AsyncQueue(self, name)

@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from uuid import uuid4
 
 import psycopg
@@ -38,8 +39,9 @@ class AsyncWaiter:
 class AsyncWakes:
     """All waiters of a client, the NOTIFY it sends and the LISTEN it keeps."""
 
-    def __init__(self, database: AsyncDatabase) -> None:
+    def __init__(self, database: AsyncDatabase, heard: Callable[[set[str] | None], None] | None = None) -> None:
         self._database = database
+        self._heard = heard  # told of every push, of here and elsewhere; None: perhaps, anywhere
         self._origin = str(uuid4())
         self._waiters: set[AsyncWaiter] = set()
         self._pending: deque[set[str]] = deque()
@@ -62,6 +64,9 @@ class AsyncWakes:
 
     def add(self, waiter: AsyncWaiter) -> None:
         self._waiters.add(waiter)
+        self.listen()
+
+    def listen(self) -> None:
         with self._starting:
             if self._listener is None and not self._closed:
                 self._listener = runtime.Task("listener", self._listen)
@@ -70,6 +75,8 @@ class AsyncWakes:
         self._waiters.discard(waiter)
 
     def _wake(self, queues: set[str] | None) -> None:
+        if self._heard is not None:
+            self._heard(queues)
         for waiter in tuple(self._waiters):
             if queues is None or waiter.queue is None or waiter.queue in queues:
                 waiter.wake()
@@ -104,14 +111,14 @@ class AsyncWakes:
                     self._wake(None)  # for whatever came before the LISTEN
                     while not self._closed:
                         async for notification in connection.notifies(timeout=LISTEN_SLICE, stop_after=1):
-                            self._heard(notification.payload)
+                            self._hear(notification.payload)
             except (SkepError, psycopg.Error, OSError) as error:
                 self._listening = False
                 if not self._closed:
                     log.info("LISTEN ended, consumers poll until it is back: %s", error)
             await self._closing.wait(LISTEN_AGAIN)
 
-    def _heard(self, payload: str) -> None:
+    def _hear(self, payload: str) -> None:
         try:
             heard = json.loads(payload)
             if heard["origin"] != self._origin:

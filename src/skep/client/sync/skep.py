@@ -14,6 +14,7 @@ from skep.client.encode import as_object, dumps
 from skep.client.plan import Pacing, Plan
 from skep.client.source import Source
 from skep.client.sync import runtime
+from skep.client.sync.api_keys import ApiKeys
 from skep.client.sync.batch import Batch
 from skep.client.sync.buffer import Buffer
 from skep.client.sync.consumer import Consumer
@@ -30,7 +31,7 @@ from skep.errors import InvalidArgument
 from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt
 
 
-class Skep(Groups, DeadLetters, Maintenance):
+class Skep(Groups, DeadLetters, Maintenance, ApiKeys):
     """A client of Skep. Without a URL, here or in SKEP_DATABASE_URL, it uses the embedded PostgreSQL with Skep in it.
 
     It connects at the first call. `timeout` is how long a call waits for a connection while the database is down or all
@@ -85,6 +86,10 @@ class Skep(Groups, DeadLetters, Maintenance):
         finally:
             if self._buffers:
                 self._close_buffers()
+
+    def ping(self) -> None:
+        """Raise unless the database answers."""
+        self._database.value(calls.PING, {})
 
     def queue(self, name: str) -> Queue:
         return Queue(self, name)

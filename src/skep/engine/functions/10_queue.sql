@@ -33,7 +33,7 @@ BEGIN
         completed_retention_seconds = q.completed_retention_seconds,
         zero_subscriber_retention_seconds = q.zero_subscriber_retention_seconds,
         block_without_subscribers = q.block_without_subscribers, retain_until_archived = q.retain_until_archived,
-        drop_idle_seconds = q.drop_idle_seconds
+        drop_idle_seconds = q.drop_idle_seconds, encryption_enabled = q.encryption_enabled
     WHERE id = q.id RETURNING * INTO q;
     IF options ?| ARRAY['delayed_processing', 'window_buffer', 'concurrency'] THEN
         -- Lanes that wait for a time computed from the old options are looked at again.
@@ -59,7 +59,7 @@ CREATE FUNCTION skep.queue_options() RETURNS text[]
 LANGUAGE sql STABLE AS $$
     SELECT array_agg(attname::text ORDER BY attnum) FROM pg_attribute
     WHERE attrelid = 'skep.queues'::regclass AND attnum > 0 AND NOT attisdropped
-      AND attname <> ALL ('{id,name,namespace,task,created_at}')
+      AND attname <> ALL ('{id,name,namespace,task,created_at,queen_options}')
 $$;
 
 CREATE FUNCTION skep.configure_defaults(subscription_mode text DEFAULT NULL, max_poll_interval double precision DEFAULT NULL)

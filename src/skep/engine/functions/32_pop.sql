@@ -86,9 +86,12 @@ CREATE FUNCTION skep.count_offsets(offsets int8multirange) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(sum(upper(piece) - lower(piece)), 0)::bigint FROM unnest($1) AS piece $$;
 
 -- Leases the next run of each chosen lane: the lowest returned run if there is one, else new messages. The caller holds the locks on
--- the cursors rows since an earlier statement, so what this one reads of heads and leases is current.
+-- the cursors rows since an earlier statement, so what this one reads of heads and leases is current. tokens and batches are for each
+-- lane those of the request that gets it; a batch is the limit of all lanes of a token. conflate: only the last message of a run is
+-- delivered, the others count as done.
 -- True if deleted messages are among them: a lease may then have nothing left to answer.
-CREATE FUNCTION skep.claim(reader_ids integer[], lane_ids bigint[], batch integer, token uuid, lease_time double precision) RETURNS boolean
+CREATE FUNCTION skep.claim(reader_ids integer[], lane_ids bigint[], tokens uuid[], batches integer[], lease_time double precision,
+                           conflate boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -98,20 +101,23 @@ DECLARE
     some_deleted boolean;
 BEGIN
     SELECT bool_or(again), bool_or(first_deleted IS NOT NULL),
-           array_agg(ROW(partition_id, reader_id, first_offset, cut, attempt, claim.token, stamp + skep.seconds(lease_time), NULL, false,
-                         CASE WHEN done = '{}' AND first_deleted IS NULL THEN done ELSE
-                              done * int8multirange(int8range(first_offset, cut)) + skep.deleted_in(partition_id, first_offset, cut) END,
+           array_agg(ROW(partition_id, reader_id, first_offset, cut, attempt, token, stamp + skep.seconds(lease_time), NULL, false,
+                         CASE WHEN conflate THEN skep.all_but_last(done * int8multirange(int8range(first_offset, cut))
+                                                     + skep.deleted_in(partition_id, first_offset, cut), first_offset, cut)
+                              WHEN done = '{}' AND first_deleted IS NULL THEN done
+                              ELSE done * int8multirange(int8range(first_offset, cut)) + skep.deleted_in(partition_id, first_offset, cut) END,
                          '{}', '{}')::skep.leases)
     INTO again, some_deleted, taken
     FROM (
-        SELECT offer.*, CASE WHEN total <= claim.batch THEN end_offset
-                             WHEN done = '{}' THEN end_offset - (total - claim.batch)
-                             ELSE skep.cut_after(first_offset, end_offset, done, claim.batch - (total - size)) END AS cut
+        SELECT offer.*, CASE WHEN total <= batch THEN end_offset
+                             WHEN done = '{}' THEN end_offset - (total - batch)
+                             ELSE skep.cut_after(first_offset, end_offset, done, batch - (total - size)) END AS cut
         FROM (
-            SELECT offer.*, sum(size) OVER (ORDER BY ord)::bigint AS total
-            FROM skep.offers(claim.reader_ids, claim.lane_ids, claim.batch, claim.lease_time, stamp) offer
+            SELECT offer.*, claim.tokens[ord] AS token, claim.batches[ord] AS batch,
+                   sum(size) OVER (PARTITION BY claim.tokens[ord] ORDER BY ord)::bigint AS total
+            FROM skep.offers(claim.reader_ids, claim.lane_ids, claim.batches, claim.lease_time, stamp) offer
         ) offer
-        WHERE total - size < claim.batch
+        WHERE total - size < batch
     ) sized
     CROSS JOIN LATERAL (
         SELECT min(m."offset") AS first_deleted FROM skep.messages m
@@ -150,6 +156,12 @@ BEGIN
     RETURN some_deleted;
 END $$;
 
+-- Everything before the last offset of a run that is not done.
+CREATE FUNCTION skep.all_but_last(done int8multirange, first_offset bigint, end_offset bigint) RETURNS int8multirange
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT $1 + int8multirange(int8range($2, coalesce(upper(int8multirange(int8range($2, $3)) - $1) - 1, $2)))
+$$;
+
 CREATE FUNCTION skep.deleted_in(partition_id bigint, first_offset bigint, end_offset bigint) RETURNS int8multirange
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(range_agg(int8range(m."offset", m."offset" + 1)), '{}') FROM skep.messages m
@@ -157,7 +169,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- What each chosen lane has to offer, in the order chosen: a returned run, or up to a batch of new messages.
-CREATE FUNCTION skep.offers(reader_ids integer[], lane_ids bigint[], batch integer, lease_time double precision, stamp timestamptz)
+CREATE FUNCTION skep.offers(reader_ids integer[], lane_ids bigint[], batches integer[], lease_time double precision, stamp timestamptz)
 RETURNS TABLE (ord bigint, partition_id bigint, reader_id integer, first_offset bigint, end_offset bigint, done int8multirange,
                attempt integer, lease_time double precision, again boolean, size bigint)
 LANGUAGE sql STABLE AS $$
@@ -167,13 +179,13 @@ LANGUAGE sql STABLE AS $$
     FROM (
         SELECT chosen.ord, c.*, q.concurrency, coalesce($4, q.lease_time) AS lease_time, alive.first_alive,
                CASE WHEN q.window_buffer > 0 AND l.last_created_at > $5 - skep.seconds(q.window_buffer) THEN c.next_offset
-                    ELSE least(alive.first_alive + $3, l.last_offset + 1,
+                    ELSE least(alive.first_alive + chosen.batch, l.last_offset + 1,
                                CASE WHEN q.delayed_processing > 0 THEN
                                     (SELECT m."offset" FROM skep.messages m
                                      WHERE m.partition_id = c.partition_id AND m."offset" >= c.next_offset
-                                       AND m."offset" < alive.first_alive + $3 AND m.created_at > $5 - skep.seconds(q.delayed_processing)
+                                       AND m."offset" < alive.first_alive + chosen.batch AND m.created_at > $5 - skep.seconds(q.delayed_processing)
                                      ORDER BY m."offset" LIMIT 1) END) END AS fresh_end
-        FROM unnest($1, $2) WITH ORDINALITY AS chosen (reader_id, partition_id, ord)
+        FROM unnest($1, $2, $3) WITH ORDINALITY AS chosen (reader_id, partition_id, batch, ord)
         CROSS JOIN LATERAL (
             SELECT * FROM skep.cursors c WHERE c.partition_id = chosen.partition_id AND c.reader_id = chosen.reader_id LIMIT 1
         ) c
@@ -246,25 +258,37 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION skep.pop(
-    queue text DEFAULT NULL, group_name text DEFAULT '__QUEUE_MODE__', batch integer DEFAULT 1, partitions integer DEFAULT 1,
-    partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL, lease_time double precision DEFAULT NULL,
-    auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL, subscription_from text DEFAULT NULL
+-- Which request each of n lanes goes to: every request its first lane, then its second, as far as its partitions go.
+CREATE FUNCTION skep.deal(tokens uuid[], batches integer[], partitions integer[], n integer, OUT lane_tokens uuid[], OUT lane_batches integer[])
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT array_agg(token), array_agg(batch)
+    FROM (SELECT token, batch FROM unnest($1, $2, $3) WITH ORDINALITY AS request (token, batch, lanes, ord)
+          CROSS JOIN LATERAL generate_series(1, least(lanes, $4)) AS turn ORDER BY turn, ord LIMIT $4) dealt
+$$;
+
+-- Several pops that differ in nothing but their size, in one call: each has a token of its own, which becomes its lease. The lanes that
+-- have waited longest are dealt to them; a request that gets none is not in the answer.
+CREATE FUNCTION skep.pop_many(
+    queue text, group_name text, tokens uuid[], batches integer[], partitions integer[], partition text DEFAULT NULL,
+    namespace text DEFAULT NULL, task text DEFAULT NULL, lease_time double precision DEFAULT NULL, auto_ack boolean DEFAULT false,
+    subscription_mode text DEFAULT NULL, subscription_from text DEFAULT NULL, conflate boolean DEFAULT false
 ) RETURNS SETOF skep.delivery LANGUAGE plpgsql AS $$
 DECLARE
     readers integer[];
+    wanted  integer := least((SELECT sum(n) FROM unnest(partitions) AS n), 10000);
     locked  integer[] := '{}';
     chosen  record;
+    dealt   record;
     lane    bigint;
     deleted boolean;
     waits   integer := 0;
-    new_lease uuid := gen_random_uuid();
 BEGIN
-    PERFORM skep.check_pop(queue, group_name, partition, namespace, task, batch, partitions, lease_time);
+    PERFORM skep.check_pop(queue, group_name, partition, namespace, task, b, p, lease_time)
+    FROM (SELECT DISTINCT b, p FROM unnest(batches, partitions) AS request (b, p)) request;
     readers := skep.meet(queue, group_name, partition, namespace, task, subscription_mode, subscription_from);
     IF partition IS NOT NULL THEN
         SELECT p.id INTO lane FROM skep.readers r
-        CROSS JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = r.queue_id AND p.name = pop.partition LIMIT 1) p
+        CROSS JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = r.queue_id AND p.name = pop_many.partition LIMIT 1) p
         WHERE r.id = readers[1];
     END IF;
     IF coalesce(readers, '{}') = '{}' OR partition IS NOT NULL AND lane IS NULL THEN
@@ -276,8 +300,8 @@ BEGIN
             chosen := skep.choose_lane(readers[1], lane);
         ELSE
             locked := skep.lock_readers(readers);
-            PERFORM skep.look(locked, 8 + 2 * partitions);
-            chosen := skep.choose_lanes(readers, partitions);
+            PERFORM skep.look(locked, 8 + 2 * wanted);
+            chosen := skep.choose_lanes(readers, wanted);
         END IF;
         IF chosen.lane_ids IS NULL THEN
             -- Really nothing, if we looked ourselves. Otherwise another pop is looking, or another consumer has the lane in hand.
@@ -287,16 +311,18 @@ BEGIN
             waits := waits + 1;
             CONTINUE;
         END IF;
-        deleted := skep.claim(chosen.reader_ids, chosen.lane_ids, batch, new_lease, CASE WHEN auto_ack THEN 3600 ELSE lease_time END);
+        dealt := skep.deal(tokens, batches, partitions, cardinality(chosen.lane_ids));
+        deleted := skep.claim(chosen.reader_ids, chosen.lane_ids, dealt.lane_tokens, dealt.lane_batches,
+                              CASE WHEN auto_ack THEN 3600 ELSE lease_time END, conflate);
         IF deleted THEN
-            PERFORM skep.complete(array_fill(new_lease, ARRAY[cardinality(chosen.lane_ids)]), chosen.lane_ids);
+            PERFORM skep.complete(dealt.lane_tokens, chosen.lane_ids);
         END IF;
         RETURN QUERY
         SELECT q.name, p.name, m."offset", skep.message_id(m.partition_id, m."offset"), m.payload, m.headers, m.transaction_id,
                m.trace_id, m.producer, m.created_at, s.attempt, s.partition_id, s.token, s.expires_at
-        FROM unnest(chosen.lane_ids) AS served (lane)
+        FROM unnest(chosen.lane_ids, dealt.lane_tokens) AS served (lane, token)
         CROSS JOIN LATERAL (SELECT *, s.done = '{}' AS untouched FROM skep.leases s
-                            WHERE s.token = new_lease AND s.partition_id = served.lane LIMIT 1) s
+                            WHERE s.token = served.token AND s.partition_id = served.lane LIMIT 1) s
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = served.lane LIMIT 1) p
         JOIN skep.queues q ON q.id = p.queue_id
         CROSS JOIN LATERAL (
@@ -307,7 +333,7 @@ BEGIN
         WHERE m.payload IS NOT NULL AND (s.untouched OR NOT s.done @> m."offset");
         IF FOUND THEN
             IF auto_ack THEN
-                PERFORM skep.complete(array_fill(new_lease, ARRAY[cardinality(chosen.lane_ids)]), chosen.lane_ids, whole => true);
+                PERFORM skep.complete(dealt.lane_tokens, chosen.lane_ids, whole => true);
             END IF;
             RETURN;
         END IF;
@@ -316,4 +342,14 @@ BEGIN
             EXIT WHEN waits > 2;
         END IF;
     END LOOP;
+END $$;
+
+CREATE FUNCTION skep.pop(
+    queue text DEFAULT NULL, group_name text DEFAULT '__QUEUE_MODE__', batch integer DEFAULT 1, partitions integer DEFAULT 1,
+    partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL, lease_time double precision DEFAULT NULL,
+    auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL, subscription_from text DEFAULT NULL
+) RETURNS SETOF skep.delivery LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM skep.pop_many(queue, group_name, ARRAY[gen_random_uuid()], ARRAY[batch], ARRAY[partitions], partition,
+                                             namespace, task, lease_time, auto_ack, subscription_mode, subscription_from);
 END $$;

@@ -40,15 +40,16 @@ END $$;
 DO $$
 DECLARE
     routine   regprocedure;
-    producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify'];
-    consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
-                              'lag'];
-    ruling    text[] := ARRAY['configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
+    producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push'];
+    consuming text[] := ARRAY['pop', 'pop_many', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
+                              'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend'];
+    ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
                               'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal',
                               'queue_status', 'group_status', 'list_dead_letters',
                               'pause', 'resume', 'cancel', 'remove_group', 'detect_dead_groups', 'message_groups', 'message_status', 'blocked',
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
-                              'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap'];
+                              'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap',
+                              'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse'];
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP
@@ -59,7 +60,7 @@ BEGIN
     END LOOP;
     CALL skep.pin(producing || consuming || ruling || ARRAY['note_outbox', 'move_outbox']);
     CALL skep.open_to('skep_producer', producing || plain);
-    CALL skep.open_to('skep_consumer', consuming || plain || ARRAY['transaction']);  -- it pushes and answers with its caller's rights
+    CALL skep.open_to('skep_consumer', consuming || plain || ARRAY['transaction', 'wire_transaction']);  -- it pushes and answers with its caller's rights
     CALL skep.open_to('skep_admin', ruling || plain);
 END $$;
 

@@ -1,0 +1,56 @@
+"""API keys of the server: create, list, revoke, find."""
+
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from skep.client import calls
+from skep.client.aio.database import AsyncDatabase
+from skep.client.encode import dumps
+from skep.message import ApiKey
+
+
+class AsyncApiKeys:
+    """What a client can do with API keys; each needs the rights of `skep_admin`."""
+
+    _database: AsyncDatabase
+
+    async def create_api_key(
+        self,
+        name: str,
+        role: str | None = None,
+        *,
+        grants: Mapping[str, Sequence[str]] | None = None,
+        expires_at: datetime | None = None,
+    ) -> tuple[str, ApiKey]:
+        """Create a key with a role, grants or both. Returns what callers send as token, which nobody can return again.
+
+        The secret is made here, so that it is neither in the database nor in its log.
+        """
+        key_id, secret = secrets.token_hex(6), secrets.token_hex(32)
+        listed = None if grants is None else {pattern: list(actions) for pattern, actions in grants.items()}
+        arguments = {
+            "id": key_id,
+            "name": name,
+            "hash": hashlib.sha256(secret.encode()).digest(),
+            "role": role,
+            "grants": None if listed is None else dumps([listed])[1:-1],
+            "expires_at": expires_at,
+        }
+        (made,) = await self._database.call(calls.CREATE_API_KEY, arguments, ApiKey)
+        return f"skep_{key_id}_{secret}", made
+
+    async def api_keys(self) -> list[ApiKey]:
+        """Return all keys, the newest first, also those that are revoked or expired."""
+        return await self._database.call(calls.LIST_API_KEYS, {}, ApiKey)
+
+    async def revoke_api_key(self, key_id: str) -> ApiKey:
+        """Revoke a key for good. Servers that know it use it for five more seconds."""
+        (revoked,) = await self._database.call(calls.REVOKE_API_KEY, {"id": key_id}, ApiKey)
+        return revoked
+
+    async def find_api_key(self, key_id: str, hash: bytes) -> ApiKey | None:  # noqa: A002
+        """Return the key of this id, if it can be used; comparing the hash is up to the caller."""
+        found = await self._database.call(calls.FIND_API_KEY, {"id": key_id, "hash": hash}, ApiKey)
+        return found[0] if found else None

@@ -1,0 +1,20 @@
+"""Addresses on the wire: ids of messages and partitions are their numbers, as a UUID (see `message_id()` in SQL)."""
+
+import re
+
+_NO_OFFSET = (1 << 62) - 1
+_UUID = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
+
+
+def message_id(partition_id: int, offset: int) -> str:
+    lane = f"{partition_id:015x}"
+    place = f"{offset | 1 << 63:016x}"
+    return f"{lane[:8]}-{lane[8:12]}-8{lane[12:]}-{place[:4]}-{place[4:]}"
+
+
+def partition_uuid(partition_id: int) -> str:
+    return message_id(partition_id, _NO_OFFSET)
+
+
+def is_uuid(text: str) -> bool:
+    return _UUID.fullmatch(text) is not None

@@ -1,0 +1,127 @@
+"""The ASGI application: finds the endpoint, asks who calls, answers; and every error is an answer as well."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from skep.config import Config
+from skep.errors import SkepError
+from skep.server import routes
+from skep.server.endpoint import Call, Endpoint, Router, decoded, param_names
+from skep.server.grants import Identity
+from skep.server.http import (
+    Disconnected,
+    Header,
+    HttpError,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    answer_error,
+    as_http,
+    header,
+)
+from skep.server.state import State
+
+log = logging.getLogger("skep.server")
+
+NOBODY = Identity()
+METHODS = b"GET, POST, PUT, PATCH, DELETE, OPTIONS"
+NO_CONTENT = 204
+SERVER_ERROR = 500
+
+
+class App:
+    """One server process."""
+
+    def __init__(self, config: Config, endpoints: Sequence[Endpoint] = routes.ENDPOINTS) -> None:
+        self._config = config
+        self._router = Router(endpoints)
+        self._state: State | None = None
+        self._any_origin = "*" in config.cors_origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, self._with_headers(scope, send))
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def stop(self) -> None:
+        """Answer who is parked: no more messages come from here."""
+        if self._state is not None:
+            await self._state.stop()
+
+    @property
+    def state(self) -> State:
+        assert self._state is not None, "not started"  # noqa: S101
+        return self._state
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with State(self._config) as self._state:
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if scope["method"] == "OPTIONS":
+                await answer(send, NO_CONTENT, b"")
+                return
+            endpoint, params = self._find(scope)
+            call = await self._admit(endpoint, params, scope, receive)
+            result = await endpoint.run(call)
+            await answer(send, result.status, result.body, result.headers)
+        except Disconnected:
+            pass
+        except Exception as error:
+            told = as_http(error)
+            if told.status >= SERVER_ERROR and not isinstance(error, (SkepError, HttpError)):
+                log.exception("%s %s failed", scope["method"], scope["path"])
+            await answer_error(send, told)
+
+    def _find(self, scope: Scope) -> tuple[Endpoint, Mapping[str, str]]:
+        methods, values = self._router.find(scope["raw_path"].decode("latin-1"))
+        endpoint = methods.get(scope["method"])
+        if endpoint is None:
+            if methods:
+                allow = (b"allow", ", ".join([*methods, "OPTIONS"]).encode())
+                raise HttpError(405, "Method Not Allowed", "method_not_allowed", headers=[allow])
+            raise HttpError(404, "Not Found", "no_such_route")
+        return endpoint, decoded(param_names(endpoint.path), values) if values else {}
+
+    async def _admit(self, endpoint: Endpoint, params: Mapping[str, str], scope: Scope, receive: Receive) -> Call:
+        if endpoint.action is None:
+            return Call(self.state, scope, receive, params, NOBODY)
+        identity = await self.state.authenticator.identify(header(scope, b"authorization"))
+        endpoint.check(identity, params)
+        return Call(self.state, scope, receive, params, identity)
+
+    def _with_headers(self, scope: Scope, send: Send) -> Send:
+        """Add the headers of CORS to whatever is sent."""
+        cors = self._cors(scope)
+
+        async def start(message: Any) -> None:  # noqa: ANN401
+            if message["type"] == "http.response.start":
+                message["headers"] += cors
+            await send(message)
+
+        return start
+
+    def _cors(self, scope: Scope) -> list[Header]:
+        if self._any_origin:
+            return _ANY_ORIGIN
+        origin = header(scope, b"origin")
+        if origin is None or origin not in self._config.cors_origins:
+            return []
+        return [(b"access-control-allow-origin", origin.encode()), (b"vary", b"Origin"), *_CORS]
+
+
+_CORS: list[Header] = [
+    (b"access-control-allow-methods", METHODS),
+    (b"access-control-allow-headers", b"Content-Type, Authorization"),
+    (b"access-control-max-age", b"86400"),
+]
+_ANY_ORIGIN: list[Header] = [(b"access-control-allow-origin", b"*"), *_CORS]

@@ -1,0 +1,33 @@
+"""Every call of the message plane, by name; the work is done by the functions of `engine/functions`."""
+
+from typing import LiteralString
+
+Query = LiteralString
+
+PUSH: Query = "SELECT duplicates, partition_ids, offsets FROM skep.wire_push(%(messages)s::jsonb)"
+POP: Query = """
+    SELECT lease, queue, partition, partition_id, lanes, convert_to(messages, 'UTF8'), sealed FROM skep.wire_pop(
+        %(queue)s, %(group)s, %(tokens)s::uuid[], %(batches)s::integer[], %(partitions)s::integer[], %(partition)s,
+        %(namespace)s, %(task)s, %(lease_time)s, %(auto_ack)s, %(mode)s, %(start)s, %(conflate)s)
+"""
+RELEASE: Query = "SELECT skep.release(%(lease)s::uuid)"
+DUE: Query = "SELECT skep.due(%(queues)s::text[], %(groups)s::text[])"
+ACK: Query = """
+    SELECT success, noop, error, queue, partition, released, dlq FROM skep.wire_ack(
+        %(partition_ids)s::uuid[], %(transaction_ids)s::text[], %(groups)s::text[], %(leases)s::uuid[],
+        %(statuses)s::text[], %(errors)s::text[])
+"""
+TRANSACTION: Query = """
+    SELECT dlq, lanes, offsets FROM skep.wire_transaction(
+        %(partition_ids)s::uuid[], %(transaction_ids)s::text[], %(groups)s::text[], %(leases)s::uuid[],
+        %(statuses)s::text[], %(errors)s::text[], %(messages)s::jsonb)
+"""
+EXTEND: Query = "SELECT lanes, skep.wire_time(expires_at) FROM skep.wire_extend(%(lease)s::uuid, %(seconds)s)"
+CONFIGURE: Query = (
+    "SELECT skep.wire_configure(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s, %(replace)s)::text"
+)
+QUEUES_OF: Query = """
+    SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS id
+    JOIN skep.partitions p ON p.id = skep.partition_of(id) JOIN skep.queues q ON q.id = p.queue_id
+"""
+DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"

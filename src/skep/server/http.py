@@ -1,0 +1,186 @@
+"""Requests and answers in plain ASGI: bodies within limits, JSON out, and every error as a status with a body.
+
+{"error": "what was wrong, and what to do", "code": "a_word_for_programs"}
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from skep.errors import (
+    ConfigError,
+    Conflict,
+    Forbidden,
+    InvalidArgument,
+    NotFound,
+    PayloadTooLarge,
+    PushBlocked,
+    SkepError,
+    StaleLease,
+    TransientError,
+    Unauthenticated,
+    Undecipherable,
+)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+T = TypeVar("T")
+
+JSON: Header = (b"content-type", b"application/json")
+RETRY_SOON: Header = (b"retry-after", b"1")
+
+# Consumers of Queen's clients live on after an error only if its text has the word "connection".
+NO_DATABASE = "the database connection is down or the database is busy; nothing was lost, try again"
+
+
+class HttpError(Exception):
+    """Answered as it is: a status, a text for people and a word for programs."""
+
+    def __init__(self, status: int, error: str, code: str, *, headers: Iterable[Header] = ()) -> None:
+        super().__init__(error)
+        self.status = status
+        self.error = error
+        self.code = code
+        self.headers = tuple(headers)
+
+
+class Disconnected(Exception):
+    """The client is gone: there is nobody to answer."""
+
+
+class Overloaded(HttpError):
+    """More is waiting than the server is willing to hold."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "the server is overloaded; try again", "overloaded", headers=[RETRY_SOON])
+
+
+def bad_request(error: str) -> HttpError:
+    return HttpError(400, error, "bad_request")
+
+
+_STATUSES: tuple[tuple[type[SkepError], int, str], ...] = (
+    (PayloadTooLarge, 413, "payload_too_large"),
+    (InvalidArgument, 400, "bad_request"),
+    (NotFound, 404, "not_found"),
+    (StaleLease, 409, "stale_lease"),
+    (Conflict, 409, "conflict"),
+    (Unauthenticated, 401, "unauthenticated"),
+    (Forbidden, 403, "forbidden"),
+    (Undecipherable, 500, "undecipherable"),
+    (ConfigError, 500, "misconfigured"),
+)
+
+
+def as_http(error: Exception) -> HttpError:
+    """Return what a client is told. Errors that are not Skep's tell it nothing: they are in the log."""
+    match error:
+        case HttpError():
+            return error
+        case PushBlocked():
+            return HttpError(503, told(error), "push_blocked", headers=[RETRY_SOON])
+        case TransientError():
+            return HttpError(503, NO_DATABASE, "database_unavailable", headers=[RETRY_SOON])
+        case SkepError():
+            for kind, status, code in _STATUSES:
+                if isinstance(error, kind):
+                    return HttpError(status, told(error), code)
+        case _:
+            pass
+    return HttpError(500, "internal error; the server's log says more", "internal")
+
+
+def told(error: SkepError) -> str:
+    return f"{error.message}. {error.hint}" if error.hint else error.message
+
+
+class Budget:
+    """How many bytes of bodies the server holds at once: beyond that it says 503 rather than grow."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def take(self, size: int) -> None:
+        if size > self._left:
+            raise Overloaded
+        self._left -= size
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int, budget: Budget) -> bytes:
+    """Read the whole body; refuse it as soon as it is known to be too large."""
+    length = content_length(scope)
+    if length > limit:
+        raise too_large(limit)
+    message = await receive()
+    chunk: bytes = message.get("body", b"")
+    if not message.get("more_body") and message["type"] == "http.request" and len(chunk) <= limit:
+        return chunk  # the usual case: one piece, already in memory
+    return await _read_on(message, receive, limit, budget)
+
+
+async def _read_on(message: MutableMapping[str, Any], receive: Receive, limit: int, budget: Budget) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        while True:
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            chunk: bytes = message.get("body", b"")
+            budget.take(len(chunk))
+            size += len(chunk)
+            chunks.append(chunk)
+            if size > limit:
+                raise too_large(limit)
+            if not message.get("more_body"):
+                return b"".join(chunks)
+            message = await receive()
+    finally:
+        budget.give_back(size)
+
+
+def content_length(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else 0
+    return 0
+
+
+def header(scope: Scope, wanted: bytes) -> str | None:
+    for name, value in scope["headers"]:
+        if name == wanted:
+            return value.decode("latin-1")
+    return None
+
+
+def too_large(limit: int) -> HttpError:
+    return HttpError(413, f"the body is larger than {limit} bytes", "body_too_large")
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes, said: Callable[[str], str]) -> T:
+    """Read a body; `said` puts what is wrong with its shape into Queen's words."""
+    if not body:
+        raise bad_request("Empty request body")
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise bad_request(said(str(error))) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_request(f"Invalid JSON: {error}") from None
+
+
+async def answer(send: Send, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
+    """Send a whole answer. A 204 has no body and no length."""
+    own = [] if status == 204 else [JSON, (b"content-length", b"%d" % len(body))]  # noqa: PLR2004
+    await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def answer_error(send: Send, error: HttpError) -> None:
+    body = msgspec.json.encode({"error": error.error, "code": error.code})
+    await answer(send, error.status, body, error.headers)

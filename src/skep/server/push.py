@@ -1,0 +1,166 @@
+"""POST /api/v1/push: payloads stay bytes from the socket to PostgreSQL, and many requests are one call."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import msgspec
+
+from skep.client.aio.database import AsyncDatabase
+from skep.message import DEFAULT_PARTITION
+from skep.server import address, calls
+from skep.server.http import HttpError, bad_request, decode
+
+NULL = msgspec.Raw(b"null")
+
+
+class Item(msgspec.Struct, rename="camel"):
+    """One message as Queen's clients send it; headers are Skep's own."""
+
+    queue: str
+    payload: msgspec.Raw = NULL
+    partition: str | None = None
+    transaction_id: str | None = None
+    trace_id: str | None = None
+    headers: dict[str, Any] | None = None
+
+
+class Body(msgspec.Struct):
+    """What is posted."""
+
+    items: list[Item]
+
+
+class NewItem(msgspec.Struct, omit_defaults=True):
+    """One message as `skep.push()` takes it."""
+
+    queue: str
+    partition: str
+    payload: msgspec.Raw
+    transaction_id: str | None = None
+    trace_id: str | None = None
+    headers: dict[str, Any] | None = None
+    producer: str | None = None
+
+    @classmethod
+    def of(cls, item: Item, producer: str | None) -> Self:
+        return cls(
+            item.queue,
+            item.partition if item.partition is not None else DEFAULT_PARTITION,
+            item.payload,
+            item.transaction_id or None,
+            item.trace_id or None,
+            item.headers,
+            producer,
+        )
+
+
+class Stored(msgspec.Struct, rename={"queue": "queueName", "camel_id": "transactionId"}, omit_defaults=True):
+    """What became of one item."""
+
+    index: int
+    status: str
+    transaction_id: str
+    camel_id: str
+    queue: str
+    message_id: str
+    trace_id: str | None
+    offset: int
+    partition_id: str | None = None
+
+
+class Push(msgspec.Struct):
+    """One request on its way into the database."""
+
+    items: list[NewItem]
+    encoded: str  # as JSON, comma-separated
+
+
+_decoder = msgspec.json.Decoder(Body)
+_encoder = msgspec.json.Encoder()
+
+
+def parse(body: bytes, producer: str | None, max_batch: int) -> list[NewItem]:
+    """Read and check a body; the text of an error is the one Queen has for it, with the place."""
+    return checked(decode(_decoder, body, _said).items, producer, max_batch)
+
+
+def checked(items: list[Item], producer: str | None, max_batch: int) -> list[NewItem]:
+    if len(items) > max_batch:
+        raise HttpError(413, f"{len(items)} items; at most {max_batch} fit into one request", "batch_too_large")
+    for number, item in enumerate(items):
+        if item.trace_id and not address.is_uuid(item.trace_id):
+            raise bad_request(f"TraceId must be a UUID (item {number})")
+        if item.headers and any(name.startswith("skep-") for name in item.headers):
+            raise bad_request(f"headers that begin with skep- are the server's own (item {number})")
+    return [NewItem.of(item, producer) for item in items]
+
+
+def _said(error: str) -> str:
+    """Say what Queen says, and where: msgspec ends with "- at `$.items[3].queue`"."""
+    _, _, place = error.partition(" - at `$")
+    place = place.rstrip("`")
+    if not place.startswith(".items["):
+        return "items array is required"
+    item, _, field = place.removeprefix(".items[").partition("]")
+    where = f" (item {item})"
+    match field:
+        case ".queue" | ".partition" | ".transactionId" | ".traceId":
+            return f"{field[1].upper()}{field[2:]} must be a string{where}"
+        case _ if "`queue`" in error:
+            return f"Queue must be a string{where}"
+        case _:
+            return f"{error}{where}"
+
+
+def prepare(items: list[NewItem]) -> Push:
+    try:
+        return Push(items, str(memoryview(_encoder.encode(items))[1:-1], "utf-8"))
+    except UnicodeDecodeError:  # only now: nobody has looked into the payloads so far
+        raise bad_request("Invalid JSON: not UTF-8") from None
+
+
+def weigh(push: Push) -> int:
+    return len(push.encoded)
+
+
+class Pusher:
+    """Stores the items of several requests by one call."""
+
+    def __init__(self, database: AsyncDatabase) -> None:
+        self._database = database
+
+    async def __call__(self, pushes: Sequence[Push]) -> list[list[Stored]]:
+        messages = f"[{','.join([push.encoded for push in pushes])}]"
+        ((duplicates, lanes, offsets),) = await self._database.call(calls.PUSH, {"messages": messages}, _row)
+        answers: list[list[Stored]] = []
+        start = 0
+        for push in pushes:
+            end = start + len(push.items)
+            places = zip(push.items, duplicates[start:end], lanes[start:end], offsets[start:end], strict=True)
+            answers.append([_stored(index, *place) for index, place in enumerate(places)])
+            start = end
+        return answers
+
+
+def _row(*columns: list[Any]) -> tuple[list[Any], ...]:
+    return columns
+
+
+def _stored(index: int, item: NewItem, duplicate: bool, lane: int, offset: int) -> Stored:  # noqa: FBT001
+    id_ = address.message_id(lane, offset)
+    name = item.transaction_id or id_
+    return Stored(
+        index,
+        "duplicate" if duplicate else "queued",
+        name,
+        name,
+        item.queue,
+        id_,
+        item.trace_id,
+        offset,
+        None if duplicate else address.partition_uuid(lane),
+    )
+
+
+def encode(stored: list[Stored]) -> bytes:
+    return _encoder.encode(stored)

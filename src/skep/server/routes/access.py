@@ -1,0 +1,16 @@
+"""Rights on what is named by its partition: for callers who may not do it on every queue, the queue is looked up."""
+
+from collections.abc import Iterable
+
+from skep.server import address, calls
+from skep.server.endpoint import Call
+from skep.server.grants import Action
+
+
+async def require_on_partitions(call: Call, action: Action, partition_ids: Iterable[str]) -> None:
+    """Refuse unless the caller may do this on the queues of all these partitions, as far as they exist."""
+    if call.identity.allows(action, None):
+        return
+    known = [id_ for id_ in partition_ids if address.is_uuid(id_)]
+    for queue in await call.state.database.call(calls.QUEUES_OF, {"partition_ids": known}, str):
+        call.identity.require(action, queue)

@@ -1,0 +1,83 @@
+"""What a consumer says of what it holds: acknowledge, and hold longer."""
+
+from typing import Any
+
+import msgspec
+
+from skep.server import ack, address, calls
+from skep.server.endpoint import Call, Endpoint, Reply, reply
+from skep.server.routes.access import require_on_partitions
+
+
+class Extension(msgspec.Struct):
+    """What is posted to extend a lease; an empty body means a minute."""
+
+    seconds: float = 60
+
+
+async def ack_one(call: Call) -> Reply:
+    return await _ack(call, ack.parse(await call.body()))
+
+
+async def ack_batch(call: Call) -> Reply:
+    return await _ack(call, ack.parse_batch(await call.body(), call.state.config.max_batch))
+
+
+async def _ack(call: Call, answers: list[ack.Answer]) -> Reply:
+    await require_on_partitions(call, "ack", {answer.partition_id for answer in answers})
+    return Reply(200, ack.encode(await call.state.ack(answers) if answers else []))
+
+
+async def extend(call: Call) -> Reply:
+    lease = call.params["lease"]
+    wish = await call.json(Extension, default=Extension())
+    lanes, expires_at = 0, None
+    if address.is_uuid(lease):
+        arguments = {"lease": lease, "seconds": wish.seconds}
+        ((lanes, expires_at),) = await call.state.database.call(calls.EXTEND, arguments, lambda *row: row)
+    return reply(
+        {
+            "leaseId": lease,
+            "success": lanes > 0,
+            "renewed": lanes,
+            "expiresAt": expires_at,
+            "newExpiresAt": expires_at,
+            "lease_expires_at": expires_at,
+            "error": None if lanes else "Lease not found",
+        }
+    )
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path="/api/v1/ack",
+        action="ack",
+        on="each",
+        run=ack_one,
+        summary="Answer for one message. The answer is a list with one verdict.",
+        body=ack.Answer,
+        answers={200: list[ack.Verdict]},
+    ),
+    Endpoint(
+        method="POST",
+        path="/api/v1/ack/batch",
+        action="ack",
+        on="each",
+        run=ack_batch,
+        summary="Answer for many messages; each has its own verdict.",
+        body=ack.Batch,
+        answers={200: list[ack.Verdict]},
+    ),
+    Endpoint(
+        method="POST",
+        path="/api/v1/lease/{lease}/extend",
+        action="ack",
+        on="each",
+        run=extend,
+        summary="Hold a lease longer. It never becomes shorter.",
+        body=Extension,
+        body_required=False,
+        answers={200: dict[str, Any]},
+    ),
+)

@@ -1,0 +1,163 @@
+"""Popping: the three routes of Queen, with long polls that end when their client does."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from skep.server.ack import QUEUE_MODE
+from skep.server.endpoint import Call, Endpoint, Param, Reply, instant
+from skep.server.http import Disconnected, HttpError, bad_request
+from skep.server.pop import Popped, Wanted
+
+MAX_WAIT = 110.0  # seconds
+AUTOPILOT = (200, 4)  # messages and partitions for a client that leaves the choice to the server
+NEW = {"new": "new", "new-only": "new"}
+_encode = msgspec.json.Encoder().encode
+
+
+async def pop_queue(call: Call) -> Reply:
+    return await _pop(call, queue=call.params["queue"], partition=call.params.get("partition"))
+
+
+async def pop_any(call: Call) -> Reply:
+    namespace, task = call.query.get("namespace"), call.query.get("task")
+    if namespace is None and task is None:
+        raise bad_request("namespace or task is required")
+    return await _pop(call, queue=None, namespace=namespace, task=task)
+
+
+async def _pop(call: Call, **place: str | None) -> Reply:
+    wanted = _wanted(call, **place)
+    batch, partitions = _size(call)
+    timeout = call.integer("timeout", 30_000) / 1000 if call.flag("wait") else 0.0
+    popping = call.state.lines.pop(wanted, batch, partitions, min(timeout, MAX_WAIT))
+    popped = await (popping if timeout == 0 else _until_gone(call, popping))
+    return _reply(call, wanted, popped)
+
+
+def _wanted(call: Call, **place: str | None) -> Wanted:
+    group = call.text("consumerGroup") or QUEUE_MODE
+    auto_ack = call.flag("autoAck")
+    conflate = call.flag("conflation")
+    if conflate and (auto_ack or group == QUEUE_MODE):
+        raise bad_request("conflation needs a consumerGroup, and no autoAck")
+    mode = NEW.get((call.text("subscriptionMode") or "").lower())
+    start = _start(call.text("subscriptionFrom"))
+    lease = call.integer("leaseSeconds", 0)
+    return Wanted(
+        queue=place.get("queue"),
+        group=group,
+        partition=place.get("partition"),
+        namespace=place.get("namespace"),
+        task=place.get("task"),
+        lease_time=float(lease) if lease else None,
+        auto_ack=auto_ack,
+        mode=None if group == QUEUE_MODE or start else mode,
+        start=None if group == QUEUE_MODE else start,
+        conflate=conflate,
+    )
+
+
+def _start(given: str | None) -> str | None:
+    """Return where a new group begins; what is not a time is, as in Queen, no wish."""
+    if given is None or given == "now":
+        return given
+    try:
+        return instant(given.replace(" ", "+"), "subscriptionFrom").isoformat()
+    except HttpError:
+        return None
+
+
+def _size(call: Call) -> tuple[int, int]:
+    """Return batch and partitions: what the client says, else what the server finds good."""
+    usual = AUTOPILOT if call.flag("autopilot") else (1, 1)
+    return (
+        call.integer("batch", usual[0], least=1, most=call.state.config.max_batch),
+        call.integer("partitions", usual[1], least=1, most=1000),
+    )
+
+
+async def _until_gone(call: Call, popping: Any) -> Popped | None:  # noqa: ANN401
+    """Wait for messages as long as the client waits for them."""
+    pop = asyncio.ensure_future(popping)
+    await asyncio.sleep(0)
+    gone = asyncio.ensure_future(call.disconnected())
+    try:
+        await asyncio.wait((pop, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not pop.done():
+            raise Disconnected
+        return pop.result()
+    finally:
+        gone.cancel()
+        if not pop.done():
+            pop.cancel()
+
+
+def _reply(call: Call, wanted: Wanted, popped: Popped | None) -> Reply:
+    if popped is None:
+        empty: dict[str, Any] = {
+            "success": True,
+            "queue": wanted.queue,
+            "partition": wanted.partition or "",
+            "partitionId": None,
+            "leaseId": None,
+            "consumerGroup": wanted.group,
+            "messages": [],
+        }
+        return Reply(200, _encode(empty | ({"conflation": True} if wanted.conflate else {})))
+    head = {
+        "success": True,
+        "queue": popped.queue,
+        "partition": popped.partition,
+        "partitionId": str(popped.partition_id),
+        "leaseId": "" if wanted.auto_ack else str(popped.lease),
+        "consumerGroup": wanted.group,
+        "partitionsClaimed": popped.lanes,
+    }
+    if wanted.conflate:
+        head["conflation"] = True
+    messages = call.state.keyring.open_all(popped.messages) if popped.sealed else popped.messages
+    return Reply(200, b'%s,"messages":[%s]}' % (_encode(head)[:-1], messages))
+
+
+_QUERY = (
+    Param("batch", "integer", "At most this many messages, of all partitions together."),
+    Param("partitions", "integer", "At most this many partitions."),
+    Param("wait", "boolean", "Wait for messages, up to `timeout`."),
+    Param("timeout", "integer", "Milliseconds to wait, 30000 if not given."),
+    Param("consumerGroup", "string", "Whose position counts; the queue's own if not given."),
+    Param("autoAck", "boolean", "The delivered count as completed at once."),
+    Param("subscriptionMode", "string", "`new`: a group that is new here starts behind what is there."),
+    Param("subscriptionFrom", "string", "`now` or a time: where a group that is new here starts."),
+    Param("leaseSeconds", "integer", "Instead of the lease time of the queue."),
+    Param("autopilot", "boolean", "Leave `batch` and `partitions` to the server."),
+    Param("conflation", "boolean", "Deliver only the newest message of each partition."),
+)
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/api/v1/pop/queue/{queue}",
+        action="pop",
+        run=pop_queue,
+        summary="Take messages of any partition of a queue.",
+        query=_QUERY,
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/pop/queue/{queue}/partition/{partition}",
+        action="pop",
+        run=pop_queue,
+        summary="Take messages of one partition.",
+        query=_QUERY,
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/pop",
+        action="pop",
+        run=pop_any,
+        summary="Take messages of any queue of a namespace and/or task.",
+        query=(Param("namespace"), Param("task"), *_QUERY),
+    ),
+)

@@ -1,0 +1,70 @@
+"""Pushing: POST /api/v1/push, and pushes and answers as one in POST /api/v1/transaction."""
+
+from typing import Any
+
+import msgspec
+
+from skep.server import push, transaction
+from skep.server.endpoint import Call, Endpoint, Reply, reply
+from skep.server.routes.access import require_on_partitions
+
+
+async def push_items(call: Call) -> Reply:
+    items = push.parse(await call.body(), call.identity.subject, call.state.config.max_batch)
+    if not items:
+        return Reply(201, b"[]")
+    queues = {item.queue for item in items}
+    for queue in queues:
+        call.identity.require("push", queue)
+    await seal(call, items, queues)
+    stored = await call.state.push(push.prepare(items))
+    call.state.pushed(queues)
+    return Reply(201, push.encode(stored))
+
+
+async def seal(call: Call, items: list[push.NewItem], queues: set[str]) -> None:
+    """Encrypt what goes to encrypted queues."""
+    for queue in queues & await call.state.sealed.names():
+        for item in items:
+            if item.queue == queue:
+                payload, headers = call.state.keyring.seal(bytes(item.payload), queue)
+                item.payload = msgspec.Raw(payload)
+                item.headers = (item.headers or {}) | headers
+
+
+async def run_transaction(call: Call) -> Reply:
+    asked = transaction.parse(await call.body())
+    items = push.checked(transaction.items_of(asked), call.identity.subject, call.state.config.max_batch)
+    queues = {item.queue for item in items}
+    for queue in queues:
+        call.identity.require("push", queue)
+    await require_on_partitions(call, "ack", {answer.partition_id for answer in transaction.answers_of(asked)})
+    await seal(call, items, queues)
+    outcome = await transaction.run(call.state.database, asked, items)
+    if outcome["success"]:
+        call.state.pushed(queues)
+    return reply(outcome)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path="/api/v1/push",
+        action="push",
+        on="each",
+        run=push_items,
+        summary="Store messages. The answer has one element for each item, in order.",
+        body=push.Body,
+        answers={201: list[push.Stored]},
+    ),
+    Endpoint(
+        method="POST",
+        path="/api/v1/transaction",
+        action="ack",
+        on="each",
+        run=run_transaction,
+        summary="Push and acknowledge, all or nothing.",
+        body=transaction.Body,
+        answers={200: dict[str, Any]},
+    ),
+)

@@ -1,0 +1,114 @@
+"""Runs the application: in this process, or in several that share one socket and are replaced when they die."""
+
+import logging
+import multiprocessing
+import signal
+import socket
+import time
+from multiprocessing.context import SpawnProcess
+from types import FrameType
+
+import uvicorn
+
+from skep.config import Config
+from skep.errors import ConfigError
+from skep.server.app import App
+
+log = logging.getLogger("skep.server")
+
+GRACE = 15  # seconds for what is in flight when the server is asked to stop
+BACKLOG = 4096
+AGAIN = 1.0  # seconds before a worker that died is replaced
+
+
+class Server(uvicorn.Server):
+    """Answers parked polls before it waits for connections to end."""
+
+    def __init__(self, app: App, config: Config) -> None:
+        self._app = app
+        super().__init__(_settings(app, config))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._app.stop()
+        await super().shutdown(sockets)
+
+
+def _settings(app: App, config: Config) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        date_header=False,
+        proxy_headers=bool(config.trusted_proxies),
+        forwarded_allow_ips=list(config.trusted_proxies),
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=GRACE,
+        ssl_certfile=config.tls_cert,
+        ssl_keyfile=config.tls_key,
+        backlog=BACKLOG,
+    )
+
+
+def listen(config: Config) -> socket.socket:
+    """Open the port, before anything else is started: most often it is this that fails."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        return socket.create_server((config.host, config.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        hint = "Is another server running? --port chooses another port, --host another address."
+        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {error.strerror}", hint=hint) from None
+
+
+def run(config: Config, listening: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    if config.workers == 1:
+        work(config, listening)
+    else:
+        Workers(config, listening).run()
+
+
+def work(config: Config, listening: socket.socket) -> None:
+    Server(App(config), config).run([listening])
+
+
+class Workers:
+    """Processes that accept from one socket. One that dies is replaced; SIGTERM and SIGINT stop them all."""
+
+    def __init__(self, config: Config, listening: socket.socket) -> None:
+        self._config = config
+        self._listening = listening
+        self._processes: list[SpawnProcess] = []
+        self._stopping = False
+
+    def run(self) -> None:
+        for stop in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(stop, self._stop)
+        self._processes = [self._start() for _ in range(self._config.workers)]
+        while not self._stopping:
+            time.sleep(AGAIN)
+            self._replace()
+        for process in self._processes:
+            process.join()
+
+    def _start(self) -> SpawnProcess:
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=work, args=(self._config, self._listening), name="skep-worker")
+        process.start()
+        return process
+
+    def _replace(self) -> None:
+        for place, process in enumerate(self._processes):
+            if not process.is_alive() and not self._stopping:
+                log.error("worker %s ended with %s; starting another", process.pid, process.exitcode)
+                self._processes[place] = self._start()
+
+    def _stop(self, _signal: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+        for process in self._processes:
+            if process.is_alive():
+                process.terminate()

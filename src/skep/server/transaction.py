@@ -1,0 +1,135 @@
+"""POST /api/v1/transaction: pushes and answers, all of them or none."""
+
+from typing import Any, Literal
+from uuid import uuid4
+
+import msgspec
+
+from skep.client.aio.database import AsyncDatabase
+from skep.errors import Conflict, InvalidArgument, SkepError, StaleLease
+from skep.server import ack, address, calls, push
+from skep.server.ack import Answer
+from skep.server.http import HttpError, bad_request, decode, told
+
+EMPTY = msgspec.Raw(b"{}")
+
+
+class AckOperation(Answer, rename="camel", tag="ack"):
+    """An answer inside a transaction."""
+
+
+class PushOperation(msgspec.Struct, tag="push"):
+    """Messages inside a transaction."""
+
+    items: list[push.Item]
+
+
+class Body(msgspec.Struct, rename="camel"):
+    """What is posted."""
+
+    operations: list[AckOperation | PushOperation]
+    required_leases: list[str] = []
+    kv: list[Any] = []
+    timers: list[Any] = []
+
+
+_decoder = msgspec.json.Decoder(Body)
+Reason = Literal["bad_request", "duplicate", "ack_rejected", "payload_too_large"]
+
+
+def parse(body: bytes) -> Body:
+    """Read and check a body. Old clients name leases beside the operations: a single one is that of each answer."""
+    transaction = decode(_decoder, body, _said)
+    if not transaction.operations:
+        raise bad_request("operations array cannot be empty")
+    if transaction.kv or transaction.timers:
+        raise HttpError(400, "kv and timers are not supported", "unsupported")
+    if len(transaction.required_leases) == 1:
+        for answer in answers_of(transaction):
+            answer.lease_id = answer.lease_id or transaction.required_leases[0]
+    return transaction
+
+
+def _said(error: str) -> str:
+    return "operations array required" if "`operations`" in error or error.endswith("`$.operations`") else error
+
+
+def answers_of(transaction: Body) -> list[AckOperation]:
+    return [operation for operation in transaction.operations if isinstance(operation, AckOperation)]
+
+
+def items_of(transaction: Body) -> list[push.Item]:
+    return [item for each in transaction.operations if isinstance(each, PushOperation) for item in each.items]
+
+
+async def run(database: AsyncDatabase, transaction: Body, items: list[push.NewItem]) -> dict[str, Any]:
+    """Carry it out; a refusal is an answer, not an error: nothing happened, and `reason` says why."""
+    answers = answers_of(transaction)
+    outcome: dict[str, Any] = {"transactionId": str(uuid4())}
+    try:
+        for answer in answers:
+            _check(answer, transaction.required_leases)
+        arguments = ack.arguments(answers) | {"messages": f"[{push.prepare(items).encoded}]"}
+        arguments["statuses"] = ["dlq" if status == "failed" else status for status in arguments["statuses"]]
+        ((dlq, lanes, offsets),) = await database.call(calls.TRANSACTION, arguments, lambda *row: row)
+    except SkepError as error:
+        if error.retryable:
+            raise
+        return outcome | {"success": False, "error": told(error), "reason": _reason(error), "results": []}
+    return outcome | {"success": True, "results": _results(transaction, items, dlq, lanes, offsets)}
+
+
+def _check(answer: Answer, required: list[str]) -> None:
+    if not ack.is_sound(answer) or answer.status == "retry":
+        error = f"unknown status {answer.status!r}" if answer.status not in ack.STATUSES else "Message not found"
+        raise StaleLease(f"ACK operation failed: {error}")
+    if required and answer.lease_id and answer.lease_id not in required:
+        raise StaleLease("ACK operation failed: its lease is not among requiredLeases")
+
+
+def _reason(error: SkepError) -> Reason:
+    match error:
+        case StaleLease():
+            return "ack_rejected"
+        case Conflict():
+            return "duplicate"
+        case InvalidArgument():
+            return "bad_request"
+        case _:
+            return "bad_request"
+
+
+def _results(
+    transaction: Body, items: list[push.NewItem], dlq: list[bool], lanes: list[int], offsets: list[int]
+) -> list[dict[str, Any]]:
+    """One result for each answer and each pushed item, in the order they were sent."""
+    stored = zip(items, lanes or [], offsets or [], strict=True)
+    dead = iter(dlq or [])
+    results: list[dict[str, Any]] = []
+    for operation in transaction.operations:
+        if isinstance(operation, AckOperation):
+            results.append(
+                {
+                    "type": "ack",
+                    "success": True,
+                    "transactionId": operation.transaction_id,
+                    "error": None,
+                    "dlq": next(dead),
+                }
+            )
+        else:
+            results += [_pushed(*next(stored)) for _ in operation.items]
+    return [{"index": index} | result for index, result in enumerate(results)]
+
+
+def _pushed(item: push.NewItem, lane: int, offset: int) -> dict[str, Any]:
+    id_ = address.message_id(lane, offset)
+    return {
+        "type": "push",
+        "success": True,
+        "transactionId": item.transaction_id or id_,
+        "messageId": id_,
+        "partitionId": address.partition_uuid(lane),
+        "queueName": item.queue,
+        "offset": offset,
+    }
