@@ -39,6 +39,13 @@ def test_retries_then_dead_letters(queen: Conversation, version: str):
     assert dead["errorMessage"] if version == "0.15.0" else "cannot read it" in dead["errorMessage"]
 
 
+def test_one_failure_in_a_batch(queen: Conversation):
+    seen = queen("dlq")
+    assert seen["each tried"][:3] == [0, 1, 2]
+    assert (set(seen["each tried"]), seen["each tried"].count(2)) == ({0, 1, 2, 3, 4}, 2)
+    assert (seen["each left"], seen["each dead"]) == ([], [])
+
+
 def test_retries_of_a_batch(queen: Conversation):
     seen = queen("dlq")
     assert (seen["calls"], seen["recovered"], seen["dead of it"]) == ([100, 100, 100], [], [])

@@ -1,6 +1,16 @@
 """Consumer groups, as published Queen clients use them."""
 
+import psycopg
+import pytest
+
 from tests.server.conftest import Conversation
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_polls(module_database_url: str) -> None:
+    """`new` reaches back by twice the interval; the conversation has less patience than the default."""
+    with psycopg.connect(module_database_url) as connection:
+        connection.execute("SELECT skep.configure_defaults(max_poll_interval => 0.1)")
 
 
 def test_each_group_has_everything(queen: Conversation):

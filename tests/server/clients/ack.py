@@ -1,7 +1,7 @@
 """Ack, nack, and both in one batch."""
 
 from queen import Queen
-from talk import data, name, pop, tell
+from talk import data, name, pop, pop_again, tell
 
 
 async def conversation(queen: Queen) -> dict:
@@ -13,7 +13,7 @@ async def single(queen: Queen) -> dict:
     await queen.queue(queue).push([{"data": "a"}, {"data": "b"}])
     (first,) = await pop(queen, queue, batch=1)
     nacked = await queen.ack(first, status=False, context={"error": "try again"})
-    (again,) = await pop(queen, queue, batch=1)
+    (again,) = await pop_again(queen, queue, batch=1)
     acked = await queen.ack(again)
     (second,) = await pop(queen, queue, batch=1)
     return {"nacked": nacked, "redelivered": again["data"], "acked": acked, "then": second["data"]}
@@ -26,7 +26,7 @@ async def mixed(queen: Queen) -> dict:
     messages = await pop(queen, queue)
     messages[1] |= {"_status": False, "_error": "no"}
     answer = await queen.ack(messages)
-    again = await pop(queen, queue)
+    again = await pop_again(queen, queue)
     await queen.ack(again)
     return {"mixed": answer, "mixed again": data(again), "mixed after": await pop(queen, queue)}
 

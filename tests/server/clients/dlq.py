@@ -6,7 +6,7 @@ from talk import IS_0_15, data, name, pop, tell
 
 async def conversation(queen: Queen) -> dict:
     seen = {}
-    for part in (one_poison, a_batch_that_recovers, a_batch_that_does_not, by_group):
+    for part in (one_poison, one_failure_in_a_batch, a_batch_that_recovers, a_batch_that_does_not, by_group):
         seen.update(await part(queen))
     return seen
 
@@ -14,7 +14,7 @@ async def conversation(queen: Queen) -> dict:
 async def one_poison(queen: Queen) -> dict:
     """A message that always fails is tried once and again; those after it are not harmed."""
     queue, tried = name("poison"), []
-    await queen.queue(queue).config({"retry_limit": 2}).create()
+    await queen.queue(queue).config({"retry_limit": 2, "retry_delay": 0}).create()
     await queen.queue(queue).push([{"data": "good"}, {"data": "poison"}, {"data": "better"}])
 
     async def handle(message: dict) -> None:
@@ -27,8 +27,24 @@ async def one_poison(queen: Queen) -> dict:
     return {"is 0.15": IS_0_15, "tried": tried, "dead": dead, "left": await pop(queen, queue)}
 
 
+async def one_failure_in_a_batch(queen: Queen) -> dict:
+    """After it 0.15 goes on with the batch, newer clients take for granted that the rest comes again."""
+    queue, tried = name("once"), []
+    await queen.queue(queue).config({"retry_limit": 2, "retry_delay": 0}).create()
+    await queen.queue(queue).push([{"data": number} for number in range(5)])
+
+    async def handle(message: dict) -> None:
+        tried.append(message["data"])
+        if message["data"] == 2 and tried.count(2) == 1:
+            raise ValueError("once")
+
+    await queen.queue(queue).batch(5).partitions(1).each().idle_millis(1000).timeout_millis(300).consume(handle)
+    return {"each tried": tried, "each left": await pop(queen, queue), "each dead": await dead_letters(queen, queue)}
+
+
 async def a_batch_that_recovers(queen: Queen) -> dict:
     queue, calls = name("recovers"), []
+    await queen.queue(queue).config({"retry_delay": 0}).create()
     await queen.queue(queue).push([{"data": number} for number in range(100)])
 
     async def handle(messages: list) -> None:
@@ -43,7 +59,7 @@ async def a_batch_that_recovers(queen: Queen) -> dict:
 async def a_batch_that_does_not(queen: Queen) -> dict:
     """All of it fails every time: nothing is lost, all of it is dead in the end."""
     queue, calls = name("fails"), []
-    await queen.queue(queue).config({"retry_limit": 1}).create()
+    await queen.queue(queue).config({"retry_limit": 1, "retry_delay": 0}).create()
     await queen.queue(queue).push([{"data": number} for number in range(3)])
 
     async def handle(messages: list) -> None:

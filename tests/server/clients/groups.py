@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from queen import Queen
 from talk import data, name, pop, tell
 
+LONG_AGO = 0.5  # seconds: what is younger may be new to a group that is
+
 
 async def conversation(queen: Queen) -> dict:
     seen = {}
@@ -43,6 +45,7 @@ async def modes(queen: Queen) -> dict:
     """`new` starts now, and says so once; the server remembers."""
     queue = name("modes")
     await push(queen, queue, "old")
+    await asyncio.sleep(LONG_AGO)
     started = [
         await take(queen, queue, "new", subscription_mode="new"),
         await take(queen, queue, "now", subscription_from="now"),

@@ -38,6 +38,11 @@ async def pop(queen: Queen, queue: str, *, batch: int = 10, group: str | None = 
     return await builder.pop()
 
 
+async def pop_again(queen: Queen, queue: str, batch: int = 10) -> list[Any]:
+    """Pop what comes again after a failure: that may take as long as the delay between retries."""
+    return await queen.queue(queue).batch(batch).partitions(1).timeout_millis(10_000).pop()
+
+
 def data(messages: list[Any]) -> list[Any]:
     return [message["data"] for message in messages]
 
