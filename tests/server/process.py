@@ -8,9 +8,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 SKEP = Path(sys.executable).with_name("skep")
 SECONDS_TO_START = 30
@@ -29,12 +30,15 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(database_url: str, directory: Path, port: int | None = None) -> Generator[Server]:
+def serving(
+    database_url: str, directory: Path, *, port: int | None = None, settings: Mapping[str, str] = MappingProxyType({})
+) -> Generator[Server]:
     """Serve this database, on a free port; give the server once it is healthy, and stop it afterwards."""
     port = port or free_port()
     server = Server(f"http://127.0.0.1:{port}", directory / f"serve-{port}.log")
     command = [SKEP, "serve", "--database-url", database_url, "--port", str(port)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SKEP_")}
+    environ |= {f"SKEP_{name.upper()}": value for name, value in settings.items()}
     with server.log.open("a") as log:
         process = subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT)
     try:

@@ -14,11 +14,11 @@ from tests.server.process import free_port, serving
 def test_a_consumer_lives_through_a_restart(version: str, database_url: str, tmp_path: Path):
     port, errors = free_port(), tmp_path / "client.log"
     with consumer(version, f"http://127.0.0.1:{port}", errors) as client:
-        with serving(database_url, tmp_path, port):
+        with serving(database_url, tmp_path, port=port):
             say(client, "it is there")
             assert client.stdout is not None
             assert "handled one\n" in iter(client.stdout.readline, ""), errors.read_text()
-        with serving(database_url, tmp_path, port):
+        with serving(database_url, tmp_path, port=port):
             said, _ = client.communicate("it is there again\n", timeout=SECONDS_TO_TALK)
     assert client.returncode == 0, errors.read_text()
     assert json.loads(said.splitlines()[-1]) == {"handled": ["before", "after"]}
