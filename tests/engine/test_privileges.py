@@ -15,7 +15,7 @@ from tests.engine.verbs import call, drain, pop, push, refused
 PRODUCER = {"push", "push_many", "push_to_outbox", "notify", "wire_push"}
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
-    "lag", "transaction", "pop_many", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend",
+    "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend",
 }  # fmt: skip
 ADMIN = {
     "wire_configure",
@@ -132,7 +132,10 @@ def test_search_path_is_pinned(mq: psycopg.Connection):
 def test_only_public_functions_run_with_the_installers_rights(mq: psycopg.Connection):
     """Inner functions have no need to; `transaction` must not, or a consumer could push through it."""
     definers = {name for (_, name) in mq.execute(f"{FUNCTIONS} AND prosecdef").fetchall()}
-    assert definers == (PRODUCER | CONSUMER | ADMIN | {"note_outbox", "move_outbox"}) - {"transaction"}
+    assert definers == (PRODUCER | CONSUMER | ADMIN | {"note_outbox", "move_outbox"}) - {
+        "transaction",
+        "wire_transaction",
+    }
 
 
 @pytest.mark.parametrize("role", ROLES)

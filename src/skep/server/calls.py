@@ -6,7 +6,8 @@ Query = LiteralString
 
 PUSH: Query = "SELECT duplicates, partition_ids, offsets FROM skep.wire_push(%(messages)s::jsonb)"
 POP: Query = """
-    SELECT lease, queue, partition, partition_id, lanes, convert_to(messages, 'UTF8'), sealed FROM skep.wire_pop(
+    SELECT lease, first_queue, first_partition, first_partition_id, lanes, convert_to(messages, 'UTF8'), sealed
+    FROM skep.wire_pop(
         %(queue)s, %(group)s, %(tokens)s::uuid[], %(batches)s::integer[], %(partitions)s::integer[], %(partition)s,
         %(namespace)s, %(task)s, %(lease_time)s, %(auto_ack)s, %(mode)s, %(start)s, %(conflate)s)
 """
