@@ -1,4 +1,4 @@
-"""A published Queen client that waits for messages while the server is restarted."""
+"""A published Queen client that waits for messages while the server is restarted, or its database is away."""
 
 import json
 from collections.abc import Generator
@@ -6,35 +6,84 @@ from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
 
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
 from tests.server.conftest import PROGRAMS, SECONDS_TO_TALK
 from tests.server.environments import queen_python
 from tests.server.process import free_port, serving
 
 
-def test_a_consumer_lives_through_a_restart(version: str, database_url: str, tmp_path: Path):
-    port, errors = free_port(), tmp_path / "client.log"
-    with consumer(version, f"http://127.0.0.1:{port}", errors) as client:
-        with serving(database_url, tmp_path, port=port):
-            say(client, "it is there")
-            assert client.stdout is not None
-            assert "handled one\n" in iter(client.stdout.readline, ""), errors.read_text()
-        with serving(database_url, tmp_path, port=port):
-            said, _ = client.communicate("it is there again\n", timeout=SECONDS_TO_TALK)
-    assert client.returncode == 0, errors.read_text()
-    assert json.loads(said.splitlines()[-1]) == {"handled": ["before", "after"]}
+class Consumer:
+    """The program steady.py: it handles a message, and when told to go on another one."""
+
+    def __init__(self, process: Popen[str]) -> None:
+        self._process = process
+
+    def wait_for(self, words: str) -> None:
+        """Return when the program or its client says so."""
+        assert self._process.stdout is not None
+        assert any(words in line for line in self._process.stdout), f"it ended before it said {words}"
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go on\n")
+        self._process.stdin.flush()
+
+    def ends_well(self) -> None:
+        said, _ = self._process.communicate("go on\n", timeout=SECONDS_TO_TALK)
+        assert self._process.returncode == 0
+        assert json.loads(said.splitlines()[-1]) == {"handled": ["before", "after"]}
+
+
+@pytest.fixture
+def url() -> str:
+    return f"http://127.0.0.1:{free_port()}"
+
+
+@pytest.fixture
+def consumer(version: str, url: str) -> Generator[Consumer]:
+    with Popen(
+        [queen_python(version), PROGRAMS / "steady.py", "steady", url], stdin=PIPE, stdout=PIPE, text=True
+    ) as process:
+        try:
+            yield Consumer(process)
+        finally:
+            process.kill()  # it has ended by itself, or something went wrong
+
+
+def test_a_consumer_lives_through_a_restart(consumer: Consumer, url: str, database_url: str, tmp_path: Path):
+    port = int(url.rpartition(":")[2])
+    with serving(database_url, tmp_path, port=port):
+        consumer.go_on()
+        consumer.wait_for("handled one")
+    with serving(database_url, tmp_path, port=port):
+        consumer.ends_well()
+
+
+def test_a_consumer_lives_without_database(
+    consumer: Consumer, url: str, database_url: str, postgres_url: str, tmp_path: Path
+):
+    """Until the client gives up a request and begins anew: longer than a moment."""
+    with serving(database_url, tmp_path, port=int(url.rpartition(":")[2])):
+        consumer.go_on()
+        consumer.wait_for("handled one")
+        with closed(database_url, postgres_url):
+            consumer.wait_for("Network error")
+        consumer.ends_well()
 
 
 @contextmanager
-def consumer(version: str, url: str, errors: Path) -> Generator[Popen[str]]:
-    command = [str(queen_python(version)), str(PROGRAMS / "steady.py"), "steady", url]
-    with errors.open("w") as log, Popen(command, stdin=PIPE, stdout=PIPE, stderr=log, text=True) as client:
+def closed(database_url: str, postgres_url: str) -> Generator[None]:
+    """Send everybody out of a database and let nobody in."""
+    name = str(conninfo_to_dict(database_url)["dbname"])
+    doors = sql.SQL("ALTER DATABASE {name} ALLOW_CONNECTIONS {open}")
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(doors.format(name=sql.Identifier(name), open=sql.Literal(False)))  # noqa: FBT003
+        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
         try:
-            yield client
+            yield
         finally:
-            client.kill()  # it has ended by itself, or something went wrong
-
-
-def say(client: Popen[str], line: str) -> None:
-    assert client.stdin is not None
-    client.stdin.write(f"{line}\n")
-    client.stdin.flush()
+            admin.execute(doors.format(name=sql.Identifier(name), open=sql.Literal(True)))  # noqa: FBT003
