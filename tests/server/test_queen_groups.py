@@ -36,7 +36,7 @@ def test_subscription_from_a_time(queen: Conversation):
 
 
 def test_seek(queen: Conversation):
-    seen = queen("groups")
+    seen = queen("seek")
     assert seen["at first"] == [1, 2, 3]
     assert (seen["back"]["success"], seen["back"]["partitionsUpdated"]) == (True, 1)
     assert (seen["after back"], seen["from start"]) == ([2, 3], [1])
@@ -44,7 +44,7 @@ def test_seek(queen: Conversation):
 
 
 def test_a_deleted_group_is_new_again(queen: Conversation):
-    seen = queen("groups")
+    seen = queen("seek")
     assert (seen["known"], seen["as new"], seen["as new again"]) == ([1, 2], [1, 2], [1, 2])
     assert (seen["deleted"]["success"], seen["of queue"]["success"]) == (True, True)
     assert seen["deleted twice"] == [True, True]

@@ -1,31 +1,19 @@
-"""Consumer groups: each has everything; where a new one starts; seeking and forgetting."""
+"""Consumer groups: each has everything, and where a new one starts."""
 
 import asyncio
 from datetime import UTC, datetime
 
 from queen import Queen
-from talk import data, name, pop, tell
+from talk import data, name, pop, push, take, tell
 
 LONG_AGO = 0.5  # seconds: what is younger may be new to a group that is
 
 
 async def conversation(queen: Queen) -> dict:
     seen = {}
-    for part in (independent, modes, on_an_empty_queue, from_a_time, seeking, forgetting):
+    for part in (independent, modes, on_an_empty_queue, from_a_time):
         seen.update(await part(queen))
     return seen
-
-
-async def take(queen: Queen, queue: str, group: str, **options: object) -> list:
-    """Pop and ack; return the payloads."""
-    messages = await pop(queen, queue, group=group, **options)
-    if messages:
-        assert (await queen.ack(messages, context={"group": group}))["success"], "the ack is taken"
-    return data(messages)
-
-
-async def push(queen: Queen, queue: str, *payloads: object) -> None:
-    await queen.queue(queue).push([{"data": payload} for payload in payloads])
 
 
 async def independent(queen: Queen) -> dict:
@@ -77,39 +65,6 @@ async def from_a_time(queen: Queen) -> dict:
     await asyncio.sleep(0.05)
     await push(queen, queue, "after")
     return {"from": await take(queen, queue, "g", subscription_from=between), "between": between[-1]}
-
-
-async def seeking(queen: Queen) -> dict:
-    queue = name("seek")
-    await push(queen, queue, 1)
-    await asyncio.sleep(0.05)
-    between = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    await asyncio.sleep(0.05)
-    await push(queen, queue, 2, 3)
-    seen: dict = {"at first": await take(queen, queue, "g")}
-    seen["back"] = await queen.admin.seek_consumer_group("g", queue, {"timestamp": between})
-    seen["after back"] = await take(queen, queue, "g")
-    await queen.admin.seek_consumer_group("g", queue, {"timestamp": "2020-01-01T00:00:00Z"})
-    seen["from start"] = await take(queen, queue, "g", batch=1)
-    seen["end"] = await queen.admin.seek_consumer_group("g", queue, {"toEnd": True})
-    seen["after end"] = await take(queen, queue, "g")
-    await push(queen, queue, 4)
-    seen["later"] = await take(queen, queue, "g")
-    return seen
-
-
-async def forgetting(queen: Queen) -> dict:
-    queue, group = name("forget"), name("forgotten")
-    await push(queen, queue, 1, 2)
-    seen: dict = {"known": await take(queen, queue, group, subscription_mode="all")}
-    seen["deleted"] = await queen.delete_consumer_group(group)
-    seen["as new"] = await take(queen, queue, group, subscription_mode="all")
-    seen["of queue"] = await queen.admin.delete_consumer_group_for_queue(group, queue)
-    seen["as new again"] = await take(queen, queue, group, subscription_mode="all")
-    seen["deleted twice"] = [(await queen.delete_consumer_group(group))["success"] for _ in range(2)]
-    await take(queen, queue, group, subscription_mode="new")
-    moved = await queen.update_consumer_group_timestamp(group, "2020-01-01T00:00:00.000Z")
-    return seen | {"moved": moved["success"]}
 
 
 tell(conversation)

@@ -43,6 +43,18 @@ async def pop_again(queen: Queen, queue: str, batch: int = 10) -> list[Any]:
     return await queen.queue(queue).batch(batch).partitions(1).timeout_millis(10_000).pop()
 
 
+async def take(queen: Queen, queue: str, group: str, **options: Any) -> list[Any]:
+    """Pop and ack for a group; return the payloads."""
+    messages = await pop(queen, queue, group=group, **options)
+    if messages:
+        assert (await queen.ack(messages, context={"group": group}))["success"], "the ack is taken"
+    return data(messages)
+
+
+async def push(queen: Queen, queue: str, *payloads: Any) -> None:
+    await queen.queue(queue).push([{"data": payload} for payload in payloads])
+
+
 def data(messages: list[Any]) -> list[Any]:
     return [message["data"] for message in messages]
 
