@@ -22,6 +22,7 @@ from bench.report import Row, progress
 PORT = 6699
 HERE = Path(__file__).parent / "wrk"
 LANES = 64
+PRODUCERS = 32
 PAYLOAD = {"id": 1, "customer": "c" * 150, "total": 99.5, "paid": False}
 CLOCK_TICKS = 100
 
@@ -191,30 +192,32 @@ def _latency(rate: int) -> Row:
 async def _deliver(rate: int, seconds: float = 5, consumers: int = 16) -> list[float]:
     """Push at a steady rate, each message with its time; consumers wait with long polls."""
     waits: list[float] = []
-    stop = time.perf_counter() + seconds
-    readers = [asyncio.create_task(_consume(waits, stop + 1)) for _ in range(consumers)]
+    produced = asyncio.Event()
+    readers = [asyncio.create_task(_consume(waits, produced)) for _ in range(consumers)]
     await asyncio.sleep(0.5)
-    await asyncio.gather(*(_produce(rate / 8, stop, number) for number in range(8)))
+    stop = time.perf_counter() + seconds
+    await asyncio.gather(*(_produce(rate / PRODUCERS, stop, number) for number in range(PRODUCERS)))
+    produced.set()
     await asyncio.gather(*readers)
     return waits
 
 
 async def _produce(rate: float, stop: float, number: int) -> None:
     reader, writer = await asyncio.open_connection("localhost", PORT)
-    due = time.perf_counter() + number / rate / 8
+    due = time.perf_counter() + number / rate / PRODUCERS
     sent = 0
     while due < stop:
         await asyncio.sleep(max(due - time.perf_counter(), 0))
-        item = {"queue": "live", "partition": f"p{number}-{sent % 8}", "payload": time.perf_counter()}
+        item = {"queue": "live", "partition": f"p{(number + sent) % LANES}", "payload": time.perf_counter()}
         await _request(reader, writer, "POST", "/api/v1/push", json.dumps({"items": [item]}))
         due += 1 / rate
         sent += 1
     writer.close()
 
 
-async def _consume(waits: list[float], stop: float) -> None:
+async def _consume(waits: list[float], produced: asyncio.Event) -> None:
     reader, writer = await asyncio.open_connection("localhost", PORT)
-    while time.perf_counter() < stop:
+    while not produced.is_set():
         path = "/api/v1/pop/queue/live?autoAck=true&batch=100&wait=true&timeout=500"
         answer = json.loads(await _request(reader, writer, "GET", path))
         now = time.perf_counter()

@@ -13,6 +13,7 @@ import uvicorn
 from skep.config import Config
 from skep.errors import ConfigError
 from skep.server.app import App
+from skep.server.protocol import Protocol
 
 log = logging.getLogger("skep.server")
 
@@ -37,7 +38,7 @@ def _settings(app: App, config: Config) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="on",
         access_log=False,

@@ -39,7 +39,7 @@ class State:
             push.Pusher(self.database),
             weigh=push.weigh,
             max_weight=PUSH_BYTES,
-            parallel=2,
+            parallel=1,
             max_pending=config.max_pending,
         )
         self.ack = Merger(
