@@ -11,6 +11,7 @@ import pytest
 
 from tests.server.environments import PYTHON_VERSIONS, queen_python
 from tests.server.process import Server, serving
+from tests.server.serving import client, in_thread  # noqa: F401
 
 PROGRAMS = Path(__file__).parent / "clients"
 SECONDS_TO_TALK = 60

@@ -7,6 +7,8 @@ import pytest
 
 from tests.server.serving import Client
 
+NOBODY = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+
 
 def run(client: Client, *operations: dict[str, Any], **rest: Any) -> dict[str, Any]:
     answer = client.post("/api/v1/transaction", {"operations": list(operations), **rest})
