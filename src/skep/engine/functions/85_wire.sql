@@ -125,14 +125,14 @@ BEGIN
                 WHEN f."offset" IS NULL THEN 'Message not found'
                 WHEN f.done THEN 'already committed: the group is past this message'
                 ELSE 'Invalid or expired lease' END,
-           f.queue, f.partition, yes AND gone, yes AND (status = 'dlq' OR status IN ('failed', 'nack') AND gone AND NOT EXISTS (
-               SELECT FROM skep.leases s WHERE s.partition_id = f.lane AND s.reader_id = f.reader AND s.token IS NULL
-                                           AND s.first_offset <= f."offset" AND s.end_offset > f."offset"))
+           f.queue, f.partition, yes AND gone, yes AND (status = 'dlq' OR status IN ('failed', 'nack') AND gone AND (
+               SELECT s.first_offset FROM skep.leases s WHERE s.partition_id = f.lane AND s.reader_id = f.reader AND s.token IS NULL
+                   AND s.first_offset <= f."offset" AND s.end_offset > f."offset" LIMIT 1) IS NULL)
     FROM unnest(places) f
     CROSS JOIN LATERAL (
         SELECT applied[f.ord] AS yes, wire_ack.statuses[f.ord] AS status,
                f.done AND wire_ack.statuses[f.ord] = 'completed' AS noop,
-               NOT EXISTS (SELECT FROM skep.leases s WHERE s.token = f.lease AND s.partition_id = f.lane) AS gone) o
+               (SELECT s.token FROM skep.leases s WHERE s.token = f.lease AND s.partition_id = f.lane LIMIT 1) IS NULL AS gone) o
     ORDER BY f.ord;
 END $$;
 
