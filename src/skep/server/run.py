@@ -1,5 +1,6 @@
 """Runs the application: in this process, or in several that share one socket and are replaced when they die."""
 
+import gc
 import logging
 import multiprocessing
 import signal
@@ -74,6 +75,8 @@ def run(config: Config, listening: socket.socket) -> None:
 
 
 def work(config: Config, listening: socket.socket) -> None:
+    gc.freeze()  # what is loaded stays
+    gc.set_threshold(20_000, 20, 50)  # requests leave no cycles behind: looking for them took p99 of a push from 13 to 40 ms
     Server(App(config), config).run([listening])
 
 

@@ -43,7 +43,7 @@ class State:
             max_pending=config.max_pending,
         )
         self.ack = Merger(
-            ack.Acker(self.database), weigh=ack.weigh, max_weight=ACKS, parallel=2, max_pending=config.max_pending
+            ack.Acker(self.database), weigh=ack.weigh, max_weight=ACKS, parallel=1, max_pending=config.max_pending
         )
         self.budget = Budget(BODIES)
         self.authenticator = Authenticator(config, self._find_key)
