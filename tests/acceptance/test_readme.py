@@ -109,7 +109,8 @@ def test_the_reference_names_every_function_and_option(database_url: str) -> Non
     reference = (ROOT / "docs" / "sql.md").read_text()
     public = """
         SELECT DISTINCT p.proname FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace
-        AND has_function_privilege('skep_admin', p.oid, 'EXECUTE') AND p.proname <> 'refuse' AND NOT starts_with(p.proname, 'wire_')
+        AND has_function_privilege('skep_admin', p.oid, 'EXECUTE')
+        AND p.proname <> 'refuse' AND NOT starts_with(p.proname, 'wire_')
     """
     with psycopg.connect(database_url) as connection:
         functions = [name for (name,) in connection.execute(public).fetchall()]
