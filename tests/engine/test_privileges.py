@@ -13,7 +13,8 @@ from skep.engine.install import verify
 from tests.engine.verbs import call, drain, pop, push, refused
 
 PRODUCER = {
-    "push", "push_many", "push_to_outbox", "notify", "wire_push", "open_sink", "publish_batch", "clear_sink", "drop_sink",
+    "push", "push_many", "push_to_outbox", "notify", "wire_push",
+    "open_sink", "publish_batch", "clear_sink", "drop_sink",
 }  # fmt: skip
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
@@ -94,7 +95,7 @@ def test_public_has_no_rights_on_tables_and_sequences(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_has_its_rights_on_tables_and_no_more(mq: psycopg.Connection, role: str):
-    """Producers insert into the outbox and what a sink stages, administrators read everything, nobody writes past the functions."""
+    """Producers insert into the outbox and a sink, administrators read everything, nobody writes past functions."""
     rights = """
         SELECT c.relname::text, privilege FROM pg_class c,
             unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS privilege

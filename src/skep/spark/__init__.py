@@ -3,6 +3,8 @@
 import importlib
 import typing
 
+from skep.errors import ConfigError
+
 __all__ = ["parse", "register", "session"]
 
 if typing.TYPE_CHECKING:
@@ -15,4 +17,9 @@ else:
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module 'skep.spark' has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        try:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name not in ("pyspark", "pyarrow"):
+                raise
+            raise ConfigError(f"{error.name} is not installed", hint="pip install 'skep[spark]'") from None

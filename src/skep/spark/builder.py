@@ -3,13 +3,11 @@
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from skep.errors import ConfigError
+from pyspark.sql import SparkSession
+
 from skep.spark.java import ensure_java
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from skep.spark.source import SkepDataSource
 
 ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
@@ -25,28 +23,18 @@ LOCAL = {
 }
 
 
-def session(name: str = "skep", *, master: str = "local[*]", config: Mapping[str, str] | None = None) -> "SparkSession":
+def session(name: str = "skep", *, master: str = "local[*]", config: Mapping[str, str] | None = None) -> SparkSession:
     """Start Spark, or return the session that runs, with the data source in it. `config` has the last word."""
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run whatever python3 is on the PATH
-    builder = _pyspark().builder.appName(name).master(master)
+    builder: SparkSession.Builder = SparkSession.builder.appName(name).master(master)
     settings = {**ALWAYS, **(LOCAL if master.startswith("local") else {}), **(config or {})}
     for key, value in settings.items():
         builder = builder.config(key, value)
     return register(builder.getOrCreate())
 
 
-def register(spark: "SparkSession") -> "SparkSession":
+def register(spark: SparkSession) -> SparkSession:
     """Make `format("skep")` known to a session of your own."""
-    from skep.spark.source import SkepDataSource  # noqa: PLC0415  # needs pyspark
-
     spark.dataSource.register(SkepDataSource)
     return spark
-
-
-def _pyspark() -> "type[SparkSession]":
-    try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415  # an extra
-    except ModuleNotFoundError:
-        raise ConfigError("pyspark is not installed", hint="pip install 'skep[spark]'") from None
-    return SparkSession

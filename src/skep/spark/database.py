@@ -38,7 +38,8 @@ HEARTBEAT: LiteralString = "SELECT count(*) FROM skep.heartbeat(%(group)s)"
 FOLLOW: LiteralString = "SELECT skep.follow(%(group)s, %(lanes)s, %(starts)s, %(offsets)s)"
 OPEN_SINK: LiteralString = "SELECT skep.open_sink(%(sink)s, %(query)s)"
 STAGE: LiteralString = """
-    COPY skep.sink_rows (sink, batch, piece, ord, queue, partition, payload, headers, transaction_id, trace_id, producer)
+    COPY skep.sink_rows (
+        sink, batch, piece, ord, queue, partition, payload, headers, transaction_id, trace_id, producer)
     FROM STDIN (FORMAT csv)
 """
 PUBLISH: LiteralString = "SELECT skep.publish_batch(%(sink)s, %(query)s, %(batch)s, %(pieces)s::uuid[], %(counts)s)"

@@ -1,4 +1,4 @@
-"""A group that follows a stream: its cursors are where the stream is, for lag and retention to see. The checkpoint stays the truth."""
+"""A group that follows a stream, for lag and retention to see where it is. The checkpoint stays the truth."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ AT_ONCE = 10_000
 
 
 class Follower:
-    """Puts the cursors of a group where a stream is, lane by lane as it moves; all lanes at the start and after a seek."""
+    """Puts a group's cursors where a stream is: lane by lane as it moves, all at the start and after a seek."""
 
     def __init__(self, log: Log, group: str) -> None:
         self._log, self._group = log, group

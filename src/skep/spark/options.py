@@ -1,4 +1,4 @@
-"""What `.option(…)` takes: every name, what it may be, and what it means. Unknown ones are errors that name the nearest."""
+"""What `.option(…)` takes: every name, what it may be, what it means. Unknown ones are errors that name the nearest."""
 
 import difflib
 import json
@@ -101,7 +101,7 @@ SOURCE: dict[str, Option] = {
     "startingOffsets": Option(
         _offsets,
         "latest (stream), earliest (batch)",
-        "`earliest`, `latest`, `group:<name>` (where that group is), or JSON `{\"queue\": {\"partition\": 42}}`, "
+        '`earliest`, `latest`, `group:<name>` (where that group is), or JSON `{"queue": {"partition": 42}}`, '
         "where -2 is earliest and -1 latest, and what is not named is earliest",
     ),
     "startingTimestamp": Option(_instant, "", "from this time on: `2026-01-31T12:00:00Z`, or milliseconds since 1970"),

@@ -2,11 +2,11 @@
 
     {"snapshot": S}                  everything visible in S is read
     {"start": place}                 nothing is read yet: what lies before the place is not asked for
-    … and {"cut": {"view": E, …}}    and a part of what is new in the later snapshot E: a window that a row limit has cut
+    … and {"cut": {"view": E, …}}    and a part of what is new in the later snapshot E, which a row limit has cut
 
-A cut window is read in stretches of time, [since, until), and within a stretch lane by lane: below `lane` it is read up to `until`, in `lane`
-up to `offset`, above it up to `since`. So a backlog comes about in the order of time, as watermarks need it. Time never decreases within a
-lane, so what is read is a run of each lane, as with a snapshot.
+A cut window is read in stretches of time, [since, until), and within a stretch lane by lane: below `lane` it is read up
+to `until`, in `lane` up to `offset`, above it up to `since`. So a backlog comes in about the order of time, as
+watermarks need it. Time never decreases within a lane, so what is read is a run of each lane, as with a snapshot.
 """
 
 from collections.abc import Mapping

@@ -4,18 +4,17 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from skep.spark.archive import archived
+from skep.spark.arrow import Array, RecordBatch, arrow_schema, pa
 from skep.spark.database import LANE_NAMES, READ, Database, database
 from skep.spark.options import SourceOptions
 from skep.spark.window import Lost, Run, chunks, count
 
 AT_ONCE = 10_000
-Columns = dict[str, pa.Array]
+Columns = dict[str, Array]
 
 
 class Task(InputPartition):
@@ -26,13 +25,14 @@ class Task(InputPartition):
 
     @property
     def runs(self) -> list[Run]:
-        return [Run(*run) for run in self.value]
+        runs: list[tuple[int, int, int]] = self.value
+        return [Run(*run) for run in runs]
 
 
-def read_task(options: SourceOptions, schema: StructType, task: InputPartition) -> Iterator[pa.RecordBatch]:
+def read_task(options: SourceOptions, schema: StructType, task: InputPartition) -> Iterator[RecordBatch]:
     if not isinstance(task, Task):  # Spark makes one of its own of no task
         return
-    db, arrow = database(options.url), to_arrow_schema(schema, timezone="UTC")
+    db, arrow = database(options.url), arrow_schema(schema)
     for runs in chunks(task.runs, AT_ONCE):
         columns = _columns(db, options, runs, schema.names)
         yield pa.RecordBatch.from_arrays(
@@ -51,11 +51,11 @@ def _columns(db: Database, options: SourceOptions, runs: Sequence[Run], names: S
     return _arrow(rows, pa.array(queues, pa.string()), pa.array(partitions, pa.string()), pa.array(lanes, pa.int64()))
 
 
-def _arrow(rows: list[tuple[Any, ...]], queues: pa.Array, partitions: pa.Array, lanes: pa.Array) -> Columns:
+def _arrow(rows: list[tuple[Any, ...]], queues: Array, partitions: Array, lanes: Array) -> Columns:
     ords, offsets, times, _, values, headers, transactions, traces, producers = (
         zip(*rows, strict=True) if rows else ((),) * 9
     )
-    run = pa.array([ord - 1 for ord in ords], pa.int32())
+    run = pa.array([number - 1 for number in ords], pa.int32())
     partition = partitions.take(run)
     return {
         "queue": queues.take(run),
@@ -87,9 +87,10 @@ def _plain(value: object) -> str | None:
     )
 
 
-def _missing(runs: Sequence[Run], rows: list[tuple[Any, ...]]) -> list[Lost]:
+def _missing(runs: Sequence[Run], rows: Sequence[tuple[Any, ...]]) -> list[Lost]:
     """Retention deletes from the front: what is missing of a run is its beginning."""
-    first = {run.lane: run.end for run in runs}
+    first = {number: run.end for number, run in enumerate(runs, 1)}
     for row in reversed(rows):
-        first[runs[row[0] - 1].lane] = row[1]
-    return [Lost(run.lane, run.first, min(first[run.lane], run.end)) for run in runs if first[run.lane] > run.first]
+        first[row[0]] = row[1]
+    gone = (Lost(run.lane, run.first, first[number]) for number, run in enumerate(runs, 1))
+    return [each for each in gone if each.first != each.end]

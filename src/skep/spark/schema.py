@@ -40,7 +40,7 @@ def check_read(schema: StructType) -> StructType:
 
 
 def check_written(schema: StructType, queue: str | None) -> StructType:
-    """Refuse rows that are no messages. What only a reader gives (offset, timestamp, …) is let pass, and not written."""
+    """Refuse rows that are no messages. What only a reader gives (offset, timestamp, …) is not written."""
     names = [field.name for field in schema.fields]
     if "value" not in names:
         raise InvalidArgument("there is no column value", hint="Make one: to_json(struct(*)) AS value.")

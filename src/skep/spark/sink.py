@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import psycopg
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -18,10 +15,11 @@ from pyspark.sql.types import StructType
 from skep.client.calls import NOTIFY
 from skep.errors import InvalidArgument
 from skep.message import DEFAULT_PARTITION
+from skep.spark.arrow import Array, RecordBatch, csv, pa, pc
 from skep.spark.database import CLEAR_SINK, DROP_SINK, OPEN_SINK, PUBLISH, STAGE, Database, database
 from skep.spark.options import SinkOptions
 
-UNQUOTED_HEADER = csv.WriteOptions(include_header=False)
+NO_HEADER = csv.WriteOptions(include_header=False)
 log = logging.getLogger("skep.spark")
 
 
@@ -43,14 +41,14 @@ class BatchWriter(DataSourceArrowWriter):
         self._options, self._schema = options, schema
         self._sink = options.sink or f"batch {uuid4()}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[RecordBatch]) -> Staged:
         return stage(self._options, iterator, self._sink, "batch", 0)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         publish(self._options, messages, 0)
         self._forget()
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002
         database(self._options.url).rows(CLEAR_SINK, sink=self._sink, batch=0)
         self._forget()
 
@@ -65,7 +63,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[RecordBatch]) -> Staged:
         query, batch = _property("sql.streaming.queryId"), int(_property("streaming.sql.batchId"))
         return stage(self._options, iterator, self._options.sink or f"query {query}", query, batch)
 
@@ -86,7 +84,7 @@ def _property(name: str) -> str:
     return value
 
 
-def stage(options: SinkOptions, batches: Iterator[pa.RecordBatch], sink: str, query: str, batch: int) -> Staged:
+def stage(options: SinkOptions, batches: Iterator[RecordBatch], sink: str, query: str, batch: int) -> Staged:
     db = database(options.url)
     db.rows(OPEN_SINK, sink=sink, query=query)
     staged = Staged(sink, query, [], [], [])
@@ -99,7 +97,7 @@ def stage(options: SinkOptions, batches: Iterator[pa.RecordBatch], sink: str, qu
     return staged
 
 
-def _copy(db: Database, table: Mapping[str, pa.Array], sink: str, batch: int) -> str:
+def _copy(db: Database, table: Mapping[str, Array], sink: str, batch: int) -> str:
     """Stage rows as a piece of their own; an attempt that failed is a piece that nobody asks for."""
 
     def attempt(connection: psycopg.Connection) -> str:
@@ -111,15 +109,15 @@ def _copy(db: Database, table: Mapping[str, pa.Array], sink: str, batch: int) ->
     return db.retrying(attempt)
 
 
-def _csv(table: Mapping[str, pa.Array], sink: str, batch: int, piece: str) -> bytes:
+def _csv(table: Mapping[str, Array], sink: str, batch: int, piece: str) -> bytes:
     rows = len(table["queue"])
     whose = {"sink": pa.repeat(sink, rows), "batch": pa.repeat(batch, rows), "piece": pa.repeat(piece, rows)}
     text = io.BytesIO()
-    csv.write_csv(pa.table({**whose, "ord": pa.array(range(rows)), **table}), text, UNQUOTED_HEADER)
+    csv.write_csv(pa.table({**whose, "ord": pa.array(range(rows)), **table}), text, NO_HEADER)
     return text.getvalue()
 
 
-def as_messages(rows: pa.RecordBatch, queue: str | None) -> dict[str, pa.Array]:
+def as_messages(rows: RecordBatch, queue: str | None) -> dict[str, Array]:
     """Return the columns of a message, in the order they are staged in."""
     given = dict(zip(rows.schema.names, rows.columns, strict=True))
     nothing = pa.nulls(rows.num_rows, pa.string())
@@ -143,7 +141,7 @@ def as_messages(rows: pa.RecordBatch, queue: str | None) -> dict[str, pa.Array]:
     }
 
 
-def _refuse_nulls(name: str, column: pa.Array) -> None:
+def _refuse_nulls(name: str, column: Array) -> None:
     if column.null_count:
         raise InvalidArgument(
             f"column {name} is null in {column.null_count} rows", hint="A message needs a queue and a value."

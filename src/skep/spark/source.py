@@ -1,10 +1,8 @@
 """`format("skep")`: what Spark asks for first, and the batch reader."""
 
-import json
 import os
 from collections.abc import Iterator
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -16,6 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from skep.errors import InvalidArgument
+from skep.spark.arrow import RecordBatch
 from skep.spark.log import Log
 from skep.spark.options import SourceOptions, include_headers, sink_options, source_options
 from skep.spark.reader import Task, read_task
@@ -70,5 +69,5 @@ class BatchReader(DataSourceReader):
         )
         return [Task(runs) for runs in tasks]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         return read_task(self._options, self._schema, partition)

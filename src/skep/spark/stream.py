@@ -1,21 +1,21 @@
 """The stream: Spark asks how far it can go, plans a micro-batch between two positions, and lets tasks read it.
 
-One reader lives in a process of the driver for as long as the query runs. What it remembers only saves work: after a restart everything
-follows from the two positions of a micro-batch that the checkpoint has.
+One reader lives in a process of the driver for as long as the query runs. What it remembers only saves work: after a
+restart everything follows from the two positions of a micro-batch that the checkpoint has.
 """
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from skep.spark import window
+from skep.spark.arrow import RecordBatch
 from skep.spark.follow import Follower
 from skep.spark.log import Log, View
 from skep.spark.options import SourceOptions
@@ -76,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return [Task(task) for task in tasks]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         return read_task(self._options, self._schema, partition)
 
     def commit(self, end: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _news(self, position: Position, view: View) -> list[Run]:
-        """Return what is new; a stream that nobody writes to stays far behind the journal, and must not ask every lane."""
+        """Return what is new. A quiet stream falls behind the journal, and must not ask every lane each time."""
         position.check(view.database, self._log.name, view.snapshot)
         quiet = self._quiet[1] if self._quiet and self._quiet[0] == position else position.snapshot
         if quiet is not None:
@@ -141,8 +141,11 @@ def next_cut(log: Log, position: Position, view: str, runs: list[Run], limit: in
     def before(instant: str | None) -> list[Run]:
         return window.between(found, done, window.bounds(found, log.offsets_at(found, instant), otherwise="end"))
 
+    def rows_until(time: datetime) -> int:
+        return window.count(before(time.isoformat()))
+
     if cut is None or not (cut.until is None or before(cut.until)):
-        cut = _next_stretch(log, cut, view, runs, limit, lambda time: window.count(before(time.isoformat())))
+        cut = _next_stretch(log, cut, view, runs, limit, rows_until)
     left = before(cut.until)
     if window.count(left) <= limit:
         return Cut(view, cut.until, cut.until)
@@ -150,7 +153,9 @@ def next_cut(log: Log, position: Position, view: str, runs: list[Run], limit: in
     return Cut(view, cut.since, cut.until, at.lane, at.end)
 
 
-def _next_stretch(log: Log, cut: Cut | None, view: str, runs: list[Run], limit: int, rows_until: Any) -> Cut:  # noqa: ANN401
+def _next_stretch(
+    log: Log, cut: Cut | None, view: str, runs: list[Run], limit: int, rows_until: Callable[[datetime], int]
+) -> Cut:
     oldest, newest = log.times(runs)
-    until: datetime | None = window.stretch(rows_until, oldest, newest, window.count(runs), limit)
+    until = window.stretch(rows_until, oldest, newest, window.count(runs), limit)
     return Cut(view, cut and cut.until, until and until.isoformat())

@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import DataType, StringType, StructType, _parse_datatype_string
+from pyspark.sql.types import DataType, StringType, StructType
 
 from skep.errors import ConfigError
 
@@ -15,7 +15,8 @@ Malformed = Literal["keep", "drop", "fail"]
 def parse(frame: DataFrame, schema: StructType | str, *, malformed: Malformed = "keep") -> DataFrame:
     """Add a column `data`: the payload as this type.
 
-    A payload that does not fit is kept, with `data` null and its text in the column `malformed`; or dropped; or it fails the query.
+    A payload that does not fit is kept, with `data` null and its text in the column `malformed`; or it is dropped;
+    or it fails the query.
     """
     if malformed not in get_args(Malformed):
         raise ConfigError(f'malformed is "{malformed}", none of {", ".join(get_args(Malformed))}')
@@ -32,7 +33,7 @@ def parse(frame: DataFrame, schema: StructType | str, *, malformed: Malformed = 
 
 
 def _struct(schema: StructType | str) -> StructType:
-    wanted: DataType = _parse_datatype_string(schema) if isinstance(schema, str) else schema
+    wanted: DataType = DataType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(wanted, StructType):
         raise ConfigError(f"a payload is parsed as a struct, not as {wanted.simpleString()}")
     return StructType(list(wanted.fields))

@@ -66,7 +66,7 @@ def bounds(window: Sequence[News], offsets: Sequence[int] | None, *, otherwise: 
 
 
 def lost(window: Sequence[News], read_before: Sequence[datetime | None], lane: int = 0, offset: int = 0) -> list[Lost]:
-    """Return what is gone: neither read nor kept. A lane is read before a time, if one is given; one up to an offset."""
+    """Return what is gone: neither read nor kept. Lanes are read up to a time, if given, and one to an offset."""
     gone = (
         Lost(lane, offset, min(news.kept, news.end)) if news.lane == lane else _lost_of(news, time)
         for news, time in zip(window, read_before, strict=True)
