@@ -15,6 +15,7 @@ from skep.spark.options import SOURCE
 from tests.spark.work import Work, is_in_order, lanes, until
 
 pytestmark = pytest.mark.timeout(240)
+ROOT = Path(__file__).parents[2]
 
 
 def test_columns(work: Work):
@@ -327,3 +328,14 @@ def test_typed_payloads(work: Work):
 def test_every_option_is_tested_somewhere():
     tests = Path(__file__).read_text() + (Path(__file__).parents[1] / "unit" / "test_spark_options.py").read_text()
     assert [name for name in SOURCE if name not in tests] == []
+
+
+@pytest.mark.parametrize("example", ["spark_stream.py", "spark_batch.py"])
+def test_examples(work: Work, example: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """What the page shows is what works; Spark's own console prints elsewhere."""
+    text = (ROOT / "examples" / example).read_text()
+    assert text.strip() in (ROOT / "docs" / "spark.md").read_text()
+    monkeypatch.setenv("SKEP_DATABASE_URL", work.url)
+    exec(compile(text.replace("checkpoints/orders", str(work.home / "orders")), example, "exec"), {})
+    if example == "spark_batch.py":
+        assert capsys.readouterr().out == "large orders: 33\n"

@@ -53,8 +53,8 @@ class Run:
     def behind(self) -> int | None:
         """How many messages the stream has still to read, as its progress tells."""
         progress = self.query.lastProgress
-        newest = progress and progress["sources"][0]["latestOffset"]
-        return json.loads(newest)["behind"] if isinstance(newest, str) else newest and newest["behind"]
+        newest = progress["sources"][0]["latestOffset"] if progress else None
+        return None if newest is None else json.loads(newest)["behind"]
 
     def await_rows(self, count: int) -> list[Row]:
         until(lambda: len(self.rows) >= count or not self.query.isActive, f"{count} rows")
