@@ -199,3 +199,31 @@ def test_a_lane_for_one_group_alone(database_url: str):
         mq.execute("SELECT * FROM skep.redrive('q', 'g')")
         plain, own = Stream(options(database_url)), Stream(options(database_url, groupId="g"))
         assert (plain.step(), own.step()) == (1, 2)
+
+
+def test_a_lane_that_the_cut_has_passed(database_url: str):
+    """In the middle of a stretch of time the lanes below the cut are read: what retention deletes there is not lost."""
+    stream = Stream(options(database_url))
+    with psycopg.connect(database_url, autocommit=True) as mq:
+        messages = [{"queue": "q", "partition": lane, "payload": n} for lane in "ab" for n in range(10)]
+        push(mq, "a", 1)
+        stream.step()
+        mq.execute("SELECT skep.push(%s::jsonb)", [Jsonb(messages)])
+        assert stream.step(15) == 15
+        mq.execute("SELECT skep.configure_queue('q', '{\"max_size\": 1}')")
+        mq.execute("SELECT * FROM skep.retain(ARRAY[1])")
+        stream.restart()
+        assert stream.step() == 5
+        assert is_in_order(stream.rows)
+
+
+def test_a_minimum_counts_everything_that_waits(database_url: str):
+    stream = Stream(options(database_url, minOffsetsPerTrigger="10"))
+    with psycopg.connect(database_url, autocommit=True) as mq:
+        for _ in range(3):
+            push(mq, "a", 3)
+            assert stream.step() == 0
+        push(mq, "a", 1)
+        assert stream.step() == 10
+        push(mq, "a", 9)
+        assert stream.step() == 0

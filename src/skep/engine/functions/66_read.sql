@@ -97,10 +97,14 @@ LANGUAGE sql STABLE AS $$
     FROM unnest($1) AS queue (id)
     JOIN skep.partitions p ON p.queue_id = queue.id
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
-    CROSS JOIN LATERAL (
-        SELECT CASE WHEN $2 IS NULL THEN skep.place_in(p.id, $3) ELSE skep.visible_end(p.id, $2) END AS first_offset,
-               CASE WHEN $5 IS NULL THEN skep.visible_end(p.id, $4)
-                    ELSE least(skep.visible_end(p.id, $4), skep.place_in(p.id, $5)) END AS end_offset
+    LEFT JOIN LATERAL (SELECT m.xid FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = l.last_offset LIMIT 1) last ON true
+    CROSS JOIN LATERAL (  -- calls only where the ends of a lane do not tell
+        SELECT CASE WHEN $2 IS NULL AND $3 = '{}' THEN l.first_offset
+                    WHEN $2 IS NULL THEN skep.place_in(p.id, $3)
+                    WHEN pg_visible_in_snapshot(last.xid, $2) THEN l.last_offset + 1
+                    ELSE skep.visible_end(p.id, $2) END AS first_offset,
+               least(CASE WHEN pg_visible_in_snapshot(last.xid, $4) THEN l.last_offset + 1 ELSE skep.visible_end(p.id, $4) END,
+                     CASE WHEN $5 IS NOT NULL THEN skep.place_in(p.id, $5) END) AS end_offset
     ) run
     CROSS JOIN LATERAL (SELECT $2 IS NOT NULL AND l.deleted_xid IS NOT NULL AND NOT pg_visible_in_snapshot(l.deleted_xid, $2) AS unseen) lost
     WHERE (p.only_group IS NULL OR p.only_group = $6) AND (run.first_offset < run.end_offset OR lost.unseen)
