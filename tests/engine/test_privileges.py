@@ -20,6 +20,7 @@ CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
     "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend",
     "read_view", "read_window", "read", "lane_names", "offsets_at", "times_of", "group_exists", "follow",
+    "archived_runs", "archived_files", "archive_status",
 }  # fmt: skip
 ADMIN = {
     "wire_configure",
@@ -31,6 +32,8 @@ ADMIN = {
     "force_complete", "retain", "lanes_after", "mark_archived", "drop_idle_partitions", "reap",
     "redrive", "purge_dead_letters", "count_dead_letters", "sample", "prune_samples", "history",
     "create_api_key", "revoke_api_key", "list_api_keys", "find_api_key",
+    "open_archive", "move_archive", "lock_archive", "plan_archive", "begin_files", "digest_of", "store_file",
+    "unsettled_files", "settle_files", "archive_progress",
     "prune_sinks",
 }  # fmt: skip
 # These touch no table.
