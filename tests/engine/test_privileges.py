@@ -20,7 +20,7 @@ CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
     "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend",
     "read_view", "read_window", "read", "lane_names", "offsets_at", "times_of", "group_exists", "follow",
-    "archived_runs", "archived_files", "archive_status",
+    "archived_runs", "archived_lanes", "archived_files", "archive_status",
 }  # fmt: skip
 ADMIN = {
     "wire_configure",

@@ -1,8 +1,10 @@
 """`skep pipeline`: jobs on Spark, with a bar while they run and a line at the end."""
 
+import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from typing import cast
 
 import psycopg
 from pyspark.sql import SparkSession
@@ -15,7 +17,8 @@ from skep.cli.show import as_dict, counted, one_line, say, show_json
 from skep.config import Config
 from skep.engine.install import install, verify
 from skep.errors import InvalidArgument, explained
-from skep.pipelines import archiving, manifest
+from skep.pipelines import archiving, loading, manifest
+from skep.pipelines.loading import Format, Source
 from skep.spark import session
 from skep.spark.options import Selection
 
@@ -33,10 +36,26 @@ def select(queues: Sequence[str] | None, pattern: str | None, namespace: str | N
 def running(config: Config, name: str, master: str) -> Generator[tuple[SparkSession, str]]:
     """Give a Spark, and the URL of a database that is there as long as the job runs."""
     with _database(config) as url:
-        with errors.status("Starting Spark") if errors.is_terminal else nullcontext():
+        with errors.status("Starting Spark") if errors.is_terminal else nullcontext(), _quiet():
             spark = session(f"skep {name}", master=master)
             spark.sparkContext.setLogLevel("ERROR")
         yield spark, url
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Java talks a lot when it starts, and keeps the standard error it was given then. SKEP_DEBUG lets it talk."""
+    if os.environ.get("SKEP_DEBUG"):
+        yield
+        return
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @contextmanager
@@ -60,6 +79,37 @@ def bar(what: str) -> Generator[Show]:
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def source_of(
+    paths: Sequence[str],
+    format_: str | None,
+    partition: str | None,
+    transaction_id: str | None,
+    order: str | None,
+    infer: bool,
+    name: str | None,
+) -> Source:
+    ending = paths[0].removesuffix(".gz").rpartition(".")[2].lower()
+    known = {"parquet": "parquet", "json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv"}
+    found = known.get(format_ or ending)
+    if found is None:
+        raise InvalidArgument(
+            f'"{one_line(format_ or paths[0])}" is of no known format', hint="say --format parquet, json or csv"
+        )
+    return Source(tuple(paths), cast("Format", found), partition, transaction_id, order, infer, name)
+
+
+def load(config: Config, queue: str, source: Source, *, master: str, as_json: bool) -> None:
+    with running(config, "import", master) as (spark, url), bar("importing") as show:
+        began = time.monotonic()
+        done = loading.load(spark, url, queue, source, watch=show if errors.is_terminal else None)
+        seconds = time.monotonic() - began
+    if as_json:
+        show_json({**as_dict(done), "seconds": round(seconds, 3)})
+        return
+    there = f", {done.duplicates:,} were there" if done.duplicates else ""
+    say(f"{counted(done.messages, 'message')} imported to {one_line(queue)}{there}, {seconds:,.1f} s")
 
 
 def archive(

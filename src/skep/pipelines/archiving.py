@@ -132,16 +132,10 @@ def messages(db: Database, file: Planned) -> Iterator[RecordBatch]:
             READ, lanes=[run.lane for run in runs], firsts=[run.first for run in runs], ends=[run.end for run in runs],
             payloads=True,
         )  # fmt: skip
-        lanes: list[int] = [runs[row[0] - 1].lane for row in rows]
+        lanes = [runs[int(row[0]) - 1].lane for row in rows]
         _, offsets, times, _, *texts = zip(*rows, strict=True) if rows else ((),) * 9
-        arrays: list[Sequence[object]] = [
-            [file.queue] * len(rows),
-            [names[lane] for lane in lanes],
-            lanes,
-            offsets,
-            times,
-            *texts,
-        ]
+        whose: list[Sequence[object]] = [[file.queue] * len(rows), [names[lane] for lane in lanes], lanes]
+        arrays = [*whose, offsets, times, *texts]
         yield pa.RecordBatch.from_arrays(
             [pa.array(values, field.type) for values, field in zip(arrays, SCHEMA, strict=True)], schema=SCHEMA
         )

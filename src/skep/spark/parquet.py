@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
     ]
 )
 DIGESTED = ("partition_id", "offset", "timestamp", "value", "headers", "transaction_id", "trace_id", "producer")
-ROW_GROUP = 100_000
+ROW_GROUP = 25_000  # a reader that wants a part of a file reads whole groups
 LONGEST_NAME = 200
 encode = json.JSONEncoder(ensure_ascii=False).encode  # as json_build_array writes it
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from skep.cli.options import DatabaseUrl, DataDir, Json, Namespace, Task
+from skep.cli.options import DatabaseUrl, DataDir, Json, Namespace, Queue, Task
 from skep.config import Config
 
 pipeline_app = typer.Typer(help="Jobs on Spark: archive a log, import files, replay.", no_args_is_help=True)
@@ -38,3 +38,38 @@ def pipeline_archive(
     config = Config.load_client(database_url, data_dir)
     selection = select(queues, pattern, namespace, task)
     archive(config, location, selection, file_messages=file_messages, master=master, as_json=as_json)
+
+
+@pipeline_app.command("import")
+def pipeline_import(
+    queue: Queue,
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH...", help="Files, directories or patterns.", show_default=False)
+    ],
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", metavar="parquet|json|csv", help="Without it, by the name of the first file."),
+    ] = None,
+    partition_by: Annotated[
+        str | None, typer.Option(help="The field that says which partition.", show_default=False)
+    ] = None,
+    transaction_id: Annotated[
+        str | None, typer.Option(help="The field with transaction ids; without it they are made of the content.")
+    ] = None,
+    order_by: Annotated[
+        str | None, typer.Option(help="The field that orders a partition; without it, the order of the files.")
+    ] = None,
+    infer: Annotated[bool, typer.Option("--infer", help="CSV: find out types; else everything is text.")] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Which import this is; without it, its paths say that.", show_default=False)
+    ] = None,
+    master: Master = "local[*]",
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Push every row of files to a queue, each once, however often it is run. JSON is one value per line."""
+    from skep.cli.pipeline import load, source_of
+
+    source = source_of(paths, format_, partition_by, transaction_id, order_by, infer, name)
+    load(Config.load_client(database_url, data_dir), queue, source, master=master, as_json=as_json)

@@ -198,6 +198,18 @@ LANGUAGE sql STABLE AS $$
     ORDER BY asked.lane, r.first_offset
 $$;
 
+-- Partitions that are gone from the log and in the archive still.
+CREATE FUNCTION skep.archived_lanes(queues text[])
+RETURNS TABLE (partition_id bigint, queue text, partition text, first_offset bigint, end_offset bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT r.partition_id, f.queue, r.partition, min(r.first_offset), max(r.end_offset)
+    FROM unnest($1) AS asked (queue)
+    CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f WHERE f.queue = asked.queue AND f.state = 'stored' OFFSET 0) f
+    CROSS JOIN LATERAL (SELECT * FROM skep.archive_runs r WHERE r.file_id = f.id OFFSET 0) r
+    WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = r.partition_id)
+    GROUP BY r.partition_id, f.queue, r.partition ORDER BY r.partition_id
+$$;
+
 -- The files of these queues, the oldest first; queues that are deleted have neither namespace nor task any more.
 CREATE FUNCTION skep.archived_files(queues text[] DEFAULT NULL, pattern text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
 RETURNS TABLE (location text, path text, queue text, day date, messages bigint)

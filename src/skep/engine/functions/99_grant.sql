@@ -45,7 +45,7 @@ DECLARE
     consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
                               'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend',
                               'read_view', 'read_window', 'read', 'lane_names', 'offsets_at', 'times_of', 'group_exists', 'follow',
-                              'archived_runs', 'archived_files', 'archive_status'];
+                              'archived_runs', 'archived_lanes', 'archived_files', 'archive_status'];
     ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
                               'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal',
                               'queue_status', 'group_status', 'list_dead_letters',
