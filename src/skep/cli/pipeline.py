@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import cast
+from typing import NamedTuple, cast
 
 import psycopg
 from pyspark.sql import SparkSession
@@ -14,11 +14,13 @@ from skep import embedded
 from skep.cli.connect import opening
 from skep.cli.report import errors
 from skep.cli.show import as_dict, counted, one_line, say, show_json
+from skep.cli.times import parse_time
 from skep.config import Config
 from skep.engine.install import install, verify
 from skep.errors import InvalidArgument, explained
-from skep.pipelines import archiving, loading, manifest
+from skep.pipelines import archiving, loading, manifest, replaying
 from skep.pipelines.loading import Format, Source
+from skep.pipelines.replaying import Span
 from skep.spark import session
 from skep.spark.options import Selection
 
@@ -110,6 +112,36 @@ def load(config: Config, queue: str, source: Source, *, master: str, as_json: bo
         return
     there = f", {done.duplicates:,} were there" if done.duplicates else ""
     say(f"{counted(done.messages, 'message')} imported to {one_line(queue)}{there}, {seconds:,.1f} s")
+
+
+class Replay(NamedTuple):
+    """What to replay, as the command says it."""
+
+    queue: str
+    to_queue: str
+    location: str | None
+    since: str | None
+    until: str | None
+    group: str | None
+
+
+def replay(config: Config, asked: Replay, *, master: str, as_json: bool) -> None:
+    since, until = parse_time(asked.since), parse_time(asked.until)
+    span = Span(since, until) if since or until else None
+    with running(config, "replay", master) as (spark, url), bar("replaying") as show:
+        began = time.monotonic()
+        done = replaying.replay(
+            spark, url, asked.queue, asked.to_queue, archive=asked.location, span=span, group=asked.group, watch=show
+        )
+        seconds = time.monotonic() - began
+    if as_json:
+        show_json({**as_dict(done), "seconds": round(seconds, 3)})
+        return
+    there = f", {done.duplicates:,} were there" if done.duplicates else ""
+    names = f"from {one_line(done.queue)} to {one_line(done.to_queue)}"
+    say(f"{counted(done.messages, 'message')} replayed {names}{there}, {seconds:,.1f} s")
+    if asked.group is not None:
+        say(f"group {one_line(asked.group)} goes on in {one_line(done.queue)} where the replay ended")
 
 
 def archive(

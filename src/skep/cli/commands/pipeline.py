@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from skep.cli.options import DatabaseUrl, DataDir, Json, Namespace, Queue, Task
+from skep.cli.options import DatabaseUrl, DataDir, Json, Namespace, Queue, Since, Task, Until
 from skep.config import Config
 
 pipeline_app = typer.Typer(help="Jobs on Spark: archive a log, import files, replay.", no_args_is_help=True)
@@ -73,3 +73,28 @@ def pipeline_import(
 
     source = source_of(paths, format_, partition_by, transaction_id, order_by, infer, name)
     load(Config.load_client(database_url, data_dir), queue, source, master=master, as_json=as_json)
+
+
+@pipeline_app.command("replay")
+def pipeline_replay(
+    queue: Queue,
+    to_queue: Annotated[str, typer.Option("--to", help="The queue to push the copies to.", show_default=False)],
+    location: Annotated[
+        str | None, typer.Option("--archive", metavar="PATH|URI", help="Where the archive is.", show_default=False)
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="A group that joins: it goes on in QUEUE where the replay ended.", show_default=False),
+    ] = None,
+    master: Master = "local[*]",
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Push what a queue has, and had by its archive, to another queue, in order and each once."""
+    from skep.cli.pipeline import Replay, replay
+
+    config = Config.load_client(database_url, data_dir)
+    replay(config, Replay(queue, to_queue, location, since, until, group), master=master, as_json=as_json)
