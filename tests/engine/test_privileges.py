@@ -15,7 +15,7 @@ from tests.engine.verbs import call, drain, pop, push, refused
 PRODUCER = {"push", "push_many", "push_to_outbox", "notify", "wire_push"}
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
-    "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend",
+    "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend", "wire_conflation",
 }  # fmt: skip
 ADMIN = {
     "wire_configure",

@@ -11,6 +11,7 @@ POP: Query = """
         %(queue)s, %(group)s, %(tokens)s::uuid[], %(batches)s::integer[], %(partitions)s::integer[], %(partition)s,
         %(namespace)s, %(task)s, %(lease_time)s, %(auto_ack)s, %(mode)s, %(start)s, %(conflate)s)
 """
+CONFLATION: Query = "SELECT skep.wire_conflation(%(queue)s, %(group)s, %(mode)s, %(start)s)"
 RELEASE: Query = "SELECT skep.release(%(lease)s::uuid)"
 DUE: Query = "SELECT skep.due(%(queues)s::text[], %(groups)s::text[])"
 ACK: Query = """

@@ -246,3 +246,18 @@ BEGIN
         'options', skep.wire_options(q),
         'partitionId', (SELECT skep.partition_uuid(p.id) FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = 'Default'));
 END $$;
+
+-- Whether a group on a queue gets only the newest of each lane. Its first contact decides for good.
+CREATE FUNCTION skep.wire_conflation(queue text, group_name text, subscription_mode text, subscription_from text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT EXISTS (SELECT FROM skep.subscriptions s
+                   WHERE s.group_name = wire_conflation.group_name AND s.queue = wire_conflation.queue AND s.partition IS NULL) THEN
+        PERFORM skep.store_subscription(wire_conflation.group_name, wire_conflation.queue, NULL, NULL, NULL, subscription_mode, subscription_from);
+        UPDATE skep.subscriptions s SET conflation = true
+        WHERE s.group_name = wire_conflation.group_name AND s.queue = wire_conflation.queue AND s.partition IS NULL;
+    END IF;
+    RETURN (SELECT s.conflation FROM skep.subscriptions s
+            WHERE s.group_name = wire_conflation.group_name AND s.queue = wire_conflation.queue AND s.partition IS NULL);
+END $$;

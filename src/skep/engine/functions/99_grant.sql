@@ -42,7 +42,7 @@ DECLARE
     routine   regprocedure;
     producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push'];
     consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
-                              'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend'];
+                              'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend', 'wire_conflation'];
     ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
                               'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal',
                               'queue_status', 'group_status', 'list_dead_letters',
