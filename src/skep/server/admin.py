@@ -99,12 +99,12 @@ def not_found(what: str) -> HttpError:
     return HttpError(404, f"{what} not found", "not_found")
 
 
-async def ask(call: Call, query: Query, missing: str = "", **arguments: object) -> Reply:
+async def ask(call: Call, query: Query, missing: str = "", /, **arguments: object) -> Reply:
     """Answer with the JSON of the database; None from there is 404."""
     return Reply(200, (await ask_text(call, query, missing, **arguments)).encode())
 
 
-async def ask_text(call: Call, query: Query, missing: str = "", **arguments: object) -> str:
+async def ask_text(call: Call, query: Query, missing: str = "", /, **arguments: object) -> str:
     answer: str | None = await call.state.admin.value(query, arguments)
     if answer is None:
         raise not_found(missing)

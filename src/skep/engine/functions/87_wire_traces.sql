@@ -8,6 +8,7 @@ DECLARE
     lane   bigint := skep.partition_of(wire_trace.partition_id);
     place  bigint := skep.find_message(lane, wire_trace.transaction_id);
     number bigint;
+    stamp  timestamptz := clock_timestamp();
 BEGIN
     IF place IS NULL THEN
         RETURN NULL;
@@ -21,8 +22,8 @@ BEGIN
     RETURNING id INTO number;
     INSERT INTO skep.trace_names (name, trace_id, partition_id, "offset") SELECT DISTINCT name, number, lane, place FROM unnest(names) AS name;
     INSERT INTO skep.traced_names AS t (name, last_seen_at)
-    SELECT DISTINCT name, clock_timestamp() FROM unnest(names) AS name
-    WHERE NOT EXISTS (SELECT FROM skep.traced_names k WHERE k.name = name.name AND k.last_seen_at > clock_timestamp() - interval '1 second')
+    SELECT DISTINCT name, stamp FROM unnest(names) AS name
+    WHERE NOT EXISTS (SELECT FROM skep.traced_names k WHERE k.name = name.name AND k.last_seen_at > stamp - interval '1 second')
     ORDER BY name
     ON CONFLICT (name) DO UPDATE SET last_seen_at = greatest(t.last_seen_at, excluded.last_seen_at);
     RETURN skep.message_id(0, number);

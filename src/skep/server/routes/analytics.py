@@ -15,7 +15,8 @@ WIDEST = 360
 
 
 async def system_metrics(call: Call) -> Reply:
-    return reply(_empty(call) | {"replicas": [], "replicaCount": 0, "pointCount": 0})
+    replicas: list[Any] = []
+    return reply(_empty(call) | {"replicas": replicas, "replicaCount": 0, "pointCount": 0})
 
 
 async def worker_metrics(call: Call) -> Reply:
