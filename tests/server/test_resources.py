@@ -192,3 +192,14 @@ def test_sizes_read_no_messages(api: Api, db: psycopg.Connection):
         plans = explained(db, lambda query=query: db.execute(f"SELECT skep.{query}".encode()), analyze=True)
         assert ("messages", None) not in scans(plans)
         assert sum(plan.rows_touched() for plan in plans) < 100
+
+
+def test_a_group_counts_only_in_partitions_it_subscribes_to(api: Api):
+    api.push("q", 1, 2)
+    api.push("q", 3, partition="p")
+    api.take("q", "all of it")
+    messages = api.get("pop/queue/q/partition/p", consumerGroup="one", batch=10)["messages"]
+    api.ack(messages)
+    assert counts(api.get("resources/queues/q")["totals"]) == (3, 0, 0, 3, 0, 0)
+    assert {row["status"] for row in api.get("messages", queue="q")["messages"]} == {"completed"}
+    assert len(api.get("messages", queue="q", status="completed")["messages"]) == 3

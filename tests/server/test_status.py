@@ -173,3 +173,11 @@ def test_buffers(api: Api):
     answer = api.get("status/buffers")
     assert answer.keys() == {"pending", "failed", "dbHealthy", "worker", "note"}
     assert (answer["pending"], answer["failed"], answer["dbHealthy"]) == (0, 0, True)
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "1969-12-31T23:59:59Z"])
+@pytest.mark.parametrize("name", ["from", "to"])
+@pytest.mark.parametrize("path", ["messages", "status", "analytics/system-metrics", "dlq"])
+def test_times_that_nobody_can_mean(api: Api, path: str, name: str, time: str):
+    query: dict[str, Any] = {name: time}
+    assert "is not a time from 1970 to 9000" in api.get(path, expect=400, **query)["error"]

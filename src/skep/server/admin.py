@@ -16,6 +16,7 @@ Query = LiteralString
 
 DEEPEST = 10_000  # how far an offset may go: what lies there is found by filters, not by paging
 LONGEST_PAGE = 1000
+FIRST_YEAR, LAST_YEAR = 1970, 9000
 SEALED = b'"skep-sealed"'
 
 QUEUE_NAMES: Query = "SELECT skep.wire_queue_names()"
@@ -139,7 +140,12 @@ def page(call: Call, default: int) -> dict[str, Any]:
 def moment(call: Call, name: str) -> datetime | None:
     """Read a time; a `+` that was sent as it is has become a space."""
     given = call.text(name)
-    return None if given is None else instant(given.strip().replace(" ", "+"), name)
+    if given is None:
+        return None
+    time = instant(given.strip().replace(" ", "+"), name)
+    if not FIRST_YEAR <= time.year <= LAST_YEAR:  # beyond, neither Python nor PostgreSQL can count on
+        raise bad_request(f"{name} is not a time from {FIRST_YEAR} to {LAST_YEAR}")
+    return time
 
 
 def time_range(call: Call) -> dict[str, Any]:

@@ -29,19 +29,30 @@ LANGUAGE sql STABLE AS $$
     WHERE m.payload IS NOT NULL ORDER BY m."offset" DESC LIMIT 1
 $$;
 
+-- The groups that a lane is for, and their cursors if they have met it: otherwise a subscription must cover it, and position is its start.
+CREATE FUNCTION skep.wire_lane_readers(p skep.partitions)
+RETURNS TABLE (reader_id integer, group_name text, met boolean, cursor bigint, next_offset bigint, start_offset bigint, runs integer)
+LANGUAGE sql STABLE AS $$
+    SELECT r.id, r.group_name, c.reader_id IS NOT NULL, coalesce(c.cursor, s.start_offset), coalesce(c.next_offset, s.start_offset),
+           coalesce(c.start_offset, s.start_offset), coalesce(c.leased + c.returned, 0)
+    FROM skep.queues q
+    JOIN skep.readers r ON r.queue_id = q.id AND ($1.only_group IS NULL OR $1.only_group = r.group_name)
+    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = $1.id AND c.reader_id = r.id LIMIT 1) c ON true
+    LEFT JOIN LATERAL skep.starts(r.group_name, q.id, ARRAY[$1.id]) s ON c.reader_id IS NULL
+    WHERE q.id = $1.queue_id AND (c.reader_id IS NOT NULL OR q.semantics = 'queue'
+                                  OR (skep.subscription_of(r.group_name, q.name, $1.name, q.namespace, q.task)).id IS NOT NULL)
+$$;
+
 -- How far each group of a lane is with a message. started: it has met the lane.
 CREATE FUNCTION skep.wire_readers_of(lane bigint, "offset" bigint)
 RETURNS TABLE (group_name text, started boolean, consumed boolean, lease_expires_at timestamptz, attempt integer)
 LANGUAGE sql STABLE AS $$
-    SELECT r.group_name, c.reader_id IS NOT NULL,
-           $2 < coalesce(c.next_offset, s.start_offset) AND (run.end_offset <= $2 OR run.done @> $2) IS NOT FALSE,
+    SELECT r.group_name, r.met, $2 < r.next_offset AND (run.end_offset <= $2 OR run.done @> $2) IS NOT FALSE,
            CASE WHEN run.end_offset > $2 AND NOT run.done @> $2 AND run.expires_at > clock_timestamp() THEN run.expires_at END,
            CASE WHEN run.end_offset > $2 THEN run.attempt END
     FROM skep.partitions p
-    JOIN skep.readers r ON r.queue_id = p.queue_id AND (p.only_group IS NULL OR p.only_group = r.group_name)
-    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c ON true
-    LEFT JOIN LATERAL skep.starts(r.group_name, p.queue_id, ARRAY[p.id]) s ON c.reader_id IS NULL
-    LEFT JOIN LATERAL (SELECT * FROM skep.leases run WHERE run.partition_id = p.id AND run.reader_id = r.id AND run.first_offset <= $2
+    CROSS JOIN LATERAL skep.wire_lane_readers(p) r
+    LEFT JOIN LATERAL (SELECT * FROM skep.leases run WHERE run.partition_id = p.id AND run.reader_id = r.reader_id AND run.first_offset <= $2
                        ORDER BY run.first_offset DESC LIMIT 1) run ON true
     WHERE p.id = $1
 $$;
@@ -72,22 +83,15 @@ $$;
 -- Where in a lane messages of this state can be: a list of them reads no others.
 CREATE FUNCTION skep.wire_bounds(lane bigint, state text, OUT low bigint, OUT high bigint)
 LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN $2 IN ('pending', 'processing') THEN coalesce(own.cursor, others.cursor) END,
-           CASE $2 WHEN 'completed' THEN coalesce(own.next_offset, others.next_offset, 0)
-                   WHEN 'processing' THEN coalesce(own.next_offset, 0) END
+    SELECT CASE WHEN $2 IN ('pending', 'processing') THEN coalesce(r.own_cursor, r.cursor) END,
+           CASE $2 WHEN 'completed' THEN coalesce(r.own_next, r.next_offset, 0) WHEN 'processing' THEN coalesce(r.own_next, 0) END
     FROM (
-        SELECT min(c.cursor) AS cursor, min(c.next_offset) AS next_offset
-        FROM skep.partitions p JOIN skep.readers r ON r.queue_id = p.queue_id AND r.group_name = '__QUEUE_MODE__'
-        CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c WHERE p.id = $1
-    ) own
-    CROSS JOIN (
-        SELECT min(coalesce(c.cursor, s.start_offset)) AS cursor, min(coalesce(c.next_offset, s.start_offset)) AS next_offset
-        FROM skep.partitions p
-        JOIN skep.readers r ON r.queue_id = p.queue_id AND r.group_name <> '__QUEUE_MODE__'
-                               AND (p.only_group IS NULL OR p.only_group = r.group_name)
-        LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c ON true
-        LEFT JOIN LATERAL skep.starts(r.group_name, p.queue_id, ARRAY[p.id]) s ON c.reader_id IS NULL WHERE p.id = $1
-    ) others
+        SELECT min(r.cursor) FILTER (WHERE r.group_name = '__QUEUE_MODE__' AND r.met) AS own_cursor,
+               min(r.next_offset) FILTER (WHERE r.group_name = '__QUEUE_MODE__' AND r.met) AS own_next,
+               min(r.cursor) FILTER (WHERE r.group_name <> '__QUEUE_MODE__') AS cursor,
+               min(r.next_offset) FILTER (WHERE r.group_name <> '__QUEUE_MODE__') AS next_offset
+        FROM skep.partitions p CROSS JOIN LATERAL skep.wire_lane_readers(p) r WHERE p.id = $1
+    ) r
 $$;
 
 -- The newest messages of a stretch of a lane, of one state or any.
@@ -241,7 +245,14 @@ DECLARE
     owed   text[];
     buried bigint;
 BEGIN
-    PERFORM FROM skep.cursors c WHERE c.partition_id = lane ORDER BY c.reader_id FOR NO KEY UPDATE;
+    -- Whoever holds the message may hold other lanes by the same lease: all are locked in their order, or we could deadlock with his answer.
+    PERFORM FROM (
+        SELECT c.partition_id, c.reader_id FROM skep.cursors c WHERE c.partition_id = lane
+        UNION
+        SELECT s.partition_id, s.reader_id FROM skep.leases mine JOIN skep.leases s ON s.token = mine.token WHERE mine.partition_id = lane
+        ORDER BY 1, 2) busy
+    CROSS JOIN LATERAL (SELECT FROM skep.cursors c WHERE c.partition_id = busy.partition_id AND c.reader_id = busy.reader_id
+                        FOR NO KEY UPDATE) c;
     place := skep.find_message(lane, wire_bury.transaction_id);
     IF place IS NULL THEN
         RETURN NULL;

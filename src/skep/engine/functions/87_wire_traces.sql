@@ -18,7 +18,9 @@ BEGIN
     PERFORM skep.check_name('trace', name) FROM unnest(names) AS name;
     PERFORM skep.check_name('event type', wire_trace.event_type), skep.check_name('group', wire_trace.group_name);
     INSERT INTO skep.traces (partition_id, "offset", transaction_id, group_name, event_type, data, worker)
-    VALUES (lane, place, wire_trace.transaction_id, wire_trace.group_name, wire_trace.event_type, wire_trace.data, wire_trace.worker)
+    SELECT lane, place, coalesce(m.transaction_id, wire_trace.transaction_id), wire_trace.group_name, wire_trace.event_type, wire_trace.data,
+           wire_trace.worker
+    FROM skep.messages m WHERE m.partition_id = lane AND m."offset" = place
     RETURNING id INTO number;
     INSERT INTO skep.trace_names (name, trace_id, partition_id, "offset") SELECT DISTINCT name, number, lane, place FROM unnest(names) AS name;
     INSERT INTO skep.traced_names AS t (name, last_seen_at)

@@ -7,29 +7,28 @@ RETURNS TABLE (partition_id bigint, partition text, created_at timestamptz, tota
                failed bigint, consumed bigint, first_offset bigint, last_created_at timestamptz)
 LANGUAGE sql STABLE AS $$
     WITH live AS MATERIALIZED (
-        SELECT r.id, r.group_name FROM skep.readers r
+        SELECT array_agg(r.id) AS readers FROM skep.readers r
         JOIN skep.queues q ON q.id = r.queue_id
         LEFT JOIN LATERAL skep.subscription_of(r.group_name, q.name, NULL, q.namespace, q.task) s ON true
         WHERE r.queue_id = $1 AND coalesce(s.status, 'ACTIVE') IN ('ACTIVE', 'PAUSED')
     )
     SELECT p.id, p.name, p.created_at, kept.total, todo.undone - held.leased, held.leased, kept.total - todo.undone,
            least(g.returned, todo.undone - held.leased), g.consumed, l.first_offset, nullif(l.last_created_at, '-infinity')
-    FROM skep.partitions p
+    FROM live
+    CROSS JOIN skep.partitions p
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
     CROSS JOIN LATERAL (SELECT l.last_offset - l.first_offset + 1 AS total) kept
     CROSS JOIN LATERAL (
-        SELECT max(l.last_offset + 1 - greatest(coalesce(c.cursor, s.start_offset), l.first_offset)) AS undone,
+        SELECT max(l.last_offset + 1 - greatest(r.cursor, l.first_offset)) AS undone,
                coalesce(max(run.leased), 0) AS leased, coalesce(max(run.returned), 0) AS returned,
-               coalesce(sum(c.cursor - c.start_offset), 0)::bigint AS consumed
-        FROM live
-        LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = live.id LIMIT 1) c ON true
-        LEFT JOIN LATERAL skep.starts(live.group_name, $1, ARRAY[p.id]) s ON c.reader_id IS NULL
+               coalesce(sum(r.cursor - r.start_offset), 0)::bigint AS consumed
+        FROM skep.wire_lane_readers(p) r
         LEFT JOIN LATERAL (
             SELECT coalesce(sum(run.size) FILTER (WHERE run.expires_at > clock_timestamp()), 0)::bigint AS leased,
                    coalesce(sum(run.size) FILTER (WHERE run.token IS NULL), 0)::bigint AS returned
             FROM (SELECT run.*, run.end_offset - run.first_offset - skep.count_offsets(run.done) AS size FROM skep.leases run
-                  WHERE c.leased + c.returned > 0 AND run.partition_id = p.id AND run.reader_id = live.id OFFSET 0) run) run ON true
-        WHERE p.only_group IS NULL OR p.only_group = live.group_name
+                  WHERE r.runs > 0 AND run.partition_id = p.id AND run.reader_id = r.reader_id OFFSET 0) run) run ON true
+        WHERE r.reader_id = ANY (live.readers)
     ) g
     CROSS JOIN LATERAL (SELECT least(greatest(coalesce(g.undone, kept.total), 0), kept.total) AS undone) todo
     CROSS JOIN LATERAL (SELECT least(g.leased, todo.undone) AS leased) held
