@@ -27,6 +27,14 @@ ADMIN = {
     "force_complete", "retain", "lanes_after", "mark_archived", "drop_idle_partitions", "reap",
     "redrive", "purge_dead_letters", "count_dead_letters", "sample", "prune_samples", "history",
     "create_api_key", "revoke_api_key", "list_api_keys", "find_api_key",
+    "clear_queue", "prune_traces", "wire_queue_names", "wire_messages", "wire_message", "wire_delete_message",
+    "wire_bury",
+    "wire_dead_letters", "wire_dead_letters_of", "wire_fetch", "wire_safe_time", "wire_changed", "wire_trace",
+    "wire_traces_of", "wire_traces_named", "wire_trace_names", "wire_groups", "wire_lagging", "wire_group",
+    "wire_depth",
+    "wire_resubscribe", "wire_seek_partition", "wire_queues", "wire_queue", "wire_partition_list", "wire_queue_status",
+    "wire_namespaces", "wire_tasks", "wire_overview", "wire_status", "wire_pushed", "wire_worker_metrics",
+    "wire_queue_lag", "wire_queue_ops", "wire_retention", "wire_postgres", "wire_refresh",
 }  # fmt: skip
 # These touch no table.
 HARMLESS = {"message_id", "partition_of", "offset_of", "refuse"}
@@ -130,7 +138,7 @@ def test_search_path_is_pinned(mq: psycopg.Connection):
 
 
 def test_only_public_functions_run_with_the_installers_rights(mq: psycopg.Connection):
-    """Inner functions have no need to; `transaction` must not, or a consumer could push through it."""
+    """Inner functions have no need to; `transaction` and its twin must not, or a consumer could push through it."""
     definers = {name for (_, name) in mq.execute(f"{FUNCTIONS} AND prosecdef").fetchall()}
     assert definers == (PRODUCER | CONSUMER | ADMIN | {"note_outbox", "move_outbox"}) - {
         "transaction",

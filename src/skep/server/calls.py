@@ -29,7 +29,7 @@ CONFIGURE: Query = (
     "SELECT skep.wire_configure(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s, %(replace)s)::text"
 )
 QUEUES_OF: Query = """
-    SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS id
-    JOIN skep.partitions p ON p.id = skep.partition_of(id) JOIN skep.queues q ON q.id = p.queue_id
+    SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS lane
+    JOIN skep.partitions p ON p.id = skep.partition_of(lane) JOIN skep.queues q ON q.id = p.queue_id
 """
 DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"

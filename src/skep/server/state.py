@@ -33,6 +33,7 @@ class State:
         url, data_dir = config.database_url, config.data_dir
         self.mq = AsyncSkep(url, data_dir=data_dir, pool_size=4, timeout=PATIENCE)  # admin calls: never in the way
         self.database = AsyncDatabase(url, data_dir=data_dir, pool_size=12, timeout=PATIENCE)
+        self.admin = AsyncDatabase(url, data_dir=data_dir, pool_size=4, timeout=PATIENCE)  # lists
         self.lines = Lines(self.database, max_pending=config.max_pending)
         self.wakes = AsyncWakes(self.database, self.lines.wake)
         self.push = Merger(
@@ -62,6 +63,7 @@ class State:
         await self.ack.drain()
         await self.wakes.close()
         await self.mq.close()
+        await self.admin.close()
         await self.database.close()
 
     async def stop(self) -> None:

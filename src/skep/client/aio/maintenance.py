@@ -50,6 +50,9 @@ class AsyncMaintenance:
     async def prune_samples(self, keep: timedelta = timedelta(days=7)) -> int:
         return await self._database.value(calls.PRUNE_SAMPLES, {"keep": keep})
 
+    async def prune_traces(self, keep: timedelta = timedelta(days=7)) -> int:
+        return await self._database.value(calls.PRUNE_TRACES, {"keep": keep})
+
     async def history(self, queue: str, group: str = "", since: timedelta = timedelta(hours=1)) -> list[Sample]:
         """Return rates and lags over time: of a queue, or of a group on it."""
         return await self._database.call(calls.HISTORY, {"queue": queue, "group": group, "since": since}, Sample)

@@ -49,7 +49,13 @@ DECLARE
                               'pause', 'resume', 'cancel', 'remove_group', 'detect_dead_groups', 'message_groups', 'message_status', 'blocked',
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
                               'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap',
-                              'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key'];
+                              'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key',
+                              'clear_queue', 'prune_traces', 'wire_queue_names', 'wire_messages', 'wire_message', 'wire_delete_message', 'wire_bury',
+                              'wire_dead_letters', 'wire_dead_letters_of', 'wire_fetch', 'wire_safe_time', 'wire_changed', 'wire_trace',
+                              'wire_traces_of', 'wire_traces_named', 'wire_trace_names', 'wire_groups', 'wire_lagging', 'wire_group', 'wire_depth',
+                              'wire_resubscribe', 'wire_seek_partition', 'wire_queues', 'wire_queue', 'wire_partition_list', 'wire_queue_status',
+                              'wire_namespaces', 'wire_tasks', 'wire_overview', 'wire_status', 'wire_pushed', 'wire_worker_metrics',
+                              'wire_queue_lag', 'wire_queue_ops', 'wire_retention', 'wire_postgres', 'wire_refresh'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse'];
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP
