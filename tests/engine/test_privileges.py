@@ -16,6 +16,7 @@ PRODUCER = {"push", "push_many", "push_to_outbox", "notify", "wire_push"}
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
     "lag", "transaction", "pop_many", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend",
+    "stream_register", "stream_state", "stream_step", "stream_cycle",
 }  # fmt: skip
 ADMIN = {
     "wire_configure",
@@ -130,9 +131,10 @@ def test_search_path_is_pinned(mq: psycopg.Connection):
 
 
 def test_only_public_functions_run_with_the_installers_rights(mq: psycopg.Connection):
-    """Inner functions have no need to; `transaction` must not, or a consumer could push through it."""
+    """Inner functions have no need to; those that push and answer must not, or a consumer could push through them."""
     definers = {name for (_, name) in mq.execute(f"{FUNCTIONS} AND prosecdef").fetchall()}
-    assert definers == (PRODUCER | CONSUMER | ADMIN | {"note_outbox", "move_outbox"}) - {"transaction"}
+    both = {"transaction", "wire_transaction", "stream_cycle"}
+    assert definers == (PRODUCER | CONSUMER | ADMIN | {"note_outbox", "move_outbox"}) - both
 
 
 @pytest.mark.parametrize("role", ROLES)

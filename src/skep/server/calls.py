@@ -27,7 +27,22 @@ CONFIGURE: Query = (
     "SELECT skep.wire_configure(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s, %(replace)s)::text"
 )
 QUEUES_OF: Query = """
-    SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS id
-    JOIN skep.partitions p ON p.id = skep.partition_of(id) JOIN skep.queues q ON q.id = p.queue_id
+    SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS asked (lane)
+    JOIN skep.partitions p ON p.id = skep.partition_of(asked.lane) JOIN skep.queues q ON q.id = p.queue_id
 """
 DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"
+
+STREAM_REGISTER: Query = """
+    SELECT query_id, fresh, was_reset, stored_hash FROM skep.stream_register(
+        %(name)s, %(source_queue)s, %(sink_queue)s, %(config_hash)s, %(reset)s)
+"""
+STREAM_SOURCE: Query = "SELECT source_queue FROM skep.stream_queries WHERE name = %(name)s"
+STREAM_STATE: Query = """
+    SELECT skep.stream_state(
+        %(query_id)s::uuid, %(partition_id)s::uuid, %(keys)s::text[], %(key_prefix)s, %(ripe_at_or_before)s)
+"""
+STREAM_CYCLE: Query = """
+    SELECT queue, answered, released, duplicates, lanes, offsets FROM skep.stream_cycle(
+        %(query_id)s::uuid, %(partition_id)s::uuid, %(group)s, %(state_ops)s::jsonb, %(messages)s::jsonb,
+        %(ack)s::jsonb, %(release_lease)s)
+"""

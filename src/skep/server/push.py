@@ -137,7 +137,7 @@ class Pusher:
         for push in pushes:
             end = start + len(push.items)
             places = zip(push.items, duplicates[start:end], lanes[start:end], offsets[start:end], strict=True)
-            answers.append([_stored(index, *place) for index, place in enumerate(places)])
+            answers.append([stored(index, *place) for index, place in enumerate(places)])
             start = end
         return answers
 
@@ -146,7 +146,7 @@ def _row(*columns: list[Any]) -> tuple[list[Any], ...]:
     return columns
 
 
-def _stored(index: int, item: NewItem, duplicate: bool, lane: int, offset: int) -> Stored:  # noqa: FBT001
+def stored(index: int, item: NewItem, duplicate: bool, lane: int, offset: int) -> Stored:  # noqa: FBT001
     id_ = address.message_id(lane, offset)
     name = item.transaction_id or id_
     return Stored(
@@ -162,5 +162,5 @@ def _stored(index: int, item: NewItem, duplicate: bool, lane: int, offset: int) 
     )
 
 
-def encode(stored: list[Stored]) -> bytes:
-    return _encoder.encode(stored)
+def encode(answers: list[Stored]) -> bytes:
+    return _encoder.encode(answers)

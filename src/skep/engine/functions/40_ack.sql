@@ -5,6 +5,7 @@
 --   some completed, some failed         failed -> dead letters (partial_failure = 'retry': they come again)
 --   all failed                          the run comes again after retry_delay; past retry_limit -> dead letters
 --   some unanswered, lease expired      the unanswered come again in two halves, attempt + 1; a single one past retry_limit -> dead letters
+--   the same of a stream                the unanswered come again, nothing charged: that is how a stream holds messages back
 --   released                            what is not completed comes again, nothing charged
 --
 -- Lock order: cursors rows by (partition_id, reader_id), then leases. Whoever changes a lease holds its cursors row.
@@ -62,6 +63,9 @@ DECLARE
 BEGIN
     WITH lease AS (
         SELECT s.*, q.retry_limit, q.retry_delay, q.concurrency, q.name AS queue, p.name AS partition, r.group_name,
+               CASE WHEN judge.reason = 'expired' AND EXISTS (
+                   SELECT FROM skep.stream_groups g WHERE g.group_name = r.group_name AND g.queue = q.name) THEN 'released'
+                    ELSE judge.reason END AS reason,
                int8multirange(int8range(s.first_offset, s.end_offset)) AS whole,
                CASE WHEN NOT s.succeeded OR q.partial_failure = 'retry' THEN s.failed ELSE '{}' END
                    + int8multirange(int8range(s.first_offset, s.end_offset)) - s.done - (s.failed -
@@ -74,16 +78,16 @@ BEGIN
         WHERE CASE judge.reason WHEN 'answered' THEN s.done + s.failed @> int8range(s.first_offset, s.end_offset)
                                 WHEN 'expired' THEN s.expires_at <= stamp ELSE true END
     ), tried AS (
-        SELECT lease.*, judge.reason <> 'released' AND attempt > retry_limit AND again <> '{}'
-                        AND (judge.reason = 'answered' OR skep.count_offsets(again) = 1) AS exhausted
+        SELECT lease.*, reason <> 'released' AND attempt > retry_limit AND again <> '{}'
+                        AND (reason = 'answered' OR skep.count_offsets(again) = 1) AS exhausted
         FROM lease
     ), verdict AS MATERIALIZED (
         SELECT tried.*, CASE WHEN exhausted THEN '{}' ELSE again END AS back,
                CASE WHEN exhausted THEN failed + again ELSE failed - again END AS dead,
-               CASE WHEN judge.reason = 'expired' AND NOT exhausted AND skep.count_offsets(again) > 1 THEN
+               CASE WHEN reason = 'expired' AND NOT exhausted AND skep.count_offsets(again) > 1 THEN
                     skep.cut_after(lower(again), upper(again), whole - again, (skep.count_offsets(again) + 1) / 2) END AS split,
-               CASE WHEN judge.reason = 'released' THEN attempt ELSE attempt + 1 END AS next_attempt,
-               CASE WHEN judge.reason = 'answered' THEN stamp + skep.back_off(retry_delay, attempt) ELSE stamp END AS again_at
+               CASE WHEN reason = 'released' THEN attempt ELSE attempt + 1 END AS next_attempt,
+               CASE WHEN reason = 'answered' THEN stamp + skep.back_off(retry_delay, attempt) ELSE stamp END AS again_at
         FROM tried
     ), buried AS (
         INSERT INTO skep.dead_letters (group_name, queue, partition, partition_id, "offset", created_at, payload, headers,

@@ -42,7 +42,7 @@ DECLARE
     routine   regprocedure;
     producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push'];
     consuming text[] := ARRAY['pop', 'pop_many', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
-                              'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend'];
+                              'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend', 'stream_register', 'stream_state', 'stream_step'];
     ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
                               'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal',
                               'queue_status', 'group_status', 'list_dead_letters',
@@ -60,7 +60,7 @@ BEGIN
     END LOOP;
     CALL skep.pin(producing || consuming || ruling || ARRAY['note_outbox', 'move_outbox']);
     CALL skep.open_to('skep_producer', producing || plain);
-    CALL skep.open_to('skep_consumer', consuming || plain || ARRAY['transaction', 'wire_transaction']);  -- it pushes and answers with its caller's rights
+    CALL skep.open_to('skep_consumer', consuming || plain || ARRAY['transaction', 'wire_transaction', 'stream_cycle']);  -- they push and answer with their caller's rights
     CALL skep.open_to('skep_admin', ruling || plain);
 END $$;
 

@@ -1,5 +1,12 @@
 """All endpoints, by stage."""
 
-from skep.server.routes import health, lease, pop, push, queue
+from skep.server.routes import health, lease, pop, push, queue, streams
 
-ENDPOINTS = (*push.ENDPOINTS, *pop.ENDPOINTS, *lease.ENDPOINTS, *queue.ENDPOINTS, *health.ENDPOINTS)
+ENDPOINTS = (
+    *push.ENDPOINTS,
+    *pop.ENDPOINTS,
+    *lease.ENDPOINTS,
+    *queue.ENDPOINTS,
+    *streams.ENDPOINTS,
+    *health.ENDPOINTS,
+)

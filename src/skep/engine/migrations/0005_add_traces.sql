@@ -1,0 +1,1 @@
+-- Kept free for traces; it is written by another change.
