@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 from skep.engine.install import verify
 from tests.engine.verbs import call, drain, pop, push, refused
 
-PRODUCER = {"push", "push_many", "push_to_outbox", "notify", "wire_push"}
+PRODUCER = {"push", "push_many", "push_to_outbox", "notify", "wire_push", "hold_push"}
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
     "lag", "transaction", "pop_many", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend",
@@ -28,6 +28,7 @@ ADMIN = {
     "force_complete", "retain", "lanes_after", "mark_archived", "drop_idle_partitions", "reap",
     "redrive", "purge_dead_letters", "count_dead_letters", "sample", "prune_samples", "history",
     "create_api_key", "revoke_api_key", "list_api_keys", "find_api_key",
+    "maintenance", "set_maintenance", "drain_held_pushes",
 }  # fmt: skip
 # These touch no table.
 HARMLESS = {"message_id", "partition_of", "offset_of", "refuse"}

@@ -31,6 +31,7 @@ QUEUES_OF: Query = """
     JOIN skep.partitions p ON p.id = skep.partition_of(asked.lane) JOIN skep.queues q ON q.id = p.queue_id
 """
 DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"
+HOLD_PUSH: Query = "SELECT skep.hold_push(%(messages)s::jsonb)"
 
 STREAM_REGISTER: Query = """
     SELECT query_id, fresh, was_reset, stored_hash FROM skep.stream_register(

@@ -91,12 +91,23 @@ class Lines:
         self._of_queue: dict[str | None, set[Wanted]] = {}
         self._parked = 0
         self._closing = False
+        self._paused = False
         self._background: set[asyncio.Task[None]] = set()
         self._poller: asyncio.Task[None] | None = None
 
     @property
     def parked(self) -> int:
         return self._parked
+
+    @property
+    def paused(self) -> bool:
+        """Nothing is delivered now: polls wait for their time to be up."""
+        return self._paused
+
+    def pause(self, *, paused: bool) -> None:
+        self._paused, before = paused, self._paused
+        if before and not paused:
+            self.wake(None)
 
     def parked_by_queue(self) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -203,6 +214,8 @@ class Lines:
             self._forget(wanted, line)
 
     async def _call(self, wanted: Wanted, offered: list[_Request]) -> dict[UUID, Popped]:
+        if self._paused:
+            return {}
         arguments: dict[str, Any] = wanted._asdict() | {
             "tokens": [request.token for request in offered],
             "batches": [request.batch for request in offered],

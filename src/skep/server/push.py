@@ -1,7 +1,7 @@
 """POST /api/v1/push: payloads stay bytes from the socket to PostgreSQL, and many requests are one call."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -58,7 +58,7 @@ class Stored(msgspec.Struct, rename={"queue": "queueName", "camel_id": "transact
     """What became of one item."""
 
     index: int
-    status: str
+    status: Literal["queued", "duplicate"]
     transaction_id: str
     camel_id: str
     queue: str
@@ -66,6 +66,16 @@ class Stored(msgspec.Struct, rename={"queue": "queueName", "camel_id": "transact
     trace_id: str | None
     offset: int
     partition_id: str | None = None
+
+
+class Held(msgspec.Struct, rename={"transaction_id": "transactionId"}, omit_defaults=True):
+    """What became of an item that came during push maintenance: it is stored when that is over."""
+
+    index: int
+    status: Literal["buffered"]
+    queue: str
+    partition: str
+    transaction_id: str | None = None
 
 
 class Push(msgspec.Struct):
@@ -160,6 +170,12 @@ def stored(index: int, item: NewItem, duplicate: bool, lane: int, offset: int) -
         offset,
         None if duplicate else address.partition_uuid(lane),
     )
+
+
+def held(items: list[NewItem]) -> list[Held]:
+    return [
+        Held(index, "buffered", item.queue, item.partition, item.transaction_id) for index, item in enumerate(items)
+    ]
 
 
 def encode(answers: list[Stored]) -> bytes:

@@ -14,6 +14,7 @@ from skep.server import ack, push
 from skep.server.auth import Authenticator
 from skep.server.crypt import Keyring
 from skep.server.http import Budget
+from skep.server.maintenance import Maintenance
 from skep.server.merge import Merger
 from skep.server.pop import Lines
 from skep.server.sealed import SealedQueues
@@ -49,15 +50,18 @@ class State:
         self.authenticator = Authenticator(config, self._find_key)
         self.keyring = Keyring.load(config.encryption_keys)
         self.sealed = SealedQueues(self.database)
+        self.maintenance = Maintenance(self.mq, self.database, self.lines, self.pushed)
         self.stopping = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self.wakes.listen()
+        self.maintenance.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Answer who is parked, finish what was accepted, and let go of the database."""
         await self.stop()
+        await self.maintenance.close()
         await self.push.drain()
         await self.ack.drain()
         await self.wakes.close()

@@ -93,7 +93,7 @@ class CycleResult(msgspec.Struct, rename={"queue_name": "queueName"}, omit_defau
     queue_name: str = ""
     state_ops_applied: int | None = None
     push_results: list[push.Stored] | None = None
-    ack_result: AckResult | None | msgspec.UnsetType = msgspec.UNSET
+    ack_result: AckResult | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class StateQuery(msgspec.Struct):

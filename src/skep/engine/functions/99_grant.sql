@@ -40,7 +40,7 @@ END $$;
 DO $$
 DECLARE
     routine   regprocedure;
-    producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push'];
+    producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push', 'hold_push'];
     consuming text[] := ARRAY['pop', 'pop_many', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
                               'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend', 'stream_register', 'stream_state', 'stream_step'];
     ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
@@ -49,7 +49,8 @@ DECLARE
                               'pause', 'resume', 'cancel', 'remove_group', 'detect_dead_groups', 'message_groups', 'message_status', 'blocked',
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
                               'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap',
-                              'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key'];
+                              'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key',
+                              'maintenance', 'set_maintenance', 'drain_held_pushes'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse'];
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP

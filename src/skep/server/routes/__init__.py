@@ -1,6 +1,6 @@
 """All endpoints, by stage."""
 
-from skep.server.routes import health, lease, pop, push, queue, streams
+from skep.server.routes import health, lease, pop, push, queue, streams, system
 
 ENDPOINTS = (
     *push.ENDPOINTS,
@@ -8,5 +8,6 @@ ENDPOINTS = (
     *lease.ENDPOINTS,
     *queue.ENDPOINTS,
     *streams.ENDPOINTS,
+    *system.ENDPOINTS,
     *health.ENDPOINTS,
 )

@@ -95,6 +95,8 @@ async def _until_gone(call: Call, popping: Any) -> Popped | None:  # noqa: ANN40
 
 
 def _reply(call: Call, wanted: Wanted, popped: Popped | None) -> Reply:
+    if popped is None and call.state.lines.paused and not wanted.conflate:
+        return Reply(204)
     if popped is None:
         empty: dict[str, Any] = {
             "success": True,

@@ -17,7 +17,10 @@ async def push_items(call: Call) -> Reply:
     for queue in queues:
         call.identity.require("push", queue)
     await seal(call, items, queues)
-    stored = await call.state.push(push.prepare(items))
+    prepared = push.prepare(items)
+    if call.state.maintenance.in_the_way and await call.state.maintenance.hold(prepared):
+        return reply(push.held(items), 201)
+    stored = await call.state.push(prepared)
     call.state.pushed(queues)
     return Reply(201, push.encode(stored))
 
@@ -55,7 +58,7 @@ ENDPOINTS = (
         run=push_items,
         summary="Store messages. The answer has one element for each item, in order.",
         body=push.Body,
-        answers={201: list[push.Stored]},
+        answers={201: (list[push.Stored], list[push.Held])},
     ),
     Endpoint(
         method="POST",
