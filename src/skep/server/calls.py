@@ -6,7 +6,7 @@ Query = LiteralString
 
 PUSH: Query = "SELECT duplicates, partition_ids, offsets FROM skep.wire_push(%(messages)s::jsonb)"
 POP: Query = """
-    SELECT lease, queue, partition, partition_id, lanes, convert_to(messages, 'UTF8'), sealed FROM skep.wire_pop(
+    SELECT lease, queue, partition, partition_id, lanes, convert_to(messages, 'UTF8'), sealed, size FROM skep.wire_pop(
         %(queue)s, %(group)s, %(tokens)s::uuid[], %(batches)s::integer[], %(partitions)s::integer[], %(partition)s,
         %(namespace)s, %(task)s, %(lease_time)s, %(auto_ack)s, %(mode)s, %(start)s, %(conflate)s)
 """
@@ -31,6 +31,7 @@ QUEUES_OF: Query = """
     JOIN skep.partitions p ON p.id = skep.partition_of(asked.lane) JOIN skep.queues q ON q.id = p.queue_id
 """
 DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"
+METRICS: Query = "SELECT * FROM skep.metrics()"
 HOLD_PUSH: Query = "SELECT skep.hold_push(%(messages)s::jsonb)"
 
 STREAM_REGISTER: Query = """

@@ -41,6 +41,11 @@ class Maintenance:
         self._watcher: asyncio.Task[None] | None = None
         self.in_the_way = True  # a push has to ask hold() first; so it is until we know better
 
+    @property
+    def status(self) -> MaintenanceStatus | None:
+        """What was true a second ago; None: not known yet."""
+        return self._status
+
     def start(self) -> None:
         self._watcher = asyncio.create_task(self._watch())
 

@@ -11,7 +11,7 @@ However many are parked in a line, a push costs one call. The lease of whoever i
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -52,6 +52,7 @@ class Popped(NamedTuple):
     lanes: int
     messages: bytes
     sealed: bool
+    size: int
 
 
 class _Request:
@@ -83,8 +84,11 @@ class _Line:
 class Lines:
     """All lines of a server."""
 
-    def __init__(self, database: AsyncDatabase, *, max_pending: int, parallel: int = 4) -> None:
+    def __init__(
+        self, database: AsyncDatabase, *, max_pending: int, merged: Callable[[float], None], parallel: int = 4
+    ) -> None:
         self._database = database
+        self._merged = merged
         self._max_pending = max_pending
         self._calls = asyncio.Semaphore(parallel)
         self._lines: dict[Wanted, _Line] = {}
@@ -221,6 +225,7 @@ class Lines:
             "batches": [request.batch for request in offered],
             "partitions": [request.partitions for request in offered],
         }
+        self._merged(len(offered))
         rows = await self._database.call(calls.POP, arguments, Popped, binary=True)
         return {row.lease: row for row in rows}
 

@@ -1,6 +1,6 @@
 """POST /api/v1/push: payloads stay bytes from the socket to PostgreSQL, and many requests are one call."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 import msgspec
@@ -136,12 +136,14 @@ def weigh(push: Push) -> int:
 class Pusher:
     """Stores the items of several requests by one call."""
 
-    def __init__(self, database: AsyncDatabase) -> None:
+    def __init__(self, database: AsyncDatabase, count: Callable[[int], None]) -> None:
         self._database = database
+        self._count = count
 
     async def __call__(self, pushes: Sequence[Push]) -> list[list[Stored]]:
         messages = f"[{','.join([push.encoded for push in pushes])}]"
         ((duplicates, lanes, offsets),) = await self._database.call(calls.PUSH, {"messages": messages}, _row)
+        self._count(len(duplicates) - sum(duplicates))
         answers: list[list[Stored]] = []
         start = 0
         for push in pushes:

@@ -16,7 +16,7 @@ LANGUAGE sql STABLE STRICT PARALLEL SAFE AS $$ SELECT to_char($1 AT TIME ZONE 'U
 CREATE FUNCTION skep.wire_pop(
     queue text, group_name text, tokens uuid[], batches integer[], partitions integer[], partition text, namespace text, task text,
     lease_time double precision, auto_ack boolean, subscription_mode text, subscription_from text, conflate boolean
-) RETURNS TABLE (lease uuid, queue text, partition text, partition_id uuid, lanes bigint, messages text, sealed boolean)
+) RETURNS TABLE (lease uuid, queue text, partition text, partition_id uuid, lanes bigint, messages text, sealed boolean, size bigint)
 LANGUAGE sql AS $$
     SELECT d.lease, min(d.queue) FILTER (WHERE d.n = d.first), min(d.partition) FILTER (WHERE d.n = d.first),
            skep.partition_uuid(min(d.partition_id) FILTER (WHERE d.n = d.first)), count(DISTINCT d.partition_id),
@@ -26,7 +26,7 @@ LANGUAGE sql AS $$
                'queue', d.queue, 'partitionId', skep.partition_uuid(d.partition_id), 'partition', d.partition,
                'leaseId', CASE WHEN $10 THEN '' ELSE d.lease::text END, 'consumerGroup', $2, 'offset', d."offset",
                'deliveryAttempt', d.attempt, 'headers', d.headers)::text, ',' ORDER BY d.n),
-           coalesce(bool_or(d.headers ? 'skep-sealed'), false)
+           coalesce(bool_or(d.headers ? 'skep-sealed'), false), count(*)
     FROM (SELECT d.*, min(n) OVER (PARTITION BY d.lease) AS first
           FROM skep.pop_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) WITH ORDINALITY AS d (
               queue, partition, "offset", id, payload, headers, transaction_id, trace_id, producer, created_at, attempt, partition_id,

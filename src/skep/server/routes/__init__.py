@@ -1,6 +1,6 @@
 """All endpoints, by stage."""
 
-from skep.server.routes import health, lease, pop, push, queue, streams, system
+from skep.server.routes import health, lease, metrics, pop, push, queue, streams, system
 
 ENDPOINTS = (
     *push.ENDPOINTS,
@@ -9,5 +9,6 @@ ENDPOINTS = (
     *queue.ENDPOINTS,
     *streams.ENDPOINTS,
     *system.ENDPOINTS,
+    *metrics.ENDPOINTS,
     *health.ENDPOINTS,
 )

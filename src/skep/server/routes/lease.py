@@ -25,7 +25,9 @@ async def ack_batch(call: Call) -> Reply:
 
 async def _ack(call: Call, answers: list[ack.Answer]) -> Reply:
     await require_on_partitions(call, "ack", {answer.partition_id for answer in answers})
-    return Reply(200, ack.encode(await call.state.ack(answers) if answers else []))
+    verdicts = await call.state.ack(answers) if answers else []
+    call.state.meter.messages("acked", sum(verdict.success and not verdict.noop for verdict in verdicts))
+    return Reply(200, ack.encode(verdicts))
 
 
 async def extend(call: Call) -> Reply:

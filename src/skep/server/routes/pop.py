@@ -108,6 +108,7 @@ def _reply(call: Call, wanted: Wanted, popped: Popped | None) -> Reply:
             "messages": [],
         }
         return Reply(200, _encode(empty | ({"conflation": True} if wanted.conflate else {})))
+    call.state.meter.messages("popped", popped.size)
     head = {
         "success": True,
         "queue": popped.queue,

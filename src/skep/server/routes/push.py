@@ -45,6 +45,8 @@ async def run_transaction(call: Call) -> Reply:
     await seal(call, items, queues)
     outcome = await transaction.run(call.state.database, asked, items)
     if outcome["success"]:
+        call.state.meter.messages("pushed", len(items))
+        call.state.meter.messages("acked", len(outcome["results"]) - len(items))
         call.state.pushed(queues)
     return reply(outcome)
 

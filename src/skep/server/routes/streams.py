@@ -26,6 +26,8 @@ async def cycle(call: Call) -> Reply:
     await seal(call, items, queues)
     done = await stream.cycle(call.state.database, asked, items)
     if done.success:
+        call.state.meter.messages("pushed", sum(one.status == "queued" for one in done.push_results or ()))
+        call.state.meter.messages("acked", done.ack_result.count if done.ack_result else 0)
         call.state.pushed({*queues, done.queue_name})  # what was given back can be popped now
     return reply(done)
 
