@@ -28,7 +28,7 @@ ADMIN = {
     "force_complete", "retain", "lanes_after", "mark_archived", "drop_idle_partitions", "reap",
     "redrive", "purge_dead_letters", "count_dead_letters", "sample", "prune_samples", "history",
     "create_api_key", "revoke_api_key", "list_api_keys", "find_api_key",
-    "maintenance", "set_maintenance", "drain_held_pushes", "metrics",
+    "maintenance", "set_maintenance", "drain_held_pushes", "metrics", "replace_options",
 }  # fmt: skip
 # These touch no table.
 HARMLESS = {"message_id", "partition_of", "offset_of", "refuse"}

@@ -31,6 +31,8 @@ QUEUES_OF: Query = """
     JOIN skep.partitions p ON p.id = skep.partition_of(asked.lane) JOIN skep.queues q ON q.id = p.queue_id
 """
 DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"
+CHANGE_OPTIONS: Query = "SELECT (skep.configure_queue(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s)).id"
+REPLACE_OPTIONS: Query = "SELECT (skep.replace_options(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s)).id"
 METRICS: Query = "SELECT * FROM skep.metrics()"
 HOLD_PUSH: Query = "SELECT skep.hold_push(%(messages)s::jsonb)"
 

@@ -17,7 +17,7 @@ class Item(msgspec.Struct, rename="camel"):
     """One message as Queen's clients send it; headers are Skep's own."""
 
     queue: str
-    payload: msgspec.Raw = NULL
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)  # the schema cannot show a raw default
     partition: str | None = None
     transaction_id: str | None = None
     trace_id: str | None = None

@@ -43,13 +43,13 @@ class StateOp(msgspec.Struct):
 
     type: str
     key: str
-    value: msgspec.Raw = msgspec.Raw(b"null")
+    value: msgspec.Raw = msgspec.field(default_factory=lambda: push.NULL)
 
 
 class SinkItem(push.Item, rename="camel"):
     """A message that a stream pushes; without a payload it is an empty object."""
 
-    payload: msgspec.Raw = EMPTY
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: EMPTY)
 
 
 class CycleAck(msgspec.Struct, rename="camel"):

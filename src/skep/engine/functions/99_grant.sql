@@ -50,7 +50,7 @@ DECLARE
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
                               'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap',
                               'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key',
-                              'maintenance', 'set_maintenance', 'drain_held_pushes', 'metrics'];
+                              'maintenance', 'set_maintenance', 'drain_held_pushes', 'metrics', 'replace_options'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse'];
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP

@@ -1,7 +1,5 @@
 """What a consumer says of what it holds: acknowledge, and hold longer."""
 
-from typing import Any
-
 import msgspec
 
 from skep.server import ack, address, calls
@@ -13,6 +11,20 @@ class Extension(msgspec.Struct):
     """What is posted to extend a lease; an empty body means a minute."""
 
     seconds: float = 60
+
+
+class Extended(
+    msgspec.Struct, rename={"lease": "leaseId", "expires_at": "expiresAt", "new_expires_at": "newExpiresAt"}
+):
+    """Until when a lease holds now; three names for one time, as clients read one or another."""
+
+    lease: str
+    success: bool
+    renewed: int
+    expires_at: str | None
+    new_expires_at: str | None
+    lease_expires_at: str | None
+    error: str | None
 
 
 async def ack_one(call: Call) -> Reply:
@@ -37,17 +49,8 @@ async def extend(call: Call) -> Reply:
     if address.is_uuid(lease):
         arguments = {"lease": lease, "seconds": wish.seconds}
         ((lanes, expires_at),) = await call.state.database.call(calls.EXTEND, arguments, lambda *row: row)
-    return reply(
-        {
-            "leaseId": lease,
-            "success": lanes > 0,
-            "renewed": lanes,
-            "expiresAt": expires_at,
-            "newExpiresAt": expires_at,
-            "lease_expires_at": expires_at,
-            "error": None if lanes else "Lease not found",
-        }
-    )
+    error = None if lanes else "Lease not found"
+    return reply(Extended(lease, lanes > 0, lanes, expires_at, expires_at, expires_at, error))
 
 
 ENDPOINTS = (
@@ -80,6 +83,6 @@ ENDPOINTS = (
         summary="Hold a lease longer. It never becomes shorter.",
         body=Extension,
         body_required=False,
-        answers={200: dict[str, Any]},
+        answers={200: Extended},
     ),
 )

@@ -76,5 +76,6 @@ ENDPOINTS = (
         run=prometheus,
         summary="All numbers, for Prometheus.",
         answers={200: str},
+        media="text/plain",
     ),
 )

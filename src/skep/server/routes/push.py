@@ -1,7 +1,5 @@
 """Pushing: POST /api/v1/push, and pushes and answers as one in POST /api/v1/transaction."""
 
-from typing import Any
-
 import msgspec
 
 from skep.server import push, transaction
@@ -70,6 +68,6 @@ ENDPOINTS = (
         run=run_transaction,
         summary="Push and acknowledge, all or nothing.",
         body=transaction.Body,
-        answers={200: dict[str, Any]},
+        answers={200: transaction.Outcome},
     ),
 )
