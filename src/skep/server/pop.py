@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 
 from skep.client.aio.database import AsyncDatabase
 from skep.errors import SkepError
-from skep.server import calls
+from skep.server import calls, tracing
 from skep.server.http import Overloaded
 
 log = logging.getLogger("skep")
@@ -226,7 +226,13 @@ class Lines:
             "partitions": [request.partitions for request in offered],
         }
         self._merged(len(offered))
-        rows = await self._database.call(calls.POP, arguments, Popped, binary=True)
+        about: dict[str, str | int] = {
+            "messaging.destination.name": wanted.queue or "",
+            "messaging.consumer.group.name": wanted.group,
+            "skep.requests": len(offered),
+        }
+        with tracing.span("pop", about):
+            rows = await self._database.call(calls.POP, arguments, Popped, binary=True)
         return {row.lease: row for row in rows}
 
     def _deal(self, requests: list[_Request], popped: dict[UUID, Popped]) -> list[_Request]:

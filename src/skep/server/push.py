@@ -7,7 +7,7 @@ import msgspec
 
 from skep.client.aio.database import AsyncDatabase
 from skep.message import DEFAULT_PARTITION
-from skep.server import address, calls
+from skep.server import address, calls, tracing
 from skep.server.http import HttpError, bad_request, decode
 
 NULL = msgspec.Raw(b"null")
@@ -83,6 +83,7 @@ class Push(msgspec.Struct):
 
     items: list[NewItem]
     encoded: str  # as JSON, comma-separated
+    traceparent: str | None = None
 
 
 _decoder = msgspec.json.Decoder(Body)
@@ -105,6 +106,13 @@ def checked(items: list[Item], producer: str | None, max_batch: int) -> list[New
     return [NewItem.of(item, producer) for item in items]
 
 
+def trace(items: list[NewItem], traceparent: str | None) -> None:
+    """Note the trace of the request in the headers of its messages, where they do not name one."""
+    if traceparent is not None:
+        for item in items:
+            item.headers = {tracing.HEADER: traceparent, **(item.headers or {})}
+
+
 def _said(error: str) -> str:
     """Say what Queen says, and where: msgspec ends with "- at `$.items[3].queue`"."""
     _, _, place = error.partition(" - at `$")
@@ -122,9 +130,9 @@ def _said(error: str) -> str:
             return f"{error}{where}"
 
 
-def prepare(items: list[NewItem]) -> Push:
+def prepare(items: list[NewItem], traceparent: str | None = None) -> Push:
     try:
-        return Push(items, str(memoryview(_encoder.encode(items))[1:-1], "utf-8"))
+        return Push(items, str(memoryview(_encoder.encode(items))[1:-1], "utf-8"), traceparent)
     except UnicodeDecodeError:  # only now: nobody has looked into the payloads so far
         raise bad_request("Invalid JSON: not UTF-8") from None
 
@@ -142,7 +150,8 @@ class Pusher:
 
     async def __call__(self, pushes: Sequence[Push]) -> list[list[Stored]]:
         messages = f"[{','.join([push.encoded for push in pushes])}]"
-        ((duplicates, lanes, offsets),) = await self._database.call(calls.PUSH, {"messages": messages}, _row)
+        with tracing.span("push", {"skep.requests": len(pushes)}, (push.traceparent for push in pushes)):
+            ((duplicates, lanes, offsets),) = await self._database.call(calls.PUSH, {"messages": messages}, _row)
         self._count(len(duplicates) - sum(duplicates))
         answers: list[list[Stored]] = []
         start = 0

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from skep.server import push, transaction
+from skep.server import push, tracing, transaction
 from skep.server.endpoint import Call, Endpoint, Reply, reply
 from skep.server.routes.access import require_on_partitions
 
@@ -14,8 +14,10 @@ async def push_items(call: Call) -> Reply:
     queues = {item.queue for item in items}
     for queue in queues:
         call.identity.require("push", queue)
+    traceparent = tracing.traceparent(call.scope)
+    push.trace(items, traceparent)
     await seal(call, items, queues)
-    prepared = push.prepare(items)
+    prepared = push.prepare(items, traceparent)
     if call.state.maintenance.in_the_way and await call.state.maintenance.hold(prepared):
         return reply(push.held(items), 201)
     stored = await call.state.push(prepared)
@@ -40,6 +42,7 @@ async def run_transaction(call: Call) -> Reply:
     for queue in queues:
         call.identity.require("push", queue)
     await require_on_partitions(call, "ack", {answer.partition_id for answer in transaction.answers_of(asked)})
+    push.trace(items, tracing.traceparent(call.scope))
     await seal(call, items, queues)
     outcome = await transaction.run(call.state.database, asked, items)
     if outcome["success"]:

@@ -1,6 +1,6 @@
 """Streams: register one, carry out a step of it, read its state."""
 
-from skep.server import calls, push, stream
+from skep.server import calls, push, stream, tracing
 from skep.server.endpoint import Call, Endpoint, Reply, reply
 from skep.server.routes.access import require_on_partitions
 from skep.server.routes.push import seal
@@ -23,6 +23,7 @@ async def cycle(call: Call) -> Reply:
     for queue in queues:
         call.identity.require("push", queue)
     await require_on_partitions(call, "ack", {asked.partition_id})
+    push.trace(items, tracing.traceparent(call.scope))
     await seal(call, items, queues)
     done = await stream.cycle(call.state.database, asked, items)
     if done.success:
