@@ -1,20 +1,28 @@
 """Numbers: they are right, they never go back, they cost next to nothing, and the board of Grafana knows them."""
 
+import http.client
 import json
+import os
 import re
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from skep.server.app import App
 from skep.server.meter import SECONDS, Board, Meter
 from tests.server.serving import Client, in_thread, serving, until
 
 __all__ = ["in_thread"]
+SKEP = Path(sys.executable).with_name("skep")
 DEPLOY = Path(__file__).parents[2] / "deploy"
 POOL = {"size": 1, "idle": 1, "active": 0, "waiting": 0}
 
@@ -148,8 +156,6 @@ def test_without_the_database_the_process_still_tells(postgres_url: str):
 
 
 def test_a_client_that_goes_away_is_counted(server: Client):
-    import http.client  # noqa: PLC0415
-
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     connection.request("GET", "/api/v1/pop/queue/q?wait=true&timeout=20000")
     until(lambda: server.app.state.lines.parked)
@@ -226,3 +232,51 @@ def test_the_board_of_grafana_knows_the_names(server: Client, database_url: str)
     used = {name for query in queries for name in re.findall(r"\b(?:queen|skep)_[a-z_]+", query)}
     assert len(used) > 10
     assert used <= names
+
+
+@pytest.fixture
+def workers(database_url: str) -> Generator[Client]:
+    """A server of two processes, as `skep serve` runs them."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [SKEP, "serve", "--database-url", database_url, "--port", str(port), "--workers", "2"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SKEP_")}
+    process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    client = Client(port, cast("App", None))
+    try:
+        until(lambda: is_up(client), 30)
+        yield client
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def is_up(client: Client) -> bool:
+    try:
+        return client.get("/health").status == 200
+    except OSError:
+        return False
+
+
+def pids(seen: dict[str, float]) -> set[int]:
+    return {int(found[1]) for name in seen if (found := re.match(r'queen_uptime_seconds{.*pid="(\d+)"', name))}
+
+
+def test_whichever_process_is_asked_answers_for_all(workers: Client):
+    """And when one of them is killed, no counter goes back."""
+    pushes = 'skep_http_requests_total{method="POST",route="/api/v1/push",status="201"}'
+    for number in range(40):
+        workers.push("q", number)
+    seen = until(lambda: (now := samples(workers)).get(pushes) == 40 and len(pids(now)) == 2 and now)
+    assert seen["skep_messages_pushed_total"] == 40
+    doomed, other = pids(seen)
+    os.kill(doomed, signal.SIGKILL)
+    counted: list[float] = []
+
+    def replaced() -> bool:
+        now = samples(workers)
+        counted.append(now[pushes])
+        return len(pids(now) - {doomed, other}) == 1 and doomed not in pids(now)
+
+    until(replaced)
+    assert set(counted) == {40}
