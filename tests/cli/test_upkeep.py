@@ -45,7 +45,7 @@ def test_once(cli: Cli, orders: Skep):
     assert set(did) == {"reaper", "watch", "retainer", "sampler", "pruner", "drainer"}
     assert did["retainer"].startswith("deleted 4 messages")
     assert did["watch"] == "nothing to do"
-    assert [row["did"] for row in cli("upkeep", "--once", "--json").json] == [None] * 5
+    assert [row["did"] for row in cli("upkeep", "--once", "--json").json] == [None] * 6
     assert orders.queue("orders").status().messages == 1
 
 
