@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from skep.config import Config
@@ -29,13 +31,19 @@ NOBODY = Identity()
 METHODS = b"GET, POST, PUT, PATCH, DELETE, OPTIONS"
 NO_CONTENT = 204
 SERVER_ERROR = 500
+CLIENT_GONE = 499  # as others call it, in the numbers
+UNKNOWN = ""  # any path or method that is no route: they must not fill the memory
 
 
 class App:
     """One server process."""
 
-    def __init__(self, config: Config, endpoints: Sequence[Endpoint] = routes.ENDPOINTS) -> None:
+    def __init__(
+        self, config: Config, endpoints: Sequence[Endpoint] = routes.ENDPOINTS, shared: Path | None = None
+    ) -> None:
+        """Serve `endpoints`; `shared` is where the processes of one server put their numbers, if there are several."""
         self.config = config
+        self._shared = shared
         self._router = Router(endpoints)
         self._state: State | None = None
         self._any_origin = "*" in config.cors_origins
@@ -60,27 +68,34 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        async with State(self.config) as self._state:
+        async with State(self.config, self._shared) as self._state:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "OPTIONS":
+            await answer(send, NO_CONTENT, b"")
+            return
+        start = perf_counter()
+        path, status = UNKNOWN, CLIENT_GONE
         try:
-            if scope["method"] == "OPTIONS":
-                await answer(send, NO_CONTENT, b"")
-                return
             endpoint, params = self._find(scope)
+            path = endpoint.path
             call = await self._admit(endpoint, params, scope, receive)
             result = await endpoint.run(call)
-            await answer(send, result.status, result.body, result.headers)
+            status = result.status
+            await answer(send, status, result.body, result.headers)
         except Disconnected:
             pass
         except Exception as error:
             told = as_http(error)
-            if told.status >= SERVER_ERROR and not isinstance(error, (SkepError, HttpError)):
+            status = told.status
+            if status >= SERVER_ERROR and not isinstance(error, (SkepError, HttpError)):
                 log.exception("%s %s failed", scope["method"], scope["path"])
             await answer_error(send, told)
+        finally:
+            self.state.meter.request(scope["method"] if path else "", path, status, perf_counter() - start)
 
     def _find(self, scope: Scope) -> tuple[Endpoint, Mapping[str, str]]:
         methods, values = self._router.find(scope["raw_path"].decode("latin-1"))

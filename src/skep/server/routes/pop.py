@@ -19,6 +19,39 @@ NEW = {"new": "new", "new-only": "new"}
 _encode = msgspec.json.Encoder().encode
 
 
+class Delivered(msgspec.Struct, rename="camel"):
+    """A message, and whose lease it is under."""
+
+    id: str
+    transaction_id: str
+    trace_id: str | None
+    data: Any
+    producer_sub: str | None
+    created_at: str
+    queue: str
+    partition: str
+    partition_id: str
+    lease_id: str
+    consumer_group: str
+    offset: int
+    delivery_attempt: int
+    headers: dict[str, Any] | None
+
+
+class Delivery(msgspec.Struct, rename="camel"):
+    """What a pop gets. The first partition is named at the top; each message names its own."""
+
+    success: bool
+    queue: str | None
+    partition: str
+    partition_id: str | None
+    lease_id: str | None
+    consumer_group: str
+    messages: list[Delivered]
+    partitions_claimed: int = 0
+    conflation: bool = False
+
+
 async def pop_queue(call: Call) -> Reply:
     return await _pop(call, queue=call.params["queue"], partition=call.params.get("partition"))
 
@@ -114,6 +147,8 @@ async def _until_gone(call: Call, popping: Any) -> Popped | None:  # noqa: ANN40
 
 
 def _reply(call: Call, wanted: Wanted, popped: Popped | None, said: Mapping[str, bool]) -> Reply:
+    if popped is None and call.state.lines.paused and not wanted.conflate:
+        return Reply(204)
     if popped is None:
         empty: dict[str, Any] = {
             "success": True,
@@ -125,6 +160,7 @@ def _reply(call: Call, wanted: Wanted, popped: Popped | None, said: Mapping[str,
             "messages": [],
         }
         return Reply(200, _encode({**empty, **said}))
+    call.state.meter.messages("popped", popped.size)
     head = {
         "success": True,
         "queue": popped.queue,
@@ -139,6 +175,7 @@ def _reply(call: Call, wanted: Wanted, popped: Popped | None, said: Mapping[str,
     return Reply(200, b'%s,"messages":[%s]}' % (_encode(head)[:-1], messages))
 
 
+_ANSWERS = {200: Delivery, 204: None}
 _QUERY = (
     Param("batch", "integer", "At most this many messages, of all partitions together."),
     Param("partitions", "integer", "At most this many partitions."),
@@ -161,6 +198,7 @@ ENDPOINTS = (
         run=pop_queue,
         summary="Take messages of any partition of a queue.",
         query=_QUERY,
+        answers=_ANSWERS,
     ),
     Endpoint(
         method="GET",
@@ -169,6 +207,7 @@ ENDPOINTS = (
         run=pop_queue,
         summary="Take messages of one partition.",
         query=_QUERY,
+        answers=_ANSWERS,
     ),
     Endpoint(
         method="GET",
@@ -177,5 +216,6 @@ ENDPOINTS = (
         run=pop_any,
         summary="Take messages of any queue of a namespace and/or task.",
         query=(Param("namespace"), Param("task"), *_QUERY),
+        answers=_ANSWERS,
     ),
 )
