@@ -28,7 +28,12 @@ CONFIGURE: Query = (
     "SELECT skep.wire_configure(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s, %(replace)s)::text"
 )
 QUEUES_OF: Query = """
-    SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS id
-    JOIN skep.partitions p ON p.id = skep.partition_of(id) JOIN skep.queues q ON q.id = p.queue_id
+    SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS asked (lane)
+    JOIN skep.partitions p ON p.id = skep.partition_of(asked.lane) JOIN skep.queues q ON q.id = p.queue_id
+"""
+QUEUES_OF_LEASE: Query = """
+    SELECT DISTINCT q.name FROM skep.leases s
+    JOIN skep.partitions p ON p.id = s.partition_id JOIN skep.queues q ON q.id = p.queue_id
+    WHERE s.token = %(lease)s::uuid
 """
 DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"

@@ -33,6 +33,9 @@ async def _pop(call: Call, **place: str | None) -> Reply:
     timeout = call.integer("timeout", 30_000) / 1000 if call.flag("wait") else 0.0
     popping = call.state.lines.pop(wanted, batch, partitions, min(timeout, MAX_WAIT))
     popped = await (popping if timeout == 0 else _until_gone(call, popping))
+    if popped is not None and call.gone:
+        call.state.lines.give_back(popped)
+        popped = None
     return _reply(call, wanted, popped)
 
 

@@ -27,7 +27,7 @@ async def seal(call: Call, items: list[push.NewItem], queues: set[str]) -> None:
     for queue in queues & await call.state.sealed.names():
         for item in items:
             if item.queue == queue:
-                payload, headers = call.state.keyring.seal(bytes(item.payload), queue)
+                payload, headers = call.state.keyring.seal(push.text_of(item), queue)
                 item.payload = msgspec.Raw(payload)
                 item.headers = (item.headers or {}) | headers
 
