@@ -5,8 +5,10 @@ nothing has moved since. Who waits for an answer or is idle between two requests
 """
 
 import asyncio
+import sys
 from typing import Any
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -63,6 +65,7 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._moved += len(data)
         self._loose += len(data)
+        self._data = data
         super().data_received(data)
         if self._owing and self._loose > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes", "head_too_large")
@@ -75,6 +78,8 @@ class Protocol(HttpToolsProtocol):
         self._loose = 0
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         super().on_headers_complete()
         self.headers = []  # what follows the last chunk is not part of the head
 
@@ -83,6 +88,8 @@ class Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._owing = False
         super().on_message_complete()
 
@@ -109,5 +116,16 @@ class Protocol(HttpToolsProtocol):
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Answer the request and hang up: nothing behind it can be read."""
-        self.cycle.keep_alive = False
+        """Read a request again without its wish for another protocol, which the parser would end it for.
+
+        HTTP/2 is what Java's client wishes for by default, with a body behind it.
+        """
+        method, error = self.parser.get_method(), sys.exception()
+        if method == b"CONNECT" or error is None:
+            self.send_400_response("CONNECT is for proxies")
+            return
+        wishes = (b"upgrade", b"connection", b"http2-settings")
+        kept = [b"%s: %s\r\n" % pair for pair in self.headers if pair[0] not in wishes]
+        rest = self._data[error.args[0] :]
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"%s %s HTTP/1.1\r\n%s\r\n%s" % (method, self.url, b"".join(kept), rest))
