@@ -77,9 +77,11 @@ class Serve:
 
 
 @contextlib.contextmanager
-def killable(database_url: str, log: Path, *flags: str, port: int = 0, **environ: str) -> Generator[Serve]:
+def killable(
+    database_url: str, log: Path, *flags: str, port: int = 0, environ: dict[str, str] | None = None
+) -> Generator[Serve]:
     """Serve until the end of the block, or the end of the process."""
-    serve = Serve(database_url, log, port, flags, environ)
+    serve = Serve(database_url, log, port, flags, environ or {})
     try:
         yield serve
     finally:

@@ -3,9 +3,11 @@
 import contextlib
 import http.client
 import itertools
+import json
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -234,3 +236,24 @@ def test_a_worker_is_killed(database_url: str, tmp_path: Path):
             assert server.push("q", number)[0] == 201
         until(lambda: len(workers(server) - {victim}) == 2)
         assert server.terminate() == 0
+
+
+def test_the_parent_of_workers_is_killed(database_url: str, tmp_path: Path):
+    """They follow it, or nobody could ever stop them, and the port is free for the next server."""
+    flags = ("--workers", "2", "--log-format", "json")
+    with killable(database_url, tmp_path / "log", *flags) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(b"nonsense\r\n\r\n")
+            assert connection.recv(1000)
+        server.kill()
+        until(lambda: is_free(server.port))
+    warning = next(line for line in server.log.read_text().splitlines() if "Invalid HTTP request" in line)
+    assert json.loads(warning)["level"] == "warning"
+    with killable(database_url, tmp_path / "next", port=server.port) as following:
+        assert following.push("q", 1)[0] == 201
+
+
+def is_free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+        return True
+    return False

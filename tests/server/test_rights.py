@@ -234,7 +234,7 @@ def test_no_secret_is_logged(database_url: str, tmp_path: Path):
         "SKEP_LOG_LEVEL": "debug",
     }
     good, bad, key = token(), token("x" * 32), "skep_0123456789ab_" + "7" * 64
-    with killable(database_url, tmp_path / "log", **settings) as server:
+    with killable(database_url, tmp_path / "log", environ=settings) as server:
         with psycopg.connect(database_url) as db:
             db.execute("DROP TABLE skep.messages CASCADE")
         body = {"items": [{"queue": "q", "payload": "card 4111"}]}
