@@ -32,6 +32,11 @@ QUEUES_OF: Query = """
     SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS asked (lane)
     JOIN skep.partitions p ON p.id = skep.partition_of(asked.lane) JOIN skep.queues q ON q.id = p.queue_id
 """
+QUEUES_OF_LEASE: Query = """
+    SELECT DISTINCT q.name FROM skep.leases s
+    JOIN skep.partitions p ON p.id = s.partition_id JOIN skep.queues q ON q.id = p.queue_id
+    WHERE s.token = %(lease)s::uuid
+"""
 DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"
 CHANGE_OPTIONS: Query = "SELECT (skep.configure_queue(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s)).id"
 REPLACE_OPTIONS: Query = "SELECT (skep.replace_options(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s)).id"

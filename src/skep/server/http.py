@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 JSON: Header = (b"content-type", b"application/json")
 RETRY_SOON: Header = (b"retry-after", b"1")
+CLOSE: Header = (b"connection", b"close")
 
 # Consumers of Queen's clients live on after an error only if its text has the word "connection".
 NO_DATABASE = "the database connection is down or the database is busy; nothing was lost, try again"

@@ -85,6 +85,9 @@ async def _pop_wanted(call: Call, wanted: Wanted, said: Mapping[str, bool] = NOT
     timeout = call.integer("timeout", 30_000) / 1000 if call.flag("wait") else 0.0
     popping = call.state.lines.pop(wanted, batch, partitions, min(timeout, MAX_WAIT))
     popped = await (popping if timeout == 0 else _until_gone(call, popping))
+    if popped is not None and call.gone:
+        call.state.lines.give_back(popped)
+        popped = None
     return _reply(call, wanted, popped, said)
 
 
