@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.engine.conftest import FORGET
-from tests.server.serving import Api, running
+from tests.server.api import Api, running
 
 
 @pytest.fixture(scope="module")

@@ -1,102 +1,120 @@
-"""The application in this process, on a port of its own, and calls to it."""
+"""A server in a thread of the test's own process, and a client that says what it got."""
 
+import contextlib
 import http.client
 import json
 import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import pytest
+
+from skep import DeadLetter, Skep
 from skep.config import Config
 from skep.server.app import App
 from skep.server.run import Server, listen
-
-SECONDS_TO_START = 15
-PREFIX = "/api/v1/"
 
 
 @dataclass(frozen=True)
 class Answer:
     status: int
-    body: Any
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
 
 
 @dataclass(frozen=True)
-class Api:
-    """Calls to a server. Paths are below /api/v1; a call that is not to succeed says which status it expects."""
+class Client:
+    """Calls one server; each call is a connection of its own."""
 
-    host: str
     port: int
-    headers: dict[str, str] = field(default_factory=dict)
+    app: App
+    headers: tuple[tuple[str, str], ...] = ()
 
-    def call(self, method: str, path: str, body: Any = None, **query: Any) -> Answer:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=30)
-        target = (path if path.startswith("/") else PREFIX + path) + (f"?{urlencode(query)}" if query else "")
-        try:
-            connection.request(method, target, None if body is None else json.dumps(body), self.headers)
-            response = connection.getresponse()
-            raw = response.read()
-        finally:
-            connection.close()
-        return Answer(response.status, json.loads(raw) if raw else None)
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
-    def _expected(self, status: int, answer: Answer) -> Any:
-        assert answer.status == status, answer
-        return answer.body
+    def call(
+        self, method: str, path: str, body: object = None, *, headers: dict[str, str] | None = None, **query: Any
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        with contextlib.closing(connection):
+            raw = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+            connection.request(
+                method,
+                f"{path}?{urlencode(query)}" if query else path,
+                raw,
+                {**dict(self.headers), **(headers or {})},
+            )
+            got = connection.getresponse()
+            return Answer(got.status, {name.lower(): value for name, value in got.getheaders()}, got.read())
 
-    def get(self, path: str, *, expect: int = 200, **query: Any) -> Any:
-        return self._expected(expect, self.call("GET", path, **query))
+    def get(self, path: str, **query: Any) -> Answer:
+        return self.call("GET", path, **query)
 
-    def post(self, path: str, body: Any = None, *, expect: int = 200) -> Any:
-        return self._expected(expect, self.call("POST", path, body))
+    def post(self, path: str, body: object = None, **options: Any) -> Answer:
+        return self.call("POST", path, body, **options)
 
-    def delete(self, path: str, *, expect: int = 200, **query: Any) -> Any:
-        return self._expected(expect, self.call("DELETE", path, **query))
+    def dead_letters(self, queue: str) -> list[DeadLetter]:
+        with Skep(self.app.config.database_url) as mq:
+            return list(mq.dead_letters(queue))
 
-    # ---- what tests do before they look ----
+    def push(self, queue: str, *payloads: Any, partition: str = "Default", **fields: Any) -> list[dict[str, Any]]:
+        items = [{"queue": queue, "partition": partition, "payload": each, **fields} for each in payloads]
+        answer = self.post("/api/v1/push", {"items": items})
+        assert answer.status == 201, answer.body
+        return answer.json
 
-    def push(self, queue: str, *payloads: Any, partition: str = "Default", ids: list[str] | None = None) -> list[Any]:
-        names = [{"transactionId": name} for name in ids] if ids else [{}] * len(payloads)
-        items = [
-            {"queue": queue, "partition": partition, "payload": payload} | name
-            for payload, name in zip(payloads, names, strict=True)
-        ]
-        return self.post("push", {"items": items}, expect=201)
-
-    def pop(self, queue: str, group: str | None = None, *, batch: int = 100, **query: Any) -> list[Any]:
-        named = {"consumerGroup": group} if group else {}
-        return self.get(f"pop/queue/{quote(queue, safe='')}", batch=batch, partitions=100, **named, **query)["messages"]
-
-    def ack(self, messages: list[Any], status: str = "completed", error: str | None = None) -> None:
-        for message in messages:
-            named = {name: message[name] for name in ("transactionId", "partitionId", "leaseId", "consumerGroup")}
-            (verdict,) = self.post("ack", named | {"status": status, "error": error})
-            assert verdict["success"], verdict
-
-    def take(self, queue: str, group: str | None = None, **query: Any) -> list[Any]:
-        messages = self.pop(queue, group, **query)
-        self.ack(messages)
-        return [message["data"] for message in messages]
+    def pop(self, queue: str, **query: Any) -> list[dict[str, Any]]:
+        answer = self.get(f"/api/v1/pop/queue/{quote(queue, safe='')}", **{"batch": 100, **query})
+        assert answer.status in (200, 204), answer.body
+        return answer.json["messages"] if answer.status == 200 else []
 
 
-@contextmanager
-def running(url: str, **settings: Any) -> Generator[Api]:
-    """Serve a database from a thread."""
-    config = Config(database_url=url, port=0, **settings)
+@contextlib.contextmanager
+def serving(database_url: str, **settings: Any) -> Generator[Client]:
+    """Serve this database until the end of the block."""
+    config = Config(database_url=database_url, port=0, **settings)
     with listen(config) as listening:
-        server = Server(App(config), config)
-        thread = threading.Thread(target=server.run, args=([listening],))
+        app = App(config)
+        server = Server(app, config)
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
+        until(lambda: server.started or not thread.is_alive())
         try:
-            deadline = time.monotonic() + SECONDS_TO_START
-            while not server.started:
-                assert thread.is_alive()
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            yield Api(*listening.getsockname())
+            yield Client(listening.getsockname()[1], app)
         finally:
             server.should_exit = True
-            thread.join()
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def until(condition: Callable[[], Any], seconds: float = 15) -> Any:
+    """Wait for a condition and return what it gave."""
+    deadline = time.monotonic() + seconds
+    while not (met := condition()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)
+    return met
+
+
+@pytest.fixture(scope="module")
+def client(module_database_url: str) -> Generator[Client]:
+    """A server for the module."""
+    with serving(module_database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def in_thread() -> Generator[Callable[..., Any]]:
+    """Run something beside the test; what is returned is its future."""
+    with ThreadPoolExecutor(16) as pool:
+        yield pool.submit

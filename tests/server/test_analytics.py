@@ -6,7 +6,7 @@ import time
 import psycopg
 
 from tests.engine.verbs import call, configure
-from tests.server.serving import Api
+from tests.server.api import Api
 from tests.server.test_status import history
 
 pytest_plugins = ["tests.server.fixtures"]

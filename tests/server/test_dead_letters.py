@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.plans import FREEZE, explained
 from tests.engine.verbs import pass_time
-from tests.server.serving import Api
+from tests.server.api import Api
 
 pytest_plugins = ["tests.server.fixtures"]
 

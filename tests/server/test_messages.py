@@ -12,7 +12,7 @@ import pytest
 
 from tests.engine.plans import explained
 from tests.engine.verbs import broken, pass_time
-from tests.server.serving import Api
+from tests.server.api import Api
 
 pytest_plugins = ["tests.server.fixtures"]
 

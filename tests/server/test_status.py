@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.engine.verbs import pass_time
-from tests.server.serving import Api
+from tests.server.api import Api
 
 pytest_plugins = ["tests.server.fixtures"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.engine.plans import FREEZE, assert_indexed, explained
 from tests.engine.verbs import call, pass_time
-from tests.server.serving import Api
+from tests.server.api import Api
 
 pytest_plugins = ["tests.server.fixtures"]
 

@@ -8,7 +8,7 @@ import jwt
 import psycopg
 import pytest
 
-from tests.server.serving import Api, running
+from tests.server.api import Api, running
 
 pytest_plugins = ["tests.server.fixtures"]
 

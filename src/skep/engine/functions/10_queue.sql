@@ -111,6 +111,7 @@ BEGIN
     DELETE FROM skep.cursors c WHERE c.partition_id = ANY (lanes);
     DELETE FROM skep.archive_marks a WHERE a.partition_id = ANY (lanes);
     DELETE FROM skep.traces t WHERE t.partition_id = ANY (lanes);
+    DELETE FROM skep.stream_state s USING skep.stream_queries q WHERE s.query_id = ANY (ARRAY[q.id]) AND s.partition_id = ANY (lanes);
     DELETE FROM skep.messages m WHERE m.partition_id = ANY (lanes);
     DELETE FROM skep.partition_lookup l WHERE l.partition_id = ANY (lanes);
     DELETE FROM skep.partitions p WHERE p.id = ANY (lanes);
@@ -130,6 +131,7 @@ BEGIN
     END IF;
     PERFORM skep.delete_lanes(doomed, skep.lock_for_delete(doomed, NULL));
     DELETE FROM skep.gone_totals WHERE queue = delete_queue.queue;
+    DELETE FROM skep.stream_groups WHERE queue = delete_queue.queue;
     DELETE FROM skep.readers WHERE queue_id = doomed;
     DELETE FROM skep.journal WHERE queue_id = doomed;
     DELETE FROM skep.queues WHERE id = doomed;
