@@ -39,7 +39,7 @@ ADMIN = {
     "maintenance", "set_maintenance", "drain_held_pushes", "metrics", "replace_options",
 }  # fmt: skip
 # These touch no table.
-HARMLESS = {"message_id", "partition_of", "offset_of", "refuse"}
+HARMLESS = {"message_id", "partition_of", "offset_of", "refuse", "wire_time"}
 ROLES = {
     "skep_producer": PRODUCER | HARMLESS,
     "skep_consumer": CONSUMER | HARMLESS,

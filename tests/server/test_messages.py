@@ -328,9 +328,13 @@ def test_fetch(api: Api):
 
 def test_fetch_gives_one_record_however_large_and_skips_deleted_ones(api: Api):
     stored = api.push("q", "x" * 5000, "y" * 5000, "z", ids=["a", "b", "c"])
-    entry = {"queue": "q", "partition": "Default", "offset": 0, "maxBytes": 100}
+    entry = {"queue": "q", "partition": "Default", "offset": 0, "maxBytes": 4000}
     (read,) = api.post("fetch", {"entries": [entry]})["entries"]
     assert [record["offset"] for record in read["records"]] == [0]
+    (read,) = api.post("fetch", {"entries": [entry | {"maxBytes": 11_000}]})["entries"]
+    assert [record["offset"] for record in read["records"]] == [0, 1, 2]
+    both = api.post("fetch", {"entries": [entry, entry], "maxBytes": 4000})["entries"]
+    assert [len(each["records"]) for each in both] == [1, 0], "the bytes of all entries together are a limit as well"
     api.delete(path(stored[0]))
     api.delete(path(stored[1]))
     (read,) = api.post("fetch", {"entries": [entry]})["entries"]

@@ -202,3 +202,12 @@ def test_a_group_counts_only_in_partitions_it_subscribes_to(api: Api):
     assert counts(api.get("resources/queues/q")["totals"]) == (3, 0, 0, 3, 0, 0)
     assert {row["status"] for row in api.get("messages", queue="q")["messages"]} == {"completed"}
     assert len(api.get("messages", queue="q", status="completed")["messages"]) == 3
+
+
+def test_groups_that_nothing_is_owed_to_do_not_count(api: Api, db: psycopg.Connection):
+    api.push("q", 1, 2, 3)
+    api.take("q", "alive")
+    api.take("q", "gone", batch=1)
+    assert counts(api.get("resources/queues/q")["totals"]) == (3, 2, 0, 1, 0, 0)
+    db.execute("SELECT skep.cancel('gone', 'q')")
+    assert counts(api.get("resources/queues/q")["totals"]) == (3, 0, 0, 3, 0, 0)

@@ -82,6 +82,9 @@ def test_filters_of_the_status(api: Api, db: psycopg.Connection):
         assert [queue["name"] for queue in status["queues"]] == ["ns.q"]
         assert sum(point["ingested"] for point in status["throughput"]) == 60
         assert [error["error"] for error in status["deadLetterQueue"]["topErrors"]] == ["broken"]
+    late = (datetime.now(UTC) - timedelta(seconds=570)).isoformat()
+    points = api.get("status", queue="ns.q", **{"from": late})["throughput"]  # type: ignore[arg-type]
+    assert (sum(point["ingested"] for point in points), sum(point["dlqCount"] for point in points)) == (0, 1)
     status = api.get("status", queue="nobody")
     assert (status["queues"], status["throughput"], status["messages"]["total"]) == ([], [], 0)
 

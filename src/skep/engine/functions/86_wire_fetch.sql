@@ -29,10 +29,13 @@ BEGIN
                coalesce(sum(m.size), 0)
         INTO records, size
         FROM (SELECT m.*, sum(m.size) OVER (ORDER BY m."offset") AS together
-              FROM (SELECT m.*, pg_column_size(m.payload)::bigint AS size FROM skep.messages m
-                    WHERE m.partition_id = lane.partition_id AND m."offset" >= asked."offset" AND m.payload IS NOT NULL
-                      AND bytes > 0 ORDER BY m."offset" LIMIT max_rows) m) m
-        WHERE m.together <= least(asked.bytes, bytes) OR m.together = m.size;
+              FROM (SELECT m.*, octet_length(m.payload::text)::bigint AS size  -- only of those that may fit by their compressed size
+                    FROM (SELECT m.*, sum(pg_column_size(m.payload)) OVER (ORDER BY m."offset") AS at_least, row_number() OVER (ORDER BY m."offset") AS n
+                          FROM (SELECT * FROM skep.messages m
+                                WHERE m.partition_id = lane.partition_id AND m."offset" >= asked."offset" AND m.payload IS NOT NULL
+                                  AND bytes > 0 ORDER BY m."offset" LIMIT max_rows) m) m
+                    WHERE m.at_least <= least(asked.bytes, bytes) OR m.n = 1) m) m
+        WHERE m.together <= least(asked.bytes, bytes) OR m.n = 1;
         bytes := bytes - size;
         RETURN NEXT json_build_object('records', records, 'highWatermark', lane.last_offset + 1, 'logStartOffset', lane.first_offset);
     END LOOP;

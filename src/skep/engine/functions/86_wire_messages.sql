@@ -58,10 +58,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- Queen's words: queue_status is about queue mode alone; in a lane that only groups read, what all of them are past is completed.
-CREATE FUNCTION skep.wire_state(
-    lane bigint, "offset" bigint,
-    OUT status text, OUT queue_status text, OUT groups bigint, OUT consumed_by bigint, OUT lease_expires_at timestamptz, OUT retries integer
-) LANGUAGE sql STABLE AS $$
+CREATE FUNCTION skep.wire_state(lane bigint, "offset" bigint)
+RETURNS TABLE (status text, queue_status text, groups bigint, consumed_by bigint, lease_expires_at timestamptz, retries integer)
+LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN NOT dead.found AND NOT r.queue_mode AND r.groups > 0 THEN
                      CASE WHEN r.groups = r.consumed THEN 'completed' ELSE 'pending' END
                 ELSE state.word END,
@@ -81,7 +80,7 @@ CREATE FUNCTION skep.wire_state(
 $$;
 
 -- Where in a lane messages of this state can be: a list of them reads no others.
-CREATE FUNCTION skep.wire_bounds(lane bigint, state text, OUT low bigint, OUT high bigint)
+CREATE FUNCTION skep.wire_bounds(p skep.partitions, state text) RETURNS TABLE (low bigint, high bigint)
 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN $2 IN ('pending', 'processing') THEN coalesce(r.own_cursor, r.cursor) END,
            CASE $2 WHEN 'completed' THEN coalesce(r.own_next, r.next_offset, 0) WHEN 'processing' THEN coalesce(r.own_next, 0) END
@@ -90,38 +89,40 @@ LANGUAGE sql STABLE AS $$
                min(r.next_offset) FILTER (WHERE r.group_name = '__QUEUE_MODE__' AND r.met) AS own_next,
                min(r.cursor) FILTER (WHERE r.group_name <> '__QUEUE_MODE__') AS cursor,
                min(r.next_offset) FILTER (WHERE r.group_name <> '__QUEUE_MODE__') AS next_offset
-        FROM skep.partitions p CROSS JOIN LATERAL skep.wire_lane_readers(p) r WHERE p.id = $1
+        FROM skep.wire_lane_readers($1) r
     ) r
 $$;
 
--- The newest messages of a stretch of a lane, of one state or any.
-CREATE FUNCTION skep.wire_newest(lane bigint, low bigint, high bigint, state text, max_rows integer)
+-- The newest messages of a stretch of a lane, of one state or any, as far as they are not older than `since`.
+CREATE FUNCTION skep.wire_newest(lane bigint, low bigint, high bigint, state text, since timestamptz, max_rows integer)
 RETURNS TABLE ("offset" bigint, created_at timestamptz) LANGUAGE sql STABLE AS $$
+    SELECT m."offset", m.created_at FROM (
     (SELECT m."offset", m.created_at FROM skep.messages m
      WHERE m.partition_id = $1 AND m."offset" >= $2 AND m."offset" < $3 AND m.payload IS NOT NULL AND $4 IS DISTINCT FROM 'dead_letter'
-       AND ($4 IS NULL OR (skep.wire_state($1, m."offset")).status = $4)
-     ORDER BY m."offset" DESC LIMIT CASE WHEN $4 = 'dead_letter' THEN 0 ELSE $5 END)
+       AND ($4 IS NULL OR EXISTS (SELECT FROM skep.wire_state($1, m."offset") s WHERE s.status = $4))
+     ORDER BY m."offset" DESC LIMIT $6)
     UNION ALL
     (SELECT m."offset", m.created_at
      FROM (SELECT DISTINCT d."offset" FROM skep.dead_letters d
            WHERE $4 = 'dead_letter' AND d.partition_id = $1 AND d."offset" >= $2 AND d."offset" < $3 ORDER BY d."offset" DESC) d
      CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = $1 AND m."offset" = d."offset" LIMIT 1) m
-     WHERE m.payload IS NOT NULL ORDER BY d."offset" DESC LIMIT $5)
+     WHERE m.payload IS NOT NULL ORDER BY d."offset" DESC LIMIT $6)
+    ) m WHERE m.created_at >= $5
 $$;
 
--- The lanes in which something of the list can be, those with the newest messages first, and which stretch of each.
+-- The lanes in which something of the list can be, those with the newest messages first, and which stretch of each. The first n messages of
+-- all lanes are in the n lanes whose heads are first in the same order.
 CREATE FUNCTION skep.wire_stretches(
     queue text, partition text, namespace text, task text, state text, since timestamptz, until timestamptz, visible text[], max_lanes integer,
     OUT lanes bigint[], OUT lows bigint[], OUT highs bigint[]
 ) LANGUAGE sql STABLE AS $$
-    SELECT array_agg(lane.id ORDER BY lane.head DESC), array_agg(greatest(lane.low, skep.offset_at(lane.id, $6)) ORDER BY lane.head DESC),
-           array_agg(lane.high ORDER BY lane.head DESC)
+    SELECT array_agg(lane.id), array_agg(lane.low), array_agg(lane.high)
     FROM (
         SELECT p.id, stretch.low, stretch.high, coalesce(head.created_at, l.last_created_at) AS head
         FROM skep.queues q
-        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.queue_id = q.id AND ($2 IS NULL OR p.name = $2)) p
+        JOIN skep.partitions p ON p.queue_id = q.id AND ($2 IS NULL OR p.name = $2)
         CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
-        LEFT JOIN LATERAL skep.wire_bounds(p.id, $5) b ON $5 IS NOT NULL
+        LEFT JOIN LATERAL skep.wire_bounds(p, $5) b ON $5 IN ('pending', 'processing', 'completed')
         CROSS JOIN LATERAL (
             SELECT greatest(l.first_offset, b.low) AS low,
                    least(b.high, CASE WHEN l.last_created_at < $7 THEN l.last_offset + 1 ELSE skep.offset_at(p.id, $7) END) AS high) stretch
@@ -129,13 +130,13 @@ CREATE FUNCTION skep.wire_stretches(
                                                                       AND m."offset" = stretch.high - 1 LIMIT 1) head ON true
         WHERE ($1 IS NULL OR q.name = $1) AND ($3 IS NULL OR q.namespace = $3) AND ($4 IS NULL OR q.task = $4)
           AND ($8 IS NULL OR q.name = ANY ($8)) AND l.last_created_at >= $6 AND stretch.low < stretch.high
-        ORDER BY head DESC LIMIT $9
+        ORDER BY head DESC, p.id DESC LIMIT $9
     ) lane
 $$;
 
 -- The newest so many messages of all lanes together, in order: each lane is read a little, and those that turn out to be dense again, four
 -- times as deep. What is read is proportional to the lanes and the rows, however the rows are spread.
-CREATE FUNCTION skep.wire_merge(lanes bigint[], lows bigint[], highs bigint[], state text, max_rows integer, OUT ids bigint[], OUT offsets bigint[])
+CREATE FUNCTION skep.wire_merge(lanes bigint[], lows bigint[], highs bigint[], state text, since timestamptz, max_rows integer, OUT ids bigint[], OUT offsets bigint[])
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     depths integer[] := array_fill(1 + 2 * max_rows / greatest(cardinality(lanes), 1), ARRAY[coalesce(cardinality(lanes), 0)]);
@@ -146,7 +147,7 @@ BEGIN
         WITH fetched AS MATERIALIZED (
             SELECT lane.n, lane.id, lane.depth, m."offset", m.created_at
             FROM unnest(lanes, lows, highs, depths) WITH ORDINALITY AS lane (id, low, high, depth, n)
-            CROSS JOIN LATERAL skep.wire_newest(lane.id, lane.low, lane.high, state, lane.depth) m
+            CROSS JOIN LATERAL skep.wire_newest(lane.id, lane.low, lane.high, state, since, lane.depth) m
         ), page AS MATERIALIZED (
             SELECT f.id, f."offset", f.created_at FROM fetched f ORDER BY f.created_at DESC, f.id DESC, f."offset" DESC LIMIT max_rows
         ), oldest AS (
@@ -183,8 +184,9 @@ CREATE FUNCTION skep.wire_messages(
             'busStatus', json_build_object('consumedBy', s.consumed_by, 'totalGroups', s.groups), 'traceId', m.trace_id,
             'producerSub', m.producer, 'queuePriority', q.priority, 'createdAt', skep.wire_time(m.created_at),
             'leaseExpiresAt', skep.wire_time(s.lease_expires_at), 'offset', m."offset") ORDER BY page.n)
-        FROM skep.wire_stretches($1, $2, $3, $4, $5, $6, $7, $8, 10000) lane
-        CROSS JOIN LATERAL skep.wire_merge(lane.lanes, lane.lows, lane.highs, $5, $9 + $10) merged
+        -- Twice as many lanes as rows: heads may be deleted. Dead letters are not where the heads are.
+        FROM skep.wire_stretches($1, $2, $3, $4, $5, $6, $7, $8, CASE WHEN $5 = 'dead_letter' THEN 10000 ELSE 2 * ($9 + $10) + 100 END) lane
+        CROSS JOIN LATERAL skep.wire_merge(lane.lanes, lane.lows, lane.highs, $5, $6, $9 + $10) merged
         CROSS JOIN LATERAL unnest(merged.ids, merged.offsets) WITH ORDINALITY AS page (lane, "offset", n)
         CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = page.lane AND m."offset" = page."offset" LIMIT 1) m
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = page.lane LIMIT 1) p

@@ -58,7 +58,7 @@ DECLARE
                               'wire_namespaces', 'wire_tasks', 'wire_overview', 'wire_status', 'wire_pushed', 'wire_worker_metrics',
                               'wire_queue_lag', 'wire_queue_ops', 'wire_retention', 'wire_postgres', 'wire_refresh',
                               'maintenance', 'set_maintenance', 'drain_held_pushes', 'metrics', 'replace_options'];
-    plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse'];
+    plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse', 'wire_time'];
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP
         EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', routine);
