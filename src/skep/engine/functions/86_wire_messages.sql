@@ -38,7 +38,7 @@ LANGUAGE sql STABLE AS $$
     FROM skep.queues q
     JOIN skep.readers r ON r.queue_id = q.id AND ($1.only_group IS NULL OR $1.only_group = r.group_name)
     LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = $1.id AND c.reader_id = r.id LIMIT 1) c ON true
-    LEFT JOIN LATERAL skep.starts(r.group_name, q.id, ARRAY[$1.id]) s ON c.reader_id IS NULL
+    LEFT JOIN LATERAL (SELECT * FROM skep.starts(r.group_name, q.id, ARRAY[$1.id]) WHERE c.reader_id IS NULL) s ON true
     WHERE q.id = $1.queue_id AND (c.reader_id IS NOT NULL OR q.semantics = 'queue'
                                   OR (skep.subscription_of(r.group_name, q.name, $1.name, q.namespace, q.task)).id IS NOT NULL)
 $$;

@@ -13,26 +13,6 @@ RETURNS TABLE (group_name text, queue text, queue_id integer, reader_id integer)
     WHERE ($1 IS NULL OR g.group_name = $1) AND ($2 IS NULL OR g.queue = $2) AND ($3 IS NULL OR g.queue = ANY ($3))
 $$;
 
--- The lanes of a group on a queue, met or not: what it has done and what is left.
-CREATE FUNCTION skep.wire_group_lanes(group_name text, queue_id integer, reader_id integer)
-RETURNS TABLE (partition text, partition_id bigint, met boolean, consumed bigint, lag bigint, oldest_at timestamptz, last_consumed_at timestamptz,
-               lease uuid, lease_expires_at timestamptz)
-LANGUAGE sql STABLE AS $$
-    SELECT p.name, p.id, c.reader_id IS NOT NULL, coalesce(c.cursor - c.start_offset, 0), todo.lag, m.created_at, c.last_consumed_at,
-           run.token, run.expires_at
-    FROM skep.partitions p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
-    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = $3 LIMIT 1) c ON true
-    LEFT JOIN LATERAL skep.starts($1, $2, ARRAY[p.id]) s ON c.reader_id IS NULL
-    CROSS JOIN LATERAL (SELECT greatest(coalesce(c.cursor, s.start_offset), l.first_offset) AS at) place
-    CROSS JOIN LATERAL (SELECT greatest(l.last_offset + 1 - place.at, 0) AS lag) todo
-    LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE todo.lag > 0 AND m.partition_id = p.id AND m."offset" >= place.at
-                       ORDER BY m."offset" LIMIT 1) m ON true
-    LEFT JOIN LATERAL (SELECT * FROM skep.leases run WHERE c.leased > 0 AND run.partition_id = p.id AND run.reader_id = $3
-                          AND run.expires_at > clock_timestamp() ORDER BY run.first_offset LIMIT 1) run ON true
-    WHERE p.queue_id = $2 AND (p.only_group IS NULL OR p.only_group = $1)
-$$;
-
 CREATE FUNCTION skep.wire_seconds_since(instant timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$ SELECT greatest(floor(extract(epoch FROM clock_timestamp() - $1)), 0)::bigint $$;
 
@@ -50,7 +30,7 @@ LANGUAGE sql STABLE AS $$
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE l.met) AS met, count(*) FILTER (WHERE l.lag > 0) AS lagging,
                coalesce(max(skep.wire_seconds_since(l.oldest_at)), 0) AS seconds
-        FROM skep.wire_group_lanes(g.group_name, g.queue_id, g.reader_id) l) lane
+        FROM skep.group_lanes(g.group_name, g.queue_id, g.reader_id) l) lane
 $$;
 
 -- The worst first, and no more than a thousand.
@@ -63,7 +43,7 @@ LANGUAGE sql STABLE AS $$
         ORDER BY l.oldest_at, l.partition_id, l.group_name), '[]')
     FROM (
         SELECT g.group_name, g.queue, l.*, skep.wire_seconds_since(l.oldest_at) AS seconds
-        FROM skep.wire_memberships(NULL, NULL, $2) g CROSS JOIN LATERAL skep.wire_group_lanes(g.group_name, g.queue_id, g.reader_id) l
+        FROM skep.wire_memberships(NULL, NULL, $2) g CROSS JOIN LATERAL skep.group_lanes(g.group_name, g.queue_id, g.reader_id) l
         WHERE l.lag > 0 AND l.oldest_at <= clock_timestamp() - skep.seconds($1)
         ORDER BY l.oldest_at LIMIT 1000
     ) l
@@ -78,7 +58,7 @@ LANGUAGE sql STABLE AS $$
             'partition', l.partition, 'workerId', l.lease, 'lastConsumedAt', skep.wire_time(l.last_consumed_at), 'totalConsumed', l.consumed,
             'offsetLag', l.lag, 'timeLagSeconds', coalesce(skep.wire_seconds_since(l.oldest_at), 0), 'leaseActive', l.lease IS NOT NULL)
             ORDER BY l.partition), '[]') AS list
-        FROM skep.wire_group_lanes(g.group_name, g.queue_id, g.reader_id) l) lane
+        FROM skep.group_lanes(g.group_name, g.queue_id, g.reader_id) l) lane
 $$;
 
 -- What a group has still to do in a queue; NULL if there is no such queue. A group that nobody knows has everything to do.
@@ -93,7 +73,7 @@ LANGUAGE sql STABLE AS $$
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(l.lag), 0) AS pending, count(*) FILTER (WHERE l.lag > 0) AS lagging,
                coalesce(json_agg(json_build_object('partition', l.partition, 'pending', l.lag) ORDER BY l.partition) FILTER (WHERE l.lag > 0), '[]') AS list
-        FROM skep.wire_group_lanes(skep.group_on(q.semantics, $2), q.id, r.id) l) lane
+        FROM skep.group_lanes(skep.group_on(q.semantics, $2), q.id, r.id) l) lane
     WHERE q.name = $1
 $$;
 
