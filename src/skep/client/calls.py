@@ -99,7 +99,12 @@ DETECT_DEAD_GROUPS: Query = "SELECT * FROM skep.detect_dead_groups()"
 PRUNE_JOURNAL: Query = "SELECT skep.prune_journal(%(older_than)s)"
 SAMPLE: Query = "SELECT skep.sample()"
 PRUNE_SAMPLES: Query = "SELECT skep.prune_samples(%(keep)s)"
+PRUNE_TRACES: Query = "SELECT skep.prune_traces(%(keep)s)"
 HISTORY: Query = "SELECT * FROM skep.history(%(queue)s, %(group)s, %(since)s)"
+
+MAINTENANCE: Query = "SELECT push, pop, held, refused, is_pending FROM skep.maintenance()"
+SET_MAINTENANCE: Query = "SELECT skep.set_maintenance(%(push)s, %(pop)s)"
+DRAIN_HELD_PUSHES: Query = "SELECT messages, refused, queues FROM skep.drain_held_pushes(again => %(again)s)"
 
 CREATE_API_KEY: Query = """
     SELECT * FROM skep.create_api_key(

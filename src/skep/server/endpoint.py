@@ -148,7 +148,8 @@ class Endpoint:
     query: Sequence[Param] = ()
     body: Any = None  # a type
     body_required: bool = True
-    answers: Mapping[int, Any] = field(default_factory=lambda: {200: dict[str, Any]})
+    answers: Mapping[int, Any] = field(default_factory=lambda: {200: dict[str, Any]})  # types; a tuple: one of them
+    media: str = "application/json"  # of the answers
 
     def check(self, identity: Identity, params: Mapping[str, str]) -> None:
         if self.action is None:

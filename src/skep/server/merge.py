@@ -30,12 +30,14 @@ class Merger(Generic[Call, Answer]):
         max_weight: int,
         parallel: int,
         max_pending: int,
+        merged: Callable[[float], None],
     ) -> None:
         self._run = run
         self._weigh = weigh
         self._max_weight = max_weight
         self._max_pending = max_pending
         self._free = parallel
+        self._merged = merged
         self._waiting: deque[tuple[Call, asyncio.Future[Answer]]] = deque()
         self._scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,6 +70,7 @@ class Merger(Generic[Call, Answer]):
             if weight > self._max_weight:
                 break
             batch.append(self._waiting.popleft())
+        self._merged(len(batch))
         return batch
 
     def _done(self, task: asyncio.Task[None]) -> None:

@@ -11,14 +11,14 @@ However many are parked in a line, a push costs one call. The lease of whoever i
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from skep.client.aio.database import AsyncDatabase
 from skep.errors import SkepError
-from skep.server import calls
+from skep.server import calls, tracing
 from skep.server.http import Overloaded
 
 log = logging.getLogger("skep")
@@ -52,6 +52,7 @@ class Popped(NamedTuple):
     lanes: int
     messages: bytes
     sealed: bool
+    size: int
 
 
 class _Request:
@@ -83,20 +84,34 @@ class _Line:
 class Lines:
     """All lines of a server."""
 
-    def __init__(self, database: AsyncDatabase, *, max_pending: int, parallel: int = 4) -> None:
+    def __init__(
+        self, database: AsyncDatabase, *, max_pending: int, merged: Callable[[float], None], parallel: int = 4
+    ) -> None:
         self._database = database
+        self._merged = merged
         self._max_pending = max_pending
         self._calls = asyncio.Semaphore(parallel)
         self._lines: dict[Wanted, _Line] = {}
         self._of_queue: dict[str | None, set[Wanted]] = {}
         self._parked = 0
         self._closing = False
+        self._paused = False
         self._background: set[asyncio.Task[None]] = set()
         self._poller: asyncio.Task[None] | None = None
 
     @property
     def parked(self) -> int:
         return self._parked
+
+    @property
+    def paused(self) -> bool:
+        """Nothing is delivered now: polls wait for their time to be up."""
+        return self._paused
+
+    def pause(self, *, paused: bool) -> None:
+        self._paused, before = paused, self._paused
+        if before and not paused:
+            self.wake(None)
 
     def parked_by_queue(self) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -204,12 +219,21 @@ class Lines:
             self._forget(wanted, line)
 
     async def _call(self, wanted: Wanted, offered: list[_Request]) -> dict[UUID, Popped]:
+        if self._paused:
+            return {}
         arguments: dict[str, Any] = wanted._asdict() | {
             "tokens": [request.token for request in offered],
             "batches": [request.batch for request in offered],
             "partitions": [request.partitions for request in offered],
         }
-        rows = await self._database.call(calls.POP, arguments, Popped, binary=True)
+        self._merged(len(offered))
+        about: dict[str, str | int] = {
+            "messaging.destination.name": wanted.queue or "",
+            "messaging.consumer.group.name": wanted.group,
+            "skep.requests": len(offered),
+        }
+        with tracing.span("pop", about):
+            rows = await self._database.call(calls.POP, arguments, Popped, binary=True)
         return {row.lease: row for row in rows}
 
     def _deal(self, requests: list[_Request], popped: dict[UUID, Popped]) -> list[_Request]:

@@ -33,6 +33,16 @@ class Body(msgspec.Struct, rename="camel"):
     timers: list[Any] = []
 
 
+class Outcome(msgspec.Struct, rename="camel"):
+    """What became of a transaction; without success nothing happened, and `reason` says why."""
+
+    transaction_id: str
+    success: bool
+    results: list[dict[str, Any]]
+    error: str | None = None
+    reason: str | None = None
+
+
 _decoder = msgspec.json.Decoder(Body)
 Reason = Literal["bad_request", "duplicate", "ack_rejected", "payload_too_large"]
 

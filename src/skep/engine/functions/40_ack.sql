@@ -5,6 +5,7 @@
 --   some completed, some failed         failed -> dead letters (partial_failure = 'retry': they come again)
 --   all failed                          the run comes again after retry_delay; past retry_limit -> dead letters
 --   some unanswered, lease expired      the unanswered come again in two halves, attempt + 1; a single one past retry_limit -> dead letters
+--   the same of a stream                the unanswered come again, nothing charged: that is how a stream holds messages back
 --   released                            what is not completed comes again, nothing charged
 --   nacked                              what is not completed comes again, attempt + 1; past retry_limit the nacked -> dead letters
 --
@@ -55,6 +56,13 @@ LANGUAGE sql VOLATILE AS $$
     SELECT skep.seconds(least($1 * 2 ^ least($2 - 1, 30), greatest($1, 3600)) * (0.75 + random() / 2))
 $$;
 
+-- A stream holds messages back by doing nothing: that its lease is over is no more than a release. (Not EXISTS: that plans a scan as well.)
+CREATE FUNCTION skep.charge(reason text, group_name text, queue text) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN $1 = 'expired' AND (SELECT true FROM skep.stream_groups g WHERE g.group_name = $2 AND g.queue = $3 LIMIT 1) THEN 'released'
+                ELSE $1 END
+$$;
+
 CREATE FUNCTION skep.judge(tokens uuid[], lane_ids bigint[], reason text) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -63,7 +71,7 @@ DECLARE
 BEGIN
     WITH lease AS (
         SELECT s.*, q.retry_limit, q.retry_delay, q.concurrency, q.name AS queue, p.name AS partition, r.group_name,
-               int8multirange(int8range(s.first_offset, s.end_offset)) AS whole,
+               int8multirange(int8range(s.first_offset, s.end_offset)) AS whole, skep.charge(judge.reason, r.group_name, q.name) AS reason,
                int8multirange(int8range(s.first_offset, s.end_offset)) - s.done
                    - CASE WHEN NOT s.succeeded OR q.partial_failure = 'retry' OR judge.reason = 'nacked' THEN '{}' ELSE s.failed END AS again
         FROM unnest(judge.tokens, judge.lane_ids) AS held (token, lane)
@@ -74,17 +82,17 @@ BEGIN
         WHERE CASE judge.reason WHEN 'answered' THEN s.done + s.failed @> int8range(s.first_offset, s.end_offset)
                                 WHEN 'expired' THEN s.expires_at <= stamp ELSE true END
     ), tried AS (
-        SELECT lease.*, judge.reason <> 'released' AND attempt > retry_limit AND again <> '{}'
-                        AND (judge.reason IN ('answered', 'nacked') OR skep.count_offsets(again) = 1) AS exhausted
+        SELECT lease.*, reason <> 'released' AND attempt > retry_limit AND again <> '{}'
+                        AND (reason IN ('answered', 'nacked') OR skep.count_offsets(again) = 1) AS exhausted
         FROM lease
     ), verdict AS MATERIALIZED (
-        SELECT tried.*, CASE WHEN exhausted THEN CASE WHEN judge.reason = 'nacked' THEN again - failed ELSE '{}' END ELSE again END AS back,
-               CASE WHEN exhausted THEN CASE WHEN judge.reason = 'nacked' THEN failed ELSE failed + again END ELSE failed - again END AS dead,
-               CASE WHEN judge.reason = 'expired' AND NOT exhausted AND skep.count_offsets(again) > 1 THEN
+        SELECT tried.*, CASE WHEN exhausted THEN CASE WHEN reason = 'nacked' THEN again - failed ELSE '{}' END ELSE again END AS back,
+               CASE WHEN exhausted THEN CASE WHEN reason = 'nacked' THEN failed ELSE failed + again END ELSE failed - again END AS dead,
+               CASE WHEN reason = 'expired' AND NOT exhausted AND skep.count_offsets(again) > 1 THEN
                     skep.cut_after(lower(again), upper(again), whole - again, (skep.count_offsets(again) + 1) / 2) END AS split,
-               CASE WHEN judge.reason = 'released' THEN attempt WHEN judge.reason = 'nacked' AND exhausted THEN 1 ELSE attempt + 1 END
+               CASE WHEN reason = 'released' THEN attempt WHEN reason = 'nacked' AND exhausted THEN 1 ELSE attempt + 1 END
                    AS next_attempt,
-               CASE WHEN judge.reason = 'answered' OR judge.reason = 'nacked' AND NOT exhausted THEN
+               CASE WHEN reason = 'answered' OR reason = 'nacked' AND NOT exhausted THEN
                     stamp + skep.back_off(retry_delay, attempt) ELSE stamp END AS again_at
         FROM tried
     ), buried AS (
