@@ -269,6 +269,17 @@ def test_a_slow_body_that_moves_on(hasty: Client, queue: str):
         assert statuses(read_all(connection)) == [201]
 
 
+def test_a_request_in_two_parts(hasty: Client):
+    """However soon after its beginning the server looks."""
+    with connected(hasty) as connection:
+        for _ in range(10):
+            request_ = get(b"/ready", head=b"")
+            connection.sendall(request_[:20])
+            time.sleep(0.1)
+            connection.sendall(request_[20:])
+            assert statuses(connection.recv(1000)) == [200]
+
+
 def test_who_waits_for_an_answer_is_not_let_go(hasty: Client, queue: str):
     with connected(hasty) as connection:
         connection.sendall(get(b"/api/v1/pop/queue/%s?wait=true&timeout=1200" % queue.encode(), head=b""))
@@ -297,3 +308,10 @@ def test_a_client_that_closes_its_half(client: Client, queue: str):
             connection.shutdown(socket.SHUT_WR)
             read_all(connection)
     assert len(until(lambda: client.pop(queue))) == 1
+
+
+def test_long_queries_are_not_remembered(client: Client):
+    before = memory()
+    for number in range(500):
+        assert client.get(f"/api/v1/pop/queue/q?x={number}{'x' * 60_000}").status == 200
+    assert memory() - before < 8 * MIB

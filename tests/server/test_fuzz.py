@@ -3,6 +3,7 @@
 import http.client
 import json
 from collections.abc import Callable
+from contextlib import closing
 from random import Random
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -71,8 +72,10 @@ class Fuzz:
 def test_the_server_is_never_at_fault(database_url: str):
     fuzz = Fuzz(6632)
     statuses: set[int] = set()
-    with serving(database_url, encryption_keys=f"k1:{'ab' * 32}") as client:
-        connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=30)
+    with (
+        serving(database_url, encryption_keys=f"k1:{'ab' * 32}") as client,
+        closing(http.client.HTTPConnection("127.0.0.1", client.port, timeout=30)) as connection,
+    ):
         for _ in range(REQUESTS):
             request = fuzz.request()
             connection.request(*request)
@@ -80,6 +83,5 @@ def test_the_server_is_never_at_fault(database_url: str):
             content = answer.read()
             assert answer.status < 500, (request, content)
             statuses.add(answer.status)
-        connection.close()
         assert {200, 201, 400, 404} <= statuses
         assert client.get("/health").status == 200
