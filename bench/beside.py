@@ -17,6 +17,8 @@ CONTEXT = mp.get_context("spawn")
 PUSH = "SELECT count(*) FROM skep.push_many(%s, %s, %s::text[]::jsonb[])"
 POP = "SELECT count(*) FROM skep.pop(%s, %s, batch => %s::int, partitions => 8, auto_ack => true)"
 
+EVERY = 0.5
+
 Ended = Callable[[], bool]
 
 
@@ -25,11 +27,12 @@ def push_batch(session: Session, queue: str) -> int:
     return BATCH
 
 
-def push(session: Session, ended: Ended, queue: str) -> int:
-    """Push a hundred at a time to a lane of its own, as fast as it goes; how many."""
-    pushed = 0
+def push(session: Session, ended: Ended, queue: str, rate: float = float("inf")) -> int:
+    """Push a hundred at a time to a lane of its own, at this rate or as fast as it goes; how many."""
+    pushed, start = 0, time.perf_counter()
     while not ended():
         pushed += push_batch(session, queue)
+        time.sleep(max(start + pushed / rate - time.perf_counter(), 0))
     return pushed
 
 
@@ -51,15 +54,15 @@ def consume(session: Session, ended: Ended, queue: str, groups: list[str], batch
 
 
 def keep_house(_session: Session, ended: Ended, url: str) -> int:
-    """Run the duties of retention and of dead groups without a pause; how many rounds."""
+    """Run the duties of retention and of dead groups, twenty times as often as a server does; how many rounds."""
 
     async def work() -> int:
         rounds = 0
         async with AsyncSkep(url) as mq:
             while not ended():
                 await watch(mq)
-                if await retain(mq) is None:
-                    await asyncio.sleep(0.02)
+                await retain(mq)
+                await asyncio.sleep(EVERY)
                 rounds += 1
         return rounds
 

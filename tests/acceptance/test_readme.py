@@ -13,8 +13,9 @@ from typing import Any
 import psycopg
 
 from skep import Skep
-from skep.cli.serve import FIRST_MESSAGE
 from skep.embedded import binaries
+from tests.server.environments import missing, queen_python
+from tests.server.process import Server, serving
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
@@ -33,9 +34,33 @@ def test_first_message(database_url: str) -> None:
 
 def test_the_readme_shows_the_examples() -> None:
     readme = (ROOT / "README.md").read_text()
-    shown = ["first_message.sql", "first_message.py", "first_message.sh", "handler.py"]
-    assert [name for name in shown if (EXAMPLES / name).read_text().strip() not in readme] == []
-    assert EXAMPLE.read_text().strip() == FIRST_MESSAGE.strip()
+    shown = ["sql", "py", "sh", "http.sh"]
+    examples = [*(f"first_message.{kind}" for kind in shown), "handler.py", "queen_client.py"]
+    assert [name for name in examples if (EXAMPLES / name).read_text().strip() not in readme] == []
+
+
+def test_first_message_over_http(database_url: str, tmp_path: Path) -> None:
+    if not shutil.which("curl"):
+        missing("curl is not installed")
+    with serving(database_url, tmp_path) as server:
+        text = _at(server, "first_message.http.sh").replace("curl ", "curl -sSf ")
+        done = subprocess.run(["sh", "-e", "-c", text], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"data":{"id": 1}' in done.stdout
+
+
+def test_a_client_of_queen(database_url: str, tmp_path: Path) -> None:
+    python = queen_python("2.6.0")
+    with serving(database_url, tmp_path) as server:
+        command = [python, "-c", _at(server, "queen_client.py")]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "got {'id': 1}" in done.stdout
+
+
+def _at(server: Server, example: str) -> str:
+    """The text of an example, for a server that is not on the usual port."""
+    return (EXAMPLES / example).read_text().replace("localhost:6632", server.url.removeprefix("http://"))
 
 
 def test_first_message_in_python(database_url: str) -> None:
@@ -84,7 +109,8 @@ def test_the_reference_names_every_function_and_option(database_url: str) -> Non
     reference = (ROOT / "docs" / "sql.md").read_text()
     public = """
         SELECT DISTINCT p.proname FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace
-        AND has_function_privilege('skep_admin', p.oid, 'EXECUTE') AND p.proname <> 'refuse'
+        AND has_function_privilege('skep_admin', p.oid, 'EXECUTE')
+        AND p.proname <> 'refuse' AND NOT starts_with(p.proname, 'wire_')
     """
     with psycopg.connect(database_url) as connection:
         functions = [name for (name,) in connection.execute(public).fetchall()]

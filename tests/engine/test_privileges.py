@@ -15,7 +15,7 @@ from tests.engine.verbs import call, drain, pop, push, refused
 PRODUCER = {"push", "push_many", "push_to_outbox", "notify", "wire_push", "hold_push"}
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
-    "lag", "transaction", "pop_many", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend",
+    "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend", "wire_conflation",
     "stream_register", "stream_state", "stream_step", "stream_cycle",
 }  # fmt: skip
 ADMIN = {
@@ -28,6 +28,14 @@ ADMIN = {
     "force_complete", "retain", "lanes_after", "mark_archived", "drop_idle_partitions", "reap",
     "redrive", "purge_dead_letters", "count_dead_letters", "sample", "prune_samples", "history",
     "create_api_key", "revoke_api_key", "list_api_keys", "find_api_key",
+    "clear_queue", "prune_traces", "wire_queue_names", "wire_messages", "wire_message", "wire_delete_message",
+    "wire_bury",
+    "wire_dead_letters", "wire_dead_letters_of", "wire_fetch", "wire_safe_time", "wire_changed", "wire_trace",
+    "wire_traces_of", "wire_traces_named", "wire_trace_names", "wire_groups", "wire_lagging", "wire_group",
+    "wire_depth",
+    "wire_resubscribe", "wire_seek_partition", "wire_queues", "wire_queue", "wire_partition_list", "wire_queue_status",
+    "wire_namespaces", "wire_tasks", "wire_overview", "wire_status", "wire_pushed", "wire_worker_metrics",
+    "wire_queue_lag", "wire_queue_ops", "wire_retention", "wire_postgres", "wire_refresh",
     "maintenance", "set_maintenance", "drain_held_pushes", "metrics", "replace_options",
 }  # fmt: skip
 # These touch no table.

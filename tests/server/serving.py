@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from skep import DeadLetter, Skep
 from skep.config import Config
 from skep.server import pop
 from skep.server.app import App
@@ -62,6 +63,10 @@ class Client:
 
     def post(self, path: str, body: object = None, **options: Any) -> Answer:
         return self.call("POST", path, body, **options)
+
+    def dead_letters(self, queue: str) -> list[DeadLetter]:
+        with Skep(self.app.config.database_url) as mq:
+            return list(mq.dead_letters(queue))
 
     def push(self, queue: str, *payloads: Any, partition: str = "Default", **fields: Any) -> list[dict[str, Any]]:
         items = [{"queue": queue, "partition": partition, "payload": each, **fields} for each in payloads]

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from skep import AsyncSkep, Skep, cli
 from skep.config import Config, check_database_url, display_database_url, env_name, help_text
 from skep.errors import ConfigError
 
 URL = "postgresql://ann:secret@db.example:5433/shop"
 SECRET = "0123456789abcdef0123456789abcdef"
+SERVING = ("__init__.py", "serve.py")
 
 
 # A value of every setting that is not its default, as text and as what it becomes.
@@ -183,3 +185,11 @@ def test_bad_urls_are_explained_without_the_password(url: str, says: str):
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str):
     assert display_database_url(url) == shown
+
+
+@pytest.mark.parametrize("client", [Skep, AsyncSkep])
+def test_clients_and_commands_read_only_what_is_theirs(client: type, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SKEP_PORT", "tcp://10.0.0.1:6632")
+    client(URL)
+    sources = Path(cli.__file__).parent.rglob("*.py")
+    assert [path.name for path in sources if "Config.load(" in path.read_text() and path.name not in SERVING] == []

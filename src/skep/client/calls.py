@@ -99,6 +99,7 @@ DETECT_DEAD_GROUPS: Query = "SELECT * FROM skep.detect_dead_groups()"
 PRUNE_JOURNAL: Query = "SELECT skep.prune_journal(%(older_than)s)"
 SAMPLE: Query = "SELECT skep.sample()"
 PRUNE_SAMPLES: Query = "SELECT skep.prune_samples(%(keep)s)"
+PRUNE_TRACES: Query = "SELECT skep.prune_traces(%(keep)s)"
 HISTORY: Query = "SELECT * FROM skep.history(%(queue)s, %(group)s, %(since)s)"
 
 MAINTENANCE: Query = "SELECT push, pop, held, refused, is_pending FROM skep.maintenance()"

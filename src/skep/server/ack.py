@@ -22,6 +22,7 @@ STATUSES = {
     "failed": "failed",
     "dlq": "dlq",
     "retry": "retry",
+    "nack": "nack",
 }
 
 
@@ -63,7 +64,11 @@ _encoder = msgspec.json.Encoder()
 
 
 def parse(body: bytes) -> list[Answer]:
-    return [decode(_one, body, _said)]
+    """Read one answer. A single failure ends its lease: the client that sends it forgets what comes behind."""
+    answer = decode(_one, body, _said)
+    if answer.status == "failed":
+        answer.status = "nack"
+    return [answer]
 
 
 def parse_batch(body: bytes, max_batch: int) -> list[Answer]:

@@ -1,17 +1,25 @@
 """Addresses on the wire: ids of messages and partitions are their numbers, as a UUID (see `message_id()` in SQL)."""
 
 import re
+from functools import lru_cache
 
+_TOP = 1 << 63
 _NO_OFFSET = (1 << 62) - 1
 _UUID = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 
 
 def message_id(partition_id: int, offset: int) -> str:
+    place = f"{offset | _TOP:016x}"
+    return f"{_lane(partition_id)}{place[:4]}-{place[4:]}"
+
+
+@lru_cache(maxsize=65536)
+def _lane(partition_id: int) -> str:
     lane = f"{partition_id:015x}"
-    place = f"{offset | 1 << 63:016x}"
-    return f"{lane[:8]}-{lane[8:12]}-8{lane[12:]}-{place[:4]}-{place[4:]}"
+    return f"{lane[:8]}-{lane[8:12]}-8{lane[12:]}-"
 
 
+@lru_cache(maxsize=65536)
 def partition_uuid(partition_id: int) -> str:
     return message_id(partition_id, _NO_OFFSET)
 

@@ -12,6 +12,7 @@ from skep.server import routes
 from skep.server.endpoint import Call, Endpoint, Router, decoded, param_names
 from skep.server.grants import Identity
 from skep.server.http import (
+    CLOSE,
     Disconnected,
     Header,
     HttpError,
@@ -30,6 +31,7 @@ log = logging.getLogger("skep.server")
 NOBODY = Identity()
 METHODS = b"GET, POST, PUT, PATCH, DELETE, OPTIONS"
 NO_CONTENT = 204
+CLIENT_ERROR = 400
 SERVER_ERROR = 500
 CLIENT_GONE = 499  # as others call it, in the numbers
 UNKNOWN = ""  # any path or method that is no route: they must not fill the memory
@@ -42,7 +44,7 @@ class App:
         self, config: Config, endpoints: Sequence[Endpoint] = routes.ENDPOINTS, shared: Path | None = None
     ) -> None:
         """Serve `endpoints`; `shared` is where the processes of one server put their numbers, if there are several."""
-        self._config = config
+        self.config = config
         self._shared = shared
         self._router = Router(endpoints)
         self._state: State | None = None
@@ -68,7 +70,7 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        async with State(self._config, self._shared) as self._state:
+        async with State(self.config, self._shared) as self._state:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
@@ -115,12 +117,14 @@ class App:
         return Call(self.state, scope, receive, params, identity)
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
-        """Add the headers of CORS to whatever is sent."""
+        """Add the headers of CORS to whatever is sent. A client that was to wait with its body sends it no more."""
         cors = self._cors(scope)
 
         async def start(message: Any) -> None:  # noqa: ANN401
             if message["type"] == "http.response.start":
                 message["headers"] += cors
+                if message["status"] >= CLIENT_ERROR and header(scope, b"expect") is not None:
+                    message["headers"].append(CLOSE)
             await send(message)
 
         return start
@@ -129,7 +133,7 @@ class App:
         if self._any_origin:
             return _ANY_ORIGIN
         origin = header(scope, b"origin")
-        if origin is None or origin not in self._config.cors_origins:
+        if origin is None or origin not in self.config.cors_origins:
             return []
         return [(b"access-control-allow-origin", origin.encode()), (b"vary", b"Origin"), *_CORS]
 

@@ -108,17 +108,19 @@ class Authenticator:
             raise Unauthenticated(MISSING.get(error.claim, f"Malformed token: no {error.claim}")) from None
         except jwt.PyJWTError as error:
             raise _answer(error) from None
-        except (ValueError, TypeError, OverflowError, RecursionError):  # claims that no issuer writes
+        except (ValueError, TypeError, OverflowError, RecursionError):  # older versions of the library
             raise malformed("its claims cannot be read") from None
 
     def _remember(self, digest: bytes, claims: Claims) -> Identity:
         identity = self._identity(claims)
         now = self._clock()
-        expires = claims.get("exp", now + REMEMBERED_SECONDS) + self._config.jwt_clock_skew
+        until = now + REMEMBERED_SECONDS
+        if "exp" in claims:  # the library takes a number in quotes, and one that no float can hold
+            until = min(until, int(claims["exp"]) + int(self._config.jwt_clock_skew))
         self._known.pop(digest, None)
         while len(self._known) >= MOST_REMEMBERED:
             del self._known[next(iter(self._known))]
-        self._known[digest] = min(expires, now + REMEMBERED_SECONDS), identity
+        self._known[digest] = until, identity
         return identity
 
     def _identity(self, claims: Claims) -> Identity:

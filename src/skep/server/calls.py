@@ -6,10 +6,12 @@ Query = LiteralString
 
 PUSH: Query = "SELECT duplicates, partition_ids, offsets FROM skep.wire_push(%(messages)s::jsonb)"
 POP: Query = """
-    SELECT lease, queue, partition, partition_id, lanes, convert_to(messages, 'UTF8'), sealed, size FROM skep.wire_pop(
+    SELECT lease, first_queue, first_partition, first_partition_id, lanes, convert_to(messages, 'UTF8'), sealed, size
+    FROM skep.wire_pop(
         %(queue)s, %(group)s, %(tokens)s::uuid[], %(batches)s::integer[], %(partitions)s::integer[], %(partition)s,
         %(namespace)s, %(task)s, %(lease_time)s, %(auto_ack)s, %(mode)s, %(start)s, %(conflate)s)
 """
+CONFLATION: Query = "SELECT skep.wire_conflation(%(queue)s, %(group)s, %(mode)s, %(start)s)"
 RELEASE: Query = "SELECT skep.release(%(lease)s::uuid)"
 DUE: Query = "SELECT skep.due(%(queues)s::text[], %(groups)s::text[])"
 ACK: Query = """
@@ -29,6 +31,11 @@ CONFIGURE: Query = (
 QUEUES_OF: Query = """
     SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS asked (lane)
     JOIN skep.partitions p ON p.id = skep.partition_of(asked.lane) JOIN skep.queues q ON q.id = p.queue_id
+"""
+QUEUES_OF_LEASE: Query = """
+    SELECT DISTINCT q.name FROM skep.leases s
+    JOIN skep.partitions p ON p.id = s.partition_id JOIN skep.queues q ON q.id = p.queue_id
+    WHERE s.token = %(lease)s::uuid
 """
 DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"
 CHANGE_OPTIONS: Query = "SELECT (skep.configure_queue(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s)).id"

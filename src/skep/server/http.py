@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 JSON: Header = (b"content-type", b"application/json")
 RETRY_SOON: Header = (b"retry-after", b"1")
+CLOSE: Header = (b"connection", b"close")
 
 # Consumers of Queen's clients live on after an error only if its text has the word "connection".
 NO_DATABASE = "the database connection is down or the database is busy; nothing was lost, try again"
@@ -55,7 +56,8 @@ class Overloaded(HttpError):
     """More is waiting than the server is willing to hold."""
 
     def __init__(self) -> None:
-        super().__init__(503, "the server is overloaded; try again", "overloaded", headers=[RETRY_SOON])
+        error = "the server has more connections and messages in hand than it can serve; try again"
+        super().__init__(503, error, "overloaded", headers=[RETRY_SOON])
 
 
 def bad_request(error: str) -> HttpError:

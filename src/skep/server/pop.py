@@ -164,15 +164,16 @@ class Lines:
 
     def _hand_back(self, request: _Request) -> None:
         if request.answer.done() and not request.answer.cancelled() and request.answer.exception() is None:
-            self._release(request.answer.result())
+            self.give_back(request.answer.result())
 
-    def _release(self, popped: Popped | None) -> None:
+    def give_back(self, popped: Popped | None) -> None:
+        """Let others have what nobody is there to take."""
         if popped is not None:
-            task = asyncio.create_task(self._give_back(popped.lease))
+            task = asyncio.create_task(self._release(popped.lease))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
-    async def _give_back(self, lease: UUID) -> None:
+    async def _release(self, lease: UUID) -> None:
         try:
             await self._database.value(calls.RELEASE, {"lease": lease})
         except SkepError as error:
@@ -241,7 +242,7 @@ class Lines:
         for request in requests:
             got = popped.get(request.token)
             if request.answer.done():  # cancelled meanwhile
-                self._release(got)
+                self.give_back(got)
             elif got is not None or not request.wait:
                 request.answer.set_result(got)
             else:

@@ -11,6 +11,7 @@ from skep.server import address, calls, tracing
 from skep.server.http import HttpError, bad_request, decode
 
 NULL = msgspec.Raw(b"null")
+NOT_UTF8 = "Invalid JSON: not UTF-8"
 
 
 class Item(msgspec.Struct, rename="camel"):
@@ -134,7 +135,17 @@ def prepare(items: list[NewItem], traceparent: str | None = None) -> Push:
     try:
         return Push(items, str(memoryview(_encoder.encode(items))[1:-1], "utf-8"), traceparent)
     except UnicodeDecodeError:  # only now: nobody has looked into the payloads so far
-        raise bad_request("Invalid JSON: not UTF-8") from None
+        raise bad_request(NOT_UTF8) from None
+
+
+def text_of(item: NewItem) -> bytes:
+    """Return a payload that the database will not look into."""
+    payload = bytes(item.payload)
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        raise bad_request(NOT_UTF8) from None
+    return payload
 
 
 def weigh(push: Push) -> int:

@@ -1,10 +1,13 @@
 """Runs the application: in this process, or in several that share one socket and are replaced when they die."""
 
+import gc
 import logging
 import multiprocessing
+import os
 import signal
 import socket
 import tempfile
+import threading
 import time
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -15,7 +18,9 @@ import uvicorn
 from skep.config import Config
 from skep.errors import ConfigError
 from skep.server.app import App
+from skep.server.log import write_log
 from skep.server.meter import Board
+from skep.server.protocol import Protocol
 
 log = logging.getLogger("skep.server")
 
@@ -40,7 +45,7 @@ def _settings(app: App, config: Config) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="on",
         access_log=False,
@@ -77,7 +82,23 @@ def run(config: Config, listening: socket.socket) -> None:
 
 
 def work(config: Config, listening: socket.socket, shared: Path | None = None) -> None:
+    gc.freeze()  # what is loaded stays
+    gc.set_threshold(20_000, 20, 50)  # looking for cycles, which requests do not make, took p99 from 13 to 40 ms
     Server(App(config, shared=shared), config).run([listening])
+
+
+def work_for_parent(config: Config, listening: socket.socket, shared: Path) -> None:
+    """Serve as one of several, as long as there is somebody who would replace and stop us."""
+    write_log(config)
+    threading.Thread(target=_follow_parent, name="skep-parent", daemon=True).start()
+    work(config, listening, shared)
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Workers:
@@ -97,12 +118,14 @@ class Workers:
         while not self._stopping:
             time.sleep(AGAIN)
             self._replace()
+        self._end()  # also one that was started in the moment of the signal
         for process in self._processes:
             process.join()
 
     def _start(self) -> SpawnProcess:
         context = multiprocessing.get_context("spawn")
-        process = context.Process(target=work, args=(self._config, self._listening, self._shared), name="skep-worker")
+        arguments = (self._config, self._listening, self._shared)
+        process = context.Process(target=work_for_parent, args=arguments, name="skep-worker")
         process.start()
         return process
 
@@ -115,6 +138,9 @@ class Workers:
 
     def _stop(self, _signal: int, _frame: FrameType | None) -> None:
         self._stopping = True
+        self._end()
+
+    def _end(self) -> None:
         for process in self._processes:
             if process.is_alive():
                 process.terminate()

@@ -39,13 +39,14 @@ class State:
         url, data_dir = config.database_url, config.data_dir
         self.mq = AsyncSkep(url, data_dir=data_dir, pool_size=4, timeout=PATIENCE)  # admin calls: never in the way
         self.database = AsyncDatabase(url, data_dir=data_dir, pool_size=12, timeout=PATIENCE)
+        self.admin = AsyncDatabase(url, data_dir=data_dir, pool_size=4, timeout=PATIENCE)  # lists
         self.lines = Lines(self.database, max_pending=config.max_pending, merged=self.meter.merged("pop"))
         self.wakes = AsyncWakes(self.database, self.lines.wake)
         self.push = Merger(
             push.Pusher(self.database, partial(self.meter.messages, "pushed")),
             weigh=push.weigh,
             max_weight=PUSH_BYTES,
-            parallel=2,
+            parallel=1,
             max_pending=config.max_pending,
             merged=self.meter.merged("push"),
         )
@@ -53,7 +54,7 @@ class State:
             ack.Acker(self.database),
             weigh=ack.weigh,
             max_weight=ACKS,
-            parallel=2,
+            parallel=1,
             max_pending=config.max_pending,
             merged=self.meter.merged("ack"),
         )
@@ -79,6 +80,7 @@ class State:
         await self.ack.drain()
         await self.wakes.close()
         await self.mq.close()
+        await self.admin.close()
         await self.database.close()
         if self._writer is not None and self._board is not None:
             self._writer.cancel()

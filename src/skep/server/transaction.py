@@ -47,11 +47,13 @@ _decoder = msgspec.json.Decoder(Body)
 Reason = Literal["bad_request", "duplicate", "ack_rejected", "payload_too_large"]
 
 
-def parse(body: bytes) -> Body:
+def parse(body: bytes, max_batch: int) -> Body:
     """Read and check a body. Old clients name leases beside the operations: a single one is that of each answer."""
     transaction = decode(_decoder, body, _said)
     if not transaction.operations:
         raise bad_request("operations array cannot be empty")
+    if len(transaction.operations) > max_batch:
+        raise HttpError(413, f"at most {max_batch} operations fit into one request", "batch_too_large")
     if transaction.kv or transaction.timers:
         raise HttpError(400, "kv and timers are not supported", "unsupported")
     if len(transaction.required_leases) == 1:

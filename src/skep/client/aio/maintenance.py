@@ -50,6 +50,9 @@ class AsyncMaintenance:
     async def prune_samples(self, keep: timedelta = timedelta(days=7)) -> int:
         return await self._database.value(calls.PRUNE_SAMPLES, {"keep": keep})
 
+    async def prune_traces(self, keep: timedelta = timedelta(days=7)) -> int:
+        return await self._database.value(calls.PRUNE_TRACES, {"keep": keep})
+
     async def maintenance(self) -> MaintenanceStatus:
         """Return whether the servers hold pushes or pause pops, and what they hold."""
         (status,) = await self._database.call(calls.MAINTENANCE, {}, MaintenanceStatus)

@@ -51,7 +51,7 @@ class ApiKeys:
         (revoked,) = self._database.call(calls.REVOKE_API_KEY, {"id": key_id}, ApiKey)
         return revoked
 
-    def find_api_key(self, key_id: str, hash: bytes) -> ApiKey | None:  # noqa: A002
+    def find_api_key(self, key_id: str, digest: bytes) -> ApiKey | None:
         """Return the key of this id, if it can be used; comparing the hash is up to the caller."""
-        found = self._database.call(calls.FIND_API_KEY, {"id": key_id, "hash": hash}, ApiKey)
+        found = self._database.call(calls.FIND_API_KEY, {"id": key_id, "hash": digest}, ApiKey)
         return found[0] if found else None

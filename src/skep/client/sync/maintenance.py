@@ -51,6 +51,9 @@ class Maintenance:
     def prune_samples(self, keep: timedelta = timedelta(days=7)) -> int:
         return self._database.value(calls.PRUNE_SAMPLES, {"keep": keep})
 
+    def prune_traces(self, keep: timedelta = timedelta(days=7)) -> int:
+        return self._database.value(calls.PRUNE_TRACES, {"keep": keep})
+
     def maintenance(self) -> MaintenanceStatus:
         """Return whether the servers hold pushes or pause pops, and what they hold."""
         (status,) = self._database.call(calls.MAINTENANCE, {}, MaintenanceStatus)

@@ -89,7 +89,7 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(sum(upper(piece) - lower(piece)), 0
 -- the cursors rows since an earlier statement, so what this one reads of heads and leases is current. tokens and batches are for each
 -- lane those of the request that gets it; a batch is the limit of all lanes of a token. conflate: only the last message of a run is
 -- delivered, the others count as done.
--- True if deleted messages are among them: a lease may then have nothing left to answer.
+-- True if deleted messages are among them: a lease may then have nothing left to answer. NULL if there is nothing to lease.
 CREATE FUNCTION skep.claim(reader_ids integer[], lane_ids bigint[], tokens uuid[], batches integer[], lease_time double precision,
                            conflate boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -124,7 +124,7 @@ BEGIN
         WHERE m.partition_id = sized.partition_id AND m."offset" >= first_offset AND m."offset" < cut AND m.payload IS NULL
     ) d;
     IF taken IS NULL THEN
-        RETURN false;
+        RETURN NULL;
     END IF;
 
     IF again THEN
@@ -266,13 +266,13 @@ LANGUAGE sql IMMUTABLE AS $$
           CROSS JOIN LATERAL generate_series(1, least(lanes, $4)) AS turn ORDER BY turn, ord LIMIT $4) dealt
 $$;
 
--- Several pops that differ in nothing but their size, in one call: each has a token of its own, which becomes its lease. The lanes that
--- have waited longest are dealt to them; a request that gets none is not in the answer.
-CREATE FUNCTION skep.pop_many(
-    queue text, group_name text, tokens uuid[], batches integer[], partitions integer[], partition text DEFAULT NULL,
-    namespace text DEFAULT NULL, task text DEFAULT NULL, lease_time double precision DEFAULT NULL, auto_ack boolean DEFAULT false,
-    subscription_mode text DEFAULT NULL, subscription_from text DEFAULT NULL, conflate boolean DEFAULT false
-) RETURNS SETOF skep.delivery LANGUAGE plpgsql AS $$
+-- The lanes that have waited longest, leased to several requests that differ in nothing but their size. Each has a token of its own, which
+-- becomes its lease; one that gets nothing is not in the answer. NULL: there is nothing for anyone.
+CREATE FUNCTION skep.take(
+    queue text, group_name text, tokens uuid[], batches integer[], partitions integer[], partition text, namespace text, task text,
+    lease_time double precision, subscription_mode text, subscription_from text, conflate boolean,
+    OUT lane_ids bigint[], OUT lane_tokens uuid[]
+) LANGUAGE plpgsql AS $$
 DECLARE
     readers integer[];
     wanted  integer := least((SELECT sum(n) FROM unnest(partitions) AS n), 10000);
@@ -288,7 +288,7 @@ BEGIN
     readers := skep.meet(queue, group_name, partition, namespace, task, subscription_mode, subscription_from);
     IF partition IS NOT NULL THEN
         SELECT p.id INTO lane FROM skep.readers r
-        CROSS JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = r.queue_id AND p.name = pop_many.partition LIMIT 1) p
+        CROSS JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = r.queue_id AND p.name = take.partition LIMIT 1) p
         WHERE r.id = readers[1];
     END IF;
     IF coalesce(readers, '{}') = '{}' OR partition IS NOT NULL AND lane IS NULL THEN
@@ -312,44 +312,56 @@ BEGIN
             CONTINUE;
         END IF;
         dealt := skep.deal(tokens, batches, partitions, cardinality(chosen.lane_ids));
-        deleted := skep.claim(chosen.reader_ids, chosen.lane_ids, dealt.lane_tokens, dealt.lane_batches,
-                              CASE WHEN auto_ack THEN 3600 ELSE lease_time END, conflate);
+        deleted := skep.claim(chosen.reader_ids, chosen.lane_ids, dealt.lane_tokens, dealt.lane_batches, lease_time, conflate);
         IF deleted THEN
             PERFORM skep.complete(dealt.lane_tokens, chosen.lane_ids);
         END IF;
-        RETURN QUERY
-        SELECT q.name, p.name, m."offset", skep.message_id(m.partition_id, m."offset"), m.payload, m.headers, m.transaction_id,
-               m.trace_id, m.producer, m.created_at, s.attempt, s.partition_id, s.token, s.expires_at
-        FROM unnest(chosen.lane_ids, dealt.lane_tokens) AS served (lane, token)
-        CROSS JOIN LATERAL (SELECT *, s.done = '{}' AS untouched FROM skep.leases s
-                            WHERE s.token = served.token AND s.partition_id = served.lane LIMIT 1) s
-        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = served.lane LIMIT 1) p
-        JOIN skep.queues q ON q.id = p.queue_id
-        CROSS JOIN LATERAL (
-            SELECT * FROM skep.messages m
-            WHERE m.partition_id = served.lane AND m."offset" >= s.first_offset AND m."offset" < s.end_offset
-            ORDER BY m."offset"
-        ) m
-        WHERE m.payload IS NOT NULL AND (s.untouched OR NOT s.done @> m."offset");
-        IF FOUND THEN
-            IF auto_ack THEN
-                PERFORM skep.complete(dealt.lane_tokens, chosen.lane_ids, whole => true);
-            END IF;
+        IF deleted IS NOT NULL AND (NOT deleted OR EXISTS (
+               SELECT FROM unnest(chosen.lane_ids, dealt.lane_tokens) AS held (lane, token)
+               CROSS JOIN LATERAL (SELECT FROM skep.leases s WHERE s.token = held.token AND s.partition_id = held.lane LIMIT 1) s)) THEN
+            lane_ids := chosen.lane_ids;
+            lane_tokens := dealt.lane_tokens;
             RETURN;
         END IF;
-        IF NOT deleted THEN  -- another took it between choice and lock
+        IF deleted IS NULL THEN  -- another took it between choice and lock
             waits := waits + 1;
             EXIT WHEN waits > 2;
         END IF;
     END LOOP;
 END $$;
 
+-- What these leases still have to answer, lane by lane, in order.
+CREATE FUNCTION skep.taken(lane_ids bigint[], lane_tokens uuid[]) RETURNS SETOF skep.delivery
+LANGUAGE sql STABLE AS $$
+    SELECT q.name, p.name, m."offset", skep.message_id(m.partition_id, m."offset"), m.payload, m.headers, m.transaction_id,
+           m.trace_id, m.producer, m.created_at, s.attempt, s.partition_id, s.token, s.expires_at
+    FROM unnest($1, $2) AS served (lane, token)
+    CROSS JOIN LATERAL (SELECT *, s.done = '{}' AS untouched FROM skep.leases s
+                        WHERE s.token = served.token AND s.partition_id = served.lane LIMIT 1) s
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = served.lane LIMIT 1) p
+    JOIN skep.queues q ON q.id = p.queue_id
+    CROSS JOIN LATERAL (
+        SELECT * FROM skep.messages m
+        WHERE m.partition_id = served.lane AND m."offset" >= s.first_offset AND m."offset" < s.end_offset
+        ORDER BY m."offset"
+    ) m
+    WHERE m.payload IS NOT NULL AND (s.untouched OR NOT s.done @> m."offset")
+$$;
+
 CREATE FUNCTION skep.pop(
     queue text DEFAULT NULL, group_name text DEFAULT '__QUEUE_MODE__', batch integer DEFAULT 1, partitions integer DEFAULT 1,
     partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL, lease_time double precision DEFAULT NULL,
     auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL, subscription_from text DEFAULT NULL
 ) RETURNS SETOF skep.delivery LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
 BEGIN
-    RETURN QUERY SELECT * FROM skep.pop_many(queue, group_name, ARRAY[gen_random_uuid()], ARRAY[batch], ARRAY[partitions], partition,
-                                             namespace, task, lease_time, auto_ack, subscription_mode, subscription_from);
+    got := skep.take(queue, group_name, ARRAY[gen_random_uuid()], ARRAY[batch], ARRAY[partitions], partition, namespace, task,
+                     CASE WHEN auto_ack THEN 3600 ELSE lease_time END, subscription_mode, subscription_from, false);
+    IF got.lane_ids IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM skep.taken(got.lane_ids, got.lane_tokens);
+        IF auto_ack THEN
+            PERFORM skep.complete(got.lane_tokens, got.lane_ids, whole => true);
+        END IF;
+    END IF;
 END $$;

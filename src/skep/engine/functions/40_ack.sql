@@ -7,6 +7,7 @@
 --   some unanswered, lease expired      the unanswered come again in two halves, attempt + 1; a single one past retry_limit -> dead letters
 --   the same of a stream                the unanswered come again, nothing charged: that is how a stream holds messages back
 --   released                            what is not completed comes again, nothing charged
+--   nacked                              what is not completed comes again, attempt + 1; past retry_limit the nacked -> dead letters
 --
 -- Lock order: cursors rows by (partition_id, reader_id), then leases. Whoever changes a lease holds its cursors row.
 
@@ -71,9 +72,8 @@ BEGIN
     WITH lease AS (
         SELECT s.*, q.retry_limit, q.retry_delay, q.concurrency, q.name AS queue, p.name AS partition, r.group_name,
                int8multirange(int8range(s.first_offset, s.end_offset)) AS whole, skep.charge(judge.reason, r.group_name, q.name) AS reason,
-               CASE WHEN NOT s.succeeded OR q.partial_failure = 'retry' THEN s.failed ELSE '{}' END
-                   + int8multirange(int8range(s.first_offset, s.end_offset)) - s.done - (s.failed -
-                     CASE WHEN NOT s.succeeded OR q.partial_failure = 'retry' THEN s.failed ELSE '{}' END) AS again
+               int8multirange(int8range(s.first_offset, s.end_offset)) - s.done
+                   - CASE WHEN NOT s.succeeded OR q.partial_failure = 'retry' OR judge.reason = 'nacked' THEN '{}' ELSE s.failed END AS again
         FROM unnest(judge.tokens, judge.lane_ids) AS held (token, lane)
         CROSS JOIN LATERAL (SELECT * FROM skep.leases s WHERE s.token = held.token AND s.partition_id = held.lane LIMIT 1) s
         JOIN skep.readers r ON r.id = s.reader_id
@@ -83,15 +83,17 @@ BEGIN
                                 WHEN 'expired' THEN s.expires_at <= stamp ELSE true END
     ), tried AS (
         SELECT lease.*, reason <> 'released' AND attempt > retry_limit AND again <> '{}'
-                        AND (reason = 'answered' OR skep.count_offsets(again) = 1) AS exhausted
+                        AND (reason IN ('answered', 'nacked') OR skep.count_offsets(again) = 1) AS exhausted
         FROM lease
     ), verdict AS MATERIALIZED (
-        SELECT tried.*, CASE WHEN exhausted THEN '{}' ELSE again END AS back,
-               CASE WHEN exhausted THEN failed + again ELSE failed - again END AS dead,
+        SELECT tried.*, CASE WHEN exhausted THEN CASE WHEN reason = 'nacked' THEN again - failed ELSE '{}' END ELSE again END AS back,
+               CASE WHEN exhausted THEN CASE WHEN reason = 'nacked' THEN failed ELSE failed + again END ELSE failed - again END AS dead,
                CASE WHEN reason = 'expired' AND NOT exhausted AND skep.count_offsets(again) > 1 THEN
                     skep.cut_after(lower(again), upper(again), whole - again, (skep.count_offsets(again) + 1) / 2) END AS split,
-               CASE WHEN reason = 'released' THEN attempt ELSE attempt + 1 END AS next_attempt,
-               CASE WHEN reason = 'answered' THEN stamp + skep.back_off(retry_delay, attempt) ELSE stamp END AS again_at
+               CASE WHEN reason = 'released' THEN attempt WHEN reason = 'nacked' AND exhausted THEN 1 ELSE attempt + 1 END
+                   AS next_attempt,
+               CASE WHEN reason = 'answered' OR reason = 'nacked' AND NOT exhausted THEN
+                    stamp + skep.back_off(retry_delay, attempt) ELSE stamp END AS again_at
         FROM tried
     ), buried AS (
         INSERT INTO skep.dead_letters (group_name, queue, partition, partition_id, "offset", created_at, payload, headers,
@@ -191,7 +193,8 @@ LANGUAGE sql AS $$
 $$;
 
 -- The one door for answers. Each names a lease and, unless it is for the whole lease, a message (lane, offset).
--- status: completed, failed, dlq (dead letters now), retry (release the lease). One stale answer does not touch the others.
+-- status: completed, failed, dlq (dead letters now), retry (release the lease), nack (failed, and the lease ends here).
+-- One stale answer does not touch the others.
 CREATE FUNCTION skep.answer(tokens uuid[], lane_ids bigint[], offsets bigint[], statuses text[], errors text[])
 RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -201,6 +204,8 @@ DECLARE
     live_lanes      bigint[];
     released_tokens uuid[];
     released_lanes  bigint[];
+    nacked_tokens   uuid[];
+    nacked_lanes    bigint[];
     some_failed     boolean;
     verdicts        boolean[];
 BEGIN
@@ -218,15 +223,15 @@ BEGIN
               AND (item."offset" IS NULL OR item."offset" >= s.first_offset AND item."offset" < s.end_offset)
         ) s ON true
     ), said AS (
-        SELECT token, partition_id, bool_or(status = 'retry') AS released,
+        SELECT token, partition_id, bool_or(status = 'retry') AS released, bool_or(status = 'nack') AS nacked,
                coalesce(range_agg(run) FILTER (WHERE status = 'completed' AND "offset" IS NOT NULL), '{}') AS completed,
-               coalesce(range_agg(run) FILTER (WHERE status = 'failed' AND "offset" IS NOT NULL), '{}') AS failed,
+               coalesce(range_agg(run) FILTER (WHERE status IN ('failed', 'nack') AND "offset" IS NOT NULL), '{}') AS failed,
                coalesce(range_agg(run) FILTER (WHERE status = 'dlq' AND "offset" IS NOT NULL), '{}') AS dead,
                coalesce(range_agg(run) FILTER (WHERE status = 'dlq' AND "offset" IS NULL), '{}') AS rest_dead,
                coalesce(range_agg(run) FILTER (WHERE status = 'completed' AND "offset" IS NULL), '{}') AS rest_completed,
                coalesce(range_agg(run) FILTER (WHERE status = 'failed' AND "offset" IS NULL), '{}') AS rest_failed,
                jsonb_object_agg(coalesce("offset"::text, '*'), error)
-                   FILTER (WHERE status IN ('failed', 'dlq') AND error IS NOT NULL) AS errors
+                   FILTER (WHERE status IN ('failed', 'nack', 'dlq') AND error IS NOT NULL) AS errors
         FROM item WHERE token IS NOT NULL GROUP BY token, partition_id
     ), buried AS (
         INSERT INTO skep.dead_letters (group_name, queue, partition, partition_id, "offset", created_at, payload, headers,
@@ -253,15 +258,19 @@ BEGIN
             errors = CASE WHEN said.errors IS NULL THEN s.errors ELSE s.errors || said.errors END
         FROM said
         WHERE s.token = ANY (ARRAY[said.token]) AND s.partition_id = ANY (ARRAY[said.partition_id])
-        RETURNING s.token, s.partition_id, s.failed <> '{}' AS some_failed, said.released
+        RETURNING s.token, s.partition_id, s.failed <> '{}' AS some_failed, said.released, said.nacked AND s.failed <> '{}' AS nacked
     )
     SELECT array_agg(token), array_agg(partition_id), bool_or(some_failed),
            array_agg(token) FILTER (WHERE released), array_agg(partition_id) FILTER (WHERE released),
+           array_agg(token) FILTER (WHERE nacked), array_agg(partition_id) FILTER (WHERE nacked),
            (SELECT array_agg(live ORDER BY ord) FROM (SELECT ord, bool_or(token IS NOT NULL) AS live FROM item GROUP BY ord) item)
-    INTO live_tokens, live_lanes, some_failed, released_tokens, released_lanes, verdicts FROM heard;
+    INTO live_tokens, live_lanes, some_failed, released_tokens, released_lanes, nacked_tokens, nacked_lanes, verdicts FROM heard;
 
     IF live_tokens IS NOT NULL THEN
         PERFORM skep.complete(live_tokens, live_lanes);
+        IF nacked_tokens IS NOT NULL THEN
+            PERFORM skep.judge(nacked_tokens, nacked_lanes, 'nacked');
+        END IF;
         IF some_failed THEN
             PERFORM skep.judge(live_tokens, live_lanes, 'answered');
         END IF;

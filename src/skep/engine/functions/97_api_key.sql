@@ -40,7 +40,7 @@ BEGIN
     END IF;
     SELECT g.key INTO pattern FROM jsonb_each(grants) g
     WHERE char_length(g.key) NOT BETWEEN 1 AND 255 OR jsonb_typeof(g.value) <> 'array'
-       OR NOT g.value <@ to_jsonb(known) OR EXISTS (SELECT FROM jsonb_path_query(g.value, 'strict $[*]') a WHERE jsonb_typeof(a) <> 'string')
+       OR NOT g.value <@ to_jsonb(known) OR EXISTS (SELECT FROM jsonb_path_query(g.value, '$[*]') a WHERE jsonb_typeof(a) <> 'string')
     LIMIT 1;
     IF FOUND THEN
         PERFORM skep.refuse('SK001', format('the grant of "%s" cannot be used', left(pattern, 60)),

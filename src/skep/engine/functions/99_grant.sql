@@ -41,8 +41,9 @@ DO $$
 DECLARE
     routine   regprocedure;
     producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push', 'hold_push'];
-    consuming text[] := ARRAY['pop', 'pop_many', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
-                              'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend', 'stream_register', 'stream_state', 'stream_step'];
+    consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
+                              'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend', 'wire_conflation', 'stream_register', 'stream_state',
+                              'stream_step'];
     ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
                               'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal',
                               'queue_status', 'group_status', 'list_dead_letters',
@@ -50,6 +51,12 @@ DECLARE
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
                               'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap',
                               'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key',
+                              'clear_queue', 'prune_traces', 'wire_queue_names', 'wire_messages', 'wire_message', 'wire_delete_message', 'wire_bury',
+                              'wire_dead_letters', 'wire_dead_letters_of', 'wire_fetch', 'wire_safe_time', 'wire_changed', 'wire_trace',
+                              'wire_traces_of', 'wire_traces_named', 'wire_trace_names', 'wire_groups', 'wire_lagging', 'wire_group', 'wire_depth',
+                              'wire_resubscribe', 'wire_seek_partition', 'wire_queues', 'wire_queue', 'wire_partition_list', 'wire_queue_status',
+                              'wire_namespaces', 'wire_tasks', 'wire_overview', 'wire_status', 'wire_pushed', 'wire_worker_metrics',
+                              'wire_queue_lag', 'wire_queue_ops', 'wire_retention', 'wire_postgres', 'wire_refresh',
                               'maintenance', 'set_maintenance', 'drain_held_pushes', 'metrics', 'replace_options'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse'];
 BEGIN

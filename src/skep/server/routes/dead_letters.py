@@ -1,151 +1,92 @@
-"""Dead letters by Skep's own names: count them, drive them again, purge them, and see who did."""
-
-from datetime import datetime
-from typing import Annotated
+"""Dead letters: list them, drive them again."""
 
 import msgspec
 
-from skep.message import DeadLetterAudit, DeadLetterCount, Redriven
+from skep.server import address, admin
+from skep.server.admin import PAGE, not_found
 from skep.server.endpoint import Call, Endpoint, Param, Reply, reply
 
-MOST = 10_000
+LONGEST_NUMBER = 18  # digits of what surely is a bigint
 
 
-class Letters(msgspec.Struct):
-    """Which dead letters: all of these hold. `error` is a part of the text."""
+class Replay(msgspec.Struct, rename="camel"):
+    """Where a dead letter goes: to its group alone, or as a new message to a queue; and of which group, if of one."""
 
     queue: str | None = None
-    group: str | None = None
-    error: str | None = None
-    failed_after: datetime | None = None
-    failed_before: datetime | None = None
-    ids: list[Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]] | None = None
-    limit: int = 1000
-    dry_run: bool = False
+    consumer_group: str | None = None
 
 
-class Redrive(Letters):
-    """To their group alone, or to `to_queue` for everyone."""
-
-    to_queue: str | None = None
-
-
-class Driven(msgspec.Struct):
-    """What was driven again, or would be."""
-
-    dry_run: bool
-    letters: list[Redriven]
-
-
-class Purged(msgspec.Struct):
-    """How many were purged, or would be."""
-
-    dry_run: bool
-    letters: int
+async def list_dead_letters(call: Call) -> Reply:
+    answer = await admin.ask_text(
+        call,
+        admin.DEAD_LETTERS,
+        group=call.text("consumerGroup"),
+        partition=call.text("partition"),
+        since=admin.moment(call, "from"),
+        until=admin.moment(call, "to"),
+        **await admin.scope(call),
+        **admin.page(call, 100),
+    )
+    return Reply(200, admin.open_rows(call, answer, "messages", "data"))
 
 
-async def redrive(call: Call) -> Reply:
-    wish = await call.json(Redrive)
-    call.identity.require("redrive", wish.queue)
-    if wish.to_queue is not None:
-        call.identity.require("push", wish.to_queue)
+async def replay(call: Call) -> Reply:
+    """Find it by its own number, or by the id of its message, which several groups may have given up."""
+    named = call.params["id"]
+    wish = await call.json(Replay, default=Replay())
+    number = int(named) if named.isascii() and named.isdigit() and len(named) <= LONGEST_NUMBER else None
+    message_id = named if address.is_uuid(named) else None
+    driven = await redrive(call, id=number, message_id=message_id, group=wish.consumer_group, to_queue=wish.queue)
+    return reply({"success": True, "id": named, "redriven": driven})
+
+
+async def redrive(call: Call, *, to_queue: str | None = None, **named: object) -> list[dict[str, object]]:
+    """Drive what is named again; 404 if there is no such dead letter, also if somebody else has just driven it."""
+    which = {"id": None, "message_id": None, "partition_id": None, "transaction_id": None, "group": None} | named
+    letters = await call.state.admin.call(admin.DEAD_LETTERS_OF, which, lambda *row: row)
+    for _, queue in letters:
+        call.identity.require("redrive", queue)
+    if to_queue is not None:
+        call.identity.require("push", to_queue)
+        for _, queue in letters:
+            call.identity.require("read", queue)  # or he could send what he may not see to where he may
     driven = await call.state.mq.redrive(
-        wish.queue,
-        wish.group,
-        error=wish.error,
-        failed_after=wish.failed_after,
-        failed_before=wish.failed_before,
-        ids=wish.ids,
-        to_queue=wish.to_queue,
-        limit=_limit(wish),
-        dry_run=wish.dry_run,
-        done_by=call.identity.subject,
+        ids=[id_ for id_, _ in letters], to_queue=to_queue, done_by=call.identity.subject or "http"
     )
-    if driven and not wish.dry_run:
-        call.state.pushed({wish.to_queue} if wish.to_queue else {letter.queue for letter in driven})
-    return reply(Driven(wish.dry_run, driven))
-
-
-async def purge(call: Call) -> Reply:
-    wish = await call.json(Letters)
-    call.identity.require("admin", wish.queue)
-    purged = await call.state.mq.purge_dead_letters(
-        wish.queue,
-        wish.group,
-        error=wish.error,
-        failed_after=wish.failed_after,
-        failed_before=wish.failed_before,
-        ids=wish.ids,
-        limit=_limit(wish),
-        dry_run=wish.dry_run,
-        done_by=call.identity.subject,
-    )
-    return reply(Purged(wish.dry_run, purged))
-
-
-def _limit(wish: Letters) -> int:
-    return min(max(wish.limit, 0), MOST)
-
-
-async def count(call: Call) -> Reply:
-    found = await call.state.mq.count_dead_letters(
-        call.text("queue"),
-        call.text("group"),
-        failed_after=call.instant("failed_after"),
-        failed_before=call.instant("failed_before"),
-    )
-    return reply([each for each in found if call.identity.visible(each.queue)])
-
-
-async def audit(call: Call) -> Reply:
-    found = await call.state.mq.dead_letter_audit(call.integer("limit", 100, least=1, most=MOST))
-    return reply([each for each in found if call.identity.visible(each.queue)])
+    if not driven:
+        raise not_found("Dead letter")
+    call.state.lines.wake({to_queue} if to_queue else {letter.queue for letter in driven})
+    return [
+        {"dlqId": letter.id, "consumerGroup": letter.group, "queue": to_queue or letter.queue, "id": letter.message_id}
+        for letter in driven
+    ]
 
 
 ENDPOINTS = (
     Endpoint(
-        method="POST",
-        path="/api/v1/dead-letters/redrive",
-        action="redrive",
-        on="each",
-        run=redrive,
-        summary="Push dead letters again, oldest first; a dry run says which.",
-        body=Redrive,
-        answers={200: Driven, 409: None},
-    ),
-    Endpoint(
-        method="POST",
-        path="/api/v1/dead-letters/purge",
-        action="admin",
-        on="each",
-        run=purge,
-        summary="Delete dead letters, oldest first; a dry run says how many.",
-        body=Letters,
-        answers={200: Purged},
-    ),
-    Endpoint(
         method="GET",
-        path="/api/v1/dead-letters/count",
+        path="/api/v1/dlq",
         action="read",
         on="each",
-        run=count,
-        summary="Count dead letters by error, most first.",
+        run=list_dead_letters,
+        summary="List dead letters, newest first.",
         query=(
             Param("queue"),
-            Param("group"),
-            Param("failed_after", "string", "A time."),
-            Param("failed_before", "string", "A time."),
+            Param("consumerGroup"),
+            Param("partition"),
+            Param("from", help="Failed then or later."),
+            Param("to", help="Failed then or earlier."),
+            *PAGE,
         ),
-        answers={200: list[DeadLetterCount]},
     ),
     Endpoint(
-        method="GET",
-        path="/api/v1/dead-letters/audit",
-        action="read",
+        method="POST",
+        path="/api/v1/dlq/{id}/replay",
+        action="redrive",
         on="each",
-        run=audit,
-        summary="Show who drove or purged which dead letters, newest first.",
-        query=(Param("limit", "integer", "At most so many, 100 if not given."),),
-        answers={200: list[DeadLetterAudit]},
+        run=replay,
+        summary="Drive a dead letter again, or all of a message: to the group that gave it up, or to another queue.",
+        body=Replay,
+        body_required=False,
     ),
 )

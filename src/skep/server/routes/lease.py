@@ -4,7 +4,7 @@ import msgspec
 
 from skep.server import ack, address, calls
 from skep.server.endpoint import Call, Endpoint, Reply, reply
-from skep.server.routes.access import require_on_partitions
+from skep.server.routes.access import require_on_lease, require_on_partitions
 
 
 class Extension(msgspec.Struct):
@@ -47,6 +47,7 @@ async def extend(call: Call) -> Reply:
     wish = await call.json(Extension, default=Extension())
     lanes, expires_at = 0, None
     if address.is_uuid(lease):
+        await require_on_lease(call, "ack", lease)
         arguments = {"lease": lease, "seconds": wish.seconds}
         ((lanes, expires_at),) = await call.state.database.call(calls.EXTEND, arguments, lambda *row: row)
     error = None if lanes else "Lease not found"

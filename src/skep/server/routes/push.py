@@ -30,14 +30,15 @@ async def seal(call: Call, items: list[push.NewItem], queues: set[str]) -> None:
     for queue in queues & await call.state.sealed.names():
         for item in items:
             if item.queue == queue:
-                payload, headers = call.state.keyring.seal(bytes(item.payload), queue)
+                payload, headers = call.state.keyring.seal(push.text_of(item), queue)
                 item.payload = msgspec.Raw(payload)
                 item.headers = (item.headers or {}) | headers
 
 
 async def run_transaction(call: Call) -> Reply:
-    asked = transaction.parse(await call.body())
-    items = push.checked(transaction.items_of(asked), call.identity.subject, call.state.config.max_batch)
+    max_batch = call.state.config.max_batch
+    asked = transaction.parse(await call.body(), max_batch)
+    items = push.checked(transaction.items_of(asked), call.identity.subject, max_batch)
     queues = {item.queue for item in items}
     for queue in queues:
         call.identity.require("push", queue)

@@ -1,0 +1,122 @@
+"""POST /api/v1/transaction: pushes and answers, all of them or none."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.server.serving import Client
+
+NOBODY = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+
+
+def run(client: Client, *operations: dict[str, Any], **rest: Any) -> dict[str, Any]:
+    answer = client.post("/api/v1/transaction", {"operations": list(operations), **rest})
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def ack(message: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"type": "ack", **{key: message[key] for key in ("transactionId", "partitionId", "leaseId")}, **fields}
+
+
+def push(queue: str, *payloads: Any, **fields: Any) -> dict[str, Any]:
+    return {"type": "push", "items": [{"queue": queue, "payload": payload, **fields} for payload in payloads]}
+
+
+def test_both_happen(client: Client):
+    client.push("in", 1)
+    (message,) = client.pop("in")
+    outcome = run(client, push("out", "a", "b", partition="p"), ack(message))
+    assert outcome["success"]
+    assert [(result["index"], result["type"], result["success"]) for result in outcome["results"]] == [
+        (0, "push", True),
+        (1, "push", True),
+        (2, "ack", True),
+    ]
+    assert [m["id"] for m in client.pop("out")] == [result["messageId"] for result in outcome["results"][:2]]
+    assert client.pop("in") == []
+
+
+@pytest.mark.parametrize(
+    "odd", [{"transactionId": "nobody"}, {"leaseId": str(uuid4())}, {"status": "retry"}, {"status": "?"}]
+)
+def test_neither_happens_if_an_answer_does_not_count(client: Client, odd: dict[str, str]):
+    queue = f"both-{'-'.join(odd)}-{len(odd[next(iter(odd))])}"
+    client.push(queue, 1)
+    (message,) = client.pop(queue)
+    outcome = run(client, push(f"{queue}-out", 1), ack(message, **odd))
+    assert (outcome["success"], outcome["reason"], outcome["results"]) == (False, "ack_rejected", [])
+    assert outcome["error"].startswith("ACK operation failed: ")
+    assert client.pop(f"{queue}-out") == []
+    assert run(client, ack(message))["success"]
+
+
+def test_neither_happens_if_a_push_is_a_repeat(client: Client):
+    client.push("once", 1, transactionId="t")
+    (message,) = client.pop("once")
+    outcome = run(client, ack(message), push("once", 2, transactionId="t"))
+    assert (outcome["success"], outcome["reason"]) == (False, "duplicate")
+    assert run(client, ack(message))["success"]
+
+
+def test_a_repeat_of_the_whole_is_refused(client: Client):
+    """Its answer has counted already, and its pushes may have no ids: a second time they would be stored twice."""
+    client.push("twice", 1)
+    (message,) = client.pop("twice")
+    operations = (push("twice-out", 1), ack(message))
+    assert run(client, *operations)["success"]
+    assert not run(client, *operations)["success"]
+    assert len(client.pop("twice-out")) == 1
+
+
+def test_old_clients_name_the_lease_beside_the_operations(client: Client):
+    client.push("old", 1, 2)
+    one, two = client.pop("old")
+    lease = one["leaseId"]
+    assert not run(client, ack(one, leaseId=None), requiredLeases=[str(uuid4())])["success"]
+    assert run(client, ack(one, leaseId=None), requiredLeases=[lease])["success"]
+    assert run(client, ack(two, leaseId=None))["success"]  # without any: the lease its group holds now
+    assert not run(client, ack(one, leaseId=None))["success"]
+
+
+def test_only_what_is_named_is_done(client: Client):
+    """H19: acknowledging the last message of a batch does not complete the ones before it."""
+    client.push("last", 1, 2, 3)
+    messages = client.pop("last", leaseSeconds=1)
+    assert run(client, ack(messages[-1]))["success"]
+    again = client.pop("last", wait="true", timeout=5000)
+    assert [message["data"] for message in again] == [1]  # a lease that ran out comes again in halves
+
+
+def test_failed_is_a_dead_letter_at_once(client: Client):
+    client.push("bad", 1)
+    (message,) = client.pop("bad")
+    outcome = run(client, ack(message, status="failed", error="broken"))
+    assert outcome["results"] == [
+        {
+            "index": 0,
+            "type": "ack",
+            "success": True,
+            "transactionId": message["transactionId"],
+            "error": None,
+            "dlq": True,
+        }
+    ]
+    assert [(letter.payload, letter.error) for letter in client.dead_letters("bad")] == [(1, "broken")]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({}, "operations array required"),
+        ({"operations": 1}, "operations array required"),
+        ({"operations": []}, "operations array cannot be empty"),
+        ({"operations": [{"type": "dance"}]}, "Invalid value 'dance'"),
+        ({"operations": [push("q", 1)], "kv": [{"op": "get"}]}, "kv and timers are not supported"),
+    ],
+)
+def test_what_is_wrong_is_said(client: Client, body: Any, error: str):
+    refused = client.post("/api/v1/transaction", body)
+    assert refused.status == 400
+    assert error in refused.json["error"]
