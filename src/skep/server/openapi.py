@@ -15,6 +15,7 @@ FIRST_ERROR = 400
 REF = "#/components/schemas/{name}"
 EVERYWHERE = {400: "The request is wrong.", 503: "The database or the server is busy or down; try again."}
 WITH_BODY = {413: "The body is too large."}
+WITH_NAME = {404: "There is nothing of this name."}
 WITH_RIGHTS = {401: "The caller is not known.", 403: "The caller may not do this."}
 ABOUT = """\
 Skep is a message queue inside PostgreSQL. It speaks the protocol of Queen, and has routes of its own for what Queen
@@ -90,6 +91,7 @@ def _in_query(param: Param) -> Json:
 
 def _responses(endpoint: Endpoint, known: dict[str, Json]) -> Json:
     usual = EVERYWHERE | (WITH_BODY if endpoint.body else {}) | (WITH_RIGHTS if endpoint.action else {})
+    usual |= WITH_NAME if param_names(endpoint.path) else {}
     error = {"application/json": {"schema": known[repr(Error)]}}
     told: Json = {str(status): {"description": text, "content": error} for status, text in usual.items()}
     for status, answer in endpoint.answers.items():

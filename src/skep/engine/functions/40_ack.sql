@@ -90,8 +90,7 @@ BEGIN
                CASE WHEN exhausted THEN CASE WHEN reason = 'nacked' THEN failed ELSE failed + again END ELSE failed - again END AS dead,
                CASE WHEN reason = 'expired' AND NOT exhausted AND skep.count_offsets(again) > 1 THEN
                     skep.cut_after(lower(again), upper(again), whole - again, (skep.count_offsets(again) + 1) / 2) END AS split,
-               CASE WHEN reason = 'released' THEN attempt WHEN reason = 'nacked' AND exhausted THEN 1 ELSE attempt + 1 END
-                   AS next_attempt,
+               CASE WHEN reason = 'released' THEN attempt WHEN reason = 'nacked' AND exhausted THEN 1 ELSE attempt + 1 END AS next_attempt,
                CASE WHEN reason = 'answered' OR reason = 'nacked' AND NOT exhausted THEN
                     stamp + skep.back_off(retry_delay, attempt) ELSE stamp END AS again_at
         FROM tried
@@ -192,6 +191,24 @@ LANGUAGE sql AS $$
     ) c
 $$;
 
+-- After answers were noted: what is done leaves, and what is decided gets its verdict.
+CREATE FUNCTION skep.settle(tokens uuid[], lane_ids bigint[], some_failed boolean, released boolean[], nacked boolean[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM skep.complete(tokens, lane_ids);
+    IF true = ANY (nacked) THEN
+        PERFORM skep.judge(array_agg(token), array_agg(lane), 'nacked')
+        FROM unnest(tokens, lane_ids, nacked) AS held (token, lane, is_nacked) WHERE is_nacked;
+    END IF;
+    IF some_failed THEN
+        PERFORM skep.judge(tokens, lane_ids, 'answered');
+    END IF;
+    IF true = ANY (released) THEN
+        PERFORM skep.judge(array_agg(token), array_agg(lane), 'released')
+        FROM unnest(tokens, lane_ids, released) AS held (token, lane, is_released) WHERE is_released;
+    END IF;
+END $$;
+
 -- The one door for answers. Each names a lease and, unless it is for the whole lease, a message (lane, offset).
 -- status: completed, failed, dlq (dead letters now), retry (release the lease), nack (failed, and the lease ends here).
 -- One stale answer does not touch the others.
@@ -202,10 +219,8 @@ DECLARE
     stamp timestamptz;
     live_tokens     uuid[];
     live_lanes      bigint[];
-    released_tokens uuid[];
-    released_lanes  bigint[];
-    nacked_tokens   uuid[];
-    nacked_lanes    bigint[];
+    released        boolean[];
+    nacked          boolean[];
     some_failed     boolean;
     verdicts        boolean[];
 BEGIN
@@ -260,23 +275,12 @@ BEGIN
         WHERE s.token = ANY (ARRAY[said.token]) AND s.partition_id = ANY (ARRAY[said.partition_id])
         RETURNING s.token, s.partition_id, s.failed <> '{}' AS some_failed, said.released, said.nacked AND s.failed <> '{}' AS nacked
     )
-    SELECT array_agg(token), array_agg(partition_id), bool_or(some_failed),
-           array_agg(token) FILTER (WHERE released), array_agg(partition_id) FILTER (WHERE released),
-           array_agg(token) FILTER (WHERE nacked), array_agg(partition_id) FILTER (WHERE nacked),
+    SELECT array_agg(token), array_agg(partition_id), bool_or(some_failed), array_agg(released), array_agg(nacked),
            (SELECT array_agg(live ORDER BY ord) FROM (SELECT ord, bool_or(token IS NOT NULL) AS live FROM item GROUP BY ord) item)
-    INTO live_tokens, live_lanes, some_failed, released_tokens, released_lanes, nacked_tokens, nacked_lanes, verdicts FROM heard;
+    INTO live_tokens, live_lanes, some_failed, released, nacked, verdicts FROM heard;
 
     IF live_tokens IS NOT NULL THEN
-        PERFORM skep.complete(live_tokens, live_lanes);
-        IF nacked_tokens IS NOT NULL THEN
-            PERFORM skep.judge(nacked_tokens, nacked_lanes, 'nacked');
-        END IF;
-        IF some_failed THEN
-            PERFORM skep.judge(live_tokens, live_lanes, 'answered');
-        END IF;
-        IF released_tokens IS NOT NULL THEN
-            PERFORM skep.judge(released_tokens, released_lanes, 'released');
-        END IF;
+        PERFORM skep.settle(live_tokens, live_lanes, some_failed, released, nacked);
     END IF;
     RETURN QUERY SELECT n, live FROM unnest(verdicts) WITH ORDINALITY AS verdict (live, n);
 END $$;

@@ -6,13 +6,16 @@ import msgspec
 
 from skep.message import MaintenanceStatus
 from skep.server.endpoint import Call, Endpoint, Reply, reply
-from skep.server.http import bad_request
+from skep.server.http import decode
 
 
 class Switch(msgspec.Struct):
     """What is posted to begin or end maintenance."""
 
     enabled: bool
+
+
+_switch = msgspec.json.Decoder(Switch)
 
 
 class PushMaintenance(msgspec.Struct, rename="camel"):
@@ -65,10 +68,7 @@ async def switch_pop(call: Call) -> Reply:
 
 
 async def _wish(call: Call) -> bool:
-    try:
-        return msgspec.json.decode(await call.body(), type=Switch).enabled
-    except msgspec.DecodeError:
-        raise bad_request("enabled (boolean) is required") from None
+    return decode(_switch, await call.body() or b"{}", lambda _: "enabled (boolean) is required").enabled
 
 
 def _pop(status: MaintenanceStatus) -> Reply:

@@ -13,6 +13,7 @@ from skep.server.http import bad_request
 from skep.server.routes.access import require_on_partitions
 
 MOST_NAMES = 32
+NULL = msgspec.Raw(b"null")
 
 
 class Trace(msgspec.Struct, rename="camel"):
@@ -20,7 +21,7 @@ class Trace(msgspec.Struct, rename="camel"):
 
     transaction_id: str | None = None
     partition_id: str | None = None
-    data: msgspec.Raw = msgspec.Raw(b"null")
+    data: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
     consumer_group: str | None = None
     event_type: str | None = None
     trace_names: str | list[str] | None = None
