@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from skep.server.routes.options import Options
-from tests.server.serving import Client, client, in_thread, serving, until
+from tests.server.serving import Client, client, in_thread, quiet, serving, until
 
-__all__ = ["client", "in_thread"]
+__all__ = ["client", "in_thread", "quiet"]
 SECRET = "s" * 32
 
 
@@ -105,7 +105,8 @@ def test_the_life_of_a_subscription(client: Client, queue: str):
     assert (status["group"], status["status"]) == ("g", "CANCELLED")
 
 
-def test_resuming_wakes_who_waits(client: Client, queue: str, in_thread: Callable[..., Any]):
+def test_resuming_wakes_who_waits(quiet: Client, queue: str, in_thread: Callable[..., Any]):
+    client = quiet
     good(client, "POST", "subscriptions", {"group": "g", "queue": queue, "mode": "all"})
     good(client, "POST", "subscriptions/g/pause", {"queue": queue})
     client.push(queue, 1)
@@ -173,7 +174,8 @@ def test_dead_letters_are_driven_once(client: Client, queue: str, in_thread: Cal
     assert {(each["action"], each["group"]) for each in done} == {("redriven", "g")}
 
 
-def test_dead_letters_go_to_another_queue(client: Client, queue: str, in_thread: Callable[..., Any]):
+def test_dead_letters_go_to_another_queue(quiet: Client, queue: str, in_thread: Callable[..., Any]):
+    client = quiet
     kill(client, queue, 1)
     waiting = in_thread(client.pop, f"{queue}-again", wait="true", timeout=20_000)
     until(lambda: client.app.state.lines.parked)

@@ -8,9 +8,9 @@ import jwt
 import psycopg
 import pytest
 
-from tests.server.serving import Client, client, in_thread, serving, until
+from tests.server.serving import Client, client, in_thread, quiet, serving, until
 
-__all__ = ["client", "in_thread"]
+__all__ = ["client", "in_thread", "quiet"]
 
 
 @pytest.fixture
@@ -182,6 +182,21 @@ def test_a_repeated_step_is_refused(client: Client, queue: str):
     assert state(client, query, messages[0]["partitionId"]) == {"k": 1}
 
 
+def test_a_step_for_a_message_that_is_done_answers_for_no_other(client: Client, queue: str):
+    query = register(client, queue)
+    client.push(queue, *range(3))
+    messages = pop(client, queue)
+    last = {"ack": {"count": 1}, "release_lease": False}
+    assert cycle(client, query, messages, 3, **last)["success"]
+    assert cycle(client, query, messages, 3, **last)["error"] == "Invalid or expired lease"
+    assert cycle(client, query, messages, 2)["ack_result"] == {
+        "success": True,
+        "count": 2,
+        "lease_released": True,
+        "dlq": False,
+    }
+
+
 def test_of_steps_that_race_one_counts(client: Client, queue: str, in_thread: Callable[..., Any]):
     query = register(client, queue)
     client.push(queue, 1)
@@ -333,14 +348,17 @@ def test_a_duplicate_push_is_no_error(client: Client, queue: str):
     assert payloads(client.pop(f"{queue}-sink")) == [1]
 
 
-def test_what_a_stream_pushes_wakes_who_waits(client: Client, queue: str, in_thread: Callable[..., Any]):
-    query = register(client, queue)
-    client.push(queue, 1)
-    messages = pop(client, queue)
-    waiting = in_thread(client.pop, f"{queue}-sink", wait="true", timeout=20_000)
-    until(lambda: client.app.state.lines.parked)
-    cycle(client, query, messages, 1, push_items=[{"queue": f"{queue}-sink", "payload": "x"}])
-    assert payloads(waiting.result(5)) == ["x"]
+def test_what_a_stream_pushes_and_gives_back_wakes_who_waits(quiet: Client, in_thread: Callable[..., Any]):
+    query = register(quiet, "source")
+    quiet.push("source", 1, 2)
+    messages = pop(quiet, "source")
+    waiting = [
+        in_thread(quiet.pop, "sink", wait="true", timeout=20_000),
+        in_thread(pop, quiet, "source", wait="true", timeout=20_000),
+    ]
+    until(lambda: sum(quiet.app.state.lines.parked_by_queue().values()) == 2)
+    cycle(quiet, query, messages, 1, push_items=[{"queue": "sink", "payload": "x"}])
+    assert [payloads(each.result(5)) for each in waiting] == [["x"], [2]]
 
 
 def test_what_is_pushed_is_sealed_and_signed(database_url: str):

@@ -9,9 +9,9 @@ import pytest
 
 from skep import AsyncSkep
 from skep.upkeep.drainer import drain
-from tests.server.serving import Client, in_thread, serving, until
+from tests.server.serving import Client, in_thread, quiet, serving, until
 
-__all__ = ["in_thread"]
+__all__ = ["in_thread", "quiet"]
 PATH = "/api/v1/system/maintenance"
 
 
@@ -66,7 +66,8 @@ def test_order_is_kept(server: Client):
     assert payloads(server) == list(range(52))
 
 
-def test_a_long_poll_gets_what_was_held(server: Client, in_thread: Callable[..., Any]):
+def test_a_long_poll_gets_what_was_held(quiet: Client, in_thread: Callable[..., Any]):
+    server = quiet
     switch(server, on=True)
     server.push("q", 1)
     waiting = in_thread(payloads, server, wait="true", timeout=20_000)
@@ -138,6 +139,23 @@ def test_everyone_drains_and_everything_is_stored_once(
             end.result(20)
         assert held(db) == 0
         assert payloads(server) == list(range(300))
+
+
+def test_drains_take_turns(server: Client, db: psycopg.Connection, database_url: str, in_thread: Callable[..., Any]):
+    switch(server, on=True)
+    for number in range(10):
+        server.push("q", number)
+    db.execute("SELECT skep.set_maintenance(push => false)")
+    drain = "SELECT messages, refused FROM skep.drain_held_pushes(5)"
+    with psycopg.connect(database_url) as first:
+        assert first.execute(drain).fetchall() == [(5, 0)]
+        second = in_thread(lambda: db.execute(drain).fetchall())
+        waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = %s"
+        with psycopg.connect(database_url, autocommit=True) as watch:
+            until(lambda: watch.execute(waiting, [db.info.backend_pid]).fetchall())
+        first.commit()
+    assert second.result(5) == [(5, 0)]
+    assert payloads(server) == list(range(10))
 
 
 def test_a_drain_that_is_killed_half_way_has_done_nothing(server: Client, db: psycopg.Connection, database_url: str):
@@ -221,7 +239,8 @@ def test_paused_pops_are_empty_and_have_no_body(server: Client):
     assert payloads(server) == [1]
 
 
-def test_paused_polls_wait_and_do_not_spin(server: Client, in_thread: Callable[..., Any]):
+def test_paused_polls_wait_and_do_not_spin(quiet: Client, in_thread: Callable[..., Any]):
+    server = quiet
     server.push("q", 1)
     server.post(f"{PATH}/pop", {"enabled": True})
     start = time.monotonic()

@@ -37,8 +37,9 @@ SUBSCRIBE: Query = f"""
     SELECT {_SUBSCRIPTION} FROM skep.subscribe(
         group_name => %(group)s, queue => %(queue)s, partition => %(partition)s, namespace => %(namespace)s,
         task => %(task)s, mode => %(mode)s, start_from => %(start_from)s, backfill => %(backfill)s,
-        heartbeat_interval => %(heartbeat_interval)s, heartbeat_timeout => %(heartbeat_timeout)s,
-        miss_threshold => %(miss_threshold)s)
+        heartbeat_interval => %(heartbeat_interval)s::double precision,
+        heartbeat_timeout => %(heartbeat_timeout)s::double precision,
+        miss_threshold => %(miss_threshold)s::integer)
 """
 SUBSCRIPTIONS: Query = f"""
     SELECT {_SUBSCRIPTION} FROM skep.subscriptions
