@@ -46,7 +46,7 @@ class State:
             push.Pusher(self.database, partial(self.meter.messages, "pushed")),
             weigh=push.weigh,
             max_weight=PUSH_BYTES,
-            parallel=1,
+            parallel=2,
             max_pending=config.max_pending,
             merged=self.meter.merged("push"),
         )
@@ -54,7 +54,7 @@ class State:
             ack.Acker(self.database),
             weigh=ack.weigh,
             max_weight=ACKS,
-            parallel=1,
+            parallel=2,
             max_pending=config.max_pending,
             merged=self.meter.merged("ack"),
         )
