@@ -303,7 +303,7 @@ def test_a_minimum_is_waited_for(work: Work):
     assert run.rows == []
     work.push("q", 9)
     assert len(run.await_rows(10)) == 10
-    run.query.stop()
+    run.stop()
     work.push("q", 10)
     assert work.follow("q", minOffsetsPerTrigger="10", maxTriggerDelay="1s").await_rows(1) == [("p", 10, "10")]
 
