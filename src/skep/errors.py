@@ -151,6 +151,9 @@ SQLSTATES: dict[str, type[SkepError]] = {
     "22P05": InvalidArgument,  # \u0000 inside JSON
     "22021": InvalidArgument,  # not UTF8
     "22003": InvalidArgument,  # a number out of range
+    "22007": InvalidArgument,  # not a time
+    "22008": InvalidArgument,  # a time out of range
+    "22009": InvalidArgument,  # a time zone out of range
     "54001": InvalidArgument,  # JSON nested too deep
     "42501": PermissionDenied,
     "40001": TransientError,

@@ -289,6 +289,26 @@ class DeadLetterAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class MaintenanceStatus:
+    """Whether the servers hold pushes or pause pops; how many messages wait, and how many requests were refused."""
+
+    push: bool
+    pop: bool
+    held: int
+    refused: int
+    is_pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """How many held messages were stored, in which queues, and how many requests the database refused."""
+
+    messages: int
+    refused: int
+    queues: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class ApiKey:
     """A key of the server, without its secret: `hash` is the SHA-256 of that."""
 

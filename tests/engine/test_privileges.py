@@ -13,12 +13,13 @@ from skep.engine.install import verify
 from tests.engine.verbs import call, drain, pop, push, refused
 
 PRODUCER = {
-    "push", "push_many", "push_to_outbox", "notify", "wire_push",
+    "push", "push_many", "push_to_outbox", "notify", "wire_push", "hold_push",
     "open_sink", "publish_batch", "clear_sink", "drop_sink",
 }  # fmt: skip
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
-    "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend",
+    "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend", "wire_conflation",
+    "stream_register", "stream_state", "stream_step", "stream_cycle",
     "read_view", "read_window", "read", "lane_names", "offsets_at", "times_of", "group_exists", "follow",
     "archived_runs", "archived_lanes", "archived_files", "archive_status",
 }  # fmt: skip
@@ -34,10 +35,19 @@ ADMIN = {
     "create_api_key", "revoke_api_key", "list_api_keys", "find_api_key",
     "open_archive", "move_archive", "lock_archive", "plan_archive", "begin_files", "digest_of", "store_file",
     "unsettled_files", "settle_files", "archive_progress",
+    "clear_queue", "prune_traces", "wire_queue_names", "wire_messages", "wire_message", "wire_delete_message",
+    "wire_bury",
+    "wire_dead_letters", "wire_dead_letters_of", "wire_fetch", "wire_safe_time", "wire_changed", "wire_trace",
+    "wire_traces_of", "wire_traces_named", "wire_trace_names", "wire_groups", "wire_lagging", "wire_group",
+    "wire_depth",
+    "wire_resubscribe", "wire_seek_partition", "wire_queues", "wire_queue", "wire_partition_list", "wire_queue_status",
+    "wire_namespaces", "wire_tasks", "wire_overview", "wire_status", "wire_pushed", "wire_worker_metrics",
+    "wire_queue_lag", "wire_queue_ops", "wire_retention", "wire_postgres", "wire_refresh",
+    "maintenance", "set_maintenance", "drain_held_pushes", "metrics", "replace_options",
     "prune_sinks",
 }  # fmt: skip
 # These touch no table.
-HARMLESS = {"message_id", "partition_of", "offset_of", "refuse"}
+HARMLESS = {"message_id", "partition_of", "offset_of", "refuse", "wire_time"}
 ROLES = {
     "skep_producer": PRODUCER | HARMLESS,
     "skep_consumer": CONSUMER | HARMLESS,
@@ -138,12 +148,10 @@ def test_search_path_is_pinned(mq: psycopg.Connection):
 
 
 def test_only_public_functions_run_with_the_installers_rights(mq: psycopg.Connection):
-    """Inner functions have no need to; `transaction` must not, or a consumer could push through it."""
+    """Inner functions have no need to; those that push and answer must not, or a consumer could push through them."""
     definers = {name for (_, name) in mq.execute(f"{FUNCTIONS} AND prosecdef").fetchall()}
-    assert definers == (PRODUCER | CONSUMER | ADMIN | {"note_outbox", "move_outbox"}) - {
-        "transaction",
-        "wire_transaction",
-    }
+    both = {"transaction", "wire_transaction", "stream_cycle"}
+    assert definers == (PRODUCER | CONSUMER | ADMIN | {"note_outbox", "move_outbox"}) - both
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -76,9 +76,9 @@ def test_a_batch_is_published_once(mq: psycopg.Connection):
 def test_a_batch_that_lost_rows_is_refused(mq: psycopg.Connection):
     """A crash of the database empties what is staged: the batch must be written again."""
     piece = stage(mq, 0, 1, 2)
-    with refused("40001", "restarted while a batch was written"):
+    with refused("SK002", "the database crashed while it was written"):
         publish(mq, 0, piece, counts=[3])
-    with refused("40001"):
+    with refused("SK002"):
         publish(mq, 0, piece, uuid4(), counts=[2, 1])
     assert mq.execute("SELECT count(*) FROM skep.messages").fetchall() == [(0,)]
 

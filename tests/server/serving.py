@@ -15,6 +15,7 @@ import pytest
 
 from skep import DeadLetter, Skep
 from skep.config import Config
+from skep.server import pop
 from skep.server.app import App
 from skep.server.run import Server, listen
 
@@ -110,6 +111,14 @@ def until(condition: Callable[[], Any], seconds: float = 15) -> Any:
 def client(module_database_url: str) -> Generator[Client]:
     """A server for the module."""
     with serving(module_database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def quiet(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Generator[Client]:
+    """A server that does not look by itself at what may be due: who waits is woken, or waits for ever."""
+    monkeypatch.setattr(pop, "POLL", 3600.0)
+    with serving(database_url) as running:
         yield running
 
 

@@ -197,5 +197,8 @@ def test_conflation_gives_the_newest_of_each_partition(client: Client):
     client.post("/api/v1/ack/batch", {"acknowledgments": acks, "consumerGroup": "g"})
     empty = client.get("/api/v1/pop/queue/prices", conflation="true", consumerGroup="g").json
     assert (empty["messages"], empty["conflation"]) == ([], True)
+    client.pop("prices", consumerGroup="plain", batch=1)
+    other = client.get("/api/v1/pop/queue/prices", conflation="true", consumerGroup="plain", batch=2).json
+    assert (other["conflation"], other["conflationConflict"]) == (False, True)
     assert client.get("/api/v1/pop/queue/prices", conflation="true").status == 400
     assert client.get("/api/v1/pop/queue/prices", conflation="true", consumerGroup="g", autoAck="true").status == 400

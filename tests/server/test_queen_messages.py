@@ -118,7 +118,7 @@ def test_ack(queen: Conversation):
 def test_ack_of_a_mixed_batch(queen: Conversation):
     seen = queen("ack")
     assert len(seen["mixed"]["results"]) == 4
-    assert seen["mixed again"] == [1, 2, 3], "nothing is skipped, nothing before the failure comes again"
+    assert seen["mixed dead"] == [[1, "no"]], "a whole batch has the verdict of partial_failure"
     assert seen["mixed after"] == []
 
 

@@ -20,7 +20,7 @@ from skep.engine.install import install
 from skep.spark.options import sink_options
 from skep.spark.sink import StreamWriter
 from skep.spark.source import SkepDataSource
-from tests.spark.driver import copying
+from tests.spark.driver import COPIES, copying
 from tests.spark.work import Row, Work, is_in_order, until
 
 pytestmark = pytest.mark.timeout(300)
@@ -161,26 +161,24 @@ def driver(url: str, checkpoint: Path) -> Generator[Callable[[], None]]:
 
 
 def test_a_killed_driver(work: Work):
-    """Killed inside a batch, which waits for a lane, then between batches: nothing is lost, nothing comes twice."""
-    checkpoint = work.home / "checkpoint"
+    """One stream is killed between batches, one inside a batch, which waits for a lane: nothing lost, nothing twice."""
     work.spread("q", 60, 3)
-    work.push("copy", "first", partition="p1")
+    work.spread("r", 60, 3)
+    work.push("copy of r", "first", partition="p1")
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     with psycopg.connect(work.url) as holder:
-        holder.execute("SELECT skep.push('copy', '\"held\"', 'p1')")
-        with driver(work.url, checkpoint) as kill:
-            blocked = (
-                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-            )
-            until(lambda: work.sql(blocked) != [(0,)], "a batch to wait for the lane")
+        holder.execute("SELECT skep.push('copy of r', '\"held\"', 'p1')")
+        with driver(work.url, work.home) as kill:
+            until(lambda: len(rows(work, "copy")) == 60 and work.sql(blocked) != [(0,)], "both to be so far")
             kill()
         holder.rollback()  # and what the dead driver had asked for is done: Spark does not know
-    with driver(work.url, checkpoint) as kill:
-        until(lambda: len(rows(work, "copy")) == 61, "the batches to be copied")
-        kill()
-    work.spread("q", 30, 3)
-    copying(work.spark, work.url, str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
-    copied = [(lane, value) for lane, _, value in rows(work, "copy") if value != '"first"']
-    assert copied == [(lane, value) for lane, _, value in rows(work, "q")]
+    for queue, copy in COPIES.items():
+        work.spread(queue, 30, 3)
+        copying(work.spark, work.url, f"{work.home}/{queue}", queue=queue).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+        copied = [(lane, value) for lane, _, value in rows(work, copy) if value != '"first"']
+        assert copied == [(lane, value) for lane, _, value in rows(work, queue)]
     assert work.sql("SELECT count(*) FROM skep.sink_rows") == [(0,)]
 
 

@@ -303,7 +303,7 @@ def test_a_minimum_is_waited_for(work: Work):
     assert run.rows == []
     work.push("q", 9)
     assert len(run.await_rows(10)) == 10
-    run.query.stop()
+    run.stop()
     work.push("q", 10)
     assert work.follow("q", minOffsetsPerTrigger="10", maxTriggerDelay="1s").await_rows(1) == [("p", 10, "10")]
 
@@ -336,6 +336,8 @@ def test_examples(work: Work, example: str, monkeypatch: pytest.MonkeyPatch, cap
     text = (ROOT / "examples" / example).read_text()
     assert text.strip() in (ROOT / "docs" / "spark.md").read_text()
     monkeypatch.setenv("SKEP_DATABASE_URL", work.url)
+    # Spark runs already, and its workers have the environment it was started in.
+    text = text.replace('.format("skep")', f'.format("skep").option("url", "{work.url}")')
     exec(compile(text.replace("checkpoints/orders", str(work.home / "orders")), example, "exec"), {})
     if example == "spark_batch.py":
         assert capsys.readouterr().out == "large orders: 33\n"

@@ -32,7 +32,14 @@ class Database:
 def merger(
     database: Database, *, max_weight: int = 1000, parallel: int = 1, max_pending: int = 1000
 ) -> Merger[int, int]:
-    return Merger(database, weigh=lambda _: 1, max_weight=max_weight, parallel=parallel, max_pending=max_pending)
+    return Merger(
+        database,
+        weigh=lambda _: 1,
+        max_weight=max_weight,
+        parallel=parallel,
+        max_pending=max_pending,
+        merged=lambda _: None,
+    )
 
 
 async def test_a_request_alone_is_a_call_at_once():

@@ -37,8 +37,9 @@ SUBSCRIBE: Query = f"""
     SELECT {_SUBSCRIPTION} FROM skep.subscribe(
         group_name => %(group)s, queue => %(queue)s, partition => %(partition)s, namespace => %(namespace)s,
         task => %(task)s, mode => %(mode)s, start_from => %(start_from)s, backfill => %(backfill)s,
-        heartbeat_interval => %(heartbeat_interval)s, heartbeat_timeout => %(heartbeat_timeout)s,
-        miss_threshold => %(miss_threshold)s)
+        heartbeat_interval => %(heartbeat_interval)s::double precision,
+        heartbeat_timeout => %(heartbeat_timeout)s::double precision,
+        miss_threshold => %(miss_threshold)s::integer)
 """
 SUBSCRIPTIONS: Query = f"""
     SELECT {_SUBSCRIPTION} FROM skep.subscriptions
@@ -99,8 +100,13 @@ DETECT_DEAD_GROUPS: Query = "SELECT * FROM skep.detect_dead_groups()"
 PRUNE_JOURNAL: Query = "SELECT skep.prune_journal(%(older_than)s)"
 SAMPLE: Query = "SELECT skep.sample()"
 PRUNE_SAMPLES: Query = "SELECT skep.prune_samples(%(keep)s)"
+PRUNE_TRACES: Query = "SELECT skep.prune_traces(%(keep)s)"
 PRUNE_SINKS: Query = "SELECT skep.prune_sinks(%(older_than)s)"
 HISTORY: Query = "SELECT * FROM skep.history(%(queue)s, %(group)s, %(since)s)"
+
+MAINTENANCE: Query = "SELECT push, pop, held, refused, is_pending FROM skep.maintenance()"
+SET_MAINTENANCE: Query = "SELECT skep.set_maintenance(%(push)s, %(pop)s)"
+DRAIN_HELD_PUSHES: Query = "SELECT messages, refused, queues FROM skep.drain_held_pushes(again => %(again)s)"
 
 CREATE_API_KEY: Query = """
     SELECT * FROM skep.create_api_key(

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from skep.client.aio.database import AsyncDatabase
-from skep.server import address, calls
+from skep.server import address, calls, tracing
 from skep.server.http import HttpError, decode
 
 QUEUE_MODE = "__QUEUE_MODE__"
@@ -115,7 +115,8 @@ class Acker:
     async def __call__(self, requests: Sequence[list[Answer]]) -> list[list[Verdict]]:
         answers = [answer for request in requests for answer in request]
         good = [answer for answer in answers if is_sound(answer)]
-        rows = iter(await self._database.call(calls.ACK, arguments(good), _row) if good else ())
+        with tracing.span("ack", {"skep.requests": len(requests), "messaging.batch.message_count": len(answers)}):
+            rows = iter(await self._database.call(calls.ACK, arguments(good), _row) if good else ())
         return [
             [
                 _verdict(index, answer, next(rows)) if is_sound(answer) else _refused(index, answer)

@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from skep.config import Config
@@ -10,6 +12,7 @@ from skep.server import routes
 from skep.server.endpoint import Call, Endpoint, Router, decoded, param_names
 from skep.server.grants import Identity
 from skep.server.http import (
+    CLOSE,
     Disconnected,
     Header,
     HttpError,
@@ -28,14 +31,21 @@ log = logging.getLogger("skep.server")
 NOBODY = Identity()
 METHODS = b"GET, POST, PUT, PATCH, DELETE, OPTIONS"
 NO_CONTENT = 204
+CLIENT_ERROR = 400
 SERVER_ERROR = 500
+CLIENT_GONE = 499  # as others call it, in the numbers
+UNKNOWN = ""  # any path or method that is no route: they must not fill the memory
 
 
 class App:
     """One server process."""
 
-    def __init__(self, config: Config, endpoints: Sequence[Endpoint] = routes.ENDPOINTS) -> None:
+    def __init__(
+        self, config: Config, endpoints: Sequence[Endpoint] = routes.ENDPOINTS, shared: Path | None = None
+    ) -> None:
+        """Serve `endpoints`; `shared` is where the processes of one server put their numbers, if there are several."""
         self.config = config
+        self._shared = shared
         self._router = Router(endpoints)
         self._state: State | None = None
         self._any_origin = "*" in config.cors_origins
@@ -60,27 +70,34 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        async with State(self.config) as self._state:
+        async with State(self.config, self._shared) as self._state:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "OPTIONS":
+            await answer(send, NO_CONTENT, b"")
+            return
+        start = perf_counter()
+        path, status = UNKNOWN, CLIENT_GONE
         try:
-            if scope["method"] == "OPTIONS":
-                await answer(send, NO_CONTENT, b"")
-                return
             endpoint, params = self._find(scope)
+            path = endpoint.path
             call = await self._admit(endpoint, params, scope, receive)
             result = await endpoint.run(call)
-            await answer(send, result.status, result.body, result.headers)
+            status = result.status
+            await answer(send, status, result.body, result.headers)
         except Disconnected:
             pass
         except Exception as error:
             told = as_http(error)
-            if told.status >= SERVER_ERROR and not isinstance(error, (SkepError, HttpError)):
+            status = told.status
+            if status >= SERVER_ERROR and not isinstance(error, (SkepError, HttpError)):
                 log.exception("%s %s failed", scope["method"], scope["path"])
             await answer_error(send, told)
+        finally:
+            self.state.meter.request(scope["method"] if path else "", path, status, perf_counter() - start)
 
     def _find(self, scope: Scope) -> tuple[Endpoint, Mapping[str, str]]:
         methods, values = self._router.find(scope["raw_path"].decode("latin-1"))
@@ -100,12 +117,14 @@ class App:
         return Call(self.state, scope, receive, params, identity)
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
-        """Add the headers of CORS to whatever is sent."""
+        """Add the headers of CORS to whatever is sent. A client that was to wait with its body sends it no more."""
         cors = self._cors(scope)
 
         async def start(message: Any) -> None:  # noqa: ANN401
             if message["type"] == "http.response.start":
                 message["headers"] += cors
+                if message["status"] >= CLIENT_ERROR and header(scope, b"expect") is not None:
+                    message["headers"].append(CLOSE)
             await send(message)
 
         return start

@@ -6,11 +6,12 @@ Query = LiteralString
 
 PUSH: Query = "SELECT duplicates, partition_ids, offsets FROM skep.wire_push(%(messages)s::jsonb)"
 POP: Query = """
-    SELECT lease, first_queue, first_partition, first_partition_id, lanes, convert_to(messages, 'UTF8'), sealed
+    SELECT lease, first_queue, first_partition, first_partition_id, lanes, convert_to(messages, 'UTF8'), sealed, size
     FROM skep.wire_pop(
         %(queue)s, %(group)s, %(tokens)s::uuid[], %(batches)s::integer[], %(partitions)s::integer[], %(partition)s,
         %(namespace)s, %(task)s, %(lease_time)s, %(auto_ack)s, %(mode)s, %(start)s, %(conflate)s)
 """
+CONFLATION: Query = "SELECT skep.wire_conflation(%(queue)s, %(group)s, %(mode)s, %(start)s)"
 RELEASE: Query = "SELECT skep.release(%(lease)s::uuid)"
 DUE: Query = "SELECT skep.due(%(queues)s::text[], %(groups)s::text[])"
 ACK: Query = """
@@ -28,7 +29,32 @@ CONFIGURE: Query = (
     "SELECT skep.wire_configure(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s, %(replace)s)::text"
 )
 QUEUES_OF: Query = """
-    SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS id
-    JOIN skep.partitions p ON p.id = skep.partition_of(id) JOIN skep.queues q ON q.id = p.queue_id
+    SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS asked (lane)
+    JOIN skep.partitions p ON p.id = skep.partition_of(asked.lane) JOIN skep.queues q ON q.id = p.queue_id
 """
+QUEUES_OF_LEASE: Query = """
+    SELECT DISTINCT q.name FROM skep.leases s
+    JOIN skep.partitions p ON p.id = s.partition_id JOIN skep.queues q ON q.id = p.queue_id
+    WHERE s.token = %(lease)s::uuid
+"""
+SEALED_QUEUES: Query = "SELECT name FROM skep.queues WHERE encryption_enabled"
 DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"
+CHANGE_OPTIONS: Query = "SELECT (skep.configure_queue(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s)).id"
+REPLACE_OPTIONS: Query = "SELECT (skep.replace_options(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s)).id"
+METRICS: Query = "SELECT * FROM skep.metrics()"
+HOLD_PUSH: Query = "SELECT skep.hold_push(%(messages)s::jsonb)"
+
+STREAM_REGISTER: Query = """
+    SELECT query_id, fresh, was_reset, stored_hash FROM skep.stream_register(
+        %(name)s, %(source_queue)s, %(sink_queue)s, %(config_hash)s, %(reset)s)
+"""
+STREAM_SOURCE: Query = "SELECT source_queue FROM skep.stream_queries WHERE name = %(name)s"
+STREAM_STATE: Query = """
+    SELECT skep.stream_state(
+        %(query_id)s::uuid, %(partition_id)s::uuid, %(keys)s::text[], %(key_prefix)s, %(ripe_at_or_before)s)
+"""
+STREAM_CYCLE: Query = """
+    SELECT queue, answered, released, duplicates, lanes, offsets FROM skep.stream_cycle(
+        %(query_id)s::uuid, %(partition_id)s::uuid, %(group)s, %(state_ops)s::jsonb, %(messages)s::jsonb,
+        %(ack)s::jsonb, %(release_lease)s)
+"""

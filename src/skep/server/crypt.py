@@ -90,22 +90,22 @@ class Keyring:
             pass
         raise Undecipherable(f'what was sealed with key "{key}" is damaged, or not of queue "{queue}"', key)
 
-    def open_all(self, messages: bytes) -> bytes:
-        """Open the data of messages as they are delivered: JSON objects, comma-separated.
+    def open_all(self, messages: bytes, field: str = "data") -> bytes:
+        """Open the data of messages as they are delivered: JSON objects, comma-separated; `field` has the payload.
 
         One that cannot be opened is delivered as it is stored and says why: its consumer refuses it, it is not lost.
         """
-        opened = [self._opened(message) for message in _messages.decode(b"[%s]" % messages)]
+        opened = [self._opened(message, field) for message in _messages.decode(b"[%s]" % messages)]
         return msgspec.json.encode(opened)[1:-1]
 
-    def _opened(self, message: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    def _opened(self, message: dict[str, msgspec.Raw], field: str) -> dict[str, Any]:
         headers = _headers.decode(message["headers"])
         if not is_sealed(headers):
             return message
         try:
-            return message | {"data": msgspec.Raw(self.open(bytes(message["data"]), headers[HEADER]))}
+            return message | {field: msgspec.Raw(self.open(bytes(message[field]), headers[HEADER]))}
         except Undecipherable as error:
-            log.warning("%s message %s: %s", error, bytes(message["id"]).decode(), error.hint or "")
+            log.warning("%s message %s: %s", error, bytes(message.get("id", b"")).decode(), error.hint or "")
             return message | {"undecipherable": str(error)}
 
 

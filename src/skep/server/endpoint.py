@@ -15,6 +15,7 @@ from skep.server.state import State
 
 T = TypeVar("T")
 LAST = 2**31 - 1
+REMEMBERED_QUERY = 512  # bytes of the longest query string that is remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,6 @@ def reply(value: object, status: int = 200) -> Reply:
     return Reply(status, msgspec.json.encode(value))
 
 
-@lru_cache(maxsize=4096)
 def _parse_query(query: bytes) -> dict[str, str]:
     """Read a query string; of a name that is there twice the first counts, as in Queen."""
     try:
@@ -40,6 +40,9 @@ def _parse_query(query: bytes) -> dict[str, str]:
     if any("\0" in name + value for name, value in pairs):
         raise bad_request("the query string has a NUL character")
     return dict(reversed(pairs))
+
+
+_parse_known_query = lru_cache(maxsize=4096)(_parse_query)  # clients repeat themselves
 
 
 class Call:
@@ -58,7 +61,13 @@ class Call:
 
     @property
     def query(self) -> dict[str, str]:
-        return _parse_query(self.scope["query_string"])
+        query = self.scope["query_string"]
+        return _parse_known_query(query) if len(query) <= REMEMBERED_QUERY else _parse_query(query)
+
+    @property
+    def gone(self) -> bool:
+        """Nobody is there to be answered."""
+        return self.scope["extensions"]["skep"]["is_gone"]()
 
     def text(self, name: str) -> str | None:
         """Return a parameter; an empty one counts as absent."""
@@ -108,9 +117,9 @@ def instant(text: str, name: str) -> datetime:
     """Read an ISO time; without a zone it is UTC."""
     try:
         time = datetime.fromisoformat(text)
-    except ValueError:
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise bad_request(f"{name} is not a time; expected something like 2026-01-31T12:00:00Z") from None
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +148,8 @@ class Endpoint:
     query: Sequence[Param] = ()
     body: Any = None  # a type
     body_required: bool = True
-    answers: Mapping[int, Any] = field(default_factory=lambda: {200: dict[str, Any]})
+    answers: Mapping[int, Any] = field(default_factory=lambda: {200: dict[str, Any]})  # types; a tuple: one of them
+    media: str = "application/json"  # of the answers
 
     def check(self, identity: Identity, params: Mapping[str, str]) -> None:
         if self.action is None:

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 JSON: Header = (b"content-type", b"application/json")
 RETRY_SOON: Header = (b"retry-after", b"1")
+CLOSE: Header = (b"connection", b"close")
 
 # Consumers of Queen's clients live on after an error only if its text has the word "connection".
 NO_DATABASE = "the database connection is down or the database is busy; nothing was lost, try again"
@@ -176,9 +177,13 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, said: Callable[[str], 
 
 
 async def answer(send: Send, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
-    """Send a whole answer. A 204 has no body and no length."""
-    own = [] if status == 204 else [JSON, (b"content-length", b"%d" % len(body))]  # noqa: PLR2004
-    await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
+    """Send a whole answer, JSON unless the headers say otherwise. A 204 has no body and no length."""
+    all_headers = list(headers)
+    if status != 204:  # noqa: PLR2004
+        all_headers.append((b"content-length", b"%d" % len(body)))
+        if not any(name == b"content-type" for name, _ in all_headers):
+            all_headers.append(JSON)
+    await send({"type": "http.response.start", "status": status, "headers": all_headers})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -3,7 +3,8 @@
     requests ── waiting ──┬── call under way ── answers
                           └── whatever came meanwhile is the next call
 
-A call that the database refuses is halved until the one bad request is alone: the others never notice it.
+A call that the database refuses is halved until the one bad request is alone: the others never notice it. Only if it is
+the database itself that fails, all of them hear it.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from skep.errors import SkepError
+from skep.errors import TransientError
 from skep.server.http import Overloaded
 
 Call = TypeVar("Call")
@@ -29,12 +30,14 @@ class Merger(Generic[Call, Answer]):
         max_weight: int,
         parallel: int,
         max_pending: int,
+        merged: Callable[[float], None],
     ) -> None:
         self._run = run
         self._weigh = weigh
         self._max_weight = max_weight
         self._max_pending = max_pending
         self._free = parallel
+        self._merged = merged
         self._waiting: deque[tuple[Call, asyncio.Future[Answer]]] = deque()
         self._scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,6 +70,7 @@ class Merger(Generic[Call, Answer]):
             if weight > self._max_weight:
                 break
             batch.append(self._waiting.popleft())
+        self._merged(len(batch))
         return batch
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -77,15 +81,13 @@ class Merger(Generic[Call, Answer]):
     async def _work(self, batch: list[tuple[Call, asyncio.Future[Answer]]]) -> None:
         try:
             answers = await self._run([call for call, _ in batch])
-        except SkepError as error:
-            if len(batch) == 1 or error.retryable:
+        except Exception as error:  # noqa: BLE001  whatever it is, somebody has to hear it
+            if len(batch) == 1 or isinstance(error, TransientError):
                 _fail(batch, error)
             else:
                 middle = len(batch) // 2
                 await self._work(batch[:middle])
                 await self._work(batch[middle:])
-        except Exception as error:  # noqa: BLE001  whatever it is, each of them has to hear it
-            _fail(batch, error)
         else:
             for (_, future), answer in zip(batch, answers, strict=True):
                 if not future.done():

@@ -11,17 +11,17 @@ However many are parked in a line, a push costs one call. The lease of whoever i
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from skep.client.aio.database import AsyncDatabase
 from skep.errors import SkepError
-from skep.server import calls
+from skep.server import calls, tracing
 from skep.server.http import Overloaded
 
-log = logging.getLogger("skep")
+log = logging.getLogger("skep.server")
 
 MERGED = 64  # requests that one call serves at most
 POLL = 1.0  # seconds between looks at what nobody told us: leases that end, retries, delays, pushes by SQL
@@ -52,6 +52,7 @@ class Popped(NamedTuple):
     lanes: int
     messages: bytes
     sealed: bool
+    size: int
 
 
 class _Request:
@@ -75,6 +76,15 @@ class _Line:
         self.task: asyncio.Task[None] | None = None
         self.again = False  # something happened since the call under way began
 
+    def first(self) -> list[_Request]:
+        """Take the first ones out, as many as one call serves; who has an answer by now is not one of them."""
+        taken: list[_Request] = []
+        while self.waiting and len(taken) < MERGED:
+            request = self.waiting.popleft()
+            if not request.answer.done():
+                taken.append(request)
+        return taken
+
     def leave(self, request: _Request) -> None:
         with suppress(ValueError):
             self.waiting.remove(request)
@@ -83,20 +93,30 @@ class _Line:
 class Lines:
     """All lines of a server."""
 
-    def __init__(self, database: AsyncDatabase, *, max_pending: int, parallel: int = 4) -> None:
+    def __init__(
+        self, database: AsyncDatabase, *, max_pending: int, merged: Callable[[float], None], parallel: int = 4
+    ) -> None:
         self._database = database
+        self._merged = merged
         self._max_pending = max_pending
         self._calls = asyncio.Semaphore(parallel)
         self._lines: dict[Wanted, _Line] = {}
         self._of_queue: dict[str | None, set[Wanted]] = {}
         self._parked = 0
         self._closing = False
+        self._paused = False
         self._background: set[asyncio.Task[None]] = set()
         self._poller: asyncio.Task[None] | None = None
 
     @property
-    def parked(self) -> int:
-        return self._parked
+    def paused(self) -> bool:
+        """Nothing is delivered now: polls wait for their time to be up."""
+        return self._paused
+
+    def pause(self, *, paused: bool) -> None:
+        self._paused, before = paused, self._paused
+        if before and not paused:
+            self.wake(None)
 
     def parked_by_queue(self) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -149,15 +169,16 @@ class Lines:
 
     def _hand_back(self, request: _Request) -> None:
         if request.answer.done() and not request.answer.cancelled() and request.answer.exception() is None:
-            self._release(request.answer.result())
+            self.give_back(request.answer.result())
 
-    def _release(self, popped: Popped | None) -> None:
+    def give_back(self, popped: Popped | None) -> None:
+        """Let others have what nobody is there to take."""
         if popped is not None:
-            task = asyncio.create_task(self._give_back(popped.lease))
+            task = asyncio.create_task(self._release(popped.lease))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
-    async def _give_back(self, lease: UUID) -> None:
+    async def _release(self, lease: UUID) -> None:
         try:
             await self._database.value(calls.RELEASE, {"lease": lease})
         except SkepError as error:
@@ -186,7 +207,9 @@ class Lines:
             while line.again and line.waiting:
                 async with self._calls:
                     line.again = False
-                    offered = [line.waiting.popleft() for _ in range(min(MERGED, len(line.waiting)))]
+                    offered = line.first()
+                    if not offered:
+                        break
                     behind = list(line.waiting)
                     popped = await self._call(wanted, offered)
                 if len(popped) == len(offered):
@@ -203,12 +226,21 @@ class Lines:
             self._forget(wanted, line)
 
     async def _call(self, wanted: Wanted, offered: list[_Request]) -> dict[UUID, Popped]:
+        if self._paused:
+            return {}
         arguments: dict[str, Any] = wanted._asdict() | {
             "tokens": [request.token for request in offered],
             "batches": [request.batch for request in offered],
             "partitions": [request.partitions for request in offered],
         }
-        rows = await self._database.call(calls.POP, arguments, Popped, binary=True)
+        self._merged(len(offered))
+        about: dict[str, str | int] = {
+            "messaging.destination.name": wanted.queue or "",
+            "messaging.consumer.group.name": wanted.group,
+            "skep.requests": len(offered),
+        }
+        with tracing.span("pop", about):
+            rows = await self._database.call(calls.POP, arguments, Popped, binary=True)
         return {row.lease: row for row in rows}
 
     def _deal(self, requests: list[_Request], popped: dict[UUID, Popped]) -> list[_Request]:
@@ -217,7 +249,7 @@ class Lines:
         for request in requests:
             got = popped.get(request.token)
             if request.answer.done():  # cancelled meanwhile
-                self._release(got)
+                self.give_back(got)
             elif got is not None or not request.wait:
                 request.answer.set_result(got)
             else:

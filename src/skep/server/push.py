@@ -1,27 +1,35 @@
 """POST /api/v1/push: payloads stay bytes from the socket to PostgreSQL, and many requests are one call."""
 
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self
 
 import msgspec
 
 from skep.client.aio.database import AsyncDatabase
 from skep.message import DEFAULT_PARTITION
-from skep.server import address, calls
+from skep.server import address, calls, tracing
 from skep.server.http import HttpError, bad_request, decode
 
 NULL = msgspec.Raw(b"null")
+EMPTY = msgspec.Raw(b"{}")
+NOT_UTF8 = "Invalid JSON: not UTF-8"
 
 
 class Item(msgspec.Struct, rename="camel"):
     """One message as Queen's clients send it; headers are Skep's own."""
 
     queue: str
-    payload: msgspec.Raw = NULL
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)  # the schema cannot show a raw default
     partition: str | None = None
     transaction_id: str | None = None
     trace_id: str | None = None
     headers: dict[str, Any] | None = None
+
+
+class BareItem(Item, rename="camel"):
+    """One message of a transaction or a stream: there, without a payload it is an empty object."""
+
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: EMPTY)
 
 
 class Body(msgspec.Struct):
@@ -58,7 +66,7 @@ class Stored(msgspec.Struct, rename={"queue": "queueName", "camel_id": "transact
     """What became of one item."""
 
     index: int
-    status: str
+    status: Literal["queued", "duplicate"]
     transaction_id: str
     camel_id: str
     queue: str
@@ -68,11 +76,22 @@ class Stored(msgspec.Struct, rename={"queue": "queueName", "camel_id": "transact
     partition_id: str | None = None
 
 
+class Held(msgspec.Struct, rename={"transaction_id": "transactionId"}, omit_defaults=True):
+    """What became of an item that came during push maintenance: it is stored when that is over."""
+
+    index: int
+    status: Literal["buffered"]
+    queue: str
+    partition: str
+    transaction_id: str | None = None
+
+
 class Push(msgspec.Struct):
     """One request on its way into the database."""
 
     items: list[NewItem]
     encoded: str  # as JSON, comma-separated
+    traceparent: str | None = None
 
 
 _decoder = msgspec.json.Decoder(Body)
@@ -84,7 +103,7 @@ def parse(body: bytes, producer: str | None, max_batch: int) -> list[NewItem]:
     return checked(decode(_decoder, body, _said).items, producer, max_batch)
 
 
-def checked(items: list[Item], producer: str | None, max_batch: int) -> list[NewItem]:
+def checked(items: Sequence[Item], producer: str | None, max_batch: int) -> list[NewItem]:
     if len(items) > max_batch:
         raise HttpError(413, f"{len(items)} items; at most {max_batch} fit into one request", "batch_too_large")
     for number, item in enumerate(items):
@@ -93,6 +112,13 @@ def checked(items: list[Item], producer: str | None, max_batch: int) -> list[New
         if item.headers and any(name.startswith("skep-") for name in item.headers):
             raise bad_request(f"headers that begin with skep- are the server's own (item {number})")
     return [NewItem.of(item, producer) for item in items]
+
+
+def trace(items: list[NewItem], traceparent: str | None) -> None:
+    """Note the trace of the request in the headers of its messages, where they do not name one."""
+    if traceparent is not None:
+        for item in items:
+            item.headers = {tracing.HEADER: traceparent, **(item.headers or {})}
 
 
 def _said(error: str) -> str:
@@ -112,11 +138,21 @@ def _said(error: str) -> str:
             return f"{error}{where}"
 
 
-def prepare(items: list[NewItem]) -> Push:
+def prepare(items: list[NewItem], traceparent: str | None = None) -> Push:
     try:
-        return Push(items, str(memoryview(_encoder.encode(items))[1:-1], "utf-8"))
+        return Push(items, str(memoryview(_encoder.encode(items))[1:-1], "utf-8"), traceparent)
     except UnicodeDecodeError:  # only now: nobody has looked into the payloads so far
-        raise bad_request("Invalid JSON: not UTF-8") from None
+        raise bad_request(NOT_UTF8) from None
+
+
+def text_of(item: NewItem) -> bytes:
+    """Return a payload that the database will not look into."""
+    payload = bytes(item.payload)
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        raise bad_request(NOT_UTF8) from None
+    return payload
 
 
 def weigh(push: Push) -> int:
@@ -126,18 +162,21 @@ def weigh(push: Push) -> int:
 class Pusher:
     """Stores the items of several requests by one call."""
 
-    def __init__(self, database: AsyncDatabase) -> None:
+    def __init__(self, database: AsyncDatabase, count: Callable[[int], None]) -> None:
         self._database = database
+        self._count = count
 
     async def __call__(self, pushes: Sequence[Push]) -> list[list[Stored]]:
         messages = f"[{','.join([push.encoded for push in pushes])}]"
-        ((duplicates, lanes, offsets),) = await self._database.call(calls.PUSH, {"messages": messages}, _row)
+        with tracing.span("push", {"skep.requests": len(pushes)}, (push.traceparent for push in pushes)):
+            ((duplicates, lanes, offsets),) = await self._database.call(calls.PUSH, {"messages": messages}, _row)
+        self._count(len(duplicates) - sum(duplicates))
         answers: list[list[Stored]] = []
         start = 0
         for push in pushes:
             end = start + len(push.items)
             places = zip(push.items, duplicates[start:end], lanes[start:end], offsets[start:end], strict=True)
-            answers.append([_stored(index, *place) for index, place in enumerate(places)])
+            answers.append([stored(index, *place) for index, place in enumerate(places)])
             start = end
         return answers
 
@@ -146,7 +185,7 @@ def _row(*columns: list[Any]) -> tuple[list[Any], ...]:
     return columns
 
 
-def _stored(index: int, item: NewItem, duplicate: bool, lane: int, offset: int) -> Stored:  # noqa: FBT001
+def stored(index: int, item: NewItem, duplicate: bool, lane: int, offset: int) -> Stored:  # noqa: FBT001
     id_ = address.message_id(lane, offset)
     name = item.transaction_id or id_
     return Stored(
@@ -162,5 +201,11 @@ def _stored(index: int, item: NewItem, duplicate: bool, lane: int, offset: int) 
     )
 
 
-def encode(stored: list[Stored]) -> bytes:
-    return _encoder.encode(stored)
+def held(items: list[NewItem]) -> list[Held]:
+    return [
+        Held(index, "buffered", item.queue, item.partition, item.transaction_id) for index, item in enumerate(items)
+    ]
+
+
+def encode(answers: list[Stored]) -> bytes:
+    return _encoder.encode(answers)

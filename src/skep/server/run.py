@@ -3,10 +3,14 @@
 import gc
 import logging
 import multiprocessing
+import os
 import signal
 import socket
+import tempfile
+import threading
 import time
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -14,6 +18,8 @@ import uvicorn
 from skep.config import Config
 from skep.errors import ConfigError
 from skep.server.app import App
+from skep.server.log import write_log
+from skep.server.meter import Board
 from skep.server.protocol import Protocol
 
 log = logging.getLogger("skep.server")
@@ -71,20 +77,36 @@ def run(config: Config, listening: socket.socket) -> None:
     if config.workers == 1:
         work(config, listening)
     else:
-        Workers(config, listening).run()
+        with tempfile.TemporaryDirectory(prefix="skep-") as shared:
+            Workers(config, listening, Path(shared)).run()
 
 
-def work(config: Config, listening: socket.socket) -> None:
+def work(config: Config, listening: socket.socket, shared: Path | None = None) -> None:
     gc.freeze()  # what is loaded stays
     gc.set_threshold(20_000, 20, 50)  # looking for cycles, which requests do not make, took p99 from 13 to 40 ms
-    Server(App(config), config).run([listening])
+    Server(App(config, shared=shared), config).run([listening])
+
+
+def work_for_parent(config: Config, listening: socket.socket, shared: Path) -> None:
+    """Serve as one of several, as long as there is somebody who would replace and stop us."""
+    write_log(config)
+    threading.Thread(target=_follow_parent, name="skep-parent", daemon=True).start()
+    work(config, listening, shared)
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Workers:
     """Processes that accept from one socket. One that dies is replaced; SIGTERM and SIGINT stop them all."""
 
-    def __init__(self, config: Config, listening: socket.socket) -> None:
+    def __init__(self, config: Config, listening: socket.socket, shared: Path) -> None:
         self._config = config
+        self._shared = shared
         self._listening = listening
         self._processes: list[SpawnProcess] = []
         self._stopping = False
@@ -96,12 +118,14 @@ class Workers:
         while not self._stopping:
             time.sleep(AGAIN)
             self._replace()
+        self._end()  # also one that was started in the moment of the signal
         for process in self._processes:
             process.join()
 
     def _start(self) -> SpawnProcess:
         context = multiprocessing.get_context("spawn")
-        process = context.Process(target=work, args=(self._config, self._listening), name="skep-worker")
+        arguments = (self._config, self._listening, self._shared)
+        process = context.Process(target=work_for_parent, args=arguments, name="skep-worker")
         process.start()
         return process
 
@@ -109,10 +133,14 @@ class Workers:
         for place, process in enumerate(self._processes):
             if not process.is_alive() and not self._stopping:
                 log.error("worker %s ended with %s; starting another", process.pid, process.exitcode)
+                Board(self._shared).bury(process.pid or 0)
                 self._processes[place] = self._start()
 
     def _stop(self, _signal: int, _frame: FrameType | None) -> None:
         self._stopping = True
+        self._end()
+
+    def _end(self) -> None:
         for process in self._processes:
             if process.is_alive():
                 process.terminate()

@@ -20,6 +20,7 @@ else:
         try:
             return getattr(importlib.import_module(_HOMES[name]), name)
         except ModuleNotFoundError as error:
-            if error.name not in ("pyspark", "pyarrow"):
+            missing = (error.name or "").partition(".")[0]
+            if missing not in ("pyspark", "pyarrow"):
                 raise
-            raise ConfigError(f"{error.name} is not installed", hint="pip install 'skep[spark]'") from None
+            raise ConfigError(f"{missing} is not installed", hint="pip install 'skep[spark]'") from None

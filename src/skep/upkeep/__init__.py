@@ -4,9 +4,11 @@ reaper    gives back what consumers held that died
 watch     declares groups dead that give no sign of life
 retainer  deletes what retention allows, in small steps
 sampler   writes heads and cursors down, for history
-pruner    forgets old journal rows and samples
+pruner    forgets old journal rows, samples and traces
+drainer   stores what was held during maintenance and left behind
 """
 
+from skep.upkeep.drainer import drain
 from skep.upkeep.duty import Duty, Upkeep
 from skep.upkeep.pruner import prune
 from skep.upkeep.reaper import reap
@@ -20,6 +22,7 @@ DUTIES = (
     Duty("retainer", 10, retain),
     Duty("sampler", 10, sample),
     Duty("pruner", 60, prune),
+    Duty("drainer", 5, drain),
 )
 
 __all__ = ["DUTIES", "Duty", "Upkeep"]

@@ -129,6 +129,12 @@ class AsyncDatabase:
                 await self._locate(), autocommit=True, prepare_threshold=None, application_name="skep"
             )
 
+    def pool_stats(self) -> dict[str, int]:
+        """Return how many connections there are, are idle, are in use, and are waited for."""
+        stats = {} if self._pool is None else self._pool.get_stats()
+        size, idle = stats.get("pool_size", 0), stats.get("pool_available", 0)
+        return {"size": size, "idle": idle, "active": size - idle, "waiting": stats.get("requests_waiting", 0)}
+
     async def close(self) -> None:
         async with self._opening:
             self._closed = True

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
-from skep.message import Detected, Retained, Sample
+from skep.message import Detected, Drained, MaintenanceStatus, Retained, Sample
 
 
 class AsyncMaintenance:
@@ -53,6 +53,28 @@ class AsyncMaintenance:
     async def prune_sinks(self, older_than: timedelta = timedelta(days=1)) -> int:
         """Forget rows that a batch from Spark had staged and never published; return how many."""
         return await self._database.value(calls.PRUNE_SINKS, {"older_than": older_than})
+
+    async def prune_traces(self, keep: timedelta = timedelta(days=7)) -> int:
+        return await self._database.value(calls.PRUNE_TRACES, {"keep": keep})
+
+    async def maintenance(self) -> MaintenanceStatus:
+        """Return whether the servers hold pushes or pause pops, and what they hold."""
+        (status,) = await self._database.call(calls.MAINTENANCE, {}, MaintenanceStatus)
+        return status
+
+    async def set_maintenance(self, *, push: bool | None = None, pop: bool | None = None) -> None:
+        """Let the servers hold pushes, or pause pops; None leaves it as it is. Clients of the database go on."""
+        await self._database.value(calls.SET_MAINTENANCE, {"push": push, "pop": pop})
+
+    async def drain_held_pushes(self, *, again: bool = False) -> Drained:
+        """Store a number of pushes that were held, if push maintenance is over; `again`: also those once refused."""
+        (drained,) = await self._database.call(calls.DRAIN_HELD_PUSHES, {"again": again}, Drained)
+        if drained.messages:
+            self._pushed_again(set(drained.queues))
+        return drained
+
+    def _pushed_again(self, queues: set[str]) -> None:
+        raise NotImplementedError
 
     async def history(self, queue: str, group: str = "", since: timedelta = timedelta(hours=1)) -> list[Sample]:
         """Return rates and lags over time: of a queue, or of a group on it."""

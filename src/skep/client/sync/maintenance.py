@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from skep.client import calls
 from skep.client.sync.database import Database
-from skep.message import Detected, Retained, Sample
+from skep.message import Detected, Drained, MaintenanceStatus, Retained, Sample
 
 
 class Maintenance:
@@ -54,6 +54,28 @@ class Maintenance:
     def prune_sinks(self, older_than: timedelta = timedelta(days=1)) -> int:
         """Forget rows that a batch from Spark had staged and never published; return how many."""
         return self._database.value(calls.PRUNE_SINKS, {"older_than": older_than})
+
+    def prune_traces(self, keep: timedelta = timedelta(days=7)) -> int:
+        return self._database.value(calls.PRUNE_TRACES, {"keep": keep})
+
+    def maintenance(self) -> MaintenanceStatus:
+        """Return whether the servers hold pushes or pause pops, and what they hold."""
+        (status,) = self._database.call(calls.MAINTENANCE, {}, MaintenanceStatus)
+        return status
+
+    def set_maintenance(self, *, push: bool | None = None, pop: bool | None = None) -> None:
+        """Let the servers hold pushes, or pause pops; None leaves it as it is. Clients of the database go on."""
+        self._database.value(calls.SET_MAINTENANCE, {"push": push, "pop": pop})
+
+    def drain_held_pushes(self, *, again: bool = False) -> Drained:
+        """Store a number of pushes that were held, if push maintenance is over; `again`: also those once refused."""
+        (drained,) = self._database.call(calls.DRAIN_HELD_PUSHES, {"again": again}, Drained)
+        if drained.messages:
+            self._pushed_again(set(drained.queues))
+        return drained
+
+    def _pushed_again(self, queues: set[str]) -> None:
+        raise NotImplementedError
 
     def history(self, queue: str, group: str = "", since: timedelta = timedelta(hours=1)) -> list[Sample]:
         """Return rates and lags over time: of a queue, or of a group on it."""

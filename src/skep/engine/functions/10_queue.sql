@@ -110,6 +110,8 @@ BEGIN
     DELETE FROM skep.leases s WHERE s.partition_id = ANY (lanes);
     DELETE FROM skep.cursors c WHERE c.partition_id = ANY (lanes);
     DELETE FROM skep.archive_marks a WHERE a.partition_id = ANY (lanes);
+    DELETE FROM skep.traces t WHERE t.partition_id = ANY (lanes);
+    DELETE FROM skep.stream_state s USING skep.stream_queries q WHERE s.query_id = ANY (ARRAY[q.id]) AND s.partition_id = ANY (lanes);
     DELETE FROM skep.messages m WHERE m.partition_id = ANY (lanes);
     DELETE FROM skep.partition_lookup l WHERE l.partition_id = ANY (lanes);
     DELETE FROM skep.partitions p WHERE p.id = ANY (lanes);
@@ -129,6 +131,7 @@ BEGIN
     END IF;
     PERFORM skep.delete_lanes(doomed, skep.lock_for_delete(doomed, NULL));
     DELETE FROM skep.gone_totals WHERE queue = delete_queue.queue;
+    DELETE FROM skep.stream_groups WHERE queue = delete_queue.queue;
     DELETE FROM skep.readers WHERE queue_id = doomed;
     DELETE FROM skep.journal WHERE queue_id = doomed;
     DELETE FROM skep.queues WHERE id = doomed;
@@ -145,6 +148,33 @@ BEGIN
     PERFORM skep.delete_lanes(queue_id, lanes);
     DELETE FROM skep.subscriptions s WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition;
     RETURN lanes <> '{}';
+END $$;
+
+-- Deletes every message of a queue, or of one partition, read or not; lanes, offsets and groups stay. Returns how many that were.
+CREATE FUNCTION skep.clear_queue(queue text, partition text DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    cleared integer := (SELECT q.id FROM skep.queues q WHERE q.name = clear_queue.queue);
+    lanes   bigint[] := skep.lock_for_delete(cleared, clear_queue.partition);
+    gone    bigint;
+BEGIN
+    IF cleared IS NULL THEN
+        PERFORM skep.refuse('SK002', format('there is no queue "%s"', clear_queue.queue));
+    END IF;
+    PERFORM pg_advisory_xact_lock(x'736b6570'::integer, reader.id)
+    FROM (SELECT r.id FROM skep.readers r WHERE r.queue_id = cleared ORDER BY r.id) reader;
+    PERFORM FROM skep.cursors c WHERE c.partition_id = ANY (lanes) ORDER BY c.partition_id, c.reader_id FOR UPDATE;
+    DELETE FROM skep.leases s WHERE s.partition_id = ANY (lanes);
+    UPDATE skep.cursors c  -- what is gone was not consumed: totals stay
+    SET cursor = l.last_offset + 1, next_offset = l.last_offset + 1, start_offset = l.last_offset + 1 - (c.cursor - c.start_offset),
+        leased = 0, returned = 0, ready_at = '-infinity'
+    FROM skep.partition_lookup l WHERE l.partition_id = ANY (lanes) AND c.partition_id = l.partition_id;
+    DELETE FROM skep.traces t WHERE t.partition_id = ANY (lanes);
+    DELETE FROM skep.messages m WHERE m.partition_id = ANY (lanes);
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    UPDATE skep.partition_lookup l SET first_offset = l.last_offset + 1 WHERE l.partition_id = ANY (lanes);
+    RETURN gone;
 END $$;
 
 -- Leaves a tombstone: the offset and the transaction id stay, so lag is exact and a repeat of the push is still a duplicate.

@@ -5,6 +5,7 @@
 --   some completed, some failed         failed -> dead letters (partial_failure = 'retry': they come again)
 --   all failed                          the run comes again after retry_delay; past retry_limit -> dead letters
 --   some unanswered, lease expired      the unanswered come again in two halves, attempt + 1; a single one past retry_limit -> dead letters
+--   the same of a stream                the unanswered come again, nothing charged: that is how a stream holds messages back
 --   released                            what is not completed comes again, nothing charged
 --   nacked                              what is not completed comes again, attempt + 1; past retry_limit the nacked -> dead letters
 --
@@ -55,6 +56,13 @@ LANGUAGE sql VOLATILE AS $$
     SELECT skep.seconds(least($1 * 2 ^ least($2 - 1, 30), greatest($1, 3600)) * (0.75 + random() / 2))
 $$;
 
+-- A stream holds messages back by doing nothing: that its lease is over is no more than a release. (Not EXISTS: that plans a scan as well.)
+CREATE FUNCTION skep.charge(reason text, group_name text, queue text) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN $1 = 'expired' AND (SELECT true FROM skep.stream_groups g WHERE g.group_name = $2 AND g.queue = $3 LIMIT 1) THEN 'released'
+                ELSE $1 END
+$$;
+
 CREATE FUNCTION skep.judge(tokens uuid[], lane_ids bigint[], reason text) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -63,7 +71,7 @@ DECLARE
 BEGIN
     WITH lease AS (
         SELECT s.*, q.retry_limit, q.retry_delay, q.concurrency, q.name AS queue, p.name AS partition, r.group_name,
-               int8multirange(int8range(s.first_offset, s.end_offset)) AS whole,
+               int8multirange(int8range(s.first_offset, s.end_offset)) AS whole, skep.charge(judge.reason, r.group_name, q.name) AS reason,
                int8multirange(int8range(s.first_offset, s.end_offset)) - s.done
                    - CASE WHEN NOT s.succeeded OR q.partial_failure = 'retry' OR judge.reason = 'nacked' THEN '{}' ELSE s.failed END AS again
         FROM unnest(judge.tokens, judge.lane_ids) AS held (token, lane)
@@ -74,17 +82,16 @@ BEGIN
         WHERE CASE judge.reason WHEN 'answered' THEN s.done + s.failed @> int8range(s.first_offset, s.end_offset)
                                 WHEN 'expired' THEN s.expires_at <= stamp ELSE true END
     ), tried AS (
-        SELECT lease.*, judge.reason <> 'released' AND attempt > retry_limit AND again <> '{}'
-                        AND (judge.reason IN ('answered', 'nacked') OR skep.count_offsets(again) = 1) AS exhausted
+        SELECT lease.*, reason <> 'released' AND attempt > retry_limit AND again <> '{}'
+                        AND (reason IN ('answered', 'nacked') OR skep.count_offsets(again) = 1) AS exhausted
         FROM lease
     ), verdict AS MATERIALIZED (
-        SELECT tried.*, CASE WHEN exhausted THEN CASE WHEN judge.reason = 'nacked' THEN again - failed ELSE '{}' END ELSE again END AS back,
-               CASE WHEN exhausted THEN CASE WHEN judge.reason = 'nacked' THEN failed ELSE failed + again END ELSE failed - again END AS dead,
-               CASE WHEN judge.reason = 'expired' AND NOT exhausted AND skep.count_offsets(again) > 1 THEN
+        SELECT tried.*, CASE WHEN exhausted THEN CASE WHEN reason = 'nacked' THEN again - failed ELSE '{}' END ELSE again END AS back,
+               CASE WHEN exhausted THEN CASE WHEN reason = 'nacked' THEN failed ELSE failed + again END ELSE failed - again END AS dead,
+               CASE WHEN reason = 'expired' AND NOT exhausted AND skep.count_offsets(again) > 1 THEN
                     skep.cut_after(lower(again), upper(again), whole - again, (skep.count_offsets(again) + 1) / 2) END AS split,
-               CASE WHEN judge.reason = 'released' THEN attempt WHEN judge.reason = 'nacked' AND exhausted THEN 1 ELSE attempt + 1 END
-                   AS next_attempt,
-               CASE WHEN judge.reason = 'answered' OR judge.reason = 'nacked' AND NOT exhausted THEN
+               CASE WHEN reason = 'released' THEN attempt WHEN reason = 'nacked' AND exhausted THEN 1 ELSE attempt + 1 END AS next_attempt,
+               CASE WHEN reason = 'answered' OR reason = 'nacked' AND NOT exhausted THEN
                     stamp + skep.back_off(retry_delay, attempt) ELSE stamp END AS again_at
         FROM tried
     ), buried AS (
@@ -184,6 +191,24 @@ LANGUAGE sql AS $$
     ) c
 $$;
 
+-- After answers were noted: what is done leaves, and what is decided gets its verdict.
+CREATE FUNCTION skep.settle(tokens uuid[], lane_ids bigint[], some_failed boolean, released boolean[], nacked boolean[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM skep.complete(tokens, lane_ids);
+    IF true = ANY (nacked) THEN
+        PERFORM skep.judge(array_agg(token), array_agg(lane), 'nacked')
+        FROM unnest(tokens, lane_ids, nacked) AS held (token, lane, is_nacked) WHERE is_nacked;
+    END IF;
+    IF some_failed THEN
+        PERFORM skep.judge(tokens, lane_ids, 'answered');
+    END IF;
+    IF true = ANY (released) THEN
+        PERFORM skep.judge(array_agg(token), array_agg(lane), 'released')
+        FROM unnest(tokens, lane_ids, released) AS held (token, lane, is_released) WHERE is_released;
+    END IF;
+END $$;
+
 -- The one door for answers. Each names a lease and, unless it is for the whole lease, a message (lane, offset).
 -- status: completed, failed, dlq (dead letters now), retry (release the lease), nack (failed, and the lease ends here).
 -- One stale answer does not touch the others.
@@ -194,10 +219,8 @@ DECLARE
     stamp timestamptz;
     live_tokens     uuid[];
     live_lanes      bigint[];
-    released_tokens uuid[];
-    released_lanes  bigint[];
-    nacked_tokens   uuid[];
-    nacked_lanes    bigint[];
+    released        boolean[];
+    nacked          boolean[];
     some_failed     boolean;
     verdicts        boolean[];
 BEGIN
@@ -252,23 +275,12 @@ BEGIN
         WHERE s.token = ANY (ARRAY[said.token]) AND s.partition_id = ANY (ARRAY[said.partition_id])
         RETURNING s.token, s.partition_id, s.failed <> '{}' AS some_failed, said.released, said.nacked AND s.failed <> '{}' AS nacked
     )
-    SELECT array_agg(token), array_agg(partition_id), bool_or(some_failed),
-           array_agg(token) FILTER (WHERE released), array_agg(partition_id) FILTER (WHERE released),
-           array_agg(token) FILTER (WHERE nacked), array_agg(partition_id) FILTER (WHERE nacked),
+    SELECT array_agg(token), array_agg(partition_id), bool_or(some_failed), array_agg(released), array_agg(nacked),
            (SELECT array_agg(live ORDER BY ord) FROM (SELECT ord, bool_or(token IS NOT NULL) AS live FROM item GROUP BY ord) item)
-    INTO live_tokens, live_lanes, some_failed, released_tokens, released_lanes, nacked_tokens, nacked_lanes, verdicts FROM heard;
+    INTO live_tokens, live_lanes, some_failed, released, nacked, verdicts FROM heard;
 
     IF live_tokens IS NOT NULL THEN
-        PERFORM skep.complete(live_tokens, live_lanes);
-        IF nacked_tokens IS NOT NULL THEN
-            PERFORM skep.judge(nacked_tokens, nacked_lanes, 'nacked');
-        END IF;
-        IF some_failed THEN
-            PERFORM skep.judge(live_tokens, live_lanes, 'answered');
-        END IF;
-        IF released_tokens IS NOT NULL THEN
-            PERFORM skep.judge(released_tokens, released_lanes, 'released');
-        END IF;
+        PERFORM skep.settle(live_tokens, live_lanes, some_failed, released, nacked);
     END IF;
     RETURN QUERY SELECT n, live FROM unnest(verdicts) WITH ORDINALITY AS verdict (live, n);
 END $$;

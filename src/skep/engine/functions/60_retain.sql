@@ -31,7 +31,7 @@ LANGUAGE sql STABLE AS $$
         LEFT JOIN LATERAL skep.subscription_of(g.group_name, q.name, p.name, q.namespace, q.task) s ON true
         LEFT JOIN LATERAL (SELECT * FROM skep.readers r WHERE r.queue_id = q.id AND r.group_name = g.group_name LIMIT 1) r ON true
         LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c ON true
-        LEFT JOIN LATERAL skep.starts(g.group_name, q.id, ARRAY[p.id]) st ON c.reader_id IS NULL
+        LEFT JOIN LATERAL (SELECT * FROM skep.starts(g.group_name, q.id, ARRAY[p.id]) WHERE c.reader_id IS NULL) st ON true
         WHERE (p.only_group IS NULL OR p.only_group = g.group_name) AND (s.id IS NOT NULL OR q.semantics = 'queue')
     ) lane
 $$;

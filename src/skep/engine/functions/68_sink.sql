@@ -35,8 +35,9 @@ BEGIN
                                                                   AND r.piece = piece.id) ORDER BY piece.ord) INTO staged
         FROM unnest(pieces) WITH ORDINALITY AS piece (id, ord);
         IF staged IS DISTINCT FROM nullif(counts, '{}') THEN
-            RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'the database was restarted while a batch was written',
-                                  HINT = 'Write the batch again.';
+            -- Not retryable: publishing again finds no more rows, only writing the batch again does.
+            PERFORM skep.refuse('SK002', format('rows of batch %s of sink "%s" are gone: the database crashed while it was written',
+                                                batch, sink), 'Start the query again: it writes the batch again.');
         END IF;
         PERFORM skep.lock_lanes(array_agg(lane.queue), array_agg(lane.partition))
         FROM (SELECT DISTINCT r.queue, r.partition FROM skep.sink_rows r

@@ -1,6 +1,26 @@
 -- Heads and cursors over time. Offsets are dense and cursors count what is done, so two samples tell exactly what happened between them,
 -- and the hot path pays nothing.
 
+-- The lanes of a group on a queue, met or not: what it has done and what is left.
+CREATE FUNCTION skep.group_lanes(group_name text, queue_id integer, reader_id integer)
+RETURNS TABLE (partition text, partition_id bigint, met boolean, consumed bigint, lag bigint, oldest_at timestamptz, last_consumed_at timestamptz,
+               leased integer, lease uuid, lease_expires_at timestamptz)
+LANGUAGE sql STABLE AS $$
+    SELECT p.name, p.id, c.reader_id IS NOT NULL, coalesce(c.cursor - c.start_offset, 0), todo.lag, m.created_at, c.last_consumed_at,
+           coalesce(c.leased, 0), run.token, run.expires_at
+    FROM skep.partitions p
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
+    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = $3 LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.starts($1, $2, ARRAY[p.id]) WHERE c.reader_id IS NULL) s ON true
+    CROSS JOIN LATERAL (SELECT greatest(coalesce(c.cursor, s.start_offset), l.first_offset) AS at) place
+    CROSS JOIN LATERAL (SELECT greatest(l.last_offset + 1 - place.at, 0) AS lag) todo
+    LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE todo.lag > 0 AND m.partition_id = p.id AND m."offset" >= place.at
+                       ORDER BY m."offset" LIMIT 1) m ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.leases run WHERE c.leased > 0 AND run.partition_id = p.id AND run.reader_id = $3
+                          AND run.expires_at > clock_timestamp() ORDER BY run.first_offset LIMIT 1) run ON true
+    WHERE p.queue_id = $2 AND (p.only_group IS NULL OR p.only_group = $1)
+$$;
+
 -- Several servers take turns: one sample is enough for all of them.
 CREATE FUNCTION skep.sample(not_within interval DEFAULT '5 seconds') RETURNS bigint
 LANGUAGE plpgsql AS $$
@@ -12,9 +32,12 @@ BEGIN
        OR EXISTS (SELECT FROM skep.samples s WHERE s.at > stamp - not_within AND s.at <= stamp) THEN
         RETURN 0;
     END IF;
+    WITH letters AS MATERIALIZED (
+        SELECT d.queue, d.group_name, count(*) AS dead FROM skep.dead_letters d GROUP BY d.queue, d.group_name
+    )
     INSERT INTO skep.samples (at, queue, group_name, total, lag, leased, dead, oldest_at)
     SELECT stamp, q.name, '', coalesce(t.total, 0) + lane.total, lane.kept, 0,
-           (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name), lane.oldest_at
+           (SELECT coalesce(sum(d.dead), 0) FROM letters d WHERE d.queue = q.name), lane.oldest_at
     FROM skep.queues q
     LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = ''
     CROSS JOIN LATERAL (
@@ -25,7 +48,7 @@ BEGIN
     ) lane
     UNION ALL
     SELECT stamp, q.name, r.group_name, coalesce(t.total, 0) + lane.total, lane.lag, lane.leased,
-           (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name AND d.group_name = r.group_name), lane.oldest_at
+           (SELECT coalesce(sum(d.dead), 0) FROM letters d WHERE d.queue = q.name AND d.group_name = r.group_name), lane.oldest_at
     FROM (SELECT r.group_name, r.queue_id FROM skep.readers r
           UNION
           SELECT s.group_name, q.id FROM skep.subscriptions s JOIN skep.queues q ON q.name = s.queue WHERE q.semantics <> 'queue') r
@@ -33,14 +56,8 @@ BEGIN
     LEFT JOIN skep.readers reader ON reader.queue_id = q.id AND reader.group_name = r.group_name
     LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = r.group_name
     CROSS JOIN LATERAL (
-        SELECT coalesce(sum(c.cursor - c.start_offset), 0) AS total, coalesce(sum(s.lag), 0) AS lag, coalesce(sum(s.leased), 0) AS leased,
-               min(m.created_at) AS oldest_at
-        FROM skep.lag(r.group_name, q.name) s
-        JOIN skep.partitions p ON p.queue_id = q.id AND p.name = s.partition
-        LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = reader.id LIMIT 1) c ON true
-        LEFT JOIN LATERAL (
-            SELECT m.created_at FROM skep.messages m WHERE s.lag > 0 AND m.partition_id = p.id AND m."offset" >= s.cursor
-            ORDER BY m."offset" LIMIT 1) m ON true
+        SELECT coalesce(sum(l.consumed), 0) AS total, coalesce(sum(l.lag), 0) AS lag, coalesce(sum(l.leased), 0) AS leased, min(l.oldest_at) AS oldest_at
+        FROM skep.group_lanes(r.group_name, q.id, reader.id) l
     ) lane;
     GET DIAGNOSTICS taken = ROW_COUNT;
     RETURN taken;

@@ -17,7 +17,8 @@ LANGUAGE sql STABLE STRICT PARALLEL SAFE AS $$ SELECT to_char($1 AT TIME ZONE 'U
 CREATE FUNCTION skep.wire_pop(
     queue text, group_name text, tokens uuid[], batches integer[], partitions integer[], partition text, namespace text, task text,
     lease_time double precision, auto_ack boolean, subscription_mode text, subscription_from text, conflate boolean
-) RETURNS TABLE (lease uuid, first_queue text, first_partition text, first_partition_id uuid, lanes bigint, messages text, sealed boolean)
+) RETURNS TABLE (lease uuid, first_queue text, first_partition text, first_partition_id uuid, lanes bigint, messages text, sealed boolean,
+                 size bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -31,9 +32,10 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT token, (array_agg(lane.queue ORDER BY ord))[1], (array_agg(lane.partition ORDER BY ord))[1],
-           (array_agg(lane.address ORDER BY ord))[1], count(*), string_agg(lane.messages, ',' ORDER BY ord), bool_or(lane.sealed)
+           (array_agg(lane.address ORDER BY ord))[1], count(*), string_agg(lane.messages, ',' ORDER BY ord), bool_or(lane.sealed),
+           sum(lane.size)::bigint
     FROM (
-        SELECT served.ord, s.token, q.name AS queue, p.name AS partition, a.address, m.sealed,
+        SELECT served.ord, s.token, q.name AS queue, p.name AS partition, a.address, m.sealed, m.size,
                '{' || replace(m.heads, E'\x01', tail || ',{') || tail AS messages
         FROM unnest(got.lane_ids, got.lane_tokens) WITH ORDINALITY AS served (lane, token, ord)
         CROSS JOIN LATERAL (SELECT *, s.done = '{}' AS untouched FROM skep.leases s
@@ -42,7 +44,7 @@ BEGIN
         JOIN skep.queues q ON q.id = p.queue_id
         CROSS JOIN LATERAL (SELECT skep.partition_uuid(served.lane) AS address) a
         CROSS JOIN LATERAL (
-            SELECT coalesce(bool_or(m.headers ? 'skep-sealed'), false) AS sealed, string_agg(concat(
+            SELECT coalesce(bool_or(m.headers ? 'skep-sealed'), false) AS sealed, count(*) AS size, string_agg(concat(
                        '"id":"', id, '","transactionId":', coalesce(to_json(m.transaction_id)::text, concat('"', id, '"')),
                        ',"traceId":', coalesce(to_json(m.trace_id)::text, 'null'), ',"data":', m.payload,
                        ',"producerSub":', coalesce(to_json(m.producer)::text, 'null'),
@@ -245,4 +247,19 @@ BEGIN
         'configured', true, 'queueId', skep.queue_uuid(q.id), 'queue', q.name, 'namespace', q.namespace, 'task', q.task,
         'options', skep.wire_options(q),
         'partitionId', (SELECT skep.partition_uuid(p.id) FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = 'Default'));
+END $$;
+
+-- Whether a group on a queue gets only the newest of each lane. Its first contact decides for good.
+CREATE FUNCTION skep.wire_conflation(queue text, group_name text, subscription_mode text, subscription_from text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT EXISTS (SELECT FROM skep.subscriptions s
+                   WHERE s.group_name = wire_conflation.group_name AND s.queue = wire_conflation.queue AND s.partition IS NULL) THEN
+        PERFORM skep.store_subscription(wire_conflation.group_name, wire_conflation.queue, NULL, NULL, NULL, subscription_mode, subscription_from);
+        UPDATE skep.subscriptions s SET conflation = true
+        WHERE s.group_name = wire_conflation.group_name AND s.queue = wire_conflation.queue AND s.partition IS NULL;
+    END IF;
+    RETURN (SELECT s.conflation FROM skep.subscriptions s
+            WHERE s.group_name = wire_conflation.group_name AND s.queue = wire_conflation.queue AND s.partition IS NULL);
 END $$;

@@ -21,7 +21,7 @@ LANGUAGE sql STABLE AS $$
     JOIN skep.partitions p ON p.queue_id = q.id
     JOIN skep.partition_lookup l ON l.partition_id = p.id
     LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c ON true
-    LEFT JOIN LATERAL (SELECT * FROM skep.starts(skep.group_on(q.semantics, $1), q.id, ARRAY[p.id])) s ON c.reader_id IS NULL
+    LEFT JOIN LATERAL (SELECT * FROM skep.starts(skep.group_on(q.semantics, $1), q.id, ARRAY[p.id]) WHERE c.reader_id IS NULL) s ON true
     WHERE ($2 IS NULL OR q.name = $2) AND ($3 IS NULL OR p.name = $3) AND (p.only_group IS NULL OR p.only_group = r.group_name)
       AND (r.id IS NOT NULL OR (skep.subscription_of($1, q.name, p.name, q.namespace, q.task)).id IS NOT NULL)
 $$;

@@ -40,11 +40,11 @@ END $$;
 DO $$
 DECLARE
     routine   regprocedure;
-    producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push',
+    producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push', 'hold_push',
                               'open_sink', 'publish_batch', 'clear_sink', 'drop_sink'];
     consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
-                              'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend',
-                              'read_view', 'read_window', 'read', 'lane_names', 'offsets_at', 'times_of', 'group_exists', 'follow',
+                              'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend', 'wire_conflation', 'stream_register', 'stream_state',
+                              'stream_step', 'read_view', 'read_window', 'read', 'lane_names', 'offsets_at', 'times_of', 'group_exists', 'follow',
                               'archived_runs', 'archived_lanes', 'archived_files', 'archive_status'];
     ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
                               'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal',
@@ -54,8 +54,16 @@ DECLARE
                               'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap',
                               'open_archive', 'move_archive', 'lock_archive', 'plan_archive', 'begin_files', 'digest_of', 'store_file',
                               'unsettled_files', 'settle_files', 'archive_progress',
-                              'prune_sinks', 'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key'];
-    plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse'];
+                              'prune_sinks',
+                              'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key',
+                              'clear_queue', 'prune_traces', 'wire_queue_names', 'wire_messages', 'wire_message', 'wire_delete_message', 'wire_bury',
+                              'wire_dead_letters', 'wire_dead_letters_of', 'wire_fetch', 'wire_safe_time', 'wire_changed', 'wire_trace',
+                              'wire_traces_of', 'wire_traces_named', 'wire_trace_names', 'wire_groups', 'wire_lagging', 'wire_group', 'wire_depth',
+                              'wire_resubscribe', 'wire_seek_partition', 'wire_queues', 'wire_queue', 'wire_partition_list', 'wire_queue_status',
+                              'wire_namespaces', 'wire_tasks', 'wire_overview', 'wire_status', 'wire_pushed', 'wire_worker_metrics',
+                              'wire_queue_lag', 'wire_queue_ops', 'wire_retention', 'wire_postgres', 'wire_refresh',
+                              'maintenance', 'set_maintenance', 'drain_held_pushes', 'metrics', 'replace_options'];
+    plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse', 'wire_time'];
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP
         EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', routine);
@@ -65,7 +73,7 @@ BEGIN
     END LOOP;
     CALL skep.pin(producing || consuming || ruling || ARRAY['note_outbox', 'move_outbox']);
     CALL skep.open_to('skep_producer', producing || plain);
-    CALL skep.open_to('skep_consumer', consuming || plain || ARRAY['transaction', 'wire_transaction']);  -- it pushes and answers with its caller's rights
+    CALL skep.open_to('skep_consumer', consuming || plain || ARRAY['transaction', 'wire_transaction', 'stream_cycle']);  -- they push and answer with their caller's rights
     CALL skep.open_to('skep_admin', ruling || plain);
 END $$;
 

@@ -1,5 +1,50 @@
 """All endpoints, by stage."""
 
-from skep.server.routes import health, lease, pop, push, queue
+from skep.server.routes import (
+    analytics,
+    dead_letters,
+    description,
+    fan_out,
+    groups,
+    health,
+    lease,
+    messages,
+    metrics,
+    options,
+    pop,
+    push,
+    queue,
+    redrive,
+    resources,
+    retention,
+    status,
+    streams,
+    subscriptions,
+    system,
+    traces,
+)
 
-ENDPOINTS = (*push.ENDPOINTS, *pop.ENDPOINTS, *lease.ENDPOINTS, *queue.ENDPOINTS, *health.ENDPOINTS)
+ENDPOINTS = description.described(
+    (
+        *push.ENDPOINTS,
+        *pop.ENDPOINTS,
+        *lease.ENDPOINTS,
+        *queue.ENDPOINTS,
+        *options.ENDPOINTS,
+        *messages.ENDPOINTS,
+        *dead_letters.ENDPOINTS,
+        *redrive.ENDPOINTS,
+        *traces.ENDPOINTS,
+        *subscriptions.ENDPOINTS,
+        *groups.ENDPOINTS,
+        *fan_out.ENDPOINTS,
+        *retention.ENDPOINTS,
+        *streams.ENDPOINTS,
+        *resources.ENDPOINTS,
+        *status.ENDPOINTS,
+        *analytics.ENDPOINTS,
+        *system.ENDPOINTS,
+        *metrics.ENDPOINTS,
+        *health.ENDPOINTS,
+    )
+)

@@ -1,4 +1,4 @@
-"""Rights on what is named by its partition: for callers who may not do it on every queue, the queue is looked up."""
+"""Rights on what is named by partition or lease: unless the caller may do it everywhere, the queue is looked up."""
 
 from collections.abc import Iterable
 
@@ -13,4 +13,12 @@ async def require_on_partitions(call: Call, action: Action, partition_ids: Itera
         return
     known = [id_ for id_ in partition_ids if address.is_uuid(id_)]
     for queue in await call.state.database.call(calls.QUEUES_OF, {"partition_ids": known}, str):
+        call.identity.require(action, queue)
+
+
+async def require_on_lease(call: Call, action: Action, lease: str) -> None:
+    """Refuse unless the caller may do this on the queues that the lease holds messages of."""
+    if call.identity.allows(action, None):
+        return
+    for queue in await call.state.database.call(calls.QUEUES_OF_LEASE, {"lease": lease}, str):
         call.identity.require(action, queue)

@@ -1,18 +1,30 @@
 """What a consumer says of what it holds: acknowledge, and hold longer."""
 
-from typing import Any
-
 import msgspec
 
 from skep.server import ack, address, calls
 from skep.server.endpoint import Call, Endpoint, Reply, reply
-from skep.server.routes.access import require_on_partitions
+from skep.server.routes.access import require_on_lease, require_on_partitions
 
 
 class Extension(msgspec.Struct):
     """What is posted to extend a lease; an empty body means a minute."""
 
     seconds: float = 60
+
+
+class Extended(
+    msgspec.Struct, rename={"lease": "leaseId", "expires_at": "expiresAt", "new_expires_at": "newExpiresAt"}
+):
+    """Until when a lease holds now; three names for one time, as clients read one or another."""
+
+    lease: str
+    success: bool
+    renewed: int
+    expires_at: str | None
+    new_expires_at: str | None
+    lease_expires_at: str | None
+    error: str | None
 
 
 async def ack_one(call: Call) -> Reply:
@@ -25,7 +37,9 @@ async def ack_batch(call: Call) -> Reply:
 
 async def _ack(call: Call, answers: list[ack.Answer]) -> Reply:
     await require_on_partitions(call, "ack", {answer.partition_id for answer in answers})
-    return Reply(200, ack.encode(await call.state.ack(answers) if answers else []))
+    verdicts = await call.state.ack(answers) if answers else []
+    call.state.meter.messages("acked", sum(verdict.success and not verdict.noop for verdict in verdicts))
+    return Reply(200, ack.encode(verdicts))
 
 
 async def extend(call: Call) -> Reply:
@@ -33,19 +47,11 @@ async def extend(call: Call) -> Reply:
     wish = await call.json(Extension, default=Extension())
     lanes, expires_at = 0, None
     if address.is_uuid(lease):
+        await require_on_lease(call, "ack", lease)
         arguments = {"lease": lease, "seconds": wish.seconds}
         ((lanes, expires_at),) = await call.state.database.call(calls.EXTEND, arguments, lambda *row: row)
-    return reply(
-        {
-            "leaseId": lease,
-            "success": lanes > 0,
-            "renewed": lanes,
-            "expiresAt": expires_at,
-            "newExpiresAt": expires_at,
-            "lease_expires_at": expires_at,
-            "error": None if lanes else "Lease not found",
-        }
-    )
+    error = None if lanes else "Lease not found"
+    return reply(Extended(lease, lanes > 0, lanes, expires_at, expires_at, expires_at, error))
 
 
 ENDPOINTS = (
@@ -78,6 +84,6 @@ ENDPOINTS = (
         summary="Hold a lease longer. It never becomes shorter.",
         body=Extension,
         body_required=False,
-        answers={200: dict[str, Any]},
+        answers={200: Extended},
     ),
 )

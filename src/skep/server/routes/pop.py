@@ -1,10 +1,12 @@
 """Popping: the three routes of Queen, with long polls that end when their client does."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from skep.server import calls
 from skep.server.ack import QUEUE_MODE
 from skep.server.endpoint import Call, Endpoint, Param, Reply, instant
 from skep.server.http import Disconnected, HttpError, bad_request
@@ -12,8 +14,42 @@ from skep.server.pop import Popped, Wanted
 
 MAX_WAIT = 110.0  # seconds
 AUTOPILOT = (200, 4)  # messages and partitions for a client that leaves the choice to the server
+NOTHING: Mapping[str, bool] = {}
 NEW = {"new": "new", "new-only": "new"}
 _encode = msgspec.json.Encoder().encode
+
+
+class Delivered(msgspec.Struct, rename="camel"):
+    """A message, and whose lease it is under."""
+
+    id: str
+    transaction_id: str
+    trace_id: str | None
+    data: Any
+    producer_sub: str | None
+    created_at: str
+    queue: str
+    partition: str
+    partition_id: str
+    lease_id: str
+    consumer_group: str
+    offset: int
+    delivery_attempt: int
+    headers: dict[str, Any] | None
+
+
+class Delivery(msgspec.Struct, rename="camel"):
+    """What a pop gets. The first partition is named at the top; each message names its own."""
+
+    success: bool
+    queue: str | None
+    partition: str
+    partition_id: str | None
+    lease_id: str | None
+    consumer_group: str
+    messages: list[Delivered]
+    partitions_claimed: int = 0
+    conflation: bool = False
 
 
 async def pop_queue(call: Call) -> Reply:
@@ -29,11 +65,30 @@ async def pop_any(call: Call) -> Reply:
 
 async def _pop(call: Call, **place: str | None) -> Reply:
     wanted = _wanted(call, **place)
+    if wanted.conflate:
+        return await _pop_newest(call, wanted)
+    return await _pop_wanted(call, wanted)
+
+
+async def _pop_newest(call: Call, wanted: Wanted) -> Reply:
+    """Pop as the group's first contact decided: a request that wants it otherwise is told so, and gets everything."""
+    if wanted.queue is None:
+        raise bad_request("conflation needs a queue")
+    if await call.state.database.value(calls.CONFLATION, wanted._asdict()):
+        return await _pop_wanted(call, wanted, {"conflation": True})
+    plain = wanted._replace(conflate=False)
+    return await _pop_wanted(call, plain, {"conflation": False, "conflationConflict": True})
+
+
+async def _pop_wanted(call: Call, wanted: Wanted, said: Mapping[str, bool] = NOTHING) -> Reply:
     batch, partitions = _size(call)
     timeout = call.integer("timeout", 30_000) / 1000 if call.flag("wait") else 0.0
     popping = call.state.lines.pop(wanted, batch, partitions, min(timeout, MAX_WAIT))
     popped = await (popping if timeout == 0 else _until_gone(call, popping))
-    return _reply(call, wanted, popped)
+    if popped is not None and call.gone:
+        call.state.lines.give_back(popped)
+        popped = None
+    return _reply(call, wanted, popped, said)
 
 
 def _wanted(call: Call, **place: str | None) -> Wanted:
@@ -94,7 +149,9 @@ async def _until_gone(call: Call, popping: Any) -> Popped | None:  # noqa: ANN40
             pop.cancel()
 
 
-def _reply(call: Call, wanted: Wanted, popped: Popped | None) -> Reply:
+def _reply(call: Call, wanted: Wanted, popped: Popped | None, said: Mapping[str, bool]) -> Reply:
+    if popped is None and call.state.lines.paused and not wanted.conflate:
+        return Reply(204)
     if popped is None:
         empty: dict[str, Any] = {
             "success": True,
@@ -105,7 +162,8 @@ def _reply(call: Call, wanted: Wanted, popped: Popped | None) -> Reply:
             "consumerGroup": wanted.group,
             "messages": [],
         }
-        return Reply(200, _encode(empty | ({"conflation": True} if wanted.conflate else {})))
+        return Reply(200, _encode({**empty, **said}))
+    call.state.meter.messages("popped", popped.size)
     head = {
         "success": True,
         "queue": popped.queue,
@@ -114,13 +172,13 @@ def _reply(call: Call, wanted: Wanted, popped: Popped | None) -> Reply:
         "leaseId": "" if wanted.auto_ack else str(popped.lease),
         "consumerGroup": wanted.group,
         "partitionsClaimed": popped.lanes,
+        **said,
     }
-    if wanted.conflate:
-        head["conflation"] = True
     messages = call.state.keyring.open_all(popped.messages) if popped.sealed else popped.messages
     return Reply(200, b'%s,"messages":[%s]}' % (_encode(head)[:-1], messages))
 
 
+_ANSWERS = {200: Delivery, 204: None}
 _QUERY = (
     Param("batch", "integer", "At most this many messages, of all partitions together."),
     Param("partitions", "integer", "At most this many partitions."),
@@ -143,6 +201,7 @@ ENDPOINTS = (
         run=pop_queue,
         summary="Take messages of any partition of a queue.",
         query=_QUERY,
+        answers=_ANSWERS,
     ),
     Endpoint(
         method="GET",
@@ -151,6 +210,7 @@ ENDPOINTS = (
         run=pop_queue,
         summary="Take messages of one partition.",
         query=_QUERY,
+        answers=_ANSWERS,
     ),
     Endpoint(
         method="GET",
@@ -159,5 +219,6 @@ ENDPOINTS = (
         run=pop_any,
         summary="Take messages of any queue of a namespace and/or task.",
         query=(Param("namespace"), Param("task"), *_QUERY),
+        answers=_ANSWERS,
     ),
 )

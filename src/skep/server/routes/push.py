@@ -1,10 +1,8 @@
 """Pushing: POST /api/v1/push, and pushes and answers as one in POST /api/v1/transaction."""
 
-from typing import Any
-
 import msgspec
 
-from skep.server import push, transaction
+from skep.server import push, tracing, transaction
 from skep.server.endpoint import Call, Endpoint, Reply, reply
 from skep.server.routes.access import require_on_partitions
 
@@ -16,8 +14,13 @@ async def push_items(call: Call) -> Reply:
     queues = {item.queue for item in items}
     for queue in queues:
         call.identity.require("push", queue)
+    traceparent = tracing.traceparent(call.scope)
+    push.trace(items, traceparent)
     await seal(call, items, queues)
-    stored = await call.state.push(push.prepare(items))
+    prepared = push.prepare(items, traceparent)
+    if call.state.maintenance.in_the_way and await call.state.maintenance.hold(prepared):
+        return reply(push.held(items), 201)
+    stored = await call.state.push(prepared)
     call.state.pushed(queues)
     return Reply(201, push.encode(stored))
 
@@ -27,21 +30,25 @@ async def seal(call: Call, items: list[push.NewItem], queues: set[str]) -> None:
     for queue in queues & await call.state.sealed.names():
         for item in items:
             if item.queue == queue:
-                payload, headers = call.state.keyring.seal(bytes(item.payload), queue)
+                payload, headers = call.state.keyring.seal(push.text_of(item), queue)
                 item.payload = msgspec.Raw(payload)
                 item.headers = (item.headers or {}) | headers
 
 
 async def run_transaction(call: Call) -> Reply:
-    asked = transaction.parse(await call.body())
-    items = push.checked(transaction.items_of(asked), call.identity.subject, call.state.config.max_batch)
+    max_batch = call.state.config.max_batch
+    asked = transaction.parse(await call.body(), max_batch)
+    items = push.checked(transaction.items_of(asked), call.identity.subject, max_batch)
     queues = {item.queue for item in items}
     for queue in queues:
         call.identity.require("push", queue)
     await require_on_partitions(call, "ack", {answer.partition_id for answer in transaction.answers_of(asked)})
+    push.trace(items, tracing.traceparent(call.scope))
     await seal(call, items, queues)
     outcome = await transaction.run(call.state.database, asked, items)
     if outcome["success"]:
+        call.state.meter.messages("pushed", len(items))
+        call.state.meter.messages("acked", len(outcome["results"]) - len(items))
         call.state.pushed(queues)
     return reply(outcome)
 
@@ -55,7 +62,7 @@ ENDPOINTS = (
         run=push_items,
         summary="Store messages. The answer has one element for each item, in order.",
         body=push.Body,
-        answers={201: list[push.Stored]},
+        answers={201: (list[push.Stored], list[push.Held])},
     ),
     Endpoint(
         method="POST",
@@ -65,6 +72,6 @@ ENDPOINTS = (
         run=run_transaction,
         summary="Push and acknowledge, all or nothing.",
         body=transaction.Body,
-        answers={200: dict[str, Any]},
+        answers={200: transaction.Outcome},
     ),
 )

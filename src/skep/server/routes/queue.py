@@ -19,6 +19,26 @@ class Configuration(msgspec.Struct):
     mode: Literal["merge", "replace"] = "merge"
 
 
+class Configured(msgspec.Struct, rename="camel"):
+    """A queue as it is now; the options are Queen's."""
+
+    configured: bool
+    queue_id: str
+    queue: str
+    namespace: str
+    task: str
+    options: dict[str, Any]
+    partition_id: str
+
+
+class Deleted(msgspec.Struct):
+    """A queue that is no more; `existed`: it was there."""
+
+    deleted: bool
+    queue: str
+    existed: bool
+
+
 async def configure(call: Call) -> Reply:
     asked = await call.json(Configuration)
     if not asked.queue:
@@ -40,7 +60,7 @@ async def configure(call: Call) -> Reply:
 async def delete(call: Call) -> Reply:
     queue = call.params["queue"]
     existed = await call.state.mq.delete_queue(queue)
-    return reply({"deleted": True, "queue": queue, "existed": existed})
+    return reply(Deleted(deleted=True, queue=queue, existed=existed))
 
 
 ENDPOINTS = (
@@ -52,7 +72,7 @@ ENDPOINTS = (
         run=configure,
         summary="Create a queue, or change its options.",
         body=Configuration,
-        answers={201: dict[str, Any]},
+        answers={201: Configured},
     ),
     Endpoint(
         method="DELETE",
@@ -60,5 +80,6 @@ ENDPOINTS = (
         action="admin",
         run=delete,
         summary="Delete a queue with everything in it but its dead letters.",
+        answers={200: Deleted},
     ),
 )

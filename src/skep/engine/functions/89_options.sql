@@ -1,0 +1,22 @@
+-- Options as a whole: what is not given has its default, as the columns of skep.queues declare it.
+
+CREATE FUNCTION skep.default_options() RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    defaults jsonb;
+BEGIN
+    EXECUTE (SELECT 'SELECT jsonb_build_object(' || string_agg(format('%L, %s', a.attname, coalesce(pg_get_expr(d.adbin, d.adrelid), 'NULL')), ', ') || ')'
+             FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+             WHERE a.attrelid = 'skep.queues'::regclass AND a.attname = ANY (skep.queue_options()))
+    INTO defaults;
+    RETURN defaults;
+END $$;
+
+CREATE FUNCTION skep.replace_options(queue text, options jsonb, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS skep.queues
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF jsonb_typeof(options) IS DISTINCT FROM 'object' THEN
+        PERFORM skep.refuse('SK001', 'options are not a JSON object');
+    END IF;
+    RETURN skep.configure_queue(queue, skep.default_options() || options, namespace, task);
+END $$;
