@@ -76,7 +76,7 @@ def _shop(mq: Skep) -> None:
         mq.subscribe(group, "orders")
     for group in ("ledger", "fraud"):
         mq.subscribe(group, "payments")
-    customers = [f"customer-{n * n % 12}" for n in range(600)]  # some are busier than others
+    customers = [f"customer-{min(n * n % 17, n % 12)}" for n in range(600)]  # some are busier than others
     mq.queue("orders").push_many(
         NewMessage({"order": n, "total": n * 7 % 300, "items": [{"sku": f"A-{n}"}]}, partition=who, transaction_id=f"order-{n}")
         for n, who in enumerate(customers)

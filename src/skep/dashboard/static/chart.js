@@ -4,11 +4,12 @@ import * as format from "./format.js";
 import { html, useEffect, useRef } from "./lib.js";
 import { useTheme } from "./theme.js";
 
-const HEIGHT = 190;
-const FORMATS = {
-  "messages/s": format.rate,
-  messages: format.count,
-  seconds: format.duration,
+const HEIGHT = 180;
+// How values are read, and for time which steps an axis may have.
+const UNITS = {
+  "messages/s": { value: format.rate, tick: (n) => format.count(Number(n.toFixed(2))) },
+  messages: { value: format.count, tick: format.count },
+  seconds: { value: format.duration, tick: format.duration, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 86_400, 172_800, 604_800] },
 };
 
 function colour(name) {
@@ -21,23 +22,30 @@ function line(series, n) {
 }
 
 function options(width, unit, series) {
-  const shown = FORMATS[unit];
+  const { value: shown, tick, incrs } = UNITS[unit];
   const axis = { stroke: colour("--muted"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
   return {
     width,
     height: HEIGHT,
     cursor: { sync: { key: "skep" }, drag: { x: false, y: false }, points: { size: 6 } },
+    padding: [8, 8, 0, 0],
     legend: { live: true },
+    hooks: { setCursor: [lastUnlessPointed], setData: [lastUnlessPointed], ready: [lastUnlessPointed] },
     scales: { x: { time: true }, y: { range: (_chart, _low, high) => [0, high > 0 ? high * 1.08 : 1] } },
     axes: [
-      { ...axis, space: 70, values: hours },
-      { ...axis, size: 58, values: (_chart, ticks) => ticks.map(shown) },
+      { ...axis, size: 28, space: 70, values: hours },
+      { ...axis, size: 58, incrs, values: (_chart, ticks) => ticks.map((n) => tick(n)) },
     ],
     series: [
       { label: "time", value: (_chart, at) => (at === null ? "" : format.time(at * 1000)) },
       ...series.map((each, n) => ({ ...line(each, n), value: (_chart, value) => shown(value) })),
     ],
   };
+}
+
+// The legend tells the last values, or those under the pointer.
+function lastUnlessPointed(chart) {
+  if (chart.cursor.idx === null || chart.cursor.idx === undefined) chart.setLegend({ idx: chart.data[0].length - 1 });
 }
 
 // 24 hours, without the date unless a day begins.
@@ -56,9 +64,10 @@ export function Chart({ title, unit, at, series }) {
   const enough = at.length > 1;
   useEffect(() => {
     if (!enough) return undefined;
-    const made = new uPlot(options(box.current.clientWidth, unit, series), [at, ...series.map((each) => each.values)], box.current);
-    const watch = new ResizeObserver(() => made.setSize({ width: box.current.clientWidth, height: HEIGHT }));
-    watch.observe(box.current);
+    const node = box.current; // the reference is gone before the observer is
+    const made = new uPlot(options(node.clientWidth, unit, series), [at, ...series.map((each) => each.values)], node);
+    const watch = new ResizeObserver(() => node.clientWidth && made.setSize({ width: node.clientWidth, height: HEIGHT }));
+    watch.observe(node);
     chart.current = made;
     return () => {
       watch.disconnect();

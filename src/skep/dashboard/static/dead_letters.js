@@ -32,7 +32,7 @@ function wish(row) {
 // A dry run says how many, the dialog says it, and only then it is done.
 async function redriveAll(row, reload) {
   const asked = { ...wish(row), limit: AT_ONCE };
-  const found = await attempt(() => post("api/v1/dead-letters/redrive", { ...asked, dry_run: true }), "A dry run was made; nothing is changed yet.");
+  const found = await attempt(() => post("api/v1/dead-letters/redrive", { ...asked, dry_run: true }));
   if (found === null) return;
   const n = found.letters.length;
   const more = n === AT_ONCE ? ` At most ${format.exact(AT_ONCE)} go at once; do it again for the rest.` : "";
@@ -44,7 +44,7 @@ async function redriveAll(row, reload) {
 
 async function purgeAll(row, reload) {
   const asked = { ...wish(row), limit: AT_ONCE };
-  const found = await attempt(() => post("api/v1/dead-letters/purge", { ...asked, dry_run: true }), "A dry run was made; nothing is changed yet.");
+  const found = await attempt(() => post("api/v1/dead-letters/purge", { ...asked, dry_run: true }));
   if (found === null) return;
   const body = html`<p>${format.plural(found.letters, "dead letter")} of ${format.groupName(row.group)} on ${row.queue} with this error ${found.letters === 1 ? "is" : "are"} deleted for good, payloads and all.</p><pre class="payload">${row.error}</pre>`;
   if (!(await ask({ title: `Delete ${format.plural(found.letters, "dead letter")}?`, body, action: `Delete ${format.exact(found.letters)}`, danger: true }))) return;
@@ -64,7 +64,7 @@ function ByError({ rows, may, reload }) {
       ${may("admin") && html`<button type="button" class="danger" onClick=${() => purgeAll(row, reload)}>Delete all</button>`}
     </span>` },
   ];
-  return html`<${Table} columns=${columns} rows=${rows} id=${(row) => `${row.queue}\n${row.group}\n${row.error}`} empty="There are no dead letters." />`;
+  return html`<${Table} stack columns=${columns} rows=${rows} id=${(row) => `${row.queue}\n${row.group}\n${row.error}`} empty="There are no dead letters." />`;
 }
 
 function Letters({ filter, may, reload }) {
@@ -121,6 +121,6 @@ const AUDIT = [
 function Audit() {
   const { data, error } = usePoll("api/v1/dead-letters/audit?limit=20", 10);
   return html`<${Card} title="Who did what"><${Failure} error=${error} />
-    ${data && html`<${Table} columns=${AUDIT} rows=${data} id=${(row) => row.id} empty="Nobody has driven or deleted any." />`}
+    ${data && html`<${Table} stack columns=${AUDIT} rows=${data} id=${(row) => row.id} empty="Nobody has driven or deleted any." />`}
   </${Card}>`;
 }

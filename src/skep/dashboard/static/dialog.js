@@ -13,11 +13,11 @@ export function say(text, tone = "good") {
   show({ text, tone });
 }
 
-// Does something and says how it went.
+// Does something and says how it went; without `done` only if it went wrong.
 export async function attempt(what, done) {
   try {
     const result = await what();
-    say(typeof done === "function" ? done(result) : done);
+    if (done) say(typeof done === "function" ? done(result) : done);
     return result;
   } catch (error) {
     say(error.status === 403 ? "You do not have the right to do this." : error.message, "bad");

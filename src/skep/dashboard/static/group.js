@@ -48,7 +48,7 @@ function Trends({ rows }) {
     return [title, unit, at, [{ label: title.toLowerCase(), values: [...groups.values()][0] ?? [] }]];
   }), [rows]);
   if (rows === null) return null;
-  return html`<div class="charts">${charts.map(([title, unit, at, series]) => html`<${Chart} key=${title} title=${title} unit=${unit} at=${at} series=${series} />`)}</div>`;
+  return html`<div class="charts three">${charts.map(([title, unit, at, series]) => html`<${Chart} key=${title} title=${title} unit=${unit} at=${at} series=${series} />`)}</div>`;
 }
 
 function consequence(verb, now) {

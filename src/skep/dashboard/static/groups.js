@@ -19,6 +19,7 @@ const COLUMNS = [
     key: "dead_letters",
     label: "Dead",
     number: true,
+    wide: true,
     sort: "dead_letters",
     show: (row) => (row.dead_letters ? html`<a class="bad" href=${lettersLink({ queue: row.queue, group: row.group })}>${format.count(row.dead_letters)}</a>` : "0"),
   },

@@ -12,8 +12,8 @@ export function Messages({ query }) {
   const { queue = "", partition = "", offset = "", before = "", id = "" } = query;
   return html`<${Page} title="Messages">
     <${Finder} query=${query} />
-    ${queue && (offset === "" ? html`<${ByTime} queue=${queue} partition=${partition} before=${before} chosen=${id} query=${query} />` : html`<${ByOffset} queue=${queue} partition=${partition || "Default"} offset=${Number(offset)} chosen=${id} query=${query} />`)}
-    ${id && html`<${Message} id=${id} />`}
+    ${id && html`<${Message} id=${id} query=${query} />`}
+    ${queue && (offset === "" ? html`<${ByTime} queue=${queue} partition=${partition} before=${before} query=${query} />` : html`<${ByOffset} queue=${queue} partition=${partition || "Default"} offset=${Number(offset)} query=${query} />`)}
     ${!queue && !id && html`<p class="empty">Choose a queue.</p>`}
   </${Page}>`;
 }
@@ -38,7 +38,7 @@ function Finder({ query }) {
 
 const open = (query) => (row) => html`<a href=${messagesLink({ ...query, id: row.id })}>${row.offset}</a>`;
 
-function ByTime({ queue, partition, before, chosen, query }) {
+function ByTime({ queue, partition, before, query }) {
   const [skip, setSkip] = useState(0);
   const to = before ? new Date(before).toISOString() : "";
   const { data, error } = usePoll(withQuery("api/v1/messages", { queue, partition, from: EVER, to, limit: SIZE, offset: skip }), 5);
@@ -51,7 +51,7 @@ function ByTime({ queue, partition, before, chosen, query }) {
     { key: "transactionId", label: "Transaction id", wide: true, show: (row) => html`<code>${row.transactionId}</code>` },
   ];
   const rows = data?.messages ?? [];
-  return html`<${Card} title="Newest first" aside=${chosen && html`<a href=${messagesLink(without(query, "id"))}>close the message</a>`}>
+  return html`<${Card} title="Newest first">
     <${Failure} error=${error} />
     ${data && html`<${Table} columns=${columns} rows=${rows} id=${(row) => row.id} empty="There is no such message." />
     <p class="pager">
@@ -85,10 +85,10 @@ function without(query, name) {
   return Object.fromEntries(Object.entries(query).filter(([key]) => key !== name));
 }
 
-function Message({ id }) {
+function Message({ id, query }) {
   const { data, error } = usePoll(url`api/v1/messages/${id}/${id}`, 5, { exact: true });
   if (!data) return html`<${Card} title="Message"><${Failure} error=${error} /></${Card}>`;
-  return html`<${Card} title=${`${data.partition} · ${data.offset}`} kind="message">
+  return html`<${Card} title=${`${data.partition} · ${data.offset}`} aside=${html`<a class="button" href=${messagesLink(without(query, "id"))}>Close</a>`}>
     <dl class="facts">
       <div><dt>Queue</dt><dd><a href=${queueLink(data.queue)}>${data.queue}</a></dd></div>
       <div><dt>Status</dt><dd><${Status} value=${data.status} /></dd></div>

@@ -27,14 +27,14 @@ export function Failure({ error, what = "This" }) {
   return html`<p class="failure" role="alert">${text}</p>`;
 }
 
-// columns: {key, label, number, wide, sort, show(row)}. What is `wide` is left out on a narrow screen.
-export function Table({ columns, rows, id, sort, onSort, empty = "Nothing." }) {
+// columns: {key, label, number, wide, sort, show(row)}. What is `wide` is left out on a narrow screen, where the rows of a `stack` become blocks.
+export function Table({ columns, rows, id, sort, onSort, empty = "Nothing.", stack = false }) {
   if (rows.length === 0) return html`<p class="empty">${empty}</p>`;
-  return html`<div class="scroll"><table>
+  return html`<div class=${stack ? "scroll stack" : "scroll"}><table>
     <thead><tr>${columns.map((column) => html`<${Head} key=${column.key} column=${column} sort=${sort} onSort=${onSort} />`)}</tr></thead>
     <tbody>${rows.map(
       (row) => html`<tr key=${id(row)}>${columns.map(
-        (column) => html`<td key=${column.key} class=${classes(column)}>${column.show ? column.show(row) : row[column.key]}</td>`,
+        (column) => html`<td key=${column.key} class=${classes(column)} data-label=${column.label}>${column.show ? column.show(row) : row[column.key]}</td>`,
       )}</tr>`,
     )}</tbody>
   </table></div>`;

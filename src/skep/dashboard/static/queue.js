@@ -51,7 +51,7 @@ function Trends({ rows }) {
     ["Age of the oldest waiting", "seconds", lines(rows ?? [], 4, (group) => group !== "")],
   ], [rows]);
   if (rows === null) return null;
-  return html`<div class="charts">${charts.map(([title, unit, { at, series }]) => html`<${Chart} key=${title} title=${title} unit=${unit} at=${at} series=${series} />`)}</div>`;
+  return html`<div class="charts three">${charts.map(([title, unit, { at, series }]) => html`<${Chart} key=${title} title=${title} unit=${unit} at=${at} series=${series} />`)}</div>`;
 }
 
 function lines(rows, column, wanted) {
@@ -80,6 +80,10 @@ function skew({ partitions, pushed, top_pushed: top, idle }) {
   return `${format.plural(partitions, "partition")}; the busiest got ${share} % of all messages, ${times} times the average.${empty}`;
 }
 
+function Share({ percent }) {
+  return html`<span class="bar" title=${`${percent.toFixed(1)} % of all messages`}><i style=${{ width: `${percent}%` }}></i></span>`;
+}
+
 function columns(queue, { pushed }) {
   return [
     { key: "partition", label: "Partition", show: (row) => html`<a href=${messagesLink({ queue, partition: row.partition })}>${row.partition}</a>` },
@@ -87,8 +91,8 @@ function columns(queue, { pushed }) {
     { key: "leased", label: "Leased", number: true, wide: true, show: (row) => format.count(row.leased) },
     { key: "kept", label: "Kept", number: true, show: (row) => format.count(row.kept) },
     { key: "pushed", label: "Ever pushed", number: true, wide: true, show: (row) => format.count(row.pushed) },
-    { key: "share", label: "Share", show: (row) => html`<meter min="0" max=${Math.max(pushed, 1)} value=${row.pushed} title=${`${Math.round((100 * row.pushed) / Math.max(pushed, 1))} % of all messages`}></meter>` },
-    { key: "last", label: "Last push", number: true, show: (row) => format.age(row.last_created_at) },
+    { key: "share", label: "Share", show: (row) => html`<${Share} percent=${(100 * row.pushed) / Math.max(pushed, 1)} />` },
+    { key: "last", label: "Last push", number: true, wide: true, show: (row) => format.age(row.last_created_at) },
   ];
 }
 
@@ -97,7 +101,7 @@ const HOLDERS = (queue) => [
   { key: "status", label: "Status", show: (row) => html`<${Status} value=${row.status} />` },
   { key: "floors", label: "Holds back", show: (row) => (row.floors ? format.plural(row.floors, "partition") : row.status === "DEAD" ? "nothing: it is dead" : "nothing") },
   { key: "pending", label: "Waiting", number: true, show: (row) => format.count(row.pending) },
-  { key: "oldest", label: "Oldest", number: true, show: (row) => format.age(row.oldest_at) },
+  { key: "oldest", label: "Oldest", number: true, wide: true, show: (row) => format.age(row.oldest_at) },
 ];
 
 function Holders({ name }) {

@@ -10,7 +10,7 @@ const COLUMNS = [
   { key: "name", label: "Queue", sort: "name", show: (row) => html`<a href=${queueLink(row.name)}>${row.name}</a>` },
   { key: "namespace", label: "Namespace", wide: true },
   { key: "semantics", label: "Kind", wide: true, show: (row) => row.semantics.replace("_", "/") },
-  { key: "pushed", label: "Pushed/s", number: true, sort: "pushed", show: (row) => format.rate(row.pushed) },
+  { key: "pushed", label: "Pushed/s", number: true, wide: true, sort: "pushed", show: (row) => format.rate(row.pushed) },
   { key: "done", label: "Acked/s", number: true, wide: true, sort: "done", show: (row) => format.rate(row.done) },
   { key: "lag", label: "Waiting", number: true, sort: "lag", show: (row) => format.count(row.lag) },
   { key: "seconds", label: "Oldest", number: true, sort: "seconds", show: (row) => (row.lag ? format.duration(row.seconds) : "–") },

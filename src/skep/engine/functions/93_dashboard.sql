@@ -57,8 +57,7 @@ END $$;
 -- cancelled now wait for nothing, and do not count.
 CREATE FUNCTION skep.dash_trend(since interval, points integer, visible text[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
-    WITH gone AS MATERIALIZED (SELECT p.queue, p.group_name FROM skep.dash_places($3) p WHERE p.status IN ('DEAD', 'CANCELLED')),
-    step AS (
+    WITH step AS (
         SELECT s.*, greatest(s.total - lag(s.total) OVER series, 0) / nullif(extract(epoch FROM s.at - lag(s.at) OVER series), 0) AS rate
         FROM unnest(skep.dash_moments($1, $2)) AS moment
         CROSS JOIN LATERAL (SELECT * FROM skep.samples s WHERE s.at = moment AND ($3 IS NULL OR s.queue = ANY ($3))) s
@@ -67,12 +66,11 @@ LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(json_agg(json_build_array(t.at, t.pushed, t.done, t.lag, t.seconds, t.dead) ORDER BY t.at), '[]')
     FROM (
         SELECT extract(epoch FROM s.at)::double precision AS at, round(sum(s.rate) FILTER (WHERE s.group_name = ''), 3) AS pushed,
-               round(coalesce(sum(s.rate) FILTER (WHERE s.group_name <> ''), 0), 3) AS done, coalesce(sum(s.lag) FILTER (WHERE waits.so), 0) AS lag,
-               coalesce(round(max(extract(epoch FROM s.at - s.oldest_at)) FILTER (WHERE waits.so AND s.lag > 0), 1), 0) AS seconds,
+               round(sum(s.rate) FILTER (WHERE s.group_name <> ''), 3) AS done, coalesce(sum(s.lag) FILTER (WHERE s.waits), 0) AS lag,
+               coalesce(round(max(extract(epoch FROM s.at - s.oldest_at)) FILTER (WHERE s.waits AND s.lag > 0), 1), 0) AS seconds,
                sum(s.dead) FILTER (WHERE s.group_name = '') AS dead
-        FROM step s
-        CROSS JOIN LATERAL (SELECT s.group_name <> '' AND NOT EXISTS (
-            SELECT FROM gone WHERE gone.queue = s.queue AND gone.group_name = s.group_name) AS so) waits
+        FROM (SELECT s.*, s.group_name <> '' AND (s.queue, s.group_name) NOT IN (
+                  SELECT p.queue, p.group_name FROM skep.dash_places($3) p WHERE p.status IN ('DEAD', 'CANCELLED')) AS waits FROM step s) s
         GROUP BY s.at
     ) t
 $$;
@@ -93,21 +91,25 @@ LANGUAGE sql VOLATILE AS $$
     ) s
 $$;
 
--- A page of queues: those whose name, namespace or task has the text in it, in the order of a column. total: how many there are.
+-- A page of queues: those whose name, namespace or task has the text in it, in the order of a column. total: how many there are. One that is
+-- younger than the last sample has no numbers yet.
 CREATE FUNCTION skep.dash_queues(search text, sort text, descending boolean, max_rows integer, skip integer, visible text[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
-    WITH place AS MATERIALIZED (SELECT * FROM skep.dash_places($6)),
-    work AS MATERIALIZED (
-        SELECT p.queue, count(*) AS groups, sum(p.rate) AS done, coalesce(sum(p.lag) FILTER (WHERE p.status IN ('ACTIVE', 'PAUSED')), 0) AS lag,
-               coalesce(max(p.seconds) FILTER (WHERE p.status IN ('ACTIVE', 'PAUSED')), 0) AS seconds
-        FROM place p WHERE p.group_name <> '' GROUP BY p.queue),
+    WITH place AS (
+        SELECT p.queue, max(p.lag) FILTER (WHERE p.group_name = '') AS kept, max(p.rate) FILTER (WHERE p.group_name = '') AS pushed,
+               coalesce(sum(p.rate) FILTER (WHERE p.group_name <> ''), 0) AS done,
+               coalesce(sum(p.lag) FILTER (WHERE p.status IN ('ACTIVE', 'PAUSED')), 0) AS lag,
+               coalesce(max(p.seconds) FILTER (WHERE p.status IN ('ACTIVE', 'PAUSED')), 0) AS seconds,
+               max(p.dead) FILTER (WHERE p.group_name = '') AS dead_letters, count(*) FILTER (WHERE p.group_name <> '') AS groups
+        FROM skep.dash_places($6) p GROUP BY p.queue
+        UNION ALL
+        SELECT q.name, 0, 0, 0, 0, 0, 0, 0 FROM skep.queues q
+        WHERE ($6 IS NULL OR q.name = ANY ($6)) AND NOT EXISTS (
+            SELECT FROM skep.samples s WHERE s.queue = q.name AND s.group_name = '' AND s.at = (SELECT last.at FROM skep.samples last ORDER BY last.at DESC LIMIT 1))),
     found AS MATERIALIZED (
-        SELECT q.id, q.name, q.namespace, q.task, q.semantics, coalesce(p.lag, 0) AS kept, coalesce(p.rate, 0) AS pushed, coalesce(w.done, 0) AS done,
-               coalesce(w.lag, 0) AS lag, coalesce(w.seconds, 0) AS seconds, coalesce(p.dead, 0) AS dead_letters, coalesce(w.groups, 0) AS groups
-        FROM skep.queues q
-        LEFT JOIN place p ON p.queue = q.name AND p.group_name = ''
-        LEFT JOIN work w ON w.queue = q.name
-        WHERE ($6 IS NULL OR q.name = ANY ($6)) AND ($1 IS NULL OR strpos(lower(concat_ws(' ', q.name, q.namespace, q.task)), lower($1)) > 0)),
+        SELECT q.id, q.name, q.namespace, q.task, q.semantics, p.kept, p.pushed, p.done, p.lag, p.seconds, p.dead_letters, p.groups
+        FROM place p CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = p.queue LIMIT 1) q
+        WHERE $1 IS NULL OR strpos(lower(concat_ws(' ', q.name, q.namespace, q.task)), lower($1)) > 0),
     page AS (
         SELECT f.*, row_number() OVER (ORDER BY CASE WHEN $3 THEN -1 ELSE 1 END * CASE $2
                    WHEN 'kept' THEN f.kept WHEN 'pushed' THEN f.pushed WHEN 'done' THEN f.done WHEN 'lag' THEN f.lag WHEN 'seconds' THEN f.seconds
