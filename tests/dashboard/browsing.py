@@ -17,7 +17,9 @@ from tests.server.serving import Client, serving
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-REFUSED = re.compile(r"status of (400|401|403|404)")  # the browser says so by itself; tests say what the page makes of it
+REFUSED = re.compile(
+    r"status of (400|401|403|404)"
+)  # the browser says so by itself; tests say what the page makes of it
 
 
 def lack(what: str) -> NoReturn:
@@ -38,6 +40,7 @@ class Tab:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
         expect.set_options(timeout=10_000)
+        page.set_default_timeout(10_000)
 
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not REFUSED.search(message.text):

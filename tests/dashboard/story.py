@@ -1,8 +1,8 @@
-"""A small shop with a past: groups that are well, slow, failing, paused and dead, dead letters, and an hour of samples."""
+"""A small shop with a past: groups that are well, slow, failing, paused and dead, and an hour of samples."""
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -10,7 +10,11 @@ import psycopg
 from skep import NewMessage, Skep
 
 EVIL = "<img src=x onerror=\"window.pwned='name'\">"
-EVIL_PAYLOAD = {"html": "<script>window.pwned='payload'</script>", "exact": 12345678901234567890, "nested": {"a": [1, 2]}}
+EVIL_PAYLOAD = {
+    "html": "<script>window.pwned='payload'</script>",
+    "exact": 12345678901234567890,
+    "nested": {"a": [1, 2]},
+}
 EVIL_ERROR = "<svg onload=\"window.pwned='error'\"> broke"
 MANY = 2500  # queues nobody writes to
 STEP = 15  # seconds between samples
@@ -19,14 +23,16 @@ BASE = 400_000  # what lanes that are gone had counted, so that rates of the pas
 
 # Heads and messages get ages that spread over forty minutes; offsets and times still grow together.
 AGE = """
-    UPDATE skep.messages m SET created_at = clock_timestamp() - interval '40 minutes' * (1 - (m."offset" - l.first_offset + 1.0) / (l.last_offset - l.first_offset + 1.001))
+    UPDATE skep.messages m SET created_at = clock_timestamp()
+        - interval '40 minutes' * (1 - (m."offset" - l.first_offset + 1.0) / (l.last_offset - l.first_offset + 1.001))
     FROM skep.partition_lookup l WHERE l.partition_id = m.partition_id;
     UPDATE skep.partition_lookup l SET last_created_at = m.created_at
     FROM skep.messages m WHERE m.partition_id = l.partition_id AND m."offset" = l.last_offset
 """
 GONE = """
     INSERT INTO skep.gone_totals (queue, group_name, total)
-    SELECT s.queue, s.group_name, %s FROM skep.samples s WHERE s.lag + s.total > 0 AND s.queue NOT LIKE 'tenant%%' ON CONFLICT DO NOTHING
+    SELECT s.queue, s.group_name, %s FROM skep.samples s WHERE s.lag + s.total > 0 AND s.queue NOT LIKE 'tenant%%'
+    ON CONFLICT DO NOTHING
 """
 
 
@@ -59,7 +65,10 @@ def tell(url: str) -> None:
         _failures(mq)
         with psycopg.connect(url, autocommit=True) as db:
             db.execute(AGE)
-            db.execute("SELECT skep.configure_queue('tenant.' || lpad(n::text, 4, '0'), '{}') FROM generate_series(1, %s) n", [MANY])
+            db.execute(
+                "SELECT skep.configure_queue('tenant.' || lpad(n::text, 4, '0'), '{}') FROM generate_series(1, %s) n",
+                [MANY],
+            )
             db.execute("UPDATE skep.subscriptions SET status = 'DEAD' WHERE group_name = 'legacy-export'")
             db.execute("SELECT skep.sample('0')")
             db.execute(GONE, [BASE])
@@ -78,7 +87,9 @@ def _shop(mq: Skep) -> None:
         mq.subscribe(group, "payments")
     customers = [f"customer-{min(n * n % 17, n % 12)}" for n in range(600)]  # some are busier than others
     mq.queue("orders").push_many(
-        NewMessage({"order": n, "total": n * 7 % 300, "items": [{"sku": f"A-{n}"}]}, partition=who, transaction_id=f"order-{n}")
+        NewMessage(
+            {"order": n, "total": n * 7 % 300, "items": [{"sku": f"A-{n}"}]}, partition=who, transaction_id=f"order-{n}"
+        )
         for n, who in enumerate(customers)
     )
     mq.queue("payments").push_many(NewMessage({"payment": n}, partition=f"region-{n % 4}") for n in range(200))
@@ -112,8 +123,15 @@ def _failures(mq: Skep) -> None:
 
 def _past(db: psycopg.Connection) -> None:
     """Go back from the sample of now, step by step."""
-    last = db.execute("SELECT at, queue, group_name, total, lag, leased, dead FROM skep.samples WHERE queue NOT LIKE 'tenant%'")
-    with db.cursor() as cursor, cursor.copy("COPY skep.samples (at, queue, group_name, total, lag, leased, dead, oldest_at) FROM STDIN") as copy:
+    last = db.execute(
+        "SELECT at, queue, group_name, total, lag, leased, dead FROM skep.samples WHERE queue NOT LIKE 'tenant%'"
+    )
+    with (
+        db.cursor() as cursor,
+        cursor.copy(
+            "COPY skep.samples (at, queue, group_name, total, lag, leased, dead, oldest_at) FROM STDIN"
+        ) as copy,
+    ):
         for at, queue, group, total, lag, leased, dead in last.fetchall():
             for row in _steps(at, (queue, group), total, lag, dead):
                 copy.write_row((*row[:1], queue, group, *row[1:3], leased, *row[3:]))
@@ -124,15 +142,24 @@ def _steps(at: datetime, place: tuple[str, str], total: int, lag: int, dead: int
     rows = []
     for n in range(1, STEPS):
         ago = timedelta(seconds=STEP * n)
-        wave = 1 + 0.3 * math.sin(n / 19 + len(place[0])) + 0.12 * math.sin(n * 2.1) + 0.06 * math.sin(n * 5.3 + len(place[1]))
+        wave = (
+            1
+            + 0.3 * math.sin(n / 19 + len(place[0]))
+            + 0.12 * math.sin(n * 2.1)
+            + 0.06 * math.sin(n * 5.3 + len(place[1]))
+        )
         total -= round(past.rate * STEP * wave)
         minutes = STEP * n / 60
         behind = past.since is not None and minutes < past.since
-        was = lag if not place[1] else round(lag * (1 - minutes / past.since)) if behind and past.since else 3 if past.rate else 0
+        was = (
+            lag
+            if not place[1]
+            else round(lag * (1 - minutes / past.since))
+            if behind and past.since
+            else 3
+            if past.rate
+            else 0
+        )
         waited = timedelta(minutes=(past.since or 0) - minutes) * 0.8 if behind else timedelta(seconds=2)
         rows.append((at - ago, max(total, 0), was, max(dead - n // 12, 0), at - ago - waited if was else None))
     return rows
-
-
-def now() -> datetime:
-    return datetime.now(UTC)

@@ -16,7 +16,9 @@ def group(shop: Client, name: str, queue: str):
 def test_pause_and_resume(tab: Tab, shop: Client):
     tab.go("groups", "billing", "orders")
     tab.press("Pause")
-    expect(tab.dialog).to_contain_text("billing gets nothing from orders until it is resumed. 0 messages stay owed to it")
+    expect(tab.dialog).to_contain_text(
+        "billing gets nothing from orders until it is resumed. 0 messages stay owed to it"
+    )
     tab.dialog.get_by_role("button", name="Cancel").click()
     expect(tab.dialog).to_have_count(0)
     assert group(shop, "billing", "orders")["status"] == "ACTIVE"
@@ -33,10 +35,14 @@ def test_pause_and_resume(tab: Tab, shop: Client):
 def test_seek_says_how_many(tab: Tab, shop: Client):
     tab.go("groups", "shipping", "orders")
     tab.press("Seek")
-    expect(tab.dialog).to_contain_text("In 12 partitions: nothing is delivered again; 240 messages are skipped and never delivered to it")
+    expect(tab.dialog).to_contain_text(
+        "In 12 partitions: nothing is delivered again; 240 messages are skipped and never delivered to it"
+    )
     expect(tab.dialog).to_contain_text("1 lease is dropped")
     tab.page.get_by_label("to the beginning").check()
-    expect(tab.dialog).to_contain_text("360 messages already done are delivered again; nothing is skipped; 600 messages wait afterwards")
+    expect(tab.dialog).to_contain_text(
+        "360 messages already done are delivered again; nothing is skipped; 600 messages wait afterwards"
+    )
     tab.page.get_by_label("to a time").check()
     expect(tab.dialog.get_by_role("button", name="Move the group")).to_be_disabled()
     tab.page.get_by_label("Time", exact=True).fill("2020-01-01T00:00:00")

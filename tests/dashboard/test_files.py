@@ -1,4 +1,4 @@
-"""The files of the page: strict headers, fresh or 304, nothing from elsewhere, and a word when the libraries are missing."""
+"""The files of the page: strict headers, fresh or 304, nothing from elsewhere; a word when libraries are missing."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,9 @@ def test_every_file_is_served(client: Client, path: Path):
     assert answer.headers["cache-control"] == "no-cache"
 
 
-@pytest.mark.parametrize("name", ["", "..", "../__init__.py", "%2e%2e/__init__.py", "vendor", "vendor/../app.js", "no.js", "app.py"])
+@pytest.mark.parametrize(
+    "name", ["", "..", "../__init__.py", "%2e%2e/__init__.py", "vendor", "vendor/../app.js", "no.js", "app.py"]
+)
 def test_nothing_else_is(client: Client, name: str):
     assert client.get(f"/dashboard/{name}").status == 404
 
@@ -42,7 +44,9 @@ def test_nothing_else_is(client: Client, name: str):
 def test_a_file_keeps_the_rules(path: Path):
     text = path.read_text()
     assert len(text.splitlines()) <= 400
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text), "data is text"
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text), (
+        "data is text"
+    )
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text), "nobody else is asked"
     assert not re.search(r"<script>|\son[a-z]+=\"", text), "nothing inline"
 

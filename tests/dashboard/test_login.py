@@ -76,7 +76,7 @@ def test_who_reads_only_sees_no_buttons(tab: Tab):
 
 def test_who_sees_one_queue_sees_one(tab: Tab):
     tab.go("queues")
-    sign_in(tab, token(grants={"orders": ["read"]}))
+    sign_in(tab, token(role=None, grants={"orders": ["read"]}))
     expect(tab.row("orders")).to_be_visible()
     expect(tab.page.locator("tbody tr")).to_have_count(1)
     tab.go("overview")

@@ -56,7 +56,10 @@ def test_queues_in_every_order(shop: Client):
         key = (lambda value: value.encode()) if column == "name" else None
         assert (up, down) == (sorted(up, key=key), sorted(down, key=key, reverse=True)), column
     found = ask(shop, "queues", search="TENANT.000", limit=3, offset=3)
-    assert (found["total"], [row["name"] for row in found["queues"]]) == (9, ["tenant.0004", "tenant.0005", "tenant.0006"])
+    assert (found["total"], [row["name"] for row in found["queues"]]) == (
+        9,
+        ["tenant.0004", "tenant.0005", "tenant.0006"],
+    )
 
 
 def test_a_queue_younger_than_the_sample(shop: Client):
@@ -80,7 +83,10 @@ def test_lanes_and_who_holds_them(shop: Client):
     of_group = ask(shop, "queues/orders/lanes", group="search")
     assert (of_group["lag"], of_group["kept"]) == (0, 600)
     assert shop.get(f"{PATH}/queues/nobody/lanes").status == 404
-    assert [(row["group"], row["floors"]) for row in ask(shop, "queues/orders/holders")] == [("shipping", 6), ("legacy-export", 0)]
+    assert [(row["group"], row["floors"]) for row in ask(shop, "queues/orders/holders")] == [
+        ("shipping", 6),
+        ("legacy-export", 0),
+    ]
 
 
 def test_the_preview_of_a_seek_is_what_happens(shop: Client):

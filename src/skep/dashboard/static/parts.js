@@ -50,7 +50,7 @@ function Head({ column, sort, onSort }) {
   // Numbers are looked at from the top, names from the beginning.
   const next = { by: column.sort, descending: on ? !sort.descending : Boolean(column.number) };
   return html`<th class=${classes(column)} aria-sort=${on ? (sort.descending ? "descending" : "ascending") : "none"}>
-    <button type="button" class="sort" onClick=${() => onSort(next)}>${column.label}<i>${on ? (sort.descending ? "▾" : "▴") : ""}</i></button>
+    <button type="button" class="sort" onClick=${() => onSort(next)}>${column.label}<i aria-hidden="true">${on ? (sort.descending ? "▾" : "▴") : ""}</i></button>
   </th>`;
 }
 

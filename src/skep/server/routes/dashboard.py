@@ -11,7 +11,7 @@ from skep.server.admin import PAGE, ask
 from skep.server.endpoint import Call, Endpoint, Param, Reply, reply
 from skep.server.grants import Action
 from skep.server.http import bad_request
-from skep.server.routes.groups import WHERE, Seek
+from skep.server.routes.groups import WHERE
 
 ACTIONS: tuple[Action, ...] = ("read", "push", "pop", "ack", "configure", "seek", "redrive", "admin")
 LONGEST = 7 * 24 * 3600  # seconds: samples are not kept longer
@@ -66,7 +66,11 @@ async def _listed(call: Call) -> dict[str, Any]:
 
 
 async def lanes(call: Call) -> Reply:
-    wish = {"group": call.text("group"), "sort": call.text("sort") or "lag", "limit": call.integer("limit", 20, most=200)}
+    wish = {
+        "group": call.text("group"),
+        "sort": call.text("sort") or "lag",
+        "limit": call.integer("limit", 20, most=200),
+    }
     return await ask(call, admin.DASH_LANES, "Queue", queue=call.params["queue"], **wish)
 
 
@@ -164,7 +168,7 @@ ENDPOINTS = (
         path=f"{_QUEUE}/trend",
         action="read",
         run=queue_trend,
-        summary="A queue ('') and its groups over time: [group, time, rate, lag, age of the oldest, leased, dead letters].",
+        summary="A queue ('') and its groups over time: [group, time, rate, lag, age of the oldest, leased, dead].",
         query=(Param("group", help="Only this one; '' is not a group."), SECONDS, POINTS),
         answers={200: list[list[str | float | None]]},
     ),
