@@ -47,12 +47,12 @@ class Past:
 PASTS = {
     ("orders", ""): Past(42),
     ("orders", "billing"): Past(42),
-    ("orders", "shipping"): Past(38, since=25),
+    ("orders", "shipping"): Past(38, since=37),
     ("orders", "search"): Past(41),
-    ("orders", "legacy-export"): Past(0, since=50),
+    ("orders", "legacy-export"): Past(0, since=40),
     ("payments", ""): Past(12),
     ("payments", "ledger"): Past(12),
-    ("payments", "fraud"): Past(11, since=40),
+    ("payments", "fraud"): Past(11, since=39),
     ("emails", ""): Past(6),
     ("emails", "__QUEUE_MODE__"): Past(6),
 }
@@ -160,6 +160,6 @@ def _steps(at: datetime, place: tuple[str, str], total: int, lag: int, dead: int
             if past.rate
             else 0
         )
-        waited = timedelta(minutes=(past.since or 0) - minutes) * 0.8 if behind else timedelta(seconds=2)
+        waited = timedelta(minutes=(past.since or 0) - minutes) if behind else timedelta(seconds=2)
         rows.append((at - ago, max(total, 0), was, max(dead - n // 12, 0), at - ago - waited if was else None))
     return rows

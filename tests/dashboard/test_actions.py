@@ -32,6 +32,15 @@ def test_pause_and_resume(tab: Tab, shop: Client):
     expect(tab.page.locator("h1 .status")).to_have_text("active")
 
 
+def test_who_goes_elsewhere_has_not_said_yes(tab: Tab, shop: Client):
+    tab.go("groups", "billing", "orders")
+    tab.press("Pause")
+    expect(tab.dialog).to_be_visible()
+    tab.go("queues")
+    expect(tab.dialog).to_have_count(0)
+    assert group(shop, "billing", "orders")["status"] == "ACTIVE"
+
+
 def test_seek_says_how_many(tab: Tab, shop: Client):
     tab.go("groups", "shipping", "orders")
     tab.press("Seek")

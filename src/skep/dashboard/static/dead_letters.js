@@ -13,15 +13,20 @@ export function DeadLetters({ query }) {
   const { queue = "", group = "", error = "" } = query;
   const filter = { queue, group, error };
   const counts = usePoll(withQuery("api/v1/dead-letters/count", { queue, group }));
+  const audit = usePoll("api/v1/dead-letters/audit?limit=20", 10);
+  const reload = () => {
+    counts.reload();
+    audit.reload();
+  };
   const may = useRights(queue || null);
   const narrowed = Object.values(filter).some(Boolean);
   const aside = narrowed && html`<a class="button" href="#/dead-letters">Show all</a>`;
   return html`<${Page} title="Dead letters" aside=${aside}>
     ${narrowed && html`<p class="told">Only ${[queue && `queue ${queue}`, group && `group ${format.groupName(group)}`, error && `error “${error}”`].filter(Boolean).join(", ")}.</p>`}
     <${Failure} error=${counts.error} />
-    ${counts.data && html`<${Card} title="By error"><${ByError} rows=${counts.data} may=${may} reload=${counts.reload} /></${Card}>`}
-    <${Letters} filter=${filter} may=${may} reload=${counts.reload} />
-    <${Audit} />
+    ${counts.data && html`<${Card} title="By error"><${ByError} rows=${counts.data} may=${may} reload=${reload} /></${Card}>`}
+    <${Letters} filter=${filter} may=${may} reload=${reload} />
+    <${Audit} ...${audit} />
   </${Page}>`;
 }
 
@@ -118,8 +123,7 @@ const AUDIT = [
   { key: "done_by", label: "By" },
 ];
 
-function Audit() {
-  const { data, error } = usePoll("api/v1/dead-letters/audit?limit=20", 10);
+function Audit({ data, error }) {
   return html`<${Card} title="Who did what"><${Failure} error=${error} />
     ${data && html`<${Table} stack columns=${AUDIT} rows=${data} id=${(row) => row.id} empty="Nobody has driven or deleted any." />`}
   </${Card}>`;

@@ -41,6 +41,12 @@ export function Dialogs() {
     question.resolve(value);
     setQuestion(null);
   };
+  useEffect(() => {
+    if (question === null) return undefined;
+    const leave = () => answer(false); // whoever goes elsewhere has not said yes
+    addEventListener("hashchange", leave);
+    return () => removeEventListener("hashchange", leave);
+  }, [question]);
   return html`${question && html`<${Question} ...${question} answer=${answer} />`}
     <div class="notices" role="status">${notice && html`<p class=${`notice ${notice.tone}`}>${notice.text}</p>`}</div>`;
 }

@@ -8,8 +8,8 @@ import { usePoll } from "./poll.js";
 const SIZE = 50;
 const STATUSES = ["ACTIVE", "PAUSED", "DEAD", "CANCELLED"];
 const COLUMNS = [
-  { key: "group", label: "Group", sort: "group", show: (row) => html`<a href=${groupLink(row.group, row.queue)}>${format.groupName(row.group)}</a>` },
-  { key: "queue", label: "Queue", sort: "queue", show: (row) => html`<a href=${queueLink(row.queue)}>${row.queue}</a>` },
+  { key: "group", label: "Group", sort: "group", show: (row) => html`<a href=${groupLink(row.group, row.queue)}>${format.groupName(row.group)}</a><small class="narrow">${row.queue}</small>` },
+  { key: "queue", label: "Queue", wide: true, sort: "queue", show: (row) => html`<a href=${queueLink(row.queue)}>${row.queue}</a>` },
   { key: "status", label: "Status", sort: "status", show: (row) => html`<${Status} value=${row.status} />` },
   { key: "rate", label: "Acked/s", number: true, wide: true, sort: "rate", show: (row) => format.rate(row.rate) },
   { key: "lag", label: "Lag", number: true, sort: "lag", show: (row) => format.count(row.lag) },

@@ -2,7 +2,7 @@
 import { url, withQuery } from "./api.js";
 import * as format from "./format.js";
 import { html, useState } from "./lib.js";
-import { Card, Failure, groupLink, messagesLink, Page, queueLink, Status, Table } from "./parts.js";
+import { Card, Failure, groupLink, messagesLink, Page, queueLink, Status, Table, When } from "./parts.js";
 import { usePoll } from "./poll.js";
 
 const SIZE = 50;
@@ -45,7 +45,7 @@ function ByTime({ queue, partition, before, query }) {
   const columns = [
     { key: "offset", label: "Offset", number: true, show: open(query) },
     { key: "partition", label: "Partition", show: (row) => row.partition },
-    { key: "createdAt", label: "Pushed", show: (row) => format.time(row.createdAt) },
+    { key: "createdAt", label: "Pushed", show: (row) => html`<${When} at=${row.createdAt} />` },
     { key: "status", label: "Status", show: (row) => html`<${Status} value=${row.status} />` },
     { key: "groups", label: "Done by", wide: true, show: (row) => (row.busStatus.totalGroups ? `${row.busStatus.consumedBy} of ${format.plural(row.busStatus.totalGroups, "group")}` : "–") },
     { key: "transactionId", label: "Transaction id", wide: true, show: (row) => html`<code>${row.transactionId}</code>` },
@@ -65,7 +65,7 @@ function ByOffset({ queue, partition, offset, query }) {
   const { data, error } = usePoll(withQuery(url`api/v1/queues/${queue}/messages`, { partition, offset, limit: SIZE }), 5);
   const columns = [
     { key: "offset", label: "Offset", number: true, show: open(query) },
-    { key: "created_at", label: "Pushed", show: (row) => format.time(row.created_at) },
+    { key: "created_at", label: "Pushed", show: (row) => html`<${When} at=${row.created_at} />` },
     { key: "completed", label: "Done by", show: (row) => `${row.completed_consumer_groups} of ${format.plural(row.required_consumer_groups, "group")}` },
     { key: "owing", label: "Owed by", show: (row) => row.owing.map(format.groupName).join(", ") || "nobody" },
   ];

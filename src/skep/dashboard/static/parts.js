@@ -63,6 +63,12 @@ export function Pager({ skip, size, total, onChange }) {
   </p>`;
 }
 
+// The day is left out where there is no room for it.
+export function When({ at }) {
+  const [day, clock] = format.time(at).split(" ");
+  return html`<span class="wide">${day} </span>${clock}`;
+}
+
 export const queueLink = (name) => `#/queues/${encodeURIComponent(name)}`;
 export const groupLink = (group, queue) => `#/groups/${encodeURIComponent(group)}/${encodeURIComponent(queue)}`;
 export const messagesLink = (values) => `#/messages?${new URLSearchParams(values)}`;
