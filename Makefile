@@ -54,7 +54,7 @@ $(READY): pyproject.toml constraints.txt src/skep/dashboard/package.json
 	@echo 'Setting up .venv (once) ...'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev,server]'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev,server,spark]'
 	@$(BIN)/python -m skep.dashboard.fetch || echo 'Everything works but the dashboard. When npm does: $(BIN)/python -m skep.dashboard.fetch'
 	@touch $@
 

@@ -16,6 +16,7 @@
     ├── StaleLease                SK003  the lease has expired or is another's
     ├── RawWriteRefused           SK005  a write past the functions, straight into a table of the log
     ├── Conflict                  SK007  it exists already, and differently
+    ├── DataLoss                  retention deleted what a stream had not read; the message names it
     ├── PushBlocked               SK006  the queue takes no messages now (retryable)
     └── TransientError            40001, 40P01, 55P03, 57014: deadlock, serialization, timeouts (retryable)
         ├── KeysUnavailable       the keys of tokens cannot be fetched (retryable)
@@ -109,6 +110,10 @@ class RawWriteRefused(SkepError):
 
 class Conflict(SkepError):
     """It exists already, and differently."""
+
+
+class DataLoss(SkepError):
+    """Retention deleted messages that a stream had not read; the message names partitions and offsets."""
 
 
 class PushBlocked(SkepError):

@@ -35,7 +35,7 @@ def test_first_message(database_url: str) -> None:
 def test_the_readme_shows_the_examples() -> None:
     readme = (ROOT / "README.md").read_text()
     shown = ["sql", "py", "sh", "http.sh"]
-    examples = [*(f"first_message.{kind}" for kind in shown), "handler.py", "queen_client.py"]
+    examples = [*(f"first_message.{kind}" for kind in shown), "handler.py", "queen_client.py", "spark_batch.py"]
     assert [name for name in examples if (EXAMPLES / name).read_text().strip() not in readme] == []
 
 

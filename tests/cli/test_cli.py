@@ -2,8 +2,10 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +23,7 @@ from tests.cli.process import SKEP, environment, run, wait_until
 @contextmanager
 def serving(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
     """Run `skep serve` until it says that it is ready; give the process and what it said."""
-    command = [SKEP, "serve", *arguments]
+    command = [SKEP, "serve", "--port", "0", *arguments]
     with subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -115,7 +117,10 @@ def test_install_prints_the_sql():
 def test_serve_brings_its_own_database(data_dir: Path, stop: signal.Signals):
     with serving("--data-dir", str(data_dir)) as (process, said):
         (url,) = re.findall(r"^  (postgresql://\S+)$", said, re.MULTILINE)
-        assert "skep.push" in said
+        (push,) = re.findall(r"^  curl (http://localhost:\d+/api/v1/push -d .*)$", said, re.MULTILINE)
+        target, _, body = shlex.split(push)
+        with urllib.request.urlopen(target, body.encode()) as answer:
+            assert b'"queued"' in answer.read()
         with psycopg.connect(url) as connection:
             verify(connection)
         process.send_signal(stop)

@@ -12,11 +12,15 @@ from psycopg.types.json import Jsonb
 from skep.engine.install import verify
 from tests.engine.verbs import call, drain, pop, push, refused
 
-PRODUCER = {"push", "push_many", "push_to_outbox", "notify", "wire_push", "hold_push"}
+PRODUCER = {
+    "push", "push_many", "push_to_outbox", "notify", "wire_push", "hold_push",
+    "open_sink", "publish_batch", "clear_sink", "drop_sink",
+}  # fmt: skip
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
     "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend", "wire_conflation",
     "stream_register", "stream_state", "stream_step", "stream_cycle",
+    "read_view", "read_window", "read", "lane_names", "offsets_at", "times_of", "group_exists", "follow",
 }  # fmt: skip
 ADMIN = {
     "wire_configure",
@@ -39,6 +43,7 @@ ADMIN = {
     "maintenance", "set_maintenance", "drain_held_pushes", "metrics", "replace_options",
     "dash_overview", "dash_trend", "dash_queue_trend", "dash_queues", "dash_groups", "dash_lanes", "dash_holders",
     "dash_seek", "dash_database",
+    "prune_sinks",
 }  # fmt: skip
 # These touch no table.
 HARMLESS = {"message_id", "partition_of", "offset_of", "refuse", "wire_time"}
@@ -102,7 +107,7 @@ def test_public_has_no_rights_on_tables_and_sequences(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_has_its_rights_on_tables_and_no_more(mq: psycopg.Connection, role: str):
-    """Producers insert into the outbox, administrators read everything, nobody writes past the functions."""
+    """Producers insert into the outbox and a sink, administrators read everything, nobody writes past functions."""
     rights = """
         SELECT c.relname::text, privilege FROM pg_class c,
             unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS privilege
@@ -113,8 +118,8 @@ def test_a_role_has_its_rights_on_tables_and_no_more(mq: psycopg.Connection, rol
     """
     found = set(mq.execute(rights, {"role": role}).fetchall())
     readable = {name for name, privilege in found if privilege == "SELECT"}
-    outbox = {("outbox", "INSERT")} if role != "skep_consumer" else set()
-    assert found - {(name, "SELECT") for name in readable} == outbox
+    writable = {("outbox", "INSERT"), ("sink_rows", "INSERT")} if role != "skep_consumer" else set()
+    assert found - {(name, "SELECT") for name in readable} == writable
     relations = "SELECT relname::text FROM pg_class WHERE relnamespace = 'skep'::regnamespace AND relkind IN ('r', 'v')"
     everything = {name for (name,) in mq.execute(relations).fetchall()} - {"migrations", "schema_info"}
     assert readable == (everything if role == "skep_admin" else set())

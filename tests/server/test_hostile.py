@@ -307,12 +307,16 @@ def test_a_poisonous_push_among_others(
     db.execute("SELECT skep.configure_queue('nobody', %s)", [options])
     with ThreadPoolExecutor(32) as threads:
         with held(module_database_url, "skep.messages"):
-            good = [threads.submit(client.push, queue, 0)]  # holds up the others, so that they wait for one call
-            until(lambda: not merger._free)
-            good += [threads.submit(client.push, queue, number) for number in range(1, 16)]
+            good = []
+            while merger._free:  # these hold up the others, so that they wait for one call
+                free = merger._free
+                good.append(threads.submit(client.push, queue, len(good)))
+                until(lambda free=free: merger._free < free)
+            ahead = len(good)
+            good += [threads.submit(client.push, queue, number) for number in range(ahead, 16)]
             bad = threads.submit(client.post, PUSH, {"items": [{"queue": queue, "payload": "never"}, poison]})
             good += [threads.submit(client.push, queue, number) for number in range(16, 31)]
-            until(lambda: len(merger._waiting) == 31)
+            until(lambda: len(merger._waiting) == 32 - ahead)
         assert bad.result().status == (503 if poison["queue"] == "nobody" else 400)
         assert [push.result()[0]["status"] for push in good] == ["queued"] * 31
     assert stored(db, queue) == list(range(31))

@@ -133,9 +133,9 @@ def kill_postmaster(postgres: Postgres) -> None:
 
 def kill_backend(postgres: Postgres) -> None:
     """PostgreSQL ends all connections, whatever they do, and recovers."""
-    with psycopg.connect(postgres.url) as db:
+    with psycopg.connect(postgres.url, autocommit=True) as db:
         busy = "SELECT pid FROM pg_stat_activity WHERE application_name = 'skep' AND state = 'active'"
-        ((pid,), *_) = until(db.execute(busy).fetchall)
+        ((pid,), *_) = until(lambda: db.execute(busy).fetchall())
         os.kill(pid, signal.SIGKILL)
     until(postgres._answers)
 

@@ -89,6 +89,17 @@ def test_only_what_is_named_is_done(client: Client):
     assert [message["data"] for message in again] == [1]  # a lease that ran out comes again in halves
 
 
+def test_a_message_without_payload_is_an_empty_object(client: Client):
+    assert run(client, {"type": "push", "items": [{"queue": "bare-in-transaction"}]})["success"]
+    assert [message["data"] for message in client.pop("bare-in-transaction")] == [{}]
+
+
+def test_a_payload_that_is_too_large_is_the_reason(client: Client):
+    client.call("PATCH", "/api/v1/queues/narrow", {"options": {"max_payload_bytes": 100}})
+    outcome = run(client, push("narrow", "x" * 200))
+    assert (outcome["success"], outcome["reason"]) == (False, "payload_too_large")
+
+
 def test_failed_is_a_dead_letter_at_once(client: Client):
     client.push("bad", 1)
     (message,) = client.pop("bad")

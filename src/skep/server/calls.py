@@ -37,6 +37,7 @@ QUEUES_OF_LEASE: Query = """
     JOIN skep.partitions p ON p.id = s.partition_id JOIN skep.queues q ON q.id = p.queue_id
     WHERE s.token = %(lease)s::uuid
 """
+SEALED_QUEUES: Query = "SELECT name FROM skep.queues WHERE encryption_enabled"
 DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"
 CHANGE_OPTIONS: Query = "SELECT (skep.configure_queue(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s)).id"
 REPLACE_OPTIONS: Query = "SELECT (skep.replace_options(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s)).id"

@@ -21,7 +21,7 @@ from skep.errors import SkepError
 from skep.server import calls, tracing
 from skep.server.http import Overloaded
 
-log = logging.getLogger("skep")
+log = logging.getLogger("skep.server")
 
 MERGED = 64  # requests that one call serves at most
 POLL = 1.0  # seconds between looks at what nobody told us: leases that end, retries, delays, pushes by SQL
@@ -76,6 +76,15 @@ class _Line:
         self.task: asyncio.Task[None] | None = None
         self.again = False  # something happened since the call under way began
 
+    def first(self) -> list[_Request]:
+        """Take the first ones out, as many as one call serves; who has an answer by now is not one of them."""
+        taken: list[_Request] = []
+        while self.waiting and len(taken) < MERGED:
+            request = self.waiting.popleft()
+            if not request.answer.done():
+                taken.append(request)
+        return taken
+
     def leave(self, request: _Request) -> None:
         with suppress(ValueError):
             self.waiting.remove(request)
@@ -98,10 +107,6 @@ class Lines:
         self._paused = False
         self._background: set[asyncio.Task[None]] = set()
         self._poller: asyncio.Task[None] | None = None
-
-    @property
-    def parked(self) -> int:
-        return self._parked
 
     @property
     def paused(self) -> bool:
@@ -202,7 +207,9 @@ class Lines:
             while line.again and line.waiting:
                 async with self._calls:
                     line.again = False
-                    offered = [line.waiting.popleft() for _ in range(min(MERGED, len(line.waiting)))]
+                    offered = line.first()
+                    if not offered:
+                        break
                     behind = list(line.waiting)
                     popped = await self._call(wanted, offered)
                 if len(popped) == len(offered):

@@ -11,6 +11,7 @@ from skep.server import address, calls, tracing
 from skep.server.http import HttpError, bad_request, decode
 
 NULL = msgspec.Raw(b"null")
+EMPTY = msgspec.Raw(b"{}")
 NOT_UTF8 = "Invalid JSON: not UTF-8"
 
 
@@ -23,6 +24,12 @@ class Item(msgspec.Struct, rename="camel"):
     transaction_id: str | None = None
     trace_id: str | None = None
     headers: dict[str, Any] | None = None
+
+
+class BareItem(Item, rename="camel"):
+    """One message of a transaction or a stream: there, without a payload it is an empty object."""
+
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: EMPTY)
 
 
 class Body(msgspec.Struct):
@@ -96,7 +103,7 @@ def parse(body: bytes, producer: str | None, max_batch: int) -> list[NewItem]:
     return checked(decode(_decoder, body, _said).items, producer, max_batch)
 
 
-def checked(items: list[Item], producer: str | None, max_batch: int) -> list[NewItem]:
+def checked(items: Sequence[Item], producer: str | None, max_batch: int) -> list[NewItem]:
     if len(items) > max_batch:
         raise HttpError(413, f"{len(items)} items; at most {max_batch} fit into one request", "batch_too_large")
     for number, item in enumerate(items):

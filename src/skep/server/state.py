@@ -10,7 +10,6 @@ from skep import AsyncSkep
 from skep.client.aio.database import AsyncDatabase
 from skep.client.aio.wake import AsyncWakes
 from skep.config import Config
-from skep.message import ApiKey
 from skep.server import ack, push
 from skep.server.auth import Authenticator
 from skep.server.crypt import Keyring
@@ -46,7 +45,7 @@ class State:
             push.Pusher(self.database, partial(self.meter.messages, "pushed")),
             weigh=push.weigh,
             max_weight=PUSH_BYTES,
-            parallel=1,
+            parallel=2,
             max_pending=config.max_pending,
             merged=self.meter.merged("push"),
         )
@@ -54,12 +53,12 @@ class State:
             ack.Acker(self.database),
             weigh=ack.weigh,
             max_weight=ACKS,
-            parallel=1,
+            parallel=2,
             max_pending=config.max_pending,
             merged=self.meter.merged("ack"),
         )
         self.budget = Budget(BODIES)
-        self.authenticator = Authenticator(config, self._find_key)
+        self.authenticator = Authenticator(config, self.mq.find_api_key)
         self.keyring = Keyring.load(config.encryption_keys)
         self.sealed = SealedQueues(self.database)
         self.maintenance = Maintenance(self.mq, self.database, self.lines, self.pushed)
@@ -108,6 +107,3 @@ class State:
     def pushed(self, queues: Iterable[str]) -> None:
         """Wake who waits for these queues, here and in other processes."""
         self.wakes.pushed(set(queues))
-
-    async def _find_key(self, id_: str, given: bytes) -> ApiKey | None:
-        return await self.mq.find_api_key(id_, given)

@@ -10,7 +10,6 @@ from skep.server import address, calls, push
 from skep.server.ack import QUEUE_MODE
 from skep.server.http import bad_request, decode, told
 
-EMPTY = msgspec.Raw(b"{}")
 STATUSES = {"completed": "completed", "success": "completed", "failed": "dlq", "dlq": "dlq"}
 MOST = 2**31 - 1
 MISMATCH = "config_hash mismatch: the stream was registered with another configuration; pass reset to begin anew"
@@ -46,12 +45,6 @@ class StateOp(msgspec.Struct):
     value: msgspec.Raw = msgspec.field(default_factory=lambda: push.NULL)
 
 
-class SinkItem(push.Item, rename="camel"):
-    """A message that a stream pushes; without a payload it is an empty object."""
-
-    payload: msgspec.Raw = msgspec.field(default_factory=lambda: EMPTY)
-
-
 class CycleAck(msgspec.Struct, rename="camel"):
     """The answer for the `count` messages that end with the named one."""
 
@@ -70,7 +63,7 @@ class Cycle(msgspec.Struct):
     consumer_group: str | None = None
     release_lease: bool = True
     state_ops: list[StateOp] = []
-    push_items: list[SinkItem] = []
+    push_items: list[push.BareItem] = []
     ack: CycleAck | None = None
 
 

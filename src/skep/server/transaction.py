@@ -6,12 +6,10 @@ from uuid import uuid4
 import msgspec
 
 from skep.client.aio.database import AsyncDatabase
-from skep.errors import Conflict, InvalidArgument, SkepError, StaleLease
+from skep.errors import Conflict, PayloadTooLarge, SkepError, StaleLease
 from skep.server import ack, address, calls, push
 from skep.server.ack import Answer
 from skep.server.http import HttpError, bad_request, decode, told
-
-EMPTY = msgspec.Raw(b"{}")
 
 
 class AckOperation(Answer, rename="camel", tag="ack"):
@@ -21,7 +19,7 @@ class AckOperation(Answer, rename="camel", tag="ack"):
 class PushOperation(msgspec.Struct, tag="push"):
     """Messages inside a transaction."""
 
-    items: list[push.Item]
+    items: list[push.BareItem]
 
 
 class Body(msgspec.Struct, rename="camel"):
@@ -70,7 +68,7 @@ def answers_of(transaction: Body) -> list[AckOperation]:
     return [operation for operation in transaction.operations if isinstance(operation, AckOperation)]
 
 
-def items_of(transaction: Body) -> list[push.Item]:
+def items_of(transaction: Body) -> list[push.BareItem]:
     return [item for each in transaction.operations if isinstance(each, PushOperation) for item in each.items]
 
 
@@ -82,7 +80,7 @@ async def run(database: AsyncDatabase, transaction: Body, items: list[push.NewIt
         for answer in answers:
             _check(answer, transaction.required_leases)
         arguments = ack.arguments(answers) | {"messages": f"[{push.prepare(items).encoded}]"}
-        arguments["statuses"] = ["dlq" if status == "failed" else status for status in arguments["statuses"]]
+        arguments["statuses"] = ["completed" if status == "completed" else "dlq" for status in arguments["statuses"]]
         ((dlq, lanes, offsets),) = await database.call(calls.TRANSACTION, arguments, lambda *row: row)
     except SkepError as error:
         if error.retryable:
@@ -105,8 +103,8 @@ def _reason(error: SkepError) -> Reason:
             return "ack_rejected"
         case Conflict():
             return "duplicate"
-        case InvalidArgument():
-            return "bad_request"
+        case PayloadTooLarge():
+            return "payload_too_large"
         case _:
             return "bad_request"
 

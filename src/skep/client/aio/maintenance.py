@@ -50,6 +50,10 @@ class AsyncMaintenance:
     async def prune_samples(self, keep: timedelta = timedelta(days=7)) -> int:
         return await self._database.value(calls.PRUNE_SAMPLES, {"keep": keep})
 
+    async def prune_sinks(self, older_than: timedelta = timedelta(days=1)) -> int:
+        """Forget rows that a batch from Spark had staged and never published; return how many."""
+        return await self._database.value(calls.PRUNE_SINKS, {"older_than": older_than})
+
     async def prune_traces(self, keep: timedelta = timedelta(days=7)) -> int:
         return await self._database.value(calls.PRUNE_TRACES, {"keep": keep})
 

@@ -51,6 +51,10 @@ class Maintenance:
     def prune_samples(self, keep: timedelta = timedelta(days=7)) -> int:
         return self._database.value(calls.PRUNE_SAMPLES, {"keep": keep})
 
+    def prune_sinks(self, older_than: timedelta = timedelta(days=1)) -> int:
+        """Forget rows that a batch from Spark had staged and never published; return how many."""
+        return self._database.value(calls.PRUNE_SINKS, {"older_than": older_than})
+
     def prune_traces(self, keep: timedelta = timedelta(days=7)) -> int:
         return self._database.value(calls.PRUNE_TRACES, {"keep": keep})
 

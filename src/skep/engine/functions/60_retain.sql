@@ -140,6 +140,8 @@ DECLARE
     lost    bigint;
     emptied bigint[] := '{}';
     stops   bigint[] := '{}';
+    xids    xid8[] := '{}';         -- of the last message that each lane loses
+    times   timestamptz[] := '{}';
 BEGIN
     FOR due IN
         SELECT r.*, least(r.cut, r.first_offset + retain.max_messages) AS stop
@@ -160,6 +162,8 @@ BEGIN
             lost := skep.overtake(due.partition_id, due.stop, due.rule);
         END IF;
         IF NOT retain.dry_run THEN
+            SELECT array_append(xids, max(m.xid::text)::xid8), array_append(times, max(m.created_at)) INTO xids, times
+            FROM skep.messages m WHERE m.partition_id = due.partition_id AND m."offset" = due.stop - 1;
             DELETE FROM skep.messages m WHERE m.partition_id = due.partition_id AND m."offset" < due.stop;
             emptied := emptied || due.partition_id;
             stops := stops || due.stop;
@@ -168,8 +172,9 @@ BEGIN
         first_offset := due.first_offset; end_offset := due.stop; missed := lost;
         RETURN NEXT;
     END LOOP;
-    UPDATE skep.partition_lookup l SET first_offset = greatest(l.first_offset, emptied.stop)
-    FROM (SELECT lane.id, lane.stop FROM unnest(emptied, stops) AS lane (id, stop)
+    UPDATE skep.partition_lookup l
+    SET first_offset = greatest(l.first_offset, emptied.stop), deleted_xid = emptied.xid, deleted_created_at = emptied.created_at
+    FROM (SELECT lane.* FROM unnest(emptied, stops, xids, times) AS lane (id, stop, xid, created_at)
           CROSS JOIN LATERAL (SELECT FROM skep.partition_lookup k WHERE k.partition_id = lane.id FOR NO KEY UPDATE) k) emptied
     WHERE l.partition_id = ANY (ARRAY[emptied.id]);
 END $$;

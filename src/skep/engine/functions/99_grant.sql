@@ -40,16 +40,18 @@ END $$;
 DO $$
 DECLARE
     routine   regprocedure;
-    producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push', 'hold_push'];
+    producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push', 'hold_push',
+                              'open_sink', 'publish_batch', 'clear_sink', 'drop_sink'];
     consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
                               'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend', 'wire_conflation', 'stream_register', 'stream_state',
-                              'stream_step'];
+                              'stream_step', 'read_view', 'read_window', 'read', 'lane_names', 'offsets_at', 'times_of', 'group_exists', 'follow'];
     ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
                               'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal',
                               'queue_status', 'group_status', 'list_dead_letters',
                               'pause', 'resume', 'cancel', 'remove_group', 'detect_dead_groups', 'message_groups', 'message_status', 'blocked',
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
                               'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap',
+                              'prune_sinks',
                               'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key',
                               'clear_queue', 'prune_traces', 'wire_queue_names', 'wire_messages', 'wire_message', 'wire_delete_message', 'wire_bury',
                               'wire_dead_letters', 'wire_dead_letters_of', 'wire_fetch', 'wire_safe_time', 'wire_changed', 'wire_trace',
@@ -76,5 +78,6 @@ END $$;
 
 GRANT USAGE ON SCHEMA skep TO skep_producer, skep_consumer, skep_admin;
 GRANT INSERT (queue, partition, payload, headers, transaction_id, trace_id, producer) ON skep.outbox TO skep_producer;
+GRANT INSERT (sink, batch, piece, ord, queue, partition, payload, headers, transaction_id, trace_id, producer) ON skep.sink_rows TO skep_producer;
 GRANT skep_producer, skep_consumer TO skep_admin;
 GRANT SELECT ON ALL TABLES IN SCHEMA skep TO skep_admin;

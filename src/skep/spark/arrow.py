@@ -1,0 +1,19 @@
+"""Arrow, which comes without types: this is where the type checker stops asking."""
+
+import importlib
+from typing import Any, TypeAlias
+
+from pyspark.sql.types import StructType
+
+pa: Any = importlib.import_module("pyarrow")
+pc: Any = importlib.import_module("pyarrow.compute")
+csv: Any = importlib.import_module("pyarrow.csv")
+_types: Any = importlib.import_module("pyspark.sql.pandas.types")
+
+Array: TypeAlias = Any
+RecordBatch: TypeAlias = Any
+
+
+def arrow_schema(schema: StructType) -> Any:  # noqa: ANN401
+    """Return what Spark expects of a reader, to the letter."""
+    return _types.to_arrow_schema(schema, timezone="UTC")

@@ -1,0 +1,99 @@
+"""The connection of a driver or a worker: one per process, kept, and opened anew while the database restarts."""
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any, LiteralString, TypeVar
+
+import psycopg
+
+from skep.engine.install import patience, verify
+from skep.errors import SkepError, explained
+
+PATIENCE = 120.0  # seconds that a database may be away
+log = logging.getLogger("skep.spark")
+T = TypeVar("T")
+
+VIEW: LiteralString = """
+    SELECT database, view::text, queue_ids, queue_names
+    FROM skep.read_view(%(queues)s, %(pattern)s, %(namespace)s, %(task)s)
+"""
+WINDOW: LiteralString = """
+    SELECT * FROM skep.read_window(
+        queue_ids => %(queue_ids)s, since => %(since)s::pg_snapshot, until => %(until)s::pg_snapshot,
+        start => %(start)s::jsonb, stop => %(stop)s::jsonb, group_name => %(group)s)
+"""
+READ: LiteralString = "SELECT * FROM skep.read(%(lanes)s, %(firsts)s, %(ends)s, %(payloads)s)"
+LANE_NAMES: LiteralString = "SELECT * FROM skep.lane_names(%(lanes)s)"
+OFFSETS_AT: LiteralString = "SELECT skep.offsets_at(%(lanes)s, %(instant)s::timestamptz)"
+TIMES_OF: LiteralString = "SELECT oldest, newest FROM skep.times_of(%(lanes)s, %(firsts)s, %(ends)s)"
+GROUP_EXISTS: LiteralString = "SELECT skep.group_exists(%(group)s)"
+SUBSCRIBE: LiteralString = """
+    SELECT skep.subscribe(group_name => %(group)s, queue => %(queue)s, namespace => %(namespace)s, task => %(task)s,
+                          mode => 'all', heartbeat_timeout => %(timeout)s)
+"""
+HEARTBEAT: LiteralString = "SELECT count(*) FROM skep.heartbeat(%(group)s)"
+FOLLOW: LiteralString = "SELECT skep.follow(%(group)s, %(lanes)s, %(starts)s, %(offsets)s)"
+OPEN_SINK: LiteralString = "SELECT skep.open_sink(%(sink)s, %(query)s)"
+STAGE: LiteralString = """
+    COPY skep.sink_rows (
+        sink, batch, piece, ord, queue, partition, payload, headers, transaction_id, trace_id, producer)
+    FROM STDIN (FORMAT csv)
+"""
+PUBLISH: LiteralString = "SELECT skep.publish_batch(%(sink)s, %(query)s, %(batch)s, %(pieces)s::uuid[], %(counts)s)"
+CLEAR_SINK: LiteralString = "SELECT skep.clear_sink(%(sink)s, %(batch)s)"
+DROP_SINK: LiteralString = "SELECT skep.drop_sink(%(sink)s)"
+
+
+class Database:
+    """Calls that may be repeated: each is tried again, on a new connection, while the database is away."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: psycopg.Connection | None = None
+
+    def rows(self, statement: LiteralString, /, **arguments: object) -> list[tuple[Any, ...]]:
+        return self.retrying(lambda connection: connection.execute(statement, arguments, binary=True).fetchall())
+
+    def one(self, statement: LiteralString, /, **arguments: object) -> tuple[Any, ...]:
+        (row,) = self.rows(statement, **arguments)
+        return row
+
+    def retrying(self, call: Callable[[psycopg.Connection], T]) -> T:
+        deadline = time.monotonic() + PATIENCE
+        for attempt in range(1_000_000):
+            try:
+                with explained():
+                    return call(self._open())
+            except SkepError as error:
+                if not error.retryable or time.monotonic() > deadline:
+                    raise
+                log.warning("%s; trying again", error)
+            self.close()
+            time.sleep(min(0.1 * 2**attempt, 2))
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _open(self) -> psycopg.Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(
+                self._url, autocommit=True, prepare_threshold=None, application_name="skep spark",
+                connect_timeout=patience(self._url),
+            )  # fmt: skip
+            verify(self._connection)
+        return self._connection
+
+
+def database(url: str) -> Database:
+    return _database(url, os.getpid())
+
+
+@functools.cache
+def _database(url: str, process: int) -> Database:  # noqa: ARG001  # a fork must not share a connection
+    return Database(url)

@@ -1,0 +1,96 @@
+"""Runs of lanes as Arrow: in short queries, no transaction longer than one, and every message accounted for."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from skep.spark.archive import archived
+from skep.spark.arrow import Array, RecordBatch, arrow_schema, pa
+from skep.spark.database import LANE_NAMES, READ, Database, database
+from skep.spark.options import SourceOptions
+from skep.spark.window import Lost, Run, chunks, count
+
+AT_ONCE = 10_000
+Columns = dict[str, Array]
+
+
+class Task(InputPartition):
+    """The runs that one task reads."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        super().__init__([tuple(run) for run in runs])
+
+    @property
+    def runs(self) -> list[Run]:
+        runs: list[tuple[int, int, int]] = self.value
+        return [Run(*run) for run in runs]
+
+
+def read_task(options: SourceOptions, schema: StructType, task: InputPartition) -> Iterator[RecordBatch]:
+    if not isinstance(task, Task):  # Spark makes one of its own of no task
+        return
+    db, arrow = database(options.url), arrow_schema(schema)
+    for runs in chunks(task.runs, AT_ONCE):
+        columns = _columns(db, options, runs, schema.names)
+        yield pa.RecordBatch.from_arrays(
+            [columns[name].cast(arrow.field(name).type) for name in schema.names], schema=arrow
+        )
+
+
+def _columns(db: Database, options: SourceOptions, runs: Sequence[Run], names: Sequence[str]) -> Columns:
+    lanes = [run.lane for run in runs]
+    arguments = {"lanes": lanes, "firsts": [run.first for run in runs], "ends": [run.end for run in runs]}
+    rows = db.rows(READ, **arguments, payloads="value" in names)
+    if len(rows) != count(runs) and options.fail_on_data_loss:
+        archived(db, options.archive, _missing(runs, rows))
+    rows = [row for row in rows if not row[3]]
+    queues, partitions = zip(*db.rows(LANE_NAMES, lanes=lanes), strict=True)
+    return _arrow(rows, pa.array(queues, pa.string()), pa.array(partitions, pa.string()), pa.array(lanes, pa.int64()))
+
+
+def _arrow(rows: list[tuple[Any, ...]], queues: Array, partitions: Array, lanes: Array) -> Columns:
+    ords, offsets, times, _, values, headers, transactions, traces, producers = (
+        zip(*rows, strict=True) if rows else ((),) * 9
+    )
+    run = pa.array([number - 1 for number in ords], pa.int32())
+    partition = partitions.take(run)
+    return {
+        "queue": queues.take(run),
+        "partition": partition,
+        "offset": pa.array(offsets, pa.int64()),
+        "key": partition,
+        "value": pa.array(values, pa.string()),
+        "headers": pa.array([_pairs(text) for text in headers], pa.map_(pa.string(), pa.string())),
+        "transaction_id": pa.array(transactions, pa.string()),
+        "timestamp": pa.array(times, pa.timestamp("us", tz="UTC")),
+        "trace_id": pa.array(traces, pa.string()),
+        "producer": pa.array(producers, pa.string()),
+        "partition_id": lanes.take(run),
+    }
+
+
+def _pairs(text: str | None) -> list[tuple[str, str | None]] | None:
+    """Headers may hold any JSON; what is not a text is given as its JSON."""
+    if text is None:
+        return None
+    return [(name, _plain(value)) for name, value in json.loads(text).items()]
+
+
+def _plain(value: object) -> str | None:
+    return (
+        value
+        if value is None or isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    )
+
+
+def _missing(runs: Sequence[Run], rows: Sequence[tuple[Any, ...]]) -> list[Lost]:
+    """Retention deletes from the front: what is missing of a run is its beginning."""
+    first = {number: run.end for number, run in enumerate(runs, 1)}
+    for row in reversed(rows):
+        first[row[0]] = row[1]
+    gone = (Lost(run.lane, run.first, first[number]) for number, run in enumerate(runs, 1))
+    return [each for each in gone if each.first != each.end]

@@ -1,0 +1,168 @@
+"""Writing: tasks stage their rows, and the driver publishes a batch in one transaction, once."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+import psycopg
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from skep.client.calls import NOTIFY
+from skep.errors import InvalidArgument
+from skep.message import DEFAULT_PARTITION
+from skep.spark.arrow import Array, RecordBatch, csv, pa, pc
+from skep.spark.database import CLEAR_SINK, DROP_SINK, OPEN_SINK, PUBLISH, STAGE, Database, database
+from skep.spark.options import SinkOptions
+
+NO_HEADER = csv.WriteOptions(include_header=False)
+log = logging.getLogger("skep.spark")
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task has staged: pieces, in order, with their rows, and the queues they are for."""
+
+    sink: str
+    query: str
+    pieces: list[str]
+    counts: list[int]
+    queues: list[str]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One batch. With a sinkId it is published once, however often it is run; without, once for each run."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._sink = options.sink or f"batch {uuid4()}"
+
+    def write(self, iterator: Iterator[RecordBatch]) -> Staged:
+        return stage(self._options, iterator, self._sink, "batch", 0)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        publish(self._options, messages, 0)
+        self._forget()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002
+        database(self._options.url).rows(CLEAR_SINK, sink=self._sink, batch=0)
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._options.sink is None:
+            database(self._options.url).rows(DROP_SINK, sink=self._sink)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The batches of a stream. Spark makes a new one of these for each of them: nothing is kept here."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+
+    def write(self, iterator: Iterator[RecordBatch]) -> Staged:
+        query, batch = _property("sql.streaming.queryId"), int(_property("streaming.sql.batchId"))
+        return stage(self._options, iterator, self._options.sink or f"query {query}", query, batch)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        publish(self._options, messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Of tasks that failed Spark tells nothing; what they left goes with the next batch that is published."""
+        for sink in {message.sink for message in messages if isinstance(message, Staged)}:
+            database(self._options.url).rows(CLEAR_SINK, sink=sink, batch=batchId)
+
+
+def _property(name: str) -> str:
+    context = TaskContext.get()
+    value = context and context.getLocalProperty(name)
+    if not value:
+        raise RuntimeError(f"Spark does not say its {name}: this version cannot write exactly once")
+    return value
+
+
+def stage(options: SinkOptions, batches: Iterator[RecordBatch], sink: str, query: str, batch: int) -> Staged:
+    db = database(options.url)
+    db.rows(OPEN_SINK, sink=sink, query=query)
+    staged = Staged(sink, query, [], [], [])
+    for rows in batches:
+        if rows.num_rows:
+            table = as_messages(rows, options.queue)
+            staged.pieces.append(_copy(db, table, sink, batch))
+            staged.counts.append(rows.num_rows)
+            staged.queues = sorted({*staged.queues, *table["queue"].unique().to_pylist()})
+    return staged
+
+
+def _copy(db: Database, table: Mapping[str, Array], sink: str, batch: int) -> str:
+    """Stage rows as a piece of their own; an attempt that failed is a piece that nobody asks for."""
+
+    def attempt(connection: psycopg.Connection) -> str:
+        piece = str(uuid4())
+        with connection.cursor().copy(STAGE) as copy:
+            copy.write(_csv(table, sink, batch, piece))
+        return piece
+
+    return db.retrying(attempt)
+
+
+def _csv(table: Mapping[str, Array], sink: str, batch: int, piece: str) -> bytes:
+    rows = len(table["queue"])
+    whose = {"sink": pa.repeat(sink, rows), "batch": pa.repeat(batch, rows), "piece": pa.repeat(piece, rows)}
+    text = io.BytesIO()
+    csv.write_csv(pa.table({**whose, "ord": pa.array(range(rows)), **table}), text, NO_HEADER)
+    return text.getvalue()
+
+
+def as_messages(rows: RecordBatch, queue: str | None) -> dict[str, Array]:
+    """Return the columns of a message, in the order they are staged in."""
+    given = dict(zip(rows.schema.names, rows.columns, strict=True))
+    nothing = pa.nulls(rows.num_rows, pa.string())
+    value, queues = given["value"], given.get("queue", nothing)
+    _refuse_nulls("value", value)
+    if queue is not None:
+        queues = pc.coalesce(queues, pa.scalar(queue))
+    _refuse_nulls("queue", queues)
+    partitions = pc.coalesce(given.get("partition", nothing), given.get("key", nothing), pa.scalar(DEFAULT_PARTITION))
+    headers = given.get("headers")
+    return {
+        "queue": queues,
+        "partition": partitions,
+        "payload": value,
+        "headers": nothing
+        if headers is None
+        else pa.array([_json(pairs) for pairs in headers.to_pylist()], pa.string()),
+        "transaction_id": given.get("transaction_id", nothing),
+        "trace_id": given.get("trace_id", nothing),
+        "producer": given.get("producer", nothing),
+    }
+
+
+def _refuse_nulls(name: str, column: Array) -> None:
+    if column.null_count:
+        raise InvalidArgument(
+            f"column {name} is null in {column.null_count} rows", hint="A message needs a queue and a value."
+        )
+
+
+def _json(pairs: list[tuple[str, str | None]] | None) -> str | None:
+    return None if pairs is None else json.dumps(dict(pairs), ensure_ascii=False)
+
+
+def publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+    """Publish what all tasks have staged, in their order."""
+    staged = [message for message in messages if isinstance(message, Staged)]
+    if not staged:
+        return
+    db, first = database(options.url), staged[0]
+    pieces = [piece for message in staged for piece in message.pieces]
+    counts = [count for message in staged for count in message.counts]
+    (new,) = db.one(PUBLISH, sink=first.sink, query=first.query, batch=batch, pieces=pieces, counts=counts)
+    if new is None:
+        log.info("batch %d of %s was published before", batch, first.sink)
+    elif new:
+        queues = sorted({queue for message in staged for queue in message.queues})
+        db.rows(NOTIFY, origin="spark", queues=queues)

@@ -1,0 +1,52 @@
+"""Reading outside of groups goes by its indexes, with and without statistics, and costs what changes."""
+
+from collections.abc import Generator
+
+import psycopg
+import pytest
+
+from tests.engine.plans import FREEZE, assert_indexed, explained
+from tests.engine.test_read import snapshot
+from tests.engine.verbs import push, push_to
+
+LANES = 2_000
+WINDOW = "SELECT * FROM skep.read_window(ARRAY[1], %s::pg_snapshot, pg_current_snapshot())"
+
+
+@pytest.fixture(scope="module", params=["never_analyzed", "analyzed"])
+def wide(module_database_url: str, request: pytest.FixtureRequest) -> Generator[psycopg.Connection]:
+    """A queue of many lanes; the plans are made anew for each parameter, in a session of its own."""
+    with psycopg.connect(module_database_url, autocommit=True) as connection:
+        if not connection.execute("SELECT count(*) FROM skep.queues").fetchall()[0][0]:
+            connection.execute(FREEZE)
+            push_to(connection, [("q", f"lane {n}", n) for n in range(LANES)])
+            push_to(connection, [(f"other {n}", "p", n) for n in range(LANES)])
+    with psycopg.connect(module_database_url, autocommit=True) as connection:
+        if request.param == "analyzed":
+            connection.execute("ANALYZE")
+        yield connection
+
+
+def test_news_cost_what_changed(wide: psycopg.Connection):
+    """One push after the snapshot: the journal's row of it, and the lanes it names."""
+    since = snapshot(wide)
+    push(wide, "q", 1, partition="lane 7")
+    wide.execute(WINDOW, [since])
+    plans = explained(wide, lambda: wide.execute(WINDOW, [since]), analyze=True)
+    assert_indexed(plans, "journal_pkey", "partitions_pkey", "partition_lookup_pkey")
+    assert sum(plan.rows_touched() for plan in plans) < 20
+    assert len(wide.execute(WINDOW, [since]).fetchall()) == 1
+
+
+def test_messages_come_by_their_key(wide: psycopg.Connection):
+    def read() -> list[tuple[object, ...]]:
+        return wide.execute("SELECT \"offset\" FROM skep.read('{1,5,9}', '{0,0,0}', '{1,1,1}')").fetchall()
+
+    assert read() == [(0,), (0,), (0,)]
+    assert_indexed(explained(wide, read), "messages_pkey")
+
+
+def test_every_lane_is_asked_by_its_keys(wide: psycopg.Connection):
+    ask = "SELECT * FROM skep.read_window(ARRAY[1], NULL, pg_current_snapshot())"
+    plans = explained(wide, lambda: wide.execute(ask))
+    assert_indexed(plans, "partitions_queue_id_name_key", "partition_lookup_pkey", "messages_pkey")

@@ -1,0 +1,62 @@
+"""Lines of pops: who was answered is not served again, however many stand in line."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID, uuid4
+
+from skep.server.pop import MERGED, Lines, Popped, Wanted
+
+WANTED = Wanted("orders", "__QUEUE_MODE__", auto_ack=True)
+
+
+class Database:
+    """Serves so many requests of each call, and notes whose tokens it was given; `wait` lets a call take its time."""
+
+    def __init__(self, *serves: int) -> None:
+        self.serves = list(serves)
+        self.calls: list[list[UUID]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def call(self, _query: str, arguments: Mapping[str, Any], _row: object, **_: object) -> list[Popped]:
+        self.calls.append(arguments["tokens"])
+        await self.open.wait()
+        served = arguments["tokens"][: self.serves.pop(0) if self.serves else 0]
+        return [Popped(token, "orders", "p", uuid4(), 1, b"{}", sealed=False, size=1) for token in served]
+
+    async def value(self, _query: str, arguments: Mapping[str, Any]) -> list[bool]:
+        return [False for _ in arguments.get("queues", ())]
+
+
+def lines(database: Database) -> Lines:
+    return Lines(database, max_pending=1000, merged=lambda _: None)  # pyright: ignore[reportArgumentType]
+
+
+async def test_who_was_answered_empty_is_not_offered_to_the_next_call():
+    """With auto ack, what such a request were given would be lost: nobody reads it."""
+    database = Database(0, MERGED)
+    database.open.clear()
+    line = lines(database)
+    requests = [asyncio.create_task(line.pop(WANTED, 1, 1, 0)) for _ in range(MERGED + 20)]
+    await asyncio.sleep(0.01)
+    line.wake(["orders"])  # something came while the first call was under way
+    database.open.set()
+    answers = await asyncio.gather(*requests)
+    delivered = sum(answer is not None for answer in answers)
+    asked_again = sum(len(tokens) for tokens in database.calls[1:])
+    assert asked_again == delivered
+    await line.close()
+
+
+async def test_those_who_wait_keep_their_place():
+    database = Database(0, 1, 1)
+    line = lines(database)
+    first, second = (asyncio.create_task(line.pop(WANTED, 1, 1, 5)) for _ in range(2))
+    await asyncio.sleep(0.01)
+    line.wake(["orders"])
+    await asyncio.wait([first], timeout=2)
+    assert (first.done(), second.done()) == (True, False)
+    line.wake(["orders"])
+    assert await second is not None
+    await line.close()
