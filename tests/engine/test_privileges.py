@@ -41,6 +41,8 @@ ADMIN = {
     "wire_namespaces", "wire_tasks", "wire_overview", "wire_status", "wire_pushed", "wire_worker_metrics",
     "wire_queue_lag", "wire_queue_ops", "wire_retention", "wire_postgres", "wire_refresh",
     "maintenance", "set_maintenance", "drain_held_pushes", "metrics", "replace_options",
+    "dash_overview", "dash_trend", "dash_queue_trend", "dash_queues", "dash_groups", "dash_lanes", "dash_holders",
+    "dash_seek", "dash_database",
     "prune_sinks",
 }  # fmt: skip
 # These touch no table.

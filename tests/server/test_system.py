@@ -1,5 +1,6 @@
 """Maintenance: what is pushed meanwhile is stored afterwards, once and in order, whoever dies in between."""
 
+import asyncio
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -8,6 +9,8 @@ import psycopg
 import pytest
 
 from skep import AsyncSkep
+from skep.config import Config
+from skep.server.state import State
 from skep.upkeep.drainer import drain
 from tests.server.serving import Client, in_thread, quiet, serving, until
 
@@ -258,3 +261,12 @@ def test_a_poll_that_was_parked_before_gets_nothing_either(server: Client, in_th
     server.post(f"{PATH}/pop", {"enabled": True})
     server.push("q", 1)
     assert waiting.result(5).status == 204
+
+
+async def test_a_server_stops_in_whatever_moment_it_is_told_to(database_url: str):
+    """It asks what holds from its first moment on; a cancellation that got lost there once kept it alive for ever."""
+    for milliseconds in range(60):
+        state = State(Config(database_url=database_url), None)
+        await state.__aenter__()
+        await asyncio.sleep(milliseconds / 1000)
+        await asyncio.wait_for(state.__aexit__(), 10)
