@@ -10,6 +10,7 @@ import skep
 from skep.cli.commands.dlq import dlq_app
 from skep.cli.commands.group import group_app
 from skep.cli.commands.key import key_app
+from skep.cli.commands.pipeline import pipeline_app
 from skep.cli.commands.queue import queue_app
 from skep.cli.options import (
     Auth,
@@ -42,6 +43,7 @@ app.add_typer(queue_app, name="queue")
 app.add_typer(group_app, name="group")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(key_app, name="key")
+app.add_typer(pipeline_app, name="pipeline")
 
 
 def main() -> None:
