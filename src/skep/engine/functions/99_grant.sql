@@ -50,7 +50,7 @@ DECLARE
                               'queue_status', 'group_status', 'list_dead_letters',
                               'pause', 'resume', 'cancel', 'remove_group', 'detect_dead_groups', 'message_groups', 'message_status', 'blocked',
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
-                              'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap',
+                              'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'places', 'reap',
                               'prune_sinks',
                               'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key',
                               'clear_queue', 'prune_traces', 'wire_queue_names', 'wire_messages', 'wire_message', 'wire_delete_message', 'wire_bury',
