@@ -191,6 +191,20 @@ def tail(
 
 
 @app.command()
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    interval: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per look and line.")] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show rates, lags and dead letters of all queues and groups, as they change."""
+    from skep.cli.top import run
+
+    run(Config.load_client(database_url, data_dir), once=once, interval=interval, json=as_json)
+
+
+@app.command()
 def upkeep(
     once: Annotated[bool, typer.Option("--once", help="Run every duty once; exit code 1 if one fails.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what retention would delete.")] = False,
