@@ -4,6 +4,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from skep.cli import app
 from tests.cli.process import SKEP, environment
 
@@ -13,6 +15,7 @@ BEGINNINGS = (
 )
 
 
+@pytest.mark.timeout(300)  # some fifty processes
 def test_the_examples_run_one_after_the_other(database_url: str, tmp_path: Path):
     commands = re.findall(r"^\$ (.*)$", PAGE, re.MULTILINE)
     path = f"{SKEP.parent}:{environment()['PATH']}"
