@@ -109,11 +109,14 @@ def serve(
 def install(
     database_url: DatabaseUrl = None,
     print_sql: Annotated[bool, typer.Option("--print", help="Print the SQL instead of running it.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Make functions, roles and grants anew, even if nothing has changed.")
+    ] = False,
 ) -> None:
     """Install or upgrade Skep in a PostgreSQL database."""
     from skep.cli.install import run
 
-    run(Config.load_client(database_url), print_sql=print_sql)
+    run(Config.load_client(database_url), print_sql=print_sql, again=again)
 
 
 @app.command()
@@ -202,6 +205,19 @@ def top(
     from skep.cli.top import run
 
     run(Config.load_client(database_url, data_dir), once=once, interval=interval, json=as_json)
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Check the database for what is known to hurt, and say what to do; exit code 1 if a check fails."""
+    from skep.cli.doctor import run
+
+    if not run(Config.load_client(database_url, data_dir), as_json=as_json):
+        raise typer.Exit(1)
 
 
 @app.command()
