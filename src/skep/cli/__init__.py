@@ -221,6 +221,23 @@ def doctor(
 
 
 @app.command()
+def demo(
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="End after so long; else Ctrl-C ends.", show_default=False)
+    ] = None,
+    rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Orders in a second.")] = 20,
+    clean: Annotated[bool, typer.Option("--clean", help="Remove its queues and groups, and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event and line.")] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run a shop with groups that are slow, failing, late and paused, so that there is something to look at."""
+    from skep.cli.demo import run
+
+    run(Config.load_client(database_url, data_dir), seconds=seconds, rate=rate, clean=clean, as_json=as_json)
+
+
+@app.command()
 def upkeep(
     once: Annotated[bool, typer.Option("--once", help="Run every duty once; exit code 1 if one fails.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what retention would delete.")] = False,
