@@ -31,7 +31,7 @@ ADMIN = {
     "queue_status", "group_status", "list_dead_letters",
     "pause", "resume", "cancel", "remove_group", "detect_dead_groups", "message_groups", "message_status", "blocked",
     "force_complete", "retain", "lanes_after", "mark_archived", "drop_idle_partitions", "reap",
-    "redrive", "purge_dead_letters", "count_dead_letters", "sample", "prune_samples", "history",
+    "redrive", "purge_dead_letters", "count_dead_letters", "sample", "prune_samples", "history", "places",
     "create_api_key", "revoke_api_key", "list_api_keys", "find_api_key",
     "open_archive", "move_archive", "lock_archive", "plan_archive", "begin_files", "digest_of", "store_file",
     "unsettled_files", "settle_files", "archive_progress",

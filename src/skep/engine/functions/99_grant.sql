@@ -51,7 +51,7 @@ DECLARE
                               'queue_status', 'group_status', 'list_dead_letters',
                               'pause', 'resume', 'cancel', 'remove_group', 'detect_dead_groups', 'message_groups', 'message_status', 'blocked',
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
-                              'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap',
+                              'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'places', 'reap',
                               'open_archive', 'move_archive', 'lock_archive', 'plan_archive', 'begin_files', 'digest_of', 'store_file',
                               'unsettled_files', 'settle_files', 'archive_progress', 'find_archive', 'small_files', 'begin_compaction', 'source_files', 'swap_files',
                               'expired_files', 'forget_files',
