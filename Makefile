@@ -7,7 +7,7 @@ BENCH_READY := .venv/.bench-ready
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format docs bench constraints clean
+.PHONY: help setup serve test check format docs bench faults audit constraints clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list the targets
@@ -42,6 +42,12 @@ docs: $(READY) ## serve the documentation on port 8000
 
 bench: $(BENCH_READY) ## run the benchmarks
 	@$(BIN)/python -m bench $(ARGS)
+
+faults: $(READY) ## try to lose a message: SEED=7 SECONDS=600; the same seed is the same plan
+	@$(BIN)/python -m faults run $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
+
+audit: $(READY) ## ask PyPI for known holes in what constraints.txt pins
+	@$(BIN)/uv tool run pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 constraints: $(READY) ## pin the newest versions of all dependencies in constraints.txt
 	@$(BIN)/uv pip compile --quiet --upgrade --all-extras --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
