@@ -40,7 +40,7 @@ def encode(part: bytes) -> str:
 
 def token(key: Any = SECRET, algorithm: str = "HS256", kid: str | None = None, **claims: Any) -> str:
     """A token that is good for a minute, but for what is said otherwise; None leaves a claim out."""
-    content = {"sub": "ann", "role": "read-write", "exp": time.time() + 60} | claims
+    content = {"sub": "ann", "role": "read-write", "exp": time.time() + 3600} | claims
     content = {name: value for name, value in content.items() if value is not None}
     return jwt.encode(content, key, algorithm, headers={"kid": kid} if kid is not None else None)
 
