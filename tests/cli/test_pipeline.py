@@ -1,10 +1,14 @@
 """`skep pipeline`: from files to a queue, to the archive, and to another queue."""
 
+import io
+import re
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from rich.console import Console
 
+from skep.cli import pipeline
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.timeout(300)
@@ -40,6 +44,22 @@ def test_the_way_of_a_message(cli: Cli, tmp_path: Path):
     assert done.lines[1] == "group late goes on in orders where the replay ended"
     done = cli("pipeline", "replay", "orders", "--to", "copy", "--archive", archive, "--json", *master)
     assert (done.json["messages"], done.json["duplicates"]) == (0, 3)
+
+
+def test_a_bar_shows_how_far_it_is(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whatever the job: on a terminal, and not in what is piped."""
+    screen = io.StringIO()
+    monkeypatch.setattr(pipeline, "errors", Console(file=screen, force_terminal=True, width=100))
+    source, archive = tmp_path / "orders.csv", str(tmp_path / "archive")
+    source.write_text("id\n1\n2\n3\n")
+    master = ("--master", "local[2]")
+    cli("pipeline", "import", "orders", str(source), *master)
+    cli("pipeline", "archive", "orders", "--archive", archive, "--file-messages", "2", *master)
+    cli("pipeline", "compact", "--archive", archive, *master)
+    done = cli("pipeline", "replay", "orders", "--to", "copy", *master)
+    assert done.stdout.startswith("3 messages replayed from orders to copy")
+    for what in ("importing", "archiving", "compacting", "replaying"):
+        assert re.search(rf"{what} .*3/3", screen.getvalue()), what
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """One Spark for the run: starting it takes longer than most tests."""
 
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -13,10 +14,35 @@ from tests.server.environments import missing
 from tests.spark.killing import Killer
 from tests.spark.work import FAST, Work
 
+INTERPRETER = """#!/bin/sh
+unset PYTHONPATH PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX='{cache}'
+exec '{python}' "$@"
+"""
+
 
 @pytest.fixture(scope="session")
-def spark() -> Generator[SparkSession]:
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Python for Spark's processes, of which every stream needs new ones.
+
+    Spark puts its zip on their path, without bytecode, and each would spend a second on compiling it.
+    """
+    home = tmp_path_factory.mktemp("python")
+    path = home / "python"
+    path.write_text(INTERPRETER.format(cache=home / "cache", python=sys.executable))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(scope="session")
+def spark(interpreter: Path) -> Generator[SparkSession]:
     """Spark, on the machine's Java or that of the wheel; without any, the tests are skipped."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", str(interpreter))
+        yield from _spark()
+
+
+def _spark() -> Generator[SparkSession]:
     try:
         started = session("tests", master="local[2]", config=FAST)
     except ConfigError as error:

@@ -4,6 +4,7 @@ import hashlib
 import importlib
 import json
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from skep.errors import ConfigError
 from skep.spark.arrow import RecordBatch, pa
 from skep.spark.window import Run
 
+pc: Any = importlib.import_module("pyarrow.compute")
 fs: Any = importlib.import_module("pyarrow.fs")
 pq: Any = importlib.import_module("pyarrow.parquet")
 
@@ -82,14 +84,15 @@ class Store:
             yield from file.iter_batches(batch_size=10_000)
 
     def runs(self, path: str, runs: Sequence[Run]) -> Any:  # noqa: ANN401
-        """Return what a file has of these runs, as a table in its order."""
+        """Return what a file has of these runs, as a table in its order; a lane's runs are all of it in between."""
         files, root = self._open()
-        wanted = [
-            [("partition_id", "==", run.lane), ("offset", ">=", run.first), ("offset", "<", run.end)] for run in runs
-        ]
-        return pq.read_table(
-            f"{root}/{path}", filesystem=files, filters=wanted, schema=SCHEMA, partitioning=None, use_threads=False
-        )
+        wanted = Wanted(runs)
+        with files.open_input_file(f"{root}/{path}") as source, pq.ParquetFile(source) as file:
+            groups = [
+                number for number in range(file.num_row_groups) if wanted.may_be_in(file.metadata.row_group(number))
+            ]
+            tables = [wanted.of(file.read_row_group(number)) for number in groups]
+        return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
 
     def names(self, directory: str) -> list[str]:
         files, root = self._open()
@@ -101,6 +104,31 @@ class Store:
         files.delete_file(f"{root}/{path}")
         if self.is_local:  # or it would be there again after a power cut, and the manifest would not know it
             _sync(Path(root, path).parent)
+
+
+class Wanted:
+    """Runs to be found in a file. There may be thousands of lanes, which no filter of Arrow's takes."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        bounds: dict[int, tuple[int, int]] = {}
+        for lane, first, end in runs:
+            before = bounds.get(lane, (first, end))
+            bounds[lane] = min(first, before[0]), max(end, before[1])
+        self._bounds, self._lanes = bounds, sorted(bounds)
+        self._firsts = pa.array([bounds[lane][0] for lane in self._lanes], pa.int64())
+        self._ends = pa.array([bounds[lane][1] for lane in self._lanes], pa.int64())
+
+    def may_be_in(self, group: Any) -> bool:  # noqa: ANN401
+        """By the statistics of a row group."""
+        lane, offset = (group.column(SCHEMA.get_field_index(name)).statistics for name in ("partition_id", "offset"))
+        found = self._lanes[bisect_left(self._lanes, lane.min) : bisect_right(self._lanes, lane.max)]
+        return any(self._bounds[each][0] <= offset.max and self._bounds[each][1] > offset.min for each in found)
+
+    def of(self, table: Any) -> Any:  # noqa: ANN401
+        place = pc.index_in(table["partition_id"], pa.array(self._lanes, pa.int64()))
+        behind = pc.greater_equal(table["offset"], self._firsts.take(place))
+        before = pc.less(table["offset"], self._ends.take(place))
+        return table.filter(pc.and_(behind, before))  # what is of no lane is null, and left out
 
 
 def directory(queue: str, day: object) -> str:

@@ -38,6 +38,13 @@ $$;
 CREATE FUNCTION skep.lock_archive(archive_id integer) RETURNS boolean
 LANGUAGE sql AS $$ SELECT pg_try_advisory_lock(x'736b6172'::integer, $1) $$;
 
+-- Where the run begins that has this offset of a lane, or the last one before it: runs do not overlap, so none that has it begins earlier.
+CREATE FUNCTION skep.run_at(lane bigint, "offset" bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce((SELECT r.first_offset FROM skep.archive_runs r WHERE r.partition_id = $1 AND r.first_offset <= $2
+                     ORDER BY r.first_offset DESC LIMIT 1), 0)
+$$;
+
 -- What is in the log and in no file, as runs of lanes within a day.
 CREATE FUNCTION skep.plan_archive(queues text[])
 RETURNS TABLE (queue text, day date, partition_id bigint, partition text, first_offset bigint, end_offset bigint)
@@ -57,8 +64,8 @@ BEGIN
     LOOP
         FOR piece IN
             SELECT unnest(int8multirange(int8range(lane.start, lane.stop)) - coalesce((
-                SELECT range_agg(int8range(r.first_offset, r.end_offset))
-                FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = lane.id OFFSET 0) r WHERE r.end_offset > lane.start), '{}'))
+                SELECT range_agg(int8range(r.first_offset, r.end_offset)) FROM skep.archive_runs r
+                WHERE r.partition_id = lane.id AND r.first_offset >= skep.run_at(lane.id, lane.start)), '{}'))
         LOOP
             queue := lane.queue; partition_id := lane.id; partition := lane.name; end_offset := lower(piece);
             WHILE end_offset < upper(piece) LOOP
@@ -192,9 +199,14 @@ RETURNS TABLE (partition_id bigint, queue text, partition text, first_offset big
 LANGUAGE sql STABLE AS $$
     SELECT asked.lane, f.queue, r.partition, greatest(r.first_offset, asked.first_offset), least(r.end_offset, asked.end_offset), f.path
     FROM unnest($1, $2, $3) AS asked (lane, first_offset, end_offset)
-    CROSS JOIN LATERAL (SELECT * FROM skep.archive_runs r WHERE r.partition_id = asked.lane ORDER BY r.first_offset OFFSET 0) r
+    CROSS JOIN LATERAL (
+        SELECT * FROM skep.archive_runs r
+        WHERE r.partition_id = asked.lane AND r.first_offset >= skep.run_at(asked.lane, coalesce(asked.first_offset, 0))
+          AND r.first_offset < coalesce(asked.end_offset, 9223372036854775807)
+        ORDER BY r.first_offset OFFSET 0
+    ) r
     CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f WHERE f.id = r.file_id LIMIT 1) f
-    WHERE f.state = 'stored' AND r.end_offset > coalesce(asked.first_offset, 0) AND r.first_offset < coalesce(asked.end_offset, r.end_offset)
+    WHERE f.state = 'stored' AND r.end_offset > coalesce(asked.first_offset, 0)
     ORDER BY asked.lane, r.first_offset
 $$;
 
