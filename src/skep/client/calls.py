@@ -101,6 +101,7 @@ PRUNE_JOURNAL: Query = "SELECT skep.prune_journal(%(older_than)s)"
 SAMPLE: Query = "SELECT skep.sample()"
 PRUNE_SAMPLES: Query = "SELECT skep.prune_samples(%(keep)s)"
 PRUNE_TRACES: Query = "SELECT skep.prune_traces(%(keep)s)"
+PRUNE_LEASE_LOG: Query = "SELECT skep.prune_lease_log(%(max_rows)s)"
 PRUNE_SINKS: Query = "SELECT skep.prune_sinks(%(older_than)s)"
 HISTORY: Query = "SELECT * FROM skep.history(%(queue)s, %(group)s, %(since)s)"
 
