@@ -46,7 +46,7 @@ clean: ## remove .venv and caches
 	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt src/skep/dashboard/package.json
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	    { echo 'Skep needs Python 3.11 or newer. Point to one with: make setup PYTHON=/path/to/python3'; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
@@ -55,6 +55,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev,server,spark]'
+	@$(BIN)/python -m skep.dashboard.fetch || echo 'Everything works but the dashboard. When npm does: $(BIN)/python -m skep.dashboard.fetch'
 	@touch $@
 
 # The peers and the plotting are for the benchmarks only: no other target installs them.

@@ -27,7 +27,7 @@ ADMIN = {
     "wire_configure",
     "configure_queue", "configure_defaults", "delete_queue", "delete_partition", "delete_message", "delete_group",
     "seek",
-    "stale_partitions", "resync_partition_lookup", "check_consistency", "prune_journal",
+    "stale_partitions", "resync_partition_lookup", "check_consistency", "prune_journal", "settle_restored",
     "queue_status", "group_status", "list_dead_letters",
     "pause", "resume", "cancel", "remove_group", "detect_dead_groups", "message_groups", "message_status", "blocked",
     "group_progress",
@@ -45,6 +45,8 @@ ADMIN = {
     "wire_namespaces", "wire_tasks", "wire_overview", "wire_status", "wire_pushed", "wire_worker_metrics",
     "wire_queue_lag", "wire_queue_ops", "wire_retention", "wire_postgres", "wire_refresh",
     "maintenance", "set_maintenance", "drain_held_pushes", "metrics", "replace_options",
+    "dash_overview", "dash_trend", "dash_queue_trend", "dash_queues", "dash_groups", "dash_lanes", "dash_holders",
+    "dash_seek", "dash_database",
     "prune_sinks", "prune_lease_log",
 }  # fmt: skip
 # These touch no table.

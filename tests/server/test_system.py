@@ -1,5 +1,6 @@
 """Maintenance: what is pushed meanwhile is stored afterwards, once and in order, whoever dies in between."""
 
+import asyncio
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -8,6 +9,8 @@ import psycopg
 import pytest
 
 from skep import AsyncSkep
+from skep.config import Config
+from skep.server.state import State
 from skep.upkeep.drainer import drain
 from tests.server.serving import Client, in_thread, quiet, serving, until
 
@@ -71,7 +74,7 @@ def test_a_long_poll_gets_what_was_held(quiet: Client, in_thread: Callable[..., 
     switch(server, on=True)
     server.push("q", 1)
     waiting = in_thread(payloads, server, wait="true", timeout=20_000)
-    until(lambda: server.app.state.lines.parked)
+    until(server.parked)
     switch(server, on=False)
     assert waiting.result(5) == [1]
 
@@ -247,14 +250,23 @@ def test_paused_polls_wait_and_do_not_spin(quiet: Client, in_thread: Callable[..
     assert server.get("/api/v1/pop/queue/q", wait="true", timeout=300).status == 204
     assert time.monotonic() - start >= 0.3
     waiting = in_thread(payloads, server, wait="true", timeout=20_000)
-    until(lambda: server.app.state.lines.parked)
+    until(server.parked)
     server.post(f"{PATH}/pop", {"enabled": False})
     assert waiting.result(5) == [1]
 
 
 def test_a_poll_that_was_parked_before_gets_nothing_either(server: Client, in_thread: Callable[..., Any]):
     waiting = in_thread(server.get, "/api/v1/pop/queue/q", wait="true", timeout=1500)
-    until(lambda: server.app.state.lines.parked)
+    until(server.parked)
     server.post(f"{PATH}/pop", {"enabled": True})
     server.push("q", 1)
     assert waiting.result(5).status == 204
+
+
+async def test_a_server_stops_in_whatever_moment_it_is_told_to(database_url: str):
+    """It asks what holds from its first moment on; a cancellation that got lost there once kept it alive for ever."""
+    for milliseconds in range(60):
+        state = State(Config(database_url=database_url), None)
+        await state.__aenter__()
+        await asyncio.sleep(milliseconds / 1000)
+        await asyncio.wait_for(state.__aexit__(), 10)

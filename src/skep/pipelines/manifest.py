@@ -1,8 +1,9 @@
 """The manifest of an archive, as jobs see it: calls of `67_archive.sql`."""
 
 import json
+import time
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import LiteralString
@@ -17,6 +18,7 @@ from skep.spark.window import Run, chunks, count
 
 OPEN: LiteralString = "SELECT skep.open_archive(%(location)s, %(queues)s)"
 LOCK: LiteralString = "SELECT skep.lock_archive(%(archive)s)"
+UNLOCK: LiteralString = "SELECT pg_advisory_unlock_all()"
 PLAN: LiteralString = """
     SELECT queue, day, partition_id, partition, first_offset, end_offset FROM skep.plan_archive(%(queues)s)
 """
@@ -33,6 +35,7 @@ FILES: LiteralString = """
 STATUS: LiteralString = """
     SELECT queue, location, files, messages, bytes, first_day, last_day, waiting FROM skep.archive_status(%(queues)s)
 """
+PATIENCE = 10.0  # seconds: the session of a job that was killed may not have ended yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +105,16 @@ def queues_of(url: str, selection: Selection) -> list[str]:
 def locked(url: str, archive: int) -> Generator[None]:
     """Be the only job on an archive. If the session breaks and another takes over, nothing can be stored any more."""
     with explained(), psycopg.connect(url, autocommit=True, application_name="skep archive") as connection:
-        row = connection.execute(LOCK, {"archive": archive}).fetchone()
-        if row != (True,):
-            raise Conflict("another job works on this archive", hint="Wait for it to end.")
-        yield
+        deadline = time.monotonic() + PATIENCE
+        while connection.execute(LOCK, {"archive": archive}).fetchone() != (True,):
+            if time.monotonic() > deadline:
+                raise Conflict("another job works on this archive", hint="Wait for it to end.")
+            time.sleep(0.05)
+        try:
+            yield
+        finally:
+            with suppress(psycopg.OperationalError):  # it broke: the lock went with it
+                connection.execute(UNLOCK)
 
 
 def open_archive(url: str, location: str, queues: Sequence[str]) -> int:

@@ -86,6 +86,21 @@ QUEUE_OPS: Query = "SELECT skep.wire_queue_ops(%(since)s, %(until)s, %(queue)s, 
 RETENTION: Query = "SELECT skep.wire_retention(%(since)s, %(until)s, %(visible)s::text[])::text"
 POSTGRES: Query = "SELECT skep.wire_postgres()::text"
 
+DASH_OVERVIEW: Query = "SELECT skep.dash_overview(%(visible)s::text[])::text"
+DASH_TREND: Query = "SELECT skep.dash_trend(%(since)s, %(points)s, %(visible)s::text[])::text"
+DASH_QUEUE_TREND: Query = "SELECT skep.dash_queue_trend(%(queue)s, %(group)s, %(since)s, %(points)s)::text"
+DASH_QUEUES: Query = """
+    SELECT skep.dash_queues(%(search)s, %(sort)s, %(descending)s, %(limit)s, %(offset)s, %(visible)s::text[])::text
+"""
+DASH_GROUPS: Query = """
+    SELECT skep.dash_groups(%(search)s, %(status)s, %(sort)s, %(descending)s, %(limit)s, %(offset)s,
+        %(visible)s::text[])::text
+"""
+DASH_LANES: Query = "SELECT skep.dash_lanes(%(queue)s, %(group)s, %(sort)s, %(limit)s)::text"
+DASH_HOLDERS: Query = "SELECT skep.dash_holders(%(queue)s)::text"
+DASH_SEEK: Query = "SELECT skep.dash_seek(%(group)s, %(queue)s, %(position)s)::text"
+DASH_DATABASE: Query = "SELECT skep.dash_database()::text"
+
 PAGE = (
     Param("limit", "integer", f"At most this many, and never more than {LONGEST_PAGE}."),
     Param("offset", "integer", f"Leave out this many; at most {DEEPEST}."),

@@ -177,9 +177,9 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, said: Callable[[str], 
 
 
 async def answer(send: Send, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
-    """Send a whole answer, JSON unless the headers say otherwise. A 204 has no body and no length."""
+    """Send a whole answer, JSON unless the headers say otherwise. A 204 or 304 has no body and no length."""
     all_headers = list(headers)
-    if status != 204:  # noqa: PLR2004
+    if status not in (204, 304):
         all_headers.append((b"content-length", b"%d" % len(body)))
         if not any(name == b"content-type" for name, _ in all_headers):
             all_headers.append(JSON)

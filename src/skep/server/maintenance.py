@@ -50,9 +50,9 @@ class Maintenance:
         self._watcher = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.wait([self._watcher])
+        while self._watcher is not None and not self._watcher.done():
+            self._watcher.cancel()  # more than once: while it waits for the pool, wait_for of Python 3.11 may lose it
+            await asyncio.wait([self._watcher], timeout=0.1)
 
     async def _watch(self) -> None:
         while True:

@@ -69,7 +69,7 @@ def _instant(text: str) -> datetime:
 
 
 def _offsets(text: str) -> str | dict[str, dict[str, int]]:
-    """Read earliest, latest, archived, group:<name>, or {"queue": {"partition": offset}} with -2 for earliest, -1 for latest."""
+    """Read a word, group:<name>, or {"queue": {"partition": offset}} with -2 for earliest and -1 for latest."""
     word = text.strip()
     if word in ("earliest", "latest", "archived") or re.fullmatch(r"group:.+", word):
         return word
@@ -103,7 +103,8 @@ SOURCE: dict[str, Option] = {
     "startingOffsets": Option(
         _offsets,
         "latest (stream), earliest (batch)",
-        '`earliest`, `latest`, `archived` (behind what the archive has), `group:<name>` (where that group is), or JSON `{"queue": {"partition": 42}}`, '
+        "`earliest`, `latest`, `archived` (behind what the archive has), `group:<name>` (where that group is), or JSON "
+        '`{"queue": {"partition": 42}}`, '
         "where -2 is earliest and -1 latest, and what is not named is earliest",
     ),
     "startingTimestamp": Option(_instant, "", "from this time on: `2026-01-31T12:00:00Z`, or milliseconds since 1970"),

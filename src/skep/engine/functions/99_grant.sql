@@ -47,7 +47,7 @@ DECLARE
                               'stream_step', 'read_view', 'read_window', 'read', 'lane_names', 'offsets_at', 'times_of', 'group_exists', 'follow',
                               'archived_runs', 'archived_lanes', 'archived_files', 'archive_status'];
     ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
-                              'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal',
+                              'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal', 'settle_restored',
                               'queue_status', 'group_status', 'list_dead_letters',
                               'pause', 'resume', 'cancel', 'remove_group', 'detect_dead_groups', 'message_groups', 'message_status', 'group_progress', 'blocked',
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
@@ -62,7 +62,9 @@ DECLARE
                               'wire_resubscribe', 'wire_seek_partition', 'wire_queues', 'wire_queue', 'wire_partition_list', 'wire_queue_status',
                               'wire_namespaces', 'wire_tasks', 'wire_overview', 'wire_status', 'wire_pushed', 'wire_worker_metrics',
                               'wire_queue_lag', 'wire_queue_ops', 'wire_retention', 'wire_postgres', 'wire_refresh',
-                              'maintenance', 'set_maintenance', 'drain_held_pushes', 'metrics', 'replace_options'];
+                              'maintenance', 'set_maintenance', 'drain_held_pushes', 'metrics', 'replace_options',
+                              'dash_overview', 'dash_trend', 'dash_queue_trend', 'dash_queues', 'dash_groups', 'dash_lanes', 'dash_holders',
+                              'dash_seek', 'dash_database'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse', 'wire_time'];
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP

@@ -2,6 +2,7 @@
 
 from skep.server.routes import (
     analytics,
+    dashboard,
     dead_letters,
     description,
     fan_out,
@@ -11,6 +12,7 @@ from skep.server.routes import (
     messages,
     metrics,
     options,
+    page,
     pop,
     push,
     queue,
@@ -46,5 +48,7 @@ ENDPOINTS = description.described(
         *system.ENDPOINTS,
         *metrics.ENDPOINTS,
         *health.ENDPOINTS,
+        *dashboard.ENDPOINTS,
+        *page.ENDPOINTS,
     )
 )

@@ -1,0 +1,108 @@
+// The frame: where we are (the hash), the way to everywhere else, and who is asked for a token.
+import { hasToken, signIn, signOut, whenUnauthenticated } from "./api.js";
+import { DeadLetters } from "./dead_letters.js";
+import { Dialogs } from "./dialog.js";
+import { Group } from "./group.js";
+import { Groups } from "./groups.js";
+import { html, render, useEffect, useState } from "./lib.js";
+import { Messages } from "./messages.js";
+import { Overview } from "./overview.js";
+import { Queue } from "./queue.js";
+import { Queues } from "./queues.js";
+import { System } from "./system.js";
+import { toggleTheme, useTheme } from "./theme.js";
+
+const PAGES = [
+  ["overview", "Overview"],
+  ["queues", "Queues"],
+  ["groups", "Groups"],
+  ["messages", "Messages"],
+  ["dead-letters", "Dead letters"],
+  ["system", "System"],
+];
+
+// #/queues/a%2Fb?x=y
+function place() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [page, ...names] = path.split("/").map(decoded);
+  return { page: page || "overview", names, query: Object.fromEntries(new URLSearchParams(query)), key: location.hash };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+// A page is made anew for another thing, and kept for another view of the same one.
+function Content({ page, names, query, key }) {
+  if (page === "queues" && names.length) return html`<${Queue} key=${key} name=${names[0]} />`;
+  if (page === "queues") return html`<${Queues} />`;
+  if (page === "groups" && names.length > 1) return html`<${Group} key=${key} group=${names[0]} queue=${names[1]} />`;
+  if (page === "groups") return html`<${Groups} />`;
+  if (page === "messages") return html`<${Messages} key=${key} query=${query} />`;
+  if (page === "dead-letters") return html`<${DeadLetters} key=${key} query=${query} />`;
+  if (page === "system") return html`<${System} />`;
+  if (page === "overview") return html`<${Overview} />`;
+  return html`<p class="empty">There is no such page.</p>`;
+}
+
+function Frame({ at, onSignOut }) {
+  const theme = useTheme();
+  return html`<nav aria-label="Pages">
+      <a class="brand" href="#/overview"><img src="dashboard/skep.svg" alt="" width="26" height="26" />Skep</a>
+      <div class="links">${PAGES.map(
+        ([page, label]) => html`<a key=${page} href=${`#/${page}`} aria-current=${at.page === page ? "page" : undefined}>${label}</a>`,
+      )}</div>
+      <div class="foot">
+        <a href="docs">API</a>
+        <button type="button" class="quiet" onClick=${toggleTheme} title="Light or dark" aria-label=${`Switch to ${theme === "dark" ? "light" : "dark"}`}>${theme === "dark" ? "☀" : "☾"}</button>
+        ${hasToken() && html`<button type="button" class="quiet" onClick=${onSignOut}>Sign out</button>`}
+      </div>
+    </nav>
+    <main>${Content(at)}</main>`;
+}
+
+function Login({ reason, onToken }) {
+  const [token, setToken] = useState("");
+  const submit = (event) => {
+    event.preventDefault();
+    onToken(token.trim());
+  };
+  return html`<main class="alone">
+    <form class="card login" onSubmit=${submit}>
+      <h1><img src="dashboard/skep.svg" alt="" width="30" height="30" /> Skep</h1>
+      <p>This server asks who you are. Give a token or an API key; it is kept until this tab is closed.</p>
+      ${reason && html`<p class="failure" role="alert">${reason}</p>`}
+      <label>Token or API key<input type="password" autocomplete="off" required value=${token} onInput=${(event) => setToken(event.target.value)} /></label>
+      <button type="submit" class="primary">Sign in</button>
+    </form>
+  </main>`;
+}
+
+function App() {
+  const [at, setAt] = useState(place);
+  const [refused, setRefused] = useState(null);
+  useEffect(() => {
+    const go = () => {
+      setAt(place());
+      scrollTo(0, 0);
+    };
+    addEventListener("hashchange", go);
+    whenUnauthenticated((text) => setRefused({ text: hasToken() ? text : "" }));
+    return () => removeEventListener("hashchange", go);
+  }, []);
+  const enter = (token) => {
+    signIn(token);
+    setRefused(null);
+  };
+  const leave = () => {
+    signOut();
+    setRefused({ text: "" });
+  };
+  return html`${refused ? html`<${Login} reason=${refused.text} onToken=${enter} />` : html`<${Frame} at=${at} onSignOut=${leave} />`}<${Dialogs} />`;
+}
+
+render(html`<${App} />`, document.body);

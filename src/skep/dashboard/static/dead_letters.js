@@ -1,0 +1,130 @@
+// Dead letters by error, one by one, and driving them again.
+import { post, url, withQuery } from "./api.js";
+import { ask, attempt } from "./dialog.js";
+import * as format from "./format.js";
+import { html, useState } from "./lib.js";
+import { Card, Failure, groupLink, lettersLink, Page, queueLink, Table } from "./parts.js";
+import { usePoll, useRights } from "./poll.js";
+
+const AT_ONCE = 1000;
+const SIZE = 25;
+
+export function DeadLetters({ query }) {
+  const { queue = "", group = "", error = "" } = query;
+  const filter = { queue, group, error };
+  const counts = usePoll(withQuery("api/v1/dead-letters/count", { queue, group }));
+  const audit = usePoll("api/v1/dead-letters/audit?limit=20", 10);
+  const reload = () => {
+    counts.reload();
+    audit.reload();
+  };
+  const may = useRights(queue || null);
+  const narrowed = Object.values(filter).some(Boolean);
+  const aside = narrowed && html`<a class="button" href="#/dead-letters">Show all</a>`;
+  return html`<${Page} title="Dead letters" aside=${aside}>
+    ${narrowed && html`<p class="told">Only ${[queue && `queue ${queue}`, group && `group ${format.groupName(group)}`, error && `error “${error}”`].filter(Boolean).join(", ")}.</p>`}
+    <${Failure} error=${counts.error} />
+    ${counts.data && html`<${Card} title="By error"><${ByError} rows=${counts.data} may=${may} reload=${reload} /></${Card}>`}
+    <${Letters} filter=${filter} may=${may} reload=${reload} />
+    <${Audit} ...${audit} />
+  </${Page}>`;
+}
+
+function wish(row) {
+  return { queue: row.queue, group: row.group, error: row.error };
+}
+
+// A dry run says how many, the dialog says it, and only then it is done.
+async function redriveAll(row, reload) {
+  const asked = { ...wish(row), limit: AT_ONCE };
+  const found = await attempt(() => post("api/v1/dead-letters/redrive", { ...asked, dry_run: true }));
+  if (found === null) return;
+  const n = found.letters.length;
+  const more = n === AT_ONCE ? ` At most ${format.exact(AT_ONCE)} go at once; do it again for the rest.` : "";
+  const body = html`<p>${format.plural(n, "dead letter")} of ${format.groupName(row.group)} on ${row.queue} with this error ${n === 1 ? "is" : "are"} delivered again, to ${format.groupName(row.group)} alone, and removed from here.${more}</p><pre class="payload">${row.error}</pre>`;
+  if (!(await ask({ title: `Redrive ${format.plural(n, "dead letter")}?`, body, action: `Redrive ${format.exact(n)}` }))) return;
+  await attempt(() => post("api/v1/dead-letters/redrive", asked), (done) => `${format.plural(done.letters.length, "dead letter")} driven again.`);
+  reload();
+}
+
+async function purgeAll(row, reload) {
+  const asked = { ...wish(row), limit: AT_ONCE };
+  const found = await attempt(() => post("api/v1/dead-letters/purge", { ...asked, dry_run: true }));
+  if (found === null) return;
+  const body = html`<p>${format.plural(found.letters, "dead letter")} of ${format.groupName(row.group)} on ${row.queue} with this error ${found.letters === 1 ? "is" : "are"} deleted for good, payloads and all.</p><pre class="payload">${row.error}</pre>`;
+  if (!(await ask({ title: `Delete ${format.plural(found.letters, "dead letter")}?`, body, action: `Delete ${format.exact(found.letters)}`, danger: true }))) return;
+  await attempt(() => post("api/v1/dead-letters/purge", asked), (done) => `${format.plural(done.letters, "dead letter")} deleted.`);
+  reload();
+}
+
+function ByError({ rows, may, reload }) {
+  const columns = [
+    { key: "error", label: "Error", show: (row) => html`<a class="error" href=${lettersLink(wish(row))}>${row.error}</a>` },
+    { key: "queue", label: "Queue", show: (row) => html`<a href=${queueLink(row.queue)}>${row.queue}</a>` },
+    { key: "group", label: "Group", show: (row) => html`<a href=${groupLink(row.group, row.queue)}>${format.groupName(row.group)}</a>` },
+    { key: "letters", label: "Letters", number: true, show: (row) => format.count(row.letters) },
+    { key: "last", label: "Last", number: true, wide: true, show: (row) => `${format.age(row.last_failed_at)} ago` },
+    { key: "act", label: "", show: (row) => html`<span class="actions">
+      ${may("redrive") && html`<button type="button" onClick=${() => redriveAll(row, reload)}>Redrive all</button>`}
+      ${may("admin") && html`<button type="button" class="danger" onClick=${() => purgeAll(row, reload)}>Delete all</button>`}
+    </span>` },
+  ];
+  return html`<${Table} stack columns=${columns} rows=${rows} id=${(row) => `${row.queue}\n${row.group}\n${row.error}`} empty="There are no dead letters." />`;
+}
+
+function Letters({ filter, may, reload }) {
+  const [before, setBefore] = useState([]);
+  const path = withQuery("api/v1/dead-letters", { ...filter, before: before.at(-1) ?? "", limit: SIZE });
+  const page = usePoll(path, 5, { exact: true });
+  const rows = page.data ?? [];
+  const again = () => {
+    page.reload();
+    reload();
+  };
+  return html`<${Card} title="Newest first">
+    <${Failure} error=${page.error} />
+    ${page.data && !rows.length && html`<p class="empty">Nothing here.</p>`}
+    ${rows.map((row) => html`<${Letter} key=${row.id} row=${row} may=${may} reload=${again} />`)}
+    <p class="pager">
+      <button type="button" disabled=${!before.length} onClick=${() => setBefore(before.slice(0, -1))}>Newer</button>
+      <button type="button" disabled=${rows.length < SIZE} onClick=${() => setBefore([...before, rows.at(-1).id])}>Older</button>
+    </p>
+  </${Card}>`;
+}
+
+function Letter({ row, may, reload }) {
+  const redrive = async () => {
+    const body = html`<p>This message is delivered again, to ${format.groupName(row.group)} on ${row.queue} alone, and removed from here.</p>`;
+    if (!(await ask({ title: "Redrive 1 dead letter?", body, action: "Redrive it" }))) return;
+    await attempt(() => post(url`api/v1/dlq/${row.id}/replay`), "It is driven again.");
+    reload();
+  };
+  return html`<details class="letter">
+    <summary><span class="error">${row.error}</span><span class="where">${row.queue} · ${row.partition} · ${row.offset} · ${format.groupName(row.group)}</span><time>${format.time(row.failed_at)}</time></summary>
+    <dl class="facts">
+      <div><dt>Attempts</dt><dd>${row.attempts}</dd></div>
+      <div><dt>Pushed</dt><dd>${format.time(row.created_at)}</dd></div>
+      ${row.transaction_id && html`<div><dt>Transaction id</dt><dd><code>${row.transaction_id}</code></dd></div>`}
+      ${row.producer && html`<div><dt>Producer</dt><dd>${row.producer}</dd></div>`}
+    </dl>
+    <h3>Error</h3><pre class="payload">${row.error}</pre>
+    <h3>Payload</h3><pre class="payload">${format.pretty(row.payload)}</pre>
+    ${row.headers && html`<h3>Headers</h3><pre class="payload">${format.pretty(row.headers)}</pre>`}
+    ${may("redrive") && html`<button type="button" onClick=${redrive}>Redrive</button>`}
+  </details>`;
+}
+
+const AUDIT = [
+  { key: "done_at", label: "When", show: (row) => format.time(row.done_at) },
+  { key: "action", label: "What" },
+  { key: "queue", label: "Queue", show: (row) => row.queue },
+  { key: "group", label: "Group", show: (row) => format.groupName(row.group) },
+  { key: "error", label: "Error", wide: true, show: (row) => html`<span class="error">${row.error}</span>` },
+  { key: "done_by", label: "By" },
+];
+
+function Audit({ data, error }) {
+  return html`<${Card} title="Who did what"><${Failure} error=${error} />
+    ${data && html`<${Table} stack columns=${AUDIT} rows=${data} id=${(row) => row.id} empty="Nobody has driven or deleted any." />`}
+  </${Card}>`;
+}

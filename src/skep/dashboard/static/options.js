@@ -1,0 +1,63 @@
+// The options of a queue, and the form that changes them. Only what was changed is sent.
+import { patch, url } from "./api.js";
+import { ask, attempt } from "./dialog.js";
+import { html } from "./lib.js";
+import { Card } from "./parts.js";
+import { useRights } from "./poll.js";
+
+const CHOICES = { semantics: ["mixed", "pub_sub", "queue"], partial_failure: ["dead_letter", "retry"] };
+const MAY_BE_EMPTY = new Set([
+  "max_size", "dedup_window", "retention_seconds", "completed_retention_seconds", "zero_subscriber_retention_seconds", "drop_idle_seconds",
+]);
+const DELETES = new Set(["retention_seconds", "completed_retention_seconds", "zero_subscriber_retention_seconds", "max_size"]);
+const SECONDS = /(_seconds|_time|_delay|_window|_processing|_buffer)$/;
+
+const shown = (value) => (value === null ? "no limit" : typeof value === "boolean" ? (value ? "yes" : "no") : String(value));
+const label = (name) => name.replace(/_seconds$/, "").replaceAll("_", " ") + (SECONDS.test(name) ? " (s)" : "");
+
+export function Options({ queue, reload }) {
+  const may = useRights(queue.name);
+  const names = Object.keys(queue.options).sort();
+  const edit = async () => {
+    const draft = { ...queue.options };
+    const asked = await ask({ title: `Options of ${queue.name}`, action: "Review", body: html`<${Form} names=${names} draft=${draft} />` });
+    if (asked) await review(queue, draft, reload);
+  };
+  const button = may("configure") && html`<button type="button" onClick=${edit}>Edit</button>`;
+  return html`<${Card} title="Options" aside=${button}>
+    <dl class="options">${names.map((name) => html`<div key=${name}><dt>${label(name)}</dt><dd>${shown(queue.options[name])}</dd></div>`)}</dl>
+  </${Card}>`;
+}
+
+async function review(queue, draft, reload) {
+  const changed = Object.fromEntries(Object.entries(draft).filter(([name, value]) => value !== queue.options[name]));
+  const names = Object.keys(changed);
+  if (!names.length) return;
+  const body = html`<p>On all servers, at once:</p>
+    <ul>${names.map((name) => html`<li>${label(name)}: ${shown(queue.options[name])} → <b>${shown(changed[name])}</b></li>`)}</ul>
+    ${names.some((name) => DELETES.has(name)) && html`<p class="warning">Retention goes by the new limits within seconds. What it deletes is gone; the queue keeps ${queue.messages} messages now.</p>`}`;
+  const sure = await ask({ title: `Change ${queue.name}?`, action: "Change", danger: names.some((name) => DELETES.has(name)), body });
+  if (!sure) return;
+  await attempt(() => patch(url`api/v1/queues/${queue.name}`, { options: changed }), "The options are changed.");
+  reload();
+}
+
+// The draft is written to as one types; it is thrown away with the dialog.
+function Form({ names, draft }) {
+  return html`<div class="form">${names.map((name) => html`<label key=${name}>${label(name)}<${Field} name=${name} draft=${draft} /></label>`)}</div>`;
+}
+
+function Field({ name, draft }) {
+  const value = draft[name];
+  if (name in CHOICES) {
+    return html`<select name=${name} onChange=${(event) => { draft[name] = event.target.value; }}>
+      ${CHOICES[name].map((choice) => html`<option value=${choice} selected=${choice === value}>${choice}</option>`)}
+    </select>`;
+  }
+  if (typeof value === "boolean") return html`<input type="checkbox" name=${name} checked=${value} onChange=${(event) => { draft[name] = event.target.checked; }} />`;
+  const empty = MAY_BE_EMPTY.has(name);
+  const write = (event) => {
+    draft[name] = event.target.value === "" ? null : Number(event.target.value);
+  };
+  return html`<input type="number" name=${name} step="any" required=${!empty} placeholder=${empty ? "no limit" : ""} defaultValue=${value ?? ""} onInput=${write} />`;
+}

@@ -1,0 +1,121 @@
+"""A real browser on a server that has a story; whatever goes wrong in the page, or leaves it, fails the test."""
+
+import os
+import re
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import quote, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect, sync_playwright
+
+from skep.server.routes.page import STATIC
+from tests.dashboard import story
+from tests.server.serving import Client, serving
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+REFUSED = re.compile(
+    r"status of (400|401|403|404)"
+)  # the browser says so by itself; tests say what the page makes of it
+
+
+def lack(what: str) -> NoReturn:
+    if os.environ.get("SKEP_TEST_ALL") == "1":
+        pytest.fail(f"{what} (and SKEP_TEST_ALL=1)")
+    pytest.skip(what)
+
+
+class Tab:
+    """One page of the dashboard, and what it did."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.errors: list[str] = []
+        self.hosts: set[str] = set()
+        page.on("console", self._hear)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+        expect.set_options(timeout=10_000)
+        page.set_default_timeout(10_000)
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not REFUSED.search(message.text):
+            self.errors.append(message.text)
+
+    def go(self, *names: str, query: str = "") -> None:
+        place = "/".join(quote(name, safe="") for name in names)
+        self.page.goto(f"{self.url}/#/{place}{query}")
+        expect(self.page.locator("main h1")).to_be_visible()
+
+    def card(self, title: str) -> Locator:
+        return self.page.locator("section.card").filter(has=self.page.locator("h2", has_text=title))
+
+    def row(self, text: str) -> Locator:
+        return self.page.locator("tbody tr").filter(has_text=text).first
+
+    def tile(self, label: str) -> Locator:
+        exact = self.page.locator(".label", has_text=re.compile(f"^{label}$"))
+        return self.page.locator(".tile").filter(has=exact).locator("strong")
+
+    def press(self, name: str) -> None:
+        self.page.get_by_role("button", name=name, exact=True).first.click()
+
+    @property
+    def dialog(self) -> Locator:
+        return self.page.locator("dialog")
+
+    def notice(self, text: str) -> None:
+        expect(self.page.locator(".notice")).to_contain_text(text)
+
+    def check(self) -> None:
+        assert self.errors == []
+        assert self.hosts <= {urlsplit(self.url).netloc}, "it asks nobody else"
+        assert self.page.evaluate("window.pwned") is None, "nothing in the data runs"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Browser]:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        lack("no Chromium here; on Debian: apt-get install chromium")
+    if not (STATIC / "vendor" / "preact.js").is_file():
+        lack("the libraries of the dashboard are missing; run: python -m skep.dashboard.fetch")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def shop(module_database_url: str) -> Generator[Client]:
+    """A server whose database has the story."""
+    story.tell(module_database_url)
+    with serving(module_database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def context(browser: Browser) -> Generator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def tab(context: BrowserContext, shop: Client) -> Generator[Tab]:
+    opened = Tab(context.new_page(), shop.url)
+    yield opened
+    opened.check()
+
+
+@pytest.fixture(scope="session")
+def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pictures go: SKEP_TEST_SCREENSHOTS, or a folder that is thrown away."""
+    given = os.environ.get("SKEP_TEST_SCREENSHOTS")
+    folder = Path(given) if given else tmp_path_factory.mktemp("screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

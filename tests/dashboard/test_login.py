@@ -1,0 +1,88 @@
+"""Who is asked for a token gets in with one, sees no more than allowed, and leaves nothing behind."""
+
+from collections.abc import Generator
+
+import pytest
+from playwright.sync_api import BrowserContext, expect
+
+from skep import Skep
+from tests.dashboard.browsing import Tab, browser, context
+from tests.server.serving import Client, serving
+from tests.unit.tokens import SECRET, token
+
+__all__ = ["browser", "context"]
+
+
+@pytest.fixture(scope="module")
+def guarded(module_database_url: str) -> Generator[Client]:
+    with Skep(module_database_url) as mq:
+        mq.queue("orders").push({"n": 1})
+        mq.queue("secret").push({"n": 2})
+        for queue in ("orders", "secret"):
+            mq.queue(queue).pop(group="g").dead_letter(None, "broken")
+    with serving(module_database_url, auth=True, jwt_secret=SECRET) as running:
+        yield running
+
+
+@pytest.fixture
+def tab(context: BrowserContext, guarded: Client) -> Generator[Tab]:
+    opened = Tab(context.new_page(), guarded.url)
+    yield opened
+    opened.check()
+
+
+def sign_in(tab: Tab, key: str) -> None:
+    tab.page.get_by_label("Token or API key").fill(key)
+    tab.press("Sign in")
+
+
+def test_a_token_opens_the_door(tab: Tab):
+    tab.go()
+    expect(tab.page.locator("main")).to_contain_text("This server asks who you are")
+    sign_in(tab, "nonsense")
+    expect(tab.page.locator(".failure")).to_be_visible()
+    sign_in(tab, token(role="admin"))
+    expect(tab.tile("Queues")).to_have_text("2")
+    kept = tab.page.evaluate("[Object.keys(sessionStorage), Object.keys(localStorage), document.cookie]")
+    assert kept == [["skep.token"], [], ""]
+    tab.press("Sign out")
+    expect(tab.page.get_by_label("Token or API key")).to_be_visible()
+    assert tab.page.evaluate("Object.keys(sessionStorage)") == []
+
+
+def test_an_api_key_does_as_well(tab: Tab, guarded: Client):
+    with Skep(guarded.app.config.database_url) as mq:
+        key = mq.create_api_key("browser", role="read-only")
+    tab.go("queues")
+    sign_in(tab, key if isinstance(key, str) else key[0])
+    expect(tab.row("orders")).to_be_visible()
+
+
+def test_who_reads_only_sees_no_buttons(tab: Tab):
+    tab.go("dead-letters")
+    sign_in(tab, token(role="read-only"))
+    expect(tab.row("orders")).to_contain_text("broken")
+    expect(tab.page.get_by_role("button", name="Redrive all")).to_have_count(0)
+    tab.go("queues", "orders")
+    expect(tab.page.locator(".options")).to_be_visible()
+    expect(tab.page.get_by_role("button", name="Edit")).to_have_count(0)
+    tab.go("groups", "g", "orders")
+    expect(tab.tile("Dead letters")).to_have_text("1")
+    expect(tab.page.get_by_role("button", name="Pause")).to_have_count(0)
+    tab.go("system")
+    expect(tab.card("Tables")).to_be_visible()
+    expect(tab.page.get_by_role("switch")).to_have_count(0)
+
+
+def test_who_sees_one_queue_sees_one(tab: Tab):
+    tab.go("queues")
+    sign_in(tab, token(role=None, grants={"orders": ["read"]}))
+    expect(tab.row("orders")).to_be_visible()
+    expect(tab.page.locator("tbody tr")).to_have_count(1)
+    tab.go("overview")
+    expect(tab.tile("Dead letters")).to_have_text("1")
+    expect(tab.tile("Database")).to_have_count(0)
+    tab.go("queues", "secret")
+    expect(tab.page.locator(".failure")).to_have_text("This needs rights that you do not have.")
+    tab.go("system")
+    expect(tab.page.locator(".failure").first).to_contain_text("needs rights that you do not have")
