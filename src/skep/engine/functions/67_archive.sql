@@ -186,14 +186,6 @@ LANGUAGE sql STABLE AS $$
     FROM skep.archive_files f WHERE f.job = $1
 $$;
 
--- Up to where files have everything of a lane. A mark alone, made by hand, is no file.
-CREATE FUNCTION skep.archived_to(lane bigint) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT least(a.end_offset, r.end_offset)
-    FROM (SELECT * FROM skep.archive_marks a WHERE a.partition_id = $1 LIMIT 1) a
-    CROSS JOIN LATERAL (SELECT * FROM skep.archive_runs r WHERE r.partition_id = $1 ORDER BY r.first_offset DESC LIMIT 1) r
-$$;
-
 -- Where the archive has these runs of lanes: file by file, run by run. NULL: whatever it has of the lane.
 CREATE FUNCTION skep.archived_runs(lanes bigint[], first_offsets bigint[], end_offsets bigint[])
 RETURNS TABLE (partition_id bigint, queue text, partition text, first_offset bigint, end_offset bigint, path text)
