@@ -1,13 +1,14 @@
-"""Jobs on Spark, each a function and a command: `archive`, `load`, `replay`."""
+"""Jobs on Spark, each a function and a command: `analytics`, `archive`, `load`, `replay`."""
 
 import importlib
 import typing
 
 from skep.errors import ConfigError
 
-__all__ = ["Selection", "Source", "Span", "archive", "load", "read_archive", "replay"]
+__all__ = ["Selection", "Source", "Span", "analytics", "archive", "load", "read_archive", "replay"]
 
 if typing.TYPE_CHECKING:
+    from skep.pipelines.analysing import analytics
     from skep.pipelines.archiving import archive, read_archive
     from skep.pipelines.loading import Source, load
     from skep.pipelines.replaying import Span, replay
@@ -18,6 +19,7 @@ else:
         "Selection": "skep.spark.options",
         "Source": "skep.pipelines.loading",
         "Span": "skep.pipelines.replaying",
+        "analytics": "skep.pipelines.analysing",
         "archive": "skep.pipelines.archiving",
         "load": "skep.pipelines.loading",
         "read_archive": "skep.pipelines.archiving",
