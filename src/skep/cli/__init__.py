@@ -109,11 +109,14 @@ def serve(
 def install(
     database_url: DatabaseUrl = None,
     print_sql: Annotated[bool, typer.Option("--print", help="Print the SQL instead of running it.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Make functions, roles and grants anew, even if nothing has changed.")
+    ] = False,
 ) -> None:
     """Install or upgrade Skep in a PostgreSQL database."""
     from skep.cli.install import run
 
-    run(Config.load_client(database_url), print_sql=print_sql)
+    run(Config.load_client(database_url), print_sql=print_sql, again=again)
 
 
 @app.command()
@@ -188,6 +191,50 @@ def tail(
 
     config = Config.load_client(database_url, data_dir)
     run(config, Tail(queue, partition, start, limit, as_json))
+
+
+@app.command()
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    interval: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per look and line.")] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show rates, lags and dead letters of all queues and groups, as they change."""
+    from skep.cli.top import run
+
+    run(Config.load_client(database_url, data_dir), once=once, interval=interval, json=as_json)
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Check the database for what is known to hurt, and say what to do; exit code 1 if a check fails."""
+    from skep.cli.doctor import run
+
+    if not run(Config.load_client(database_url, data_dir), as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="End after so long; else Ctrl-C ends.", show_default=False)
+    ] = None,
+    rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Orders in a second.")] = 20,
+    clean: Annotated[bool, typer.Option("--clean", help="Remove its queues and groups, and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event and line.")] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run a shop with groups that are slow, failing, late and paused, so that there is something to look at."""
+    from skep.cli.demo import run
+
+    run(Config.load_client(database_url, data_dir), seconds=seconds, rate=rate, clean=clean, as_json=as_json)
 
 
 @app.command()

@@ -28,6 +28,11 @@ ACK_MANY: Query = (
 )
 TRANSACTION: Query = "SELECT operation FROM skep.transaction(CAST(%(operations)s AS jsonb)) AS operation"
 
+TRACE: Query = """
+    SELECT skep.wire_trace(
+        %(id)s, CAST(%(id)s AS text), %(group)s, %(event)s, CAST(%(data)s AS jsonb), %(names)s, %(worker)s)
+"""
+
 _SUBSCRIPTION: Query = """
     group_name, queue, partition, namespace, task, mode, start_at, start_offset, status, backfill, heartbeat_interval,
     heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, created_at
@@ -103,6 +108,11 @@ PRUNE_SAMPLES: Query = "SELECT skep.prune_samples(%(keep)s)"
 PRUNE_TRACES: Query = "SELECT skep.prune_traces(%(keep)s)"
 PRUNE_LEASE_LOG: Query = "SELECT skep.prune_lease_log(%(max_rows)s)"
 PRUNE_SINKS: Query = "SELECT skep.prune_sinks(%(older_than)s)"
+PLACES: Query = "SELECT * FROM skep.places(%(trends)s, %(not_within)s) ORDER BY lag DESC, queue, group_name"
+OLDEST_TRANSACTION: Query = """
+    SELECT max(extract(epoch FROM clock_timestamp() - xact_start))::double precision FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
 HISTORY: Query = "SELECT * FROM skep.history(%(queue)s, %(group)s, %(since)s)"
 
 MAINTENANCE: Query = "SELECT push, pop, held, refused, is_pending FROM skep.maintenance()"

@@ -10,12 +10,14 @@ CREATE TABLE skep.archives (
 -- state:
 --   (new) --begin_files--> writing --store_file, verified against the log--> stored
 --                          writing --settle_files, its job has ended--> (gone)
+--   (new) --begin_compaction--> writing --swap_files, and in the same transaction its sources: stored --> replaced
+--                          replaced --forget_files, once kept_until has passed--> (gone)
 -- settled: nothing that a failed attempt has written can be left beside it.
 CREATE TABLE skep.archive_files (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     archive_id integer NOT NULL REFERENCES skep.archives,
     job        uuid NOT NULL,
-    state      text NOT NULL DEFAULT 'writing' CHECK (state IN ('writing', 'stored')),
+    state      text NOT NULL DEFAULT 'writing' CHECK (state IN ('writing', 'stored', 'replaced')),
     settled    boolean NOT NULL DEFAULT false,
     queue      text COLLATE "C" NOT NULL,
     day        date NOT NULL,                         -- of the messages, in UTC
@@ -24,12 +26,15 @@ CREATE TABLE skep.archive_files (
     bytes      bigint,
     digest     bytea,                                 -- of every message in it, in order: see digest_of()
     stored_at  timestamptz,
-    CHECK ((state = 'stored') = (num_nonnulls(path, bytes, digest, stored_at) = 4)),
-    CHECK (state = 'stored' OR NOT settled)
+    kept_until timestamptz,                           -- replaced: until then, who began to read it may go on
+    CHECK ((state <> 'writing') = (num_nonnulls(path, bytes, digest, stored_at) = 4)),
+    CHECK ((state = 'replaced') = (kept_until IS NOT NULL)),
+    CHECK (state <> 'writing' OR NOT settled)
 );
 CREATE UNIQUE INDEX archive_files_path ON skep.archive_files (archive_id, path);
 CREATE INDEX archive_files_queue_day ON skep.archive_files (queue, day);
 CREATE INDEX archive_files_unsettled ON skep.archive_files (archive_id) WHERE NOT settled;
+CREATE INDEX archive_files_replaced ON skep.archive_files (archive_id, kept_until) WHERE state = 'replaced';
 
 -- No message is in two files. Ranges stand for numbers, as btree_gist is not everywhere.
 CREATE TABLE skep.archive_runs (
