@@ -40,11 +40,18 @@ def test_the_way_of_a_message(cli: Cli, tmp_path: Path):
     assert done.lines[1] == "group late goes on in orders where the replay ended"
     done = cli("pipeline", "replay", "orders", "--to", "copy", "--archive", archive, "--json", *master)
     assert (done.json["messages"], done.json["duplicates"]) == (0, 3)
+    done = cli("pipeline", "analytics", "--reports", str(tmp_path / "reports"), *master)
+    assert done.lines[0].startswith("6 messages of 2 queues analysed"), done.stderr
+    (report,) = (tmp_path / "reports").glob("analytics-*.html")
+    assert done.lines[-1] == f"healthy; report: {report}"
+    done = cli("pipeline", "analytics", "copy", "--reports", str(tmp_path / "reports"), "--json", *master)
+    assert (done.json["queues"], done.json["messages"], done.json["findings"]) == (["copy"], 3, [])
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("analytics", "q", "--pattern", "x"), "say which queues"),
         (("archive", "--archive", "x"), "say which queues"),
         (("compact", "--archive", "x", "--grace", "long"), "not a length of time"),
         (("import", "q", "data.xml"), "of no known format"),

@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
+from functools import partial, reduce
 from importlib import resources
 from pathlib import Path
 from typing import Any, LiteralString, NamedTuple
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from skep.errors import ConfigError, NotFound
 from skep.pipelines import tables
@@ -22,7 +23,6 @@ from skep.pipelines.replaying import Span
 from skep.pipelines.report.page import render
 from skep.pipelines.report.result import Result
 from skep.pipelines.report.story import findings
-from skep.pipelines.tables import Tables
 from skep.spark.arrow import arrow_of, empty, pa
 from skep.spark.builder import register
 from skep.spark.database import VIEW, database
@@ -184,7 +184,7 @@ class Job:
         return frame.where(frame["timestamp"] >= self.since).where(frame["timestamp"] < self.until)
 
     def _tables(self) -> dict[str, DataFrame]:
-        frame, since, until = Tables(self.spark, self.url).frame, self.since, self.until
+        frame, since, until = partial(tables.frame, self.spark, self.url), self.since, self.until
         finished = tables.by_finish(self.url, self.queue_ids, since, until)
         given_up: list[tables.Piece] = [{"queues": self.queues}]
         return {
@@ -200,19 +200,16 @@ class Job:
         days = [file.day for file in self.files]
         edges = self._archived(archive, [file for file in self.files if file.day in (*days[:1], *days[-1:])])
         messages = self.spark.table("tail").select("timestamp").unionAll(edges.select("timestamp"))
-        kinds = {
-            "messages": messages,
-            "samples": self.spark.table("samples").selectExpr("at AS timestamp"),
-            "leases": self.spark.table("leases").selectExpr("finished_at AS timestamp"),
-        }
-        return {name: self._ends(frame) for name, frame in kinds.items()}
-
-    def _ends(self, frame: DataFrame) -> tuple[datetime, datetime]:
-        micros = "unix_micros({}(timestamp))"
-        (row,) = frame.selectExpr(micros.format("min"), micros.format("max")).collect()
-        if row[0] is None:
-            return self.made_at, self.made_at
-        return ALWAYS + timedelta(microseconds=int(row[0])), ALWAYS + timedelta(microseconds=int(row[1]))
+        samples, leases = self.spark.table("samples"), self.spark.table("leases")
+        times = [
+            messages.selectExpr("'messages' AS kind", "timestamp"),
+            samples.selectExpr("'samples' AS kind", "at AS timestamp"),
+            leases.selectExpr("'leases' AS kind", "finished_at AS timestamp"),
+        ]
+        all_times: Any = reduce(DataFrame.unionAll, times)
+        ends: list[tuple[str, int, int]] = all_times.groupBy("kind").agg(_micros(f.min), _micros(f.max)).collect()
+        found = {kind: (_moment(first), _moment(last)) for kind, first, last in ends}
+        return {kind: found.get(kind, (self.made_at, self.made_at)) for kind in ("messages", "samples", "leases")}
 
     def _groups(self) -> Any:  # noqa: ANN401
         """How the groups are now."""
@@ -228,6 +225,14 @@ class Job:
 
     def _view(self, name: str, frame: DataFrame) -> None:
         frame.createOrReplaceTempView(name)
+
+
+def _micros(edge: Callable[[str], Column]) -> Column:
+    return f.unix_micros(edge("timestamp"))
+
+
+def _moment(micros: int) -> datetime:
+    return ALWAYS + timedelta(microseconds=micros)
 
 
 def _step(first: datetime, last: datetime) -> int:

@@ -1,19 +1,16 @@
 """Tables of the database as frames: each task asks for a piece of one, and the driver holds nothing of it."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any, LiteralString, NamedTuple
-from uuid import uuid4
 
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from skep.errors import explained
-from skep.spark.arrow import RecordBatch, arrow_schema, empty, pa
+from skep.spark.arrow import empty, from_rows
 from skep.spark.database import database
 
 AT_ONCE = 10_000
@@ -38,7 +35,7 @@ PROGRESS = Table(
 SAMPLES = Table(
     """
     SELECT queue, group_name, at, total, lag, oldest_at FROM skep.samples
-    WHERE queue = ANY (%(queues)s) AND at >= %(since)s::timestamptz AND at < %(until)s::timestamptz
+    WHERE queue = ANY (%(queues)s) AND at >= %(since)s AND at < %(until)s
     """,
     "queue string, group_name string, at timestamp, total long, lag long, oldest_at timestamp",
 )
@@ -53,7 +50,7 @@ LEASES = Table(
         SELECT array_agg(lower(piece)) AS froms, array_agg(upper(piece)) AS tos
         FROM unnest(int8multirange(int8range(g.first_offset, g.end_offset)) - g.again) AS piece) done
     WHERE g.queue_id = ANY (%(queue_ids)s)
-      AND g.finished_at >= %(since)s::timestamptz AND g.finished_at < %(until)s::timestamptz
+      AND g.finished_at >= %(since)s AND g.finished_at < %(until)s
     """,
     "queue string, group_name string, partition string, partition_id long, first_offset long, end_offset long, "
     "attempt int, reason string, first_pushed_at timestamp, last_pushed_at timestamp, leased_at timestamp, "
@@ -63,7 +60,7 @@ LETTERS_OF = Table(
     """
     SELECT queue, group_name, partition, "offset", left(error, 2000), attempts, failed_at FROM skep.dead_letters
     WHERE id >= %(first)s AND id < %(end)s AND queue = ANY (%(queues)s)
-      AND failed_at >= %(since)s::timestamptz AND failed_at < %(until)s::timestamptz
+      AND failed_at >= %(since)s AND failed_at < %(until)s
     """,
     "queue string, group_name string, partition string, offset long, error string, attempts int, failed_at timestamp",
 )
@@ -84,55 +81,22 @@ LOG_TIMES: LiteralString = """
 LETTER_IDS: LiteralString = "SELECT min(id), max(id) FROM skep.dead_letters"
 
 
-class TableSource(DataSource):
-    """A statement as a data source. (`mapInArrow` would do as well, but asks for pandas.)"""
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return TableReader(dict(self.options), schema)
-
-
-class TableReader(DataSourceReader):
-    """A statement, and the arguments that each task gives it."""
-
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options, self._schema = options, schema
-
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(piece) for piece in json.loads(self._options["pieces"])]
-
-    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        options = self._options
-        return _rows(options["url"], options["statement"], partition.value, arrow_schema(self._schema))
+def frame(spark: SparkSession, url: str, table: Table, pieces: Sequence[Piece]) -> DataFrame:
+    """Return what tasks get for these arguments, one task for each."""
+    if not pieces:
+        return empty(spark, table.columns)
+    rows = spark.sparkContext.parallelize(pieces, len(pieces)).flatMap(partial(_rows, url, table.statement))
+    return from_rows(spark, rows, table.columns)
 
 
-class Tables:
-    """The tables of a database, in a session."""
-
-    def __init__(self, spark: SparkSession, url: str) -> None:
-        self._spark, self._url = spark, url
-        # Spark looks for the name in the session that was used last: each has its own.
-        self._format = name = f"skep_table_{uuid4().hex}"
-        spark.dataSource.register(type("Source", (TableSource,), {"name": classmethod(lambda _: name)}))
-
-    def frame(self, table: Table, pieces: Sequence[Piece]) -> DataFrame:
-        """Return what tasks get for these arguments, one task for each."""
-        if not pieces:
-            return empty(self._spark, table.columns)
-        options = {"url": self._url, "statement": table.statement, "pieces": json.dumps(pieces, default=str)}
-        return self._spark.read.format(self._format).schema(table.columns).options(**options).load()
-
-
-def _rows(url: str, statement: str, arguments: Piece, schema: Any) -> Iterator[RecordBatch]:  # noqa: ANN401
+def _rows(url: str, statement: LiteralString, arguments: Piece) -> Iterator[tuple[Any, ...]]:
     with (
         explained(),
         psycopg.connect(url, application_name="skep analytics") as connection,
         connection.cursor("rows", binary=True) as cursor,
     ):
-        cursor.execute(statement.encode(), arguments)
-        while rows := cursor.fetchmany(AT_ONCE):
-            columns = zip(*rows, strict=True)
-            arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        cursor.itersize = AT_ONCE
+        yield from cursor.execute(statement, arguments)
 
 
 def by_lanes(url: str, queues: Sequence[str]) -> list[Piece]:

@@ -27,5 +27,10 @@ def arrow_of(frame: DataFrame) -> Any:  # noqa: ANN401
 
 
 def empty(spark: SparkSession, columns: str) -> DataFrame:
+    return from_rows(spark, [], columns)
+
+
+def from_rows(spark: SparkSession, rows: object, columns: str) -> DataFrame:
+    """Return a frame of tuples, a list or an RDD of them."""
     found: Any = spark
-    return found.createDataFrame([], columns)
+    return found.createDataFrame(rows, columns, verifySchema=False)

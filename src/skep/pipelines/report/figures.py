@@ -91,9 +91,10 @@ def _over_time(about: OverTime, rows: Sequence[Row], step: int) -> Markup:
     for row in rows:
         series.setdefault(about.name(row), {})[row["bucket"]] = float(row[about.column])
     largest = sorted(series, key=lambda each: -max(series[each].values()))
+    named = sorted(series) if len(series) <= LINES else largest  # the same colour in every chart, if there are enough
     shown = [
-        Series(each, [series[each].get(moment, about.gaps) for moment in times], place)
-        for place, each in enumerate(largest[:LINES], 1)
+        Series(each, [series[each].get(moment, about.gaps) for moment in times], named.index(each) + 1)
+        for each in largest[:LINES]
     ]
     rest, unit = largest[LINES:], about.unit
     if rest and about.gaps is not None:

@@ -158,11 +158,16 @@ def _fanned(result: Result) -> Iterator[str]:
             f"{share(done / (done + owed))} of the messages that are for someone are done by every group; "
             f"{counted(owed, 'message')} still wait for at least one."
         )
-    for row in result.tables["fanout_time"][:NAMED]:
+    shared = [row for row in result.tables["fanout_time"] if _readers(result, row["queue"]) > 1]
+    for row in shared[:NAMED]:
         yield (
             f"In {short(row['queue'])} the last group was done with half of the messages within {seconds(row['p50'])}, "
             f"and with 99 % within {seconds(row['p99'])}."
         )
+
+
+def _readers(result: Result, queue: str) -> int:
+    return sum(group["queue"] == queue for group in result.groups)
 
 
 def _age(now: datetime, then: datetime | None) -> float:
