@@ -1,5 +1,6 @@
 """Analytics on a workload that is known: what it says is what SQL and the fingers of a hand say."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def numbers(done: Analysed, name: str, *columns: str) -> list[tuple[Any, ...]]:
     return [tuple(row[column] for column in columns) for row in table(done, name)]
 
 
-def tell_story(connection: psycopg.Connection, push: Any) -> None:
+def tell_story(connection: psycopg.Connection, push: Any, meanwhile: Callable[[], object] = lambda: None) -> None:
     """Two groups on two partitions.
 
     Group a gets the four of x 18 s after their push and the two of y 8 s after theirs, and holds them for 3 s. Later
@@ -51,6 +52,7 @@ def tell_story(connection: psycopg.Connection, push: Any) -> None:
     pass_time(connection, 3)
     ack(connection, deliveries)
     call(connection, "sample", not_within="0 s")
+    meanwhile()
     pass_time(connection, 100)
     push(Q, *range(6), partition="x")
     ack(connection, pop(connection, Q, "b", batch=2, partition="x"))
@@ -126,28 +128,34 @@ def test_the_numbers_are_those_of_sql(story: Work):
     assert Path(done.report).name == f"{Path(done.tables).name}.html"
 
 
-def test_archive_and_log_say_what_the_log_alone_said(story: Work, monkeypatch: pytest.MonkeyPatch):
-    before = analyse(story, Q)
-    configure(story.connection, Q, retain_until_archived=True, retention_seconds=60)
-    archive_of(story, Q, file_messages=4)
-    story.push(Q, 6, 7, partition="y")
-    assert sum(row.end_offset - row.first_offset for row in call(story.connection, "retain")) == 6
+MANIFEST = ("archives", "archive_files", "archive_runs", "archive_marks")
+
+
+def test_archive_and_log_say_what_the_log_alone_says(work: Work, monkeypatch: pytest.MonkeyPatch):
+    tell_story(work.connection, work.push, lambda: archive_of(work, Q, file_messages=4))
+    for name in MANIFEST:
+        work.sql(f"CREATE TABLE kept_{name} AS TABLE skep.{name}")
+    work.sql(f"TRUNCATE {', '.join(f'skep.{name}' for name in MANIFEST)}")
+    alone = analyse(work, Q)
+    for name in MANIFEST:
+        work.sql(f"INSERT INTO skep.{name} OVERRIDING SYSTEM VALUE TABLE kept_{name}")
+    configure(work.connection, Q, retain_until_archived=True, retention_seconds=60)
+    assert sum(row.end_offset - row.first_offset for row in call(work.connection, "retain")) == 6
     tail = Job._tail
 
     def archived_meanwhile(job: Job):
         """The archive grows while the log is read: what it gets now is in the tail already."""
         found = tail(job).localCheckpoint(eager=True)
-        archive_of(story, Q)
+        assert (found.count(), archive_of(work, Q).messages) == (6, 6)
         return found
 
     monkeypatch.setattr(Job, "_tail", archived_meanwhile)
-    after = analyse(story, Q)
-    assert (after.messages, story.sql("SELECT count(*) FROM skep.messages")) == (14, [(8,)])
-    assert numbers(after, "hot_partitions", "partition", "messages") == [("x", 10), ("y", 4)]
-    until = max(row["bucket"] for row in table(before, "throughput"))
-    assert [row for row in table(after, "throughput") if row["bucket"] <= until] == table(before, "throughput")
-    for name in ("time_in_queue", "time_in_queue_over_time", "deliveries", "errors", "fanout_time", "consumption"):
-        assert table(after, name) == table(before, name), name
+    both = analyse(work, Q)
+    assert work.sql("SELECT count(*) FROM skep.messages") == [(6,)]
+    assert both.messages == alone.messages == 12
+    for name in MEASURES:
+        if name not in ("fanout", "fanout_groups"):  # retention has moved a group meanwhile
+            assert table(both, name) == table(alone, name), name
 
 
 def test_a_span_of_time(story: Work):
