@@ -81,7 +81,9 @@ def _jdbc(spark: SparkSession, url: str) -> DataFrame:
     who = f"user={quote(parts['user'])}&password={quote(parts.get('password', ''))}"
     place = f"{parts['host']}:{parts.get('port', '5432')}/{parts['dbname']}"
     with psycopg.connect(url) as connection:
-        lanes = connection.execute("SELECT min(partition_id), max(partition_id) + 1 FROM skep.lanes WHERE queue = 'read'")
+        lanes = connection.execute(
+            "SELECT min(partition_id), max(partition_id) + 1 FROM skep.lanes WHERE queue = 'read'"
+        )
         low, high = lanes.fetchone() or (0, 0)
     options = {
         "url": f"jdbc:postgresql://{place}?{who}", "driver": "org.postgresql.Driver", "dbtable": QUERY,
