@@ -7,18 +7,23 @@ from pathlib import Path
 
 from bench import held, http, latency, overhead, peers, retention, throughput, wal
 from bench.contestants import CONTESTANTS
-from bench.report import show
+from bench.report import Row, show
 from skep.embedded import start
 from skep.engine.install import install
 
 SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min", "max_connections": "50"}
+MEASURES = ("throughput", "latency", "wal", "overhead", "retention", "held", "http", "spark", "peers")
+
+
+def _spark(url: str, seconds: float, messages: int) -> list[Row]:
+    from bench import spark  # noqa: PLC0415  # every worker process imports this module, and pyspark takes its time
+
+    return spark.measure(url, seconds, messages)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument(
-        "--only", choices=("throughput", "latency", "wal", "overhead", "retention", "peers", "http", "held")
-    )
+    parser.add_argument("--only", choices=MEASURES)
     parser.add_argument(
         "--seconds", type=float, default=2, help="length of one slice of a round of throughput, retention or peers"
     )
@@ -41,6 +46,7 @@ def main() -> int:
         "retention": lambda url: retention.measure(url, arguments.seconds),
         "held": lambda url: held.measure(url, arguments.held),
         "http": lambda url: http.measure(url, arguments.seconds),
+        "spark": lambda url: _spark(url, arguments.seconds, min(arguments.messages, 1_000_000)),
         "peers": lambda url: peers.measure(url, arguments.seconds, arguments.contestants, arguments.plot),
     }
     chosen = [arguments.only] if arguments.only else list(measures)

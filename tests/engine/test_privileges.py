@@ -30,6 +30,7 @@ ADMIN = {
     "stale_partitions", "resync_partition_lookup", "check_consistency", "prune_journal", "settle_restored",
     "queue_status", "group_status", "list_dead_letters",
     "pause", "resume", "cancel", "remove_group", "detect_dead_groups", "message_groups", "message_status", "blocked",
+    "group_progress",
     "force_complete", "retain", "lanes_after", "mark_archived", "drop_idle_partitions", "reap",
     "redrive", "purge_dead_letters", "count_dead_letters", "sample", "prune_samples", "history", "places",
     "create_api_key", "revoke_api_key", "list_api_keys", "find_api_key",
@@ -47,7 +48,7 @@ ADMIN = {
     "maintenance", "set_maintenance", "drain_held_pushes", "metrics", "replace_options",
     "dash_overview", "dash_trend", "dash_queue_trend", "dash_queues", "dash_groups", "dash_lanes", "dash_holders",
     "dash_seek", "dash_database",
-    "prune_sinks",
+    "prune_sinks", "prune_lease_log",
 }  # fmt: skip
 # These touch no table.
 HARMLESS = {"message_id", "partition_of", "offset_of", "refuse", "wire_time"}

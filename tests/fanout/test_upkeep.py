@@ -73,7 +73,7 @@ async def test_the_sampler_and_the_pruner(mq: AsyncSkep, db: psycopg.Connection)
     assert [(sample.lag, sample.dead) for sample in await mq.history(Q, "g")] == [(0, 0)]
     assert (await run(mq, "pruner"), count(db, "journal")) == (None, 1)
     pass_time(db, 8 * 24 * HOUR)
-    assert await run(mq, "pruner") == "pruned 1 journal rows, 2 samples and 0 traces"
+    assert await run(mq, "pruner") == "pruned 1 journal rows, 2 samples, 0 traces and the log of 0 leases"
     assert (count(db, "journal"), count(db, "samples")) == (0, 0)
     await mq.queue(Q).push(3)
     assert await take(mq.queue(Q)) == [3]

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from skep.errors import ConfigError
 from skep.pipelines import tasks
 from skep.spark import session
+from tests.cli.conftest import cli as cli
 from tests.server.environments import missing
 from tests.spark.killing import Killer
 from tests.spark.work import FAST, Work

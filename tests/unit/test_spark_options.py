@@ -59,6 +59,10 @@ def test_the_environment_has_the_url(monkeypatch: pytest.MonkeyPatch):
 
 def test_places():
     assert source(startingOffsets="group:billing").start == {"group": "billing"}
+    assert source(startingOffsets="archived").start == {"archived": True}
+    assert source(startingOffsets="archived", startingTimestamp="0").start == {
+        "archived": True, "timestamp": "1970-01-01T00:00:00+00:00",
+    }  # fmt: skip
     assert source(startingOffsets='{"q": {"p": 7, "r": -1}}').start == {
         "offsets": {"q": {"p": 7, "r": -1}},
         "other": -2,

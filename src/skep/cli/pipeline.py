@@ -2,9 +2,10 @@
 
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import NamedTuple, cast
+from pathlib import Path
+from typing import NamedTuple, Protocol, cast
 
 import psycopg
 from pyspark.sql import SparkSession
@@ -18,14 +19,18 @@ from skep.cli.times import parse_length, parse_time
 from skep.config import Config
 from skep.engine.install import install, verify
 from skep.errors import InvalidArgument, explained
-from skep.pipelines import archiving, compacting, importing, manifest, replaying
+from skep.pipelines import analysing, archiving, compacting, importing, manifest, replaying
 from skep.pipelines.importing import Format, Source
 from skep.pipelines.replaying import Span
 from skep.spark import session
 from skep.spark.database import database
 from skep.spark.options import Selection
 
-Show = Callable[[int, int], None]
+
+class Show(Protocol):
+    """Show how much of how much is done, and of what."""
+
+    def __call__(self, done: int, total: int, name: str = ...) -> None: ...
 
 
 def select(
@@ -86,7 +91,7 @@ def bar(what: str) -> Generator[Show]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        yield lambda done, total, name=what: progress.update(task, completed=done, total=total, description=name)
 
 
 def source_of(
@@ -148,6 +153,37 @@ def replay(config: Config, asked: Replay, *, master: str, as_json: bool) -> None
     say(f"{counted(done.messages, 'message')} replayed {names}{there}, {seconds:,.1f} s")
     if asked.group is not None:
         say(f"group {one_line(asked.group)} goes on in {one_line(done.queue)} where the replay ended")
+
+
+def span_of(since: str | None, until: str | None) -> Span:
+    return Span(parse_time(since), parse_time(until))
+
+
+def analytics(
+    config: Config,
+    selection: Selection,
+    reports: Path,
+    *,
+    location: str | None,
+    span: Span,
+    master: str,
+    as_json: bool,
+) -> None:
+    with running(config, "analytics", master) as (spark, url), bar("analysing") as show:
+        began = time.monotonic()
+        done = analysing.analytics(
+            spark, url, reports, selection, archive=location, span=span,
+            watch=lambda number, total, name: show(number, total, f"analysing: {name}"),
+        )  # fmt: skip
+        seconds = time.monotonic() - began
+    if as_json:
+        show_json({**as_dict(done), "seconds": round(seconds, 3)})
+        return
+    what = f"{counted(done.messages, 'message')} of {counted(len(done.queues), 'queue')}"
+    say(f"{what} analysed, {seconds:,.1f} s; tables in {one_line(done.tables)}")
+    for finding in done.findings:
+        say(f"- {one_line(finding)}")
+    say(f"report: {one_line(done.report)}" if done.findings else f"healthy; report: {one_line(done.report)}")
 
 
 def archive(

@@ -1,13 +1,14 @@
-"""Jobs on Spark, each a function and a command: `archive`, `compact`, `import_files`, `replay`."""
+"""Jobs on Spark, each a function and a command: `analytics`, `archive`, `compact`, `import_files`, `replay`."""
 
 import importlib
 import typing
 
 from skep.errors import ConfigError
 
-__all__ = ["Selection", "Source", "Span", "archive", "compact", "import_files", "read_archive", "replay"]
+__all__ = ["Selection", "Source", "Span", "analytics", "archive", "compact", "import_files", "read_archive", "replay"]
 
 if typing.TYPE_CHECKING:
+    from skep.pipelines.analysing import analytics
     from skep.pipelines.archiving import archive, read_archive
     from skep.pipelines.compacting import compact
     from skep.pipelines.importing import Source, import_files
@@ -19,6 +20,7 @@ else:
         "Selection": "skep.spark.options",
         "Source": "skep.pipelines.importing",
         "Span": "skep.pipelines.replaying",
+        "analytics": "skep.pipelines.analysing",
         "archive": "skep.pipelines.archiving",
         "compact": "skep.pipelines.compacting",
         "import_files": "skep.pipelines.importing",

@@ -3,6 +3,7 @@
 import importlib
 from typing import Any, TypeAlias
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 pa: Any = importlib.import_module("pyarrow")
@@ -17,3 +18,19 @@ RecordBatch: TypeAlias = Any
 def arrow_schema(schema: StructType) -> Any:  # noqa: ANN401
     """Return what Spark expects of a reader, to the letter."""
     return _types.to_arrow_schema(schema, timezone="UTC")
+
+
+def arrow_of(frame: DataFrame) -> Any:  # noqa: ANN401
+    """Return what is in a frame, which must be small, as a table of Arrow."""
+    found: Any = frame
+    return found.toArrow()
+
+
+def empty(spark: SparkSession, columns: str) -> DataFrame:
+    return from_rows(spark, [], columns)
+
+
+def from_rows(spark: SparkSession, rows: object, columns: str) -> DataFrame:
+    """Return a frame of tuples, a list or an RDD of them."""
+    found: Any = spark
+    return found.createDataFrame(rows, columns, verifySchema=False)

@@ -69,14 +69,16 @@ def _instant(text: str) -> datetime:
 
 
 def _offsets(text: str) -> str | dict[str, dict[str, int]]:
-    """Read earliest, latest, group:<name>, or {"queue": {"partition": offset}} with -2 for earliest, -1 for latest."""
+    """Read a word, group:<name>, or {"queue": {"partition": offset}} with -2 for earliest and -1 for latest."""
     word = text.strip()
-    if word in ("earliest", "latest") or re.fullmatch(r"group:.+", word):
+    if word in ("earliest", "latest", "archived") or re.fullmatch(r"group:.+", word):
         return word
     try:
         places: object = json.loads(word)
     except ValueError:
-        raise ValueError('it is not earliest, latest, group:<name>, or {"queue": {"partition": offset}}') from None
+        raise ValueError(
+            'it is not earliest, latest, archived, group:<name>, or {"queue": {"partition": offset}}'
+        ) from None
     if not isinstance(places, dict) or not all(
         _are_offsets(lanes) for lanes in cast("dict[str, object]", places).values()
     ):
@@ -101,7 +103,8 @@ SOURCE: dict[str, Option] = {
     "startingOffsets": Option(
         _offsets,
         "latest (stream), earliest (batch)",
-        '`earliest`, `latest`, `group:<name>` (where that group is), or JSON `{"queue": {"partition": 42}}`, '
+        "`earliest`, `latest`, `archived` (behind what the archive has), `group:<name>` (where that group is), or JSON "
+        '`{"queue": {"partition": 42}}`, '
         "where -2 is earliest and -1 latest, and what is not named is earliest",
     ),
     "startingTimestamp": Option(_instant, "", "from this time on: `2026-01-31T12:00:00Z`, or milliseconds since 1970"),
@@ -258,13 +261,16 @@ def _selection(values: Mapping[str, Any]) -> Selection:
 
 
 def _start(values: Mapping[str, Any], default: str) -> "str | dict[str, Any]":
-    if "startingTimestamp" in values and "startingOffsets" in values:
-        raise ConfigError("startingOffsets and startingTimestamp both say where to start: give one of them")
-    if "startingTimestamp" in values and "archive" in values:
-        raise ConfigError("startingTimestamp knows only the log: with archive, start earliest and filter by timestamp")
-    if "startingTimestamp" in values:
-        return {"timestamp": values["startingTimestamp"].isoformat()}
     offsets = values.get("startingOffsets", default)
+    time = {"timestamp": values["startingTimestamp"].isoformat()} if "startingTimestamp" in values else {}
+    if offsets == "archived":
+        return {"archived": True, **time}
+    if time and "startingOffsets" in values:
+        raise ConfigError("startingOffsets and startingTimestamp both say where to start: give one of them")
+    if time and "archive" in values:
+        raise ConfigError("startingTimestamp knows only the log: with archive, start earliest and filter by timestamp")
+    if time:
+        return time
     if offsets == "earliest" and "archive" in values:
         return {"archive": True}
     if isinstance(offsets, dict):

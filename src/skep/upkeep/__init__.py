@@ -4,7 +4,7 @@ reaper    gives back what consumers held that died
 watch     declares groups dead that give no sign of life
 retainer  deletes what retention allows, in small steps
 sampler   writes heads and cursors down, for history
-pruner    forgets old journal rows, samples and traces
+pruner    forgets old journal rows, samples, traces and finished leases
 drainer   stores what was held during maintenance and left behind
 """
 

@@ -1,5 +1,6 @@
 """`skep pipeline`: its commands."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,7 +8,7 @@ import typer
 from skep.cli.options import DatabaseUrl, DataDir, Json, Namespace, Queue, Since, Task, Until
 from skep.config import Config
 
-pipeline_app = typer.Typer(help="Jobs on Spark: archive, compact, import, replay.", no_args_is_help=True)
+pipeline_app = typer.Typer(help="Jobs on Spark: analytics, archive, compact, import, replay.", no_args_is_help=True)
 
 Queues = Annotated[list[str] | None, typer.Argument(metavar="[QUEUE]...", help="The queues.", show_default=False)]
 Pattern = Annotated[
@@ -17,6 +18,36 @@ Location = Annotated[
     str, typer.Option("--archive", metavar="PATH|URI", help="Where the archive is.", show_default=False)
 ]
 Master = Annotated[str, typer.Option(help="The Spark to run on; local[*] is this machine.")]
+
+
+@pipeline_app.command("analytics")
+def pipeline_analytics(
+    queues: Queues = None,
+    pattern: Pattern = None,
+    namespace: Namespace = None,
+    task: Task = None,
+    reports: Annotated[
+        Path, typer.Option(envvar="SKEP_REPORTS", help="Where reports are kept.", show_envvar=True)
+    ] = Path("reports"),
+    location: Annotated[
+        str | None,
+        typer.Option(
+            "--archive", metavar="PATH|URI", help="Where the archive is now, if it was moved.", show_default=False
+        ),
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    master: Master = "local[*]",
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Make a report of queues, or of all: throughput, time in queue, lag, fan-out, failures, skew."""
+    from skep.cli.pipeline import analytics, select, span_of
+
+    selection = select(queues, pattern, namespace, task, or_all=True)
+    config, span = Config.load_client(database_url, data_dir), span_of(since, until)
+    analytics(config, selection, reports, location=location, span=span, master=master, as_json=as_json)
 
 
 @pipeline_app.command("archive")

@@ -54,6 +54,10 @@ class AsyncMaintenance:
         """Forget rows that a batch from Spark had staged and never published; return how many."""
         return await self._database.value(calls.PRUNE_SINKS, {"older_than": older_than})
 
+    async def prune_lease_log(self, max_rows: int = 100_000) -> int:
+        """Forget finished leases that are older than their queue's `lease_log_seconds`, at most so many."""
+        return await self._database.value(calls.PRUNE_LEASE_LOG, {"max_rows": max_rows})
+
     async def prune_traces(self, keep: timedelta = timedelta(days=7)) -> int:
         return await self._database.value(calls.PRUNE_TRACES, {"keep": keep})
 

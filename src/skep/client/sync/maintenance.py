@@ -55,6 +55,10 @@ class Maintenance:
         """Forget rows that a batch from Spark had staged and never published; return how many."""
         return self._database.value(calls.PRUNE_SINKS, {"older_than": older_than})
 
+    def prune_lease_log(self, max_rows: int = 100_000) -> int:
+        """Forget finished leases that are older than their queue's `lease_log_seconds`, at most so many."""
+        return self._database.value(calls.PRUNE_LEASE_LOG, {"max_rows": max_rows})
+
     def prune_traces(self, keep: timedelta = timedelta(days=7)) -> int:
         return self._database.value(calls.PRUNE_TRACES, {"keep": keep})
 

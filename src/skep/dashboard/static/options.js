@@ -8,6 +8,7 @@ import { useRights } from "./poll.js";
 const CHOICES = { semantics: ["mixed", "pub_sub", "queue"], partial_failure: ["dead_letter", "retry"] };
 const MAY_BE_EMPTY = new Set([
   "max_size", "dedup_window", "retention_seconds", "completed_retention_seconds", "zero_subscriber_retention_seconds", "drop_idle_seconds",
+  "lease_log_seconds",
 ]);
 const DELETES = new Set(["retention_seconds", "completed_retention_seconds", "zero_subscriber_retention_seconds", "max_size"]);
 const SECONDS = /(_seconds|_time|_delay|_window|_processing|_buffer)$/;

@@ -33,7 +33,7 @@ BEGIN
         completed_retention_seconds = q.completed_retention_seconds,
         zero_subscriber_retention_seconds = q.zero_subscriber_retention_seconds,
         block_without_subscribers = q.block_without_subscribers, retain_until_archived = q.retain_until_archived,
-        drop_idle_seconds = q.drop_idle_seconds, encryption_enabled = q.encryption_enabled
+        drop_idle_seconds = q.drop_idle_seconds, encryption_enabled = q.encryption_enabled, lease_log_seconds = q.lease_log_seconds
     WHERE id = q.id RETURNING * INTO q;
     IF options ?| ARRAY['delayed_processing', 'window_buffer', 'concurrency'] THEN
         -- Lanes that wait for a time computed from the old options are looked at again.
@@ -134,6 +134,7 @@ BEGIN
     DELETE FROM skep.stream_groups WHERE queue = delete_queue.queue;
     DELETE FROM skep.readers WHERE queue_id = doomed;
     DELETE FROM skep.journal WHERE queue_id = doomed;
+    DELETE FROM skep.lease_log WHERE queue_id = doomed;
     DELETE FROM skep.queues WHERE id = doomed;
     RETURN true;
 END $$;

@@ -106,7 +106,7 @@ BEGIN
                                                      + skep.deleted_in(partition_id, first_offset, cut), first_offset, cut)
                               WHEN done = '{}' AND first_deleted IS NULL THEN done
                               ELSE done * int8multirange(int8range(first_offset, cut)) + skep.deleted_in(partition_id, first_offset, cut) END,
-                         '{}', '{}')::skep.leases)
+                         '{}', '{}', stamp)::skep.leases)
     INTO again, some_deleted, taken
     FROM (
         SELECT offer.*, CASE WHEN total <= batch THEN end_offset
@@ -139,7 +139,8 @@ BEGIN
 
     INSERT INTO skep.leases SELECT run.* FROM unnest(taken) run
     ON CONFLICT (partition_id, reader_id, first_offset) DO UPDATE
-    SET end_offset = excluded.end_offset, token = excluded.token, expires_at = excluded.expires_at, retry_at = NULL, done = excluded.done;
+    SET end_offset = excluded.end_offset, token = excluded.token, expires_at = excluded.expires_at, retry_at = NULL, done = excluded.done,
+        leased_at = excluded.leased_at;
 
     UPDATE skep.cursors c
     SET leased = c.leased + 1, next_offset = greatest(c.next_offset, run.end_offset), last_consumed_at = stamp,

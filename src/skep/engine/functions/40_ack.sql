@@ -18,6 +18,7 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     lanes bigint;
+    ended skep.leases[];
 BEGIN
     WITH gone AS (
         DELETE FROM skep.leases s
@@ -25,28 +26,33 @@ BEGIN
         WHERE s.token = ANY (ARRAY[held.token]) AND s.partition_id = ANY (ARRAY[held.lane])
           AND s.failed = '{}' AND s.expires_at > clock_timestamp()
           AND (complete.whole OR s.done @> int8range(s.first_offset, s.end_offset))
-        RETURNING s.partition_id, s.reader_id, s.first_offset
+        RETURNING s.partition_id, s.reader_id, s.first_offset, s AS lease
     ), lane AS (
         SELECT partition_id, reader_id, count(*) AS leases, array_agg(first_offset) AS firsts
         FROM gone GROUP BY partition_id, reader_id
+    ), moved AS (
+        UPDATE skep.cursors c
+        SET leased = c.leased - lane.leases, touched_at = clock_timestamp(),
+            cursor = coalesce((SELECT s.first_offset FROM skep.leases s
+                               WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
+                                 AND s.first_offset <> ALL (lane.firsts)
+                               ORDER BY s.first_offset LIMIT 1), c.next_offset),
+            ready_at = CASE WHEN c.returned = 0 AND c.leased = lane.leases
+                                 AND c.next_offset > (SELECT l.last_offset FROM skep.partition_lookup l
+                                                      WHERE l.partition_id = c.partition_id) THEN '-infinity'
+                            WHEN c.returned > 0 AND q.concurrency = 1 THEN
+                                 greatest(least(c.last_consumed_at, clock_timestamp()), skep.first_retry(c.partition_id, c.reader_id))
+                            ELSE least(c.last_consumed_at, clock_timestamp()) END
+        FROM lane
+        JOIN skep.readers r ON r.id = lane.reader_id
+        JOIN skep.queues q ON q.id = r.queue_id
+        WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id])
+        RETURNING q.lease_log_seconds
     )
-    UPDATE skep.cursors c
-    SET leased = c.leased - lane.leases, touched_at = clock_timestamp(),
-        cursor = coalesce((SELECT s.first_offset FROM skep.leases s
-                           WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
-                             AND s.first_offset <> ALL (lane.firsts)
-                           ORDER BY s.first_offset LIMIT 1), c.next_offset),
-        ready_at = CASE WHEN c.returned = 0 AND c.leased = lane.leases
-                             AND c.next_offset > (SELECT l.last_offset FROM skep.partition_lookup l
-                                                  WHERE l.partition_id = c.partition_id) THEN '-infinity'
-                        WHEN c.returned > 0 AND q.concurrency = 1 THEN
-                             greatest(least(c.last_consumed_at, clock_timestamp()), skep.first_retry(c.partition_id, c.reader_id))
-                        ELSE least(c.last_consumed_at, clock_timestamp()) END
-    FROM lane
-    JOIN skep.readers r ON r.id = lane.reader_id
-    JOIN skep.queues q ON q.id = r.queue_id
-    WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id]);
-    GET DIAGNOSTICS lanes = ROW_COUNT;
+    SELECT count(*), CASE WHEN count(lease_log_seconds) > 0 THEN (SELECT array_agg(lease) FROM gone) END INTO lanes, ended FROM moved;
+    IF ended IS NOT NULL THEN
+        PERFORM skep.log_completed(ended);  -- apart, so that it costs nothing where there is no log
+    END IF;
     RETURN lanes;
 END $$;
 
@@ -70,7 +76,7 @@ DECLARE
     stamp timestamptz := clock_timestamp();
 BEGIN
     WITH lease AS (
-        SELECT s.*, q.retry_limit, q.retry_delay, q.concurrency, q.name AS queue, p.name AS partition, r.group_name,
+        SELECT s.*, q.retry_limit, q.retry_delay, q.concurrency, q.name AS queue, q.id AS queue_id, q.lease_log_seconds, p.name AS partition, r.group_name,
                int8multirange(int8range(s.first_offset, s.end_offset)) AS whole, skep.charge(judge.reason, r.group_name, q.name) AS reason,
                int8multirange(int8range(s.first_offset, s.end_offset)) - s.done
                    - CASE WHEN NOT s.succeeded OR q.partial_failure = 'retry' OR judge.reason = 'nacked' THEN '{}' ELSE s.failed END AS again
@@ -79,8 +85,7 @@ BEGIN
         JOIN skep.readers r ON r.id = s.reader_id
         JOIN skep.queues q ON q.id = r.queue_id
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = s.partition_id LIMIT 1) p
-        WHERE CASE judge.reason WHEN 'answered' THEN s.done + s.failed @> int8range(s.first_offset, s.end_offset)
-                                WHEN 'expired' THEN s.expires_at <= stamp ELSE true END
+        WHERE CASE judge.reason WHEN 'answered' THEN s.done + s.failed @> int8range(s.first_offset, s.end_offset) WHEN 'expired' THEN s.expires_at <= stamp ELSE true END
     ), tried AS (
         SELECT lease.*, reason <> 'released' AND attempt > retry_limit AND again <> '{}'
                         AND (reason IN ('answered', 'nacked') OR skep.count_offsets(again) = 1) AS exhausted
@@ -91,23 +96,24 @@ BEGIN
                CASE WHEN reason = 'expired' AND NOT exhausted AND skep.count_offsets(again) > 1 THEN
                     skep.cut_after(lower(again), upper(again), whole - again, (skep.count_offsets(again) + 1) / 2) END AS split,
                CASE WHEN reason = 'released' THEN attempt WHEN reason = 'nacked' AND exhausted THEN 1 ELSE attempt + 1 END AS next_attempt,
-               CASE WHEN reason = 'answered' OR reason = 'nacked' AND NOT exhausted THEN
-                    stamp + skep.back_off(retry_delay, attempt) ELSE stamp END AS again_at
+               CASE WHEN reason = 'answered' OR reason = 'nacked' AND NOT exhausted THEN stamp + skep.back_off(retry_delay, attempt) ELSE stamp END AS again_at
         FROM tried
     ), buried AS (
         INSERT INTO skep.dead_letters (group_name, queue, partition, partition_id, "offset", created_at, payload, headers,
                                        transaction_id, trace_id, producer, error, attempts)
         SELECT v.group_name, v.queue, v.partition, m.partition_id, m."offset", m.created_at, m.payload, m.headers, m.transaction_id,
                m.trace_id, m.producer,
-               coalesce(v.errors ->> m."offset"::text, v.errors ->> '*',
-                        CASE WHEN judge.reason = 'expired' THEN 'lease expired' ELSE 'failed' END), v.attempt
+               coalesce(v.errors ->> m."offset"::text, v.errors ->> '*', CASE WHEN judge.reason = 'expired' THEN 'lease expired' ELSE 'failed' END), v.attempt
         FROM verdict v
         CROSS JOIN LATERAL (
-            SELECT * FROM skep.messages m
-            WHERE m.partition_id = v.partition_id AND m."offset" >= v.first_offset AND m."offset" < v.end_offset
+            SELECT * FROM skep.messages m WHERE m.partition_id = v.partition_id AND m."offset" >= v.first_offset AND m."offset" < v.end_offset
             ORDER BY m."offset"
         ) m
         WHERE v.dead <> '{}' AND v.dead @> m."offset" AND m.payload IS NOT NULL
+    ), logged AS (
+        INSERT INTO skep.lease_log
+        SELECT v.queue_id, v.group_name, v.partition_id, v.first_offset, v.end_offset, v.attempt, v.reason, v.back, edge.*, v.leased_at, stamp
+        FROM verdict v CROSS JOIN LATERAL skep.pushed_between(v.partition_id, v.first_offset, v.end_offset) edge WHERE v.lease_log_seconds IS NOT NULL
     ), finished AS (
         DELETE FROM skep.leases s USING verdict v
         WHERE v.back = '{}' AND s.token = ANY (ARRAY[v.token]) AND s.partition_id = ANY (ARRAY[v.partition_id])

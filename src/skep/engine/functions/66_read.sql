@@ -45,11 +45,21 @@ BEGIN
     RETURN low;
 END $$;
 
--- A place that is not a snapshot, in one lane. {"archive": true}: the earliest archived or kept | {"timestamp": …} | {"group": …} | {"offsets": {queue: {partition: offset}}, "other": -2 or -1,
--- "view": …}, where -2 is the earliest kept and -1 the end of the view | {}: the earliest kept.
+-- Up to where files have everything of a lane. A mark alone, made by hand, is no file.
+CREATE FUNCTION skep.archived_to(lane bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT least(a.end_offset, r.end_offset)
+    FROM (SELECT * FROM skep.archive_marks a WHERE a.partition_id = $1 LIMIT 1) a
+    CROSS JOIN LATERAL (SELECT * FROM skep.archive_runs r WHERE r.partition_id = $1 ORDER BY r.first_offset DESC LIMIT 1) r
+$$;
+
+-- A place that is not a snapshot, in one lane. {"archive": true}: the earliest archived or kept | {"archived": true}: behind what is archived, and not before "timestamp", if there is one |
+-- {"timestamp": …} | {"group": …} | {"offsets": {queue: {partition: offset}}, "other": -2 or -1, "view": …}, where -2 is the earliest kept and -1 the end of the view | {}: the earliest kept.
 CREATE FUNCTION skep.place_in(lane bigint, place jsonb) RETURNS bigint
 LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN $2 ? 'timestamp' THEN skep.offset_at($1, ($2 ->> 'timestamp')::timestamptz)
+    SELECT CASE WHEN $2 ? 'archived' THEN greatest(l.first_offset, skep.archived_to($1),
+                    CASE WHEN $2 ? 'timestamp' THEN skep.offset_at($1, ($2 ->> 'timestamp')::timestamptz) END)
+                WHEN $2 ? 'timestamp' THEN skep.offset_at($1, ($2 ->> 'timestamp')::timestamptz)
                 WHEN $2 ? 'group' THEN greatest(l.first_offset, coalesce(
                     (SELECT c.cursor FROM skep.readers r JOIN skep.cursors c ON c.partition_id = $1 AND c.reader_id = r.id
                      WHERE r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, $2 ->> 'group')),

@@ -77,6 +77,16 @@ LANGUAGE sql STABLE AS $$
     WHERE q.name = $1 ORDER BY m."offset"
 $$;
 
+-- Where every group is in these lanes, met or not: what is for it begins at start_offset, is done below cursor, and is owed from owed_from on if
+-- the group is active or paused.
+CREATE FUNCTION skep.group_progress(lanes bigint[])
+RETURNS TABLE (partition_id bigint, group_name text, status text, start_offset bigint, cursor bigint, owed_from bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT o.partition_id, o.group_name, o.status, coalesce(c.start_offset, o."position"), o."position", o.owed_from
+    FROM skep.obligations($1) o
+    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = o.partition_id AND c.reader_id = o.reader_id LIMIT 1) c ON true
+$$;
+
 -- Who holds back what: for each lane the floor below which every group is done, and the groups that stand on it. Dead groups are listed
 -- with what they would be owed if they came back.
 CREATE FUNCTION skep.blocked(queue text DEFAULT NULL)

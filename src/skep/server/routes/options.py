@@ -33,6 +33,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True):
     block_without_subscribers: bool | Maybe = UNSET
     retain_until_archived: bool | Maybe = UNSET
     drop_idle_seconds: float | Maybe | None = UNSET
+    lease_log_seconds: float | Maybe | None = UNSET
     encryption_enabled: bool | Maybe = UNSET
 
 

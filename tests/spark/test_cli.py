@@ -5,20 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from rich.console import Console
 
 from skep.cli import pipeline
 from tests.cli.conftest import Cli
 
-pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def spark_ends():
-    yield
-    if (started := SparkSession.getActiveSession()) is not None:
-        started.stop()
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("spark")]
 
 
 def test_the_way_of_a_message(cli: Cli, tmp_path: Path):
@@ -44,6 +36,12 @@ def test_the_way_of_a_message(cli: Cli, tmp_path: Path):
     assert done.lines[1] == "group late goes on in orders where the replay ended"
     done = cli("pipeline", "replay", "orders", "--to", "copy", "--archive", archive, "--json", *master)
     assert (done.json["messages"], done.json["duplicates"]) == (0, 3)
+    done = cli("pipeline", "analytics", "--reports", str(tmp_path / "reports"), *master)
+    assert done.lines[0].startswith("6 messages of 2 queues analysed"), done.stderr
+    (report,) = (tmp_path / "reports").glob("analytics-*.html")
+    assert done.lines[-1] == f"healthy; report: {report}"
+    done = cli("pipeline", "analytics", "copy", "--reports", str(tmp_path / "reports"), "--json", *master)
+    assert (done.json["queues"], done.json["messages"], done.json["findings"]) == (["copy"], 3, [])
 
 
 def test_a_bar_shows_how_far_it_is(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -65,6 +63,7 @@ def test_a_bar_shows_how_far_it_is(cli: Cli, tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("analytics", "q", "--pattern", "x"), "say which queues"),
         (("archive", "--archive", "x"), "say which queues"),
         (("compact", "--archive", "x", "--grace", "long"), "not a length of time"),
         (("import", "q", "data.xml"), "of no known format"),
