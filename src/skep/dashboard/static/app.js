@@ -51,7 +51,11 @@ function Content({ page, names, query, key }) {
 
 function Frame({ at, onSignOut }) {
   const theme = useTheme();
-  return html`<nav aria-label="Pages">
+  useEffect(() => {
+    const label = PAGES.find(([page]) => page === at.page)?.[1] ?? "No such page";
+    document.title = `${[...at.names, label].join(" · ")} · Skep`;
+  }, [at]);
+  return html`<nav aria-label="Pages"><div class="menu">
       <a class="brand" href="#/overview"><img src="dashboard/skep.svg" alt="" width="26" height="26" />Skep</a>
       <div class="links">${PAGES.map(
         ([page, label]) => html`<a key=${page} href=${`#/${page}`} aria-current=${at.page === page ? "page" : undefined}>${label}</a>`,
@@ -61,8 +65,8 @@ function Frame({ at, onSignOut }) {
         <button type="button" class="quiet" onClick=${toggleTheme} title="Light or dark" aria-label=${`Switch to ${theme === "dark" ? "light" : "dark"}`}>${theme === "dark" ? "☀" : "☾"}</button>
         ${hasToken() && html`<button type="button" class="quiet" onClick=${onSignOut}>Sign out</button>`}
       </div>
-    </nav>
-    <main>${Content(at)}</main>`;
+    </div></nav>
+    <main tabindex="-1">${Content(at)}</main>`;
 }
 
 function Login({ reason, onToken }) {

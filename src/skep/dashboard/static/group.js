@@ -1,6 +1,7 @@
 // One group on one queue: how far it is, and what can be done to it.
 import { post, url, withQuery } from "./api.js";
 import { byGroup, Chart, RangePicker } from "./chart.js";
+import { Consumers } from "./consumers.js";
 import { ask, attempt } from "./dialog.js";
 import * as format from "./format.js";
 import { html, useMemo, useState } from "./lib.js";
@@ -21,7 +22,7 @@ export function Group({ group, queue }) {
     ${data && !now && html`<p class="empty">This group has no subscription to this queue and has never read it.</p>`}
     ${now && html`<${Tiles} now=${now} />`}
     <${Trends} rows=${trend.data} />
-    ${now && html`<${Partitions} name=${queue} group=${group} />`}
+    ${now && html`<${Consumers} queue=${queue} group=${group} /><${Partitions} name=${queue} group=${group} />`}
   </${Page}>`;
 }
 

@@ -27,14 +27,15 @@ export function Failure({ error, what = "This" }) {
   return html`<p class="failure" role="alert">${text}</p>`;
 }
 
-// columns: {key, label, number, wide, sort, show(row)}. What is `wide` is left out on a narrow screen, where the rows of a `stack` become blocks.
+// columns: {key, label, quiet, number, wide, sort, show(row)}. The label of a `quiet` one is only heard. What is `wide` is left out on a narrow screen,
+// where the rows of a `stack` become blocks.
 export function Table({ columns, rows, id, sort, onSort, empty = "Nothing.", stack = false }) {
   if (rows.length === 0) return html`<p class="empty">${empty}</p>`;
   return html`<div class=${stack ? "scroll stack" : "scroll"}><table>
     <thead><tr>${columns.map((column) => html`<${Head} key=${column.key} column=${column} sort=${sort} onSort=${onSort} />`)}</tr></thead>
     <tbody>${rows.map(
       (row) => html`<tr key=${id(row)}>${columns.map(
-        (column) => html`<td key=${column.key} class=${classes(column)} data-label=${column.label}>${column.show ? column.show(row) : row[column.key]}</td>`,
+        (column) => html`<td key=${column.key} class=${classes(column)} data-label=${column.quiet ? "" : column.label}>${column.show ? column.show(row) : row[column.key]}</td>`,
       )}</tr>`,
     )}</tbody>
   </table></div>`;
@@ -45,7 +46,7 @@ function classes(column) {
 }
 
 function Head({ column, sort, onSort }) {
-  if (!column.sort) return html`<th class=${classes(column)}>${column.label}</th>`;
+  if (!column.sort) return html`<th class=${classes(column)}>${column.quiet ? html`<span class="heard">${column.label}</span>` : column.label}</th>`;
   const on = sort.by === column.sort;
   // Numbers are looked at from the top, names from the beginning.
   const next = { by: column.sort, descending: on ? !sort.descending : Boolean(column.number) };
