@@ -4,9 +4,10 @@ ARGS ?=
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv/.bench-ready
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format bench constraints clean
+.PHONY: help setup serve test check format docs bench faults audit constraints clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list the targets
@@ -22,12 +23,13 @@ serve: $(READY) ## run Skep on an embedded PostgreSQL; ARGS="--database-url URL"
 test: $(READY) ## run the tests; ARGS="tests/unit -k errors" runs some
 	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
-check: $(READY) ## lint, format, types, import contracts
+check: $(READY) ## lint, format, types, import contracts, links of the documentation
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo 'These files are not formatted; run: make format'; $(BIN)/ruff format --check .; exit 1; }
 	@$(BIN)/python -m tools.make_sync --check
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports > .venv/imports.log || { cat .venv/imports.log; exit 1; }
+	@$(SITE) build --strict --site-dir .venv/site > .venv/site.log 2>&1 || { cat .venv/site.log; exit 1; }
 	@echo 'check: all good'
 
 format: $(READY) ## format the code, fix what can be fixed, generate the synchronous client
@@ -35,8 +37,17 @@ format: $(READY) ## format the code, fix what can be fixed, generate the synchro
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/python -m tools.make_sync
 
+docs: $(READY) ## serve the documentation on port 8000
+	@$(SITE) serve --quiet
+
 bench: $(BENCH_READY) ## run the benchmarks
 	@$(BIN)/python -m bench $(ARGS)
+
+faults: $(READY) ## try to lose a message: SEED=7 SECONDS=600; the same seed is the same plan
+	@$(BIN)/python -m faults run $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
+
+audit: $(READY) ## ask PyPI for known holes in what constraints.txt pins
+	@$(BIN)/uv tool run pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 constraints: $(READY) ## pin the newest versions of all dependencies in constraints.txt
 	@$(BIN)/uv pip compile --quiet --upgrade --all-extras --no-header --no-annotate --no-emit-index-url --no-emit-find-links \

@@ -132,7 +132,12 @@ def _kill_and_resurrect(url: str, connection: Connection, seconds: float) -> lis
         "SELECT skep.subscribe(%s, %s, heartbeat_interval => 0.5, heartbeat_timeout => 1, miss_threshold => 2)",
         (mortal, queue),
     )
-    jobs = [(push, queue), (keep_house, url), (consume, queue, ["a", "b"], 1000), (consume, queue, [mortal], 1000)]
+    jobs = [
+        (push, queue, 1000),
+        (keep_house, url),
+        (consume, queue, ["a", "b"], 1000),
+        (consume, queue, [mortal], 1000),
+    ]
     with beside(url, *jobs) as (*_, victim):
         time.sleep(seconds)
         before = sum(_size(connection, queue))

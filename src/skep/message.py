@@ -227,6 +227,22 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a queue (group "", `lag` is what it keeps) or a group on it stands; `rate` is None if nobody knows yet."""
+
+    at: datetime
+    queue: str
+    group: str
+    status: Status | None
+    rate: float | None
+    lag: int
+    leased: int
+    dead_letters: int
+    oldest_seconds: float
+    trend: list[int] | None
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetterCount:
     """How many dead letters have the same error."""
 

@@ -45,3 +45,10 @@ def test_the_example_of_grants() -> None:
     assert shop.allows("push", "orders.eu")
     assert [queue for queue in ("orders.eu", "salaries", "mail") if shop.visible(queue)] == ["orders.eu", "mail"]
     assert not shop.allows("push", "mail")
+
+
+def test_the_tests_that_the_threat_model_names_are_there() -> None:
+    root = Path(__file__).parents[2]
+    named = re.findall(r"`(tests/[\w./*]+)`", (root / "docs/threat-model.md").read_text())
+    assert len(named) > 6
+    assert [name for name in named if not list(root.glob(name))] == []

@@ -1,13 +1,17 @@
 """`skep` as a process of its own."""
 
 import contextlib
+import fcntl
 import os
 import pty
+import select
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
-from typing import LiteralString
+from typing import Any, LiteralString, Self
 
 import psycopg
 
@@ -56,3 +60,56 @@ def wait_until(connection: psycopg.Connection, query: LiteralString) -> None:
     while connection.execute(query).fetchone() != (True,):
         assert time.monotonic() < deadline, query
         time.sleep(0.05)
+
+
+class Terminal:
+    """`skep` on a terminal of its own, which tells it about Ctrl-C, Ctrl-Z and its size."""
+
+    def __init__(self, *arguments: str, rows: int = 24, columns: int = 100) -> None:
+        self._controller, self._own = pty.openpty()
+        self._size(rows, columns)
+        self.before = termios.tcgetattr(self._own)
+        self.written = ""
+        self.process = subprocess.Popen(
+            [SKEP, *arguments],
+            env={name: value for name, value in environment(TERM="xterm").items() if name not in ("COLUMNS", "LINES")},
+            stdin=self._own,
+            stdout=self._own,
+            stderr=self._own,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+        )
+
+    def _size(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self._own, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def resize(self, rows: int, columns: int) -> None:
+        self.written = ""
+        self._size(rows, columns)
+
+    def type(self, keys: str) -> None:
+        self.written = ""
+        os.write(self._controller, keys.encode())
+
+    def wait_for(self, text: str) -> str:
+        """Return what was written since the last thing we did, once this is in it."""
+        deadline = time.monotonic() + 60
+        while text not in self.written:
+            ready, _, _ = select.select([self._controller], [], [], 0.1)
+            if ready:
+                self.written += os.read(self._controller, 65536).decode()
+            assert time.monotonic() < deadline, (text, self.written)
+        return self.written
+
+    def settings(self) -> list[Any]:
+        return termios.tcgetattr(self._own)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._own)
+        os.close(self._controller)

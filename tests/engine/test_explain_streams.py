@@ -64,3 +64,14 @@ def test_the_last_sample(mq: psycopg.Connection):
            SELECT now() - make_interval(secs => n), 'q' || n % 50, 1, 1, 0, 0 FROM generate_series(0, 5000) AS n"""
     )
     assert_indexed(explained(mq, lambda: call(mq, "metrics")), "samples_at")
+
+
+def test_where_everything_stands(mq: psycopg.Connection):
+    push(mq, "q", 1)
+    mq.execute(
+        """INSERT INTO skep.samples (at, queue, group_name, total, lag, leased, dead)
+           SELECT now() - make_interval(secs => n / 50), 'q', 'g' || n % 50, 1, 1, 0, 0
+           FROM generate_series(0, 5000) AS n"""
+    )
+    plans = explained(mq, lambda: call(mq, "places", trends=10))
+    assert_indexed(plans, "samples_at", "samples_pkey", "queues_name_key", "subscriptions_scope")

@@ -1,51 +1,28 @@
-"""The application in this process, on a port of its own, and calls to it."""
+"""Calls to the admin plane that say what they expect."""
 
-import http.client
-import json
-import threading
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
-from skep.config import Config
-from skep.server.app import App
-from skep.server.run import Server, listen
+from tests.server.serving import Answer, Client, serving
 
-SECONDS_TO_START = 15
 PREFIX = "/api/v1/"
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    body: Any
 
 
 @dataclass(frozen=True)
 class Api:
     """Calls to a server. Paths are below /api/v1; a call that is not to succeed says which status it expects."""
 
-    host: str
-    port: int
-    headers: dict[str, str] = field(default_factory=dict)
+    client: Client
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> Answer:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=30)
-        target = (path if path.startswith("/") else PREFIX + path) + (f"?{urlencode(query)}" if query else "")
-        try:
-            connection.request(method, target, None if body is None else json.dumps(body), self.headers)
-            response = connection.getresponse()
-            raw = response.read()
-        finally:
-            connection.close()
-        return Answer(response.status, json.loads(raw) if raw else None)
+        return self.client.call(method, path if path.startswith("/") else PREFIX + path, body, **query)
 
     def _expected(self, status: int, answer: Answer) -> Any:
         assert answer.status == status, answer
-        return answer.body
+        return answer.json if answer.body else None
 
     def get(self, path: str, *, expect: int = 200, **query: Any) -> Any:
         return self._expected(expect, self.call("GET", path, **query))
@@ -85,18 +62,5 @@ class Api:
 @contextmanager
 def running(url: str, **settings: Any) -> Generator[Api]:
     """Serve a database from a thread."""
-    config = Config(database_url=url, port=0, **settings)
-    with listen(config) as listening:
-        server = Server(App(config), config)
-        thread = threading.Thread(target=server.run, args=([listening],))
-        thread.start()
-        try:
-            deadline = time.monotonic() + SECONDS_TO_START
-            while not server.started:
-                assert thread.is_alive()
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            yield Api(*listening.getsockname())
-        finally:
-            server.should_exit = True
-            thread.join()
+    with serving(url, **settings) as client:
+        yield Api(client)

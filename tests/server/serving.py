@@ -64,6 +64,9 @@ class Client:
     def post(self, path: str, body: object = None, **options: Any) -> Answer:
         return self.call("POST", path, body, **options)
 
+    def parked(self) -> int:
+        return sum(self.app.state.lines.parked_by_queue().values())
+
     def dead_letters(self, queue: str) -> list[DeadLetter]:
         with Skep(self.app.config.database_url) as mq:
             return list(mq.dead_letters(queue))

@@ -205,7 +205,7 @@ def test_no_such_message(api: Api, method: str, name: str):
     (stored,) = api.push("q", 1)
     for lane in (stored["partition_id"], "00000000-0000-8fff-bfff-ffffffffffff", "x"):
         answer = api.call(method, f"messages/{lane}/{name}")
-        assert (answer.status, answer.body["error"]) == (404, "Message not found")
+        assert (answer.status, answer.json["error"]) == (404, "Message not found")
 
 
 def test_delete(api: Api):

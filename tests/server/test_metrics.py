@@ -158,7 +158,7 @@ def test_without_the_database_the_process_still_tells(postgres_url: str):
 def test_a_client_that_goes_away_is_counted(server: Client):
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     connection.request("GET", "/api/v1/pop/queue/q?wait=true&timeout=20000")
-    until(server.app.state.lines.parked_by_queue)
+    until(server.parked)
     connection.close()
     gone = 'skep_http_requests_total{method="GET",route="/api/v1/pop/queue/{queue}",status="499"}'
     until(lambda: samples(server).get(gone) == 1)

@@ -111,7 +111,7 @@ def test_resuming_wakes_who_waits(quiet: Client, queue: str, in_thread: Callable
     good(client, "POST", "subscriptions/g/pause", {"queue": queue})
     client.push(queue, 1)
     waiting = in_thread(client.pop, queue, consumerGroup="g", wait="true", timeout=20_000)
-    until(client.app.state.lines.parked_by_queue)
+    until(client.parked)
     good(client, "POST", "subscriptions/g/resume", {"queue": queue})
     assert [message["data"] for message in waiting.result(5)] == [1]
 
@@ -178,7 +178,7 @@ def test_dead_letters_go_to_another_queue(quiet: Client, queue: str, in_thread: 
     client = quiet
     kill(client, queue, 1)
     waiting = in_thread(client.pop, f"{queue}-again", wait="true", timeout=20_000)
-    until(client.app.state.lines.parked_by_queue)
+    until(client.parked)
     good(client, "POST", "dead-letters/redrive", {"queue": queue, "to_queue": f"{queue}-again"})
     assert [message["data"] for message in waiting.result(5)] == [1]
 

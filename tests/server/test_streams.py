@@ -356,7 +356,7 @@ def test_what_a_stream_pushes_and_gives_back_wakes_who_waits(quiet: Client, in_t
         in_thread(quiet.pop, "sink", wait="true", timeout=20_000),
         in_thread(pop, quiet, "source", wait="true", timeout=20_000),
     ]
-    until(lambda: sum(quiet.app.state.lines.parked_by_queue().values()) == 2)
+    until(lambda: quiet.parked() == 2)
     cycle(quiet, query, messages, 1, push_items=[{"queue": "sink", "payload": "x"}])
     assert [payloads(each.result(5)) for each in waiting] == [["x"], [2]]
 

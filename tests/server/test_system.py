@@ -74,7 +74,7 @@ def test_a_long_poll_gets_what_was_held(quiet: Client, in_thread: Callable[..., 
     switch(server, on=True)
     server.push("q", 1)
     waiting = in_thread(payloads, server, wait="true", timeout=20_000)
-    until(server.app.state.lines.parked_by_queue)
+    until(server.parked)
     switch(server, on=False)
     assert waiting.result(5) == [1]
 
@@ -250,14 +250,14 @@ def test_paused_polls_wait_and_do_not_spin(quiet: Client, in_thread: Callable[..
     assert server.get("/api/v1/pop/queue/q", wait="true", timeout=300).status == 204
     assert time.monotonic() - start >= 0.3
     waiting = in_thread(payloads, server, wait="true", timeout=20_000)
-    until(server.app.state.lines.parked_by_queue)
+    until(server.parked)
     server.post(f"{PATH}/pop", {"enabled": False})
     assert waiting.result(5) == [1]
 
 
 def test_a_poll_that_was_parked_before_gets_nothing_either(server: Client, in_thread: Callable[..., Any]):
     waiting = in_thread(server.get, "/api/v1/pop/queue/q", wait="true", timeout=1500)
-    until(server.app.state.lines.parked_by_queue)
+    until(server.parked)
     server.post(f"{PATH}/pop", {"enabled": True})
     server.push("q", 1)
     assert waiting.result(5).status == 204

@@ -17,7 +17,7 @@ SECRET = "s" * 32
 
 def as_caller(api: Api, **claims: Any) -> Api:
     token = jwt.encode({"sub": "somebody"} | claims, SECRET, algorithm="HS256")
-    return replace(api, headers={"Authorization": f"Bearer {token}"})
+    return Api(replace(api.client, headers=(("Authorization", f"Bearer {token}"),)))
 
 
 @pytest.fixture(scope="module")

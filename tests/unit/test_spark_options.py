@@ -34,14 +34,21 @@ def test_everything_at_once():
         SUBSCRIBE="a, b ,", startingTimestamp="2026-01-31T12:00:00Z", maxOffsetsPerTrigger="10",
         minOffsetsPerTrigger="5", maxTriggerDelay="90s", minPartitions="3", maxRecordsPerPartition="7",
         failOnDataLoss="false",
-        includeHeaders="no", groupId="g", archive="/archive", checkpointLocation="/tmp",
+        includeHeaders="no", groupId="g", checkpointLocation="/tmp",
     )  # fmt: skip
     assert options.selection.queues == ("a", "b")
     assert options.start == {"timestamp": "2026-01-31T12:00:00+00:00"}
     assert (options.max_rows, options.min_rows, options.max_delay) == (10, 5, timedelta(seconds=90))
-    assert (options.min_tasks, options.max_rows_per_task, options.group, options.archive) == (3, 7, "g", "/archive")
+    assert (options.min_tasks, options.max_rows_per_task, options.group) == (3, 7, "g")
     assert not options.fail_on_data_loss
     assert not options.headers
+
+
+def test_earliest_is_the_beginning_of_the_archive():
+    options = source(archive="/archive", startingOffsets="earliest")
+    assert (options.archive, options.start) == ("/archive", {"archive": True})
+    with pytest.raises(ConfigError, match="startingTimestamp knows only the log"):
+        source(archive="/archive", startingTimestamp="2026-01-31T12:00:00Z")
 
 
 def test_the_environment_has_the_url(monkeypatch: pytest.MonkeyPatch):

@@ -10,6 +10,7 @@ import skep
 from skep.cli.commands.dlq import dlq_app
 from skep.cli.commands.group import group_app
 from skep.cli.commands.key import key_app
+from skep.cli.commands.pipeline import pipeline_app
 from skep.cli.commands.queue import queue_app
 from skep.cli.options import (
     Auth,
@@ -42,6 +43,7 @@ app.add_typer(queue_app, name="queue")
 app.add_typer(group_app, name="group")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(key_app, name="key")
+app.add_typer(pipeline_app, name="pipeline")
 
 
 def main() -> None:
@@ -186,6 +188,20 @@ def tail(
 
     config = Config.load_client(database_url, data_dir)
     run(config, Tail(queue, partition, start, limit, as_json))
+
+
+@app.command()
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+    interval: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per look and line.")] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show rates, lags and dead letters of all queues and groups, as they change."""
+    from skep.cli.top import run
+
+    run(Config.load_client(database_url, data_dir), once=once, interval=interval, json=as_json)
 
 
 @app.command()

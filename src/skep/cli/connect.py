@@ -1,9 +1,9 @@
 """The client of a command: on the database that is named, else on the embedded one."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 
-from skep import Skep
+from skep import AsyncSkep, Skep
 from skep.cli.report import errors
 from skep.config import Config
 from skep.engine.install import cannot_connect
@@ -19,6 +19,18 @@ def connect(config: Config) -> Generator[Skep]:
         yield mq
     finally:
         mq.close()
+
+
+@asynccontextmanager
+async def client(config: Config, *, pool_size: int = 10, patience: float = 30) -> AsyncGenerator[AsyncSkep]:
+    """For commands that do several things at once."""
+    mq = AsyncSkep(config.database_url, data_dir=config.data_dir, pool_size=pool_size, timeout=patience)
+    try:
+        with opening(config):
+            await mq.__aenter__()
+        yield mq
+    finally:
+        await mq.close()
 
 
 @contextmanager

@@ -39,17 +39,24 @@ def say(text: str | Text) -> None:
 
 
 def show_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """Print a table: numbers with separators, times as ages."""
+    """Print a table."""
     output = Output()
-    columns = (Column(header, overflow="fold") for header in headers)
-    table = Table(*columns, box=box.SIMPLE_HEAD if output.is_terminal else None, show_edge=False, pad_edge=False)
+    output.print(make_table(headers, rows, framed=output.is_terminal))
+
+
+def make_table(
+    headers: Sequence[str], rows: Iterable[Sequence[Cell]], *, framed: bool = True, cut: bool = False
+) -> Table:
+    """Numbers have separators, times are ages; what is too wide is cut, or goes on in the next line."""
+    columns = (Column(header, overflow="ellipsis" if cut else "fold", no_wrap=cut) for header in headers)
+    table = Table(*columns, box=box.SIMPLE_HEAD if framed else None, show_edge=False, pad_edge=False)
     numbers: set[int] = set()
     for row in rows:
         numbers.update(place for place, cell in enumerate(row) if isinstance(cell, int | float))
         table.add_row(*(cell if isinstance(cell, Text) else Text(_cell(cell)) for cell in row))
     for place in numbers:
         table.columns[place].justify = "right"
-    output.print(table)
+    return table
 
 
 def _cell(cell: str | float | datetime | None) -> str:

@@ -1,15 +1,14 @@
 """`skep tail`: print messages as they come. A group of its own reads them, so that no other group misses any."""
 
-import asyncio
-import signal
 from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import uuid4
 
 from skep import AsyncSkep
-from skep.cli.connect import opening
+from skep.cli.connect import client
 from skep.cli.report import errors
 from skep.cli.show import as_dict, compact, message_line, say
+from skep.cli.stopping import run_until_stopped
 from skep.config import Config
 from skep.errors import InvalidArgument, SkepError
 from skep.message import Message
@@ -30,38 +29,18 @@ class Tail:
 
 
 def run(config: Config, tail: Tail) -> None:
-    asyncio.run(_until_stopped(config, tail))
-
-
-async def _until_stopped(config: Config, tail: Tail) -> None:
-    """Ctrl-C, SIGTERM or the end of the terminal stop it, and nothing but kill -9 disturbs the cleaning up then."""
-    following = asyncio.create_task(_tail(config, tail))
-
-    def stop() -> None:
-        if not following.cancelling():
-            following.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
-    await asyncio.wait([following])
-    if not following.cancelled():
-        following.result()
+    run_until_stopped(_tail(config, tail))
 
 
 async def _tail(config: Config, tail: Tail) -> None:
-    mq = AsyncSkep(config.database_url, data_dir=config.data_dir)
     group = f"tail-{uuid4().hex}"
-    try:
-        with opening(config):
-            await mq.__aenter__()
+    async with client(config) as mq:
         await _refuse_shared_cursor(mq, tail.queue)
         try:
             await _subscribe(mq, group, tail)
             await _follow(mq, group, tail)
         finally:
             await _delete(mq, group)
-    finally:
-        await mq.close()
 
 
 async def _refuse_shared_cursor(mq: AsyncSkep, queue: str) -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from collections.abc import Generator
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from threading import Thread
 from typing import cast
@@ -13,14 +13,14 @@ from rich.text import Text
 
 from skep import AsyncSkep
 from skep.cli import retention
-from skep.cli.connect import opening
+from skep.cli.connect import client
 from skep.cli.report import errors
 from skep.cli.show import Cell, compact, one_line, say, show_json, show_table
+from skep.cli.stopping import STOPS
 from skep.config import Config
 from skep.upkeep import DUTIES, Upkeep
 
 GRACE = 5.0  # seconds that a run under way may take to end, before it is broken off: nothing is half done then
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 log = logging.getLogger("skep.upkeep")
 
@@ -38,7 +38,7 @@ def run(config: Config, *, once: bool, dry_run: bool, as_json: bool) -> bool:
 
 
 async def _once(config: Config, *, as_json: bool) -> bool:
-    async with _client(config) as mq:
+    async with client(config, pool_size=len(DUTIES)) as mq:
         upkeep = Upkeep(mq, DUTIES)
         done = await upkeep.run_once()
     if as_json:
@@ -61,7 +61,7 @@ def _row(upkeep: Upkeep, name: str, text: str | None) -> tuple[Cell, ...]:
 
 async def _until_stopped(config: Config) -> None:
     """Ctrl-C or SIGTERM end it once the runs under way have ended; the second time at once."""
-    async with _client(config) as mq:
+    async with client(config, pool_size=len(DUTIES)) as mq:
         upkeep = Upkeep(mq, DUTIES)
         running = asyncio.create_task(upkeep.run())
         stops = iter((upkeep.stop,))
@@ -76,17 +76,6 @@ async def _until_stopped(config: Config) -> None:
         await asyncio.wait([running])
     if not running.cancelled():
         running.result()
-
-
-@asynccontextmanager
-async def _client(config: Config) -> AsyncGenerator[AsyncSkep]:
-    mq = AsyncSkep(config.database_url, data_dir=config.data_dir, pool_size=len(DUTIES))
-    try:
-        with opening(config):
-            await mq.__aenter__()
-        yield mq
-    finally:
-        await mq.close()
 
 
 class Lines(logging.Handler):

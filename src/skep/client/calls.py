@@ -102,6 +102,11 @@ SAMPLE: Query = "SELECT skep.sample()"
 PRUNE_SAMPLES: Query = "SELECT skep.prune_samples(%(keep)s)"
 PRUNE_TRACES: Query = "SELECT skep.prune_traces(%(keep)s)"
 PRUNE_SINKS: Query = "SELECT skep.prune_sinks(%(older_than)s)"
+PLACES: Query = "SELECT * FROM skep.places(%(trends)s, %(not_within)s) ORDER BY lag DESC, queue, group_name"
+OLDEST_TRANSACTION: Query = """
+    SELECT max(extract(epoch FROM clock_timestamp() - xact_start))::double precision FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
 HISTORY: Query = "SELECT * FROM skep.history(%(queue)s, %(group)s, %(since)s)"
 
 MAINTENANCE: Query = "SELECT push, pop, held, refused, is_pending FROM skep.maintenance()"

@@ -1,9 +1,11 @@
 """What retention has deleted and the archive still has."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from skep.errors import DataLoss
-from skep.spark.database import LANE_NAMES, Database
+from skep.spark.database import ARCHIVED_RUNS, LANE_NAMES, Database
+from skep.spark.parquet import Store
 from skep.spark.window import Lost, Run
 
 HINT = (
@@ -13,12 +15,73 @@ HINT = (
 SHOWN = 5
 
 
-def archived(database: Database, archive: str | None, gone: Sequence[Lost]) -> list[Run]:
-    """Return the runs that the archive has of what is gone; raise DataLoss for what is nowhere."""
-    if not gone:
+Row = tuple[Any, ...]  # as `skep.read` gives it
+Names = dict[int, tuple[str, str]]
+
+
+class Kept(NamedTuple):
+    """A row of `skep.archived_runs`: a run of a lane, and the file that has it."""
+
+    lane: int
+    queue: str
+    partition: str
+    first: int
+    end: int
+    path: str
+
+
+def archived(database: Database, archive: str | None, gone: Sequence[Lost]) -> list[Kept]:
+    """Return where the archive has what is gone; raise DataLoss for what is nowhere."""
+    found = _find(database, archive, gone)
+    nowhere = list(_uncovered(gone, found))
+    if nowhere:
+        raise DataLoss(describe(database, archive, nowhere), hint=HINT)
+    return found
+
+
+def recall(
+    database: Database, archive: str | None, gone: Sequence[Lost], ords: Mapping[int, int], *, strict: bool
+) -> tuple[list[Row], Names]:
+    """Read from the archive what is gone, with the names of its lanes. `strict`: all of it must be there."""
+    found = archived(database, archive, gone) if strict else _find(database, archive, gone)
+    rows: list[Row] = []
+    for path in sorted({kept.path for kept in found}):
+        table = Store.at(archive or "").runs(path, [Run(k.lane, k.first, k.end) for k in found if k.path == path])
+        columns = [table.column(name).to_pylist() for name in READ_COLUMNS]
+        for lane, offset, time, value, *texts in zip(*columns, strict=True):
+            rows.append((ords[lane], offset, time, value is None, value, *texts))
+    return rows, {kept.lane: (kept.queue, kept.partition) for kept in found}
+
+
+READ_COLUMNS = (
+    "partition_id", "offset", "timestamp", "value", "headers", "transaction_id", "trace_id", "producer",
+)  # fmt: skip
+
+
+def _find(database: Database, archive: str | None, gone: Sequence[Lost]) -> list[Kept]:
+    known = [each for each in gone if each.first is not None]
+    if archive is None or not known:
         return []
-    # The seam of the archive: with one, its manifest is asked here, and the reader reads the runs it answers with.
-    raise DataLoss(describe(database, archive, gone), hint=HINT)
+    lanes, firsts, ends = ([each.lane for each in known], [each.first for each in known], [each.end for each in known])
+    return [Kept(*row) for row in database.rows(ARCHIVED_RUNS, lanes=lanes, firsts=firsts, ends=ends)]
+
+
+def _uncovered(gone: Sequence[Lost], found: Sequence[Kept]) -> Iterator[Lost]:
+    """Yield what no file has; of what is not known exactly, that is all."""
+    by_lane: dict[int, list[Kept]] = {}
+    for kept in found:
+        by_lane.setdefault(kept.lane, []).append(kept)
+    for each in gone:
+        at = each.first
+        if at is None:
+            yield each
+            continue
+        for kept in by_lane.get(each.lane, ()):
+            if kept.first > at and kept.first < each.end:
+                yield Lost(each.lane, at, kept.first)
+            at = max(at, min(kept.end, each.end))
+        if at < each.end:
+            yield Lost(each.lane, at, each.end)
 
 
 def describe(database: Database, archive: str | None, gone: Sequence[Lost]) -> str:

@@ -29,6 +29,13 @@ READ: LiteralString = "SELECT * FROM skep.read(%(lanes)s, %(firsts)s, %(ends)s, 
 LANE_NAMES: LiteralString = "SELECT * FROM skep.lane_names(%(lanes)s)"
 OFFSETS_AT: LiteralString = "SELECT skep.offsets_at(%(lanes)s, %(instant)s::timestamptz)"
 TIMES_OF: LiteralString = "SELECT oldest, newest FROM skep.times_of(%(lanes)s, %(firsts)s, %(ends)s)"
+ARCHIVED_RUNS: LiteralString = """
+    SELECT partition_id, queue, partition, first_offset, end_offset, path
+    FROM skep.archived_runs(%(lanes)s, %(firsts)s, %(ends)s)
+"""
+ARCHIVED_LANES: LiteralString = """
+    SELECT partition_id, first_offset, end_offset FROM skep.archived_lanes(%(queues)s)
+"""
 GROUP_EXISTS: LiteralString = "SELECT skep.group_exists(%(group)s)"
 SUBSCRIBE: LiteralString = """
     SELECT skep.subscribe(group_name => %(group)s, queue => %(queue)s, namespace => %(namespace)s, task => %(task)s,

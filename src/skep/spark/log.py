@@ -13,7 +13,7 @@ import psycopg
 from skep.errors import ConfigError, NotFound, explained
 from skep.spark import window
 from skep.spark.archive import archived, describe
-from skep.spark.database import GROUP_EXISTS, OFFSETS_AT, TIMES_OF, VIEW, WINDOW, Database, database
+from skep.spark.database import ARCHIVED_LANES, GROUP_EXISTS, OFFSETS_AT, TIMES_OF, VIEW, WINDOW, Database, database
 from skep.spark.options import SourceOptions
 from skep.spark.position import Cut, Position
 from skep.spark.window import Lost, News, Run
@@ -73,9 +73,17 @@ class Log:
         found = self._ask(
             view, since, start, view.snapshot, None if isinstance(stop, str) else {**stop, "view": view.snapshot}
         )
-        return self._present(
+        runs = self._present(
             found, window.lost(found, [None] * len(found)), [news.first for news in found], [news.end for news in found]
         )
+        return [*self._only_archived(view), *runs]
+
+    def _only_archived(self, view: View) -> list[Run]:
+        """Return partitions that are gone from the log, if everything is asked for."""
+        if self.options.archive is None or self.options.start != {"archive": True}:
+            return []
+        queues = sorted({*view.queues, *(self.options.selection.queues or ())})
+        return [Run(*row) for row in self.db.rows(ARCHIVED_LANES, queues=queues)]
 
     def _place(self, place: "str | dict[str, Any]", view: View) -> dict[str, Any]:
         if isinstance(place, str):
@@ -130,7 +138,7 @@ class Log:
             self._offsets_at[instant] = self.db.one(OFFSETS_AT, lanes=lanes, instant=instant)[0] or []
         return self._offsets_at[instant]
 
-    def times(self, runs: Sequence[Run]) -> tuple[datetime, datetime]:
+    def times(self, runs: Sequence[Run]) -> tuple[datetime | None, datetime | None]:
         lanes, firsts, ends = (list(column) for column in zip(*runs, strict=True))
         oldest, newest = self.db.one(TIMES_OF, lanes=lanes, firsts=firsts, ends=ends)
         return oldest, newest
@@ -157,4 +165,6 @@ class Log:
             archived(self.db, self.options.archive, gone)
         elif gone:
             log.warning("%s", describe(self.db, self.options.archive, gone))
+        if self.options.archive:  # the reader finds there what the log does not keep
+            found = [news._replace(kept=0) for news in found]
         return window.between(found, done, goal)

@@ -115,7 +115,10 @@ SOURCE: dict[str, Option] = {
     "failOnDataLoss": Option(_switch, "true", "fail if retention deleted what was not read; `false` goes on behind it"),
     "includeHeaders": Option(_switch, "true", "with a column `headers`"),
     "groupId": Option(_text, "", "stream only: a group whose cursors follow, so that lag and retention see the stream"),
-    "archive": Option(_text, "", "where the archive is, which has what retention deleted"),
+    "archive": Option(
+        _text, "",
+        "where the archive is: what retention deleted is read from there, and `earliest` is the archive's beginning",
+    ),
 }  # fmt: skip
 SINK: dict[str, Option] = {
     "url": URL,
@@ -257,9 +260,13 @@ def _selection(values: Mapping[str, Any]) -> Selection:
 def _start(values: Mapping[str, Any], default: str) -> "str | dict[str, Any]":
     if "startingTimestamp" in values and "startingOffsets" in values:
         raise ConfigError("startingOffsets and startingTimestamp both say where to start: give one of them")
+    if "startingTimestamp" in values and "archive" in values:
+        raise ConfigError("startingTimestamp knows only the log: with archive, start earliest and filter by timestamp")
     if "startingTimestamp" in values:
         return {"timestamp": values["startingTimestamp"].isoformat()}
     offsets = values.get("startingOffsets", default)
+    if offsets == "earliest" and "archive" in values:
+        return {"archive": True}
     if isinstance(offsets, dict):
         return {"offsets": offsets, "other": EARLIEST}
     return {"group": offsets.removeprefix("group:")} if offsets.startswith("group:") else offsets

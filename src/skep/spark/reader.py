@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from skep.spark.archive import archived
+from skep.spark.archive import recall
 from skep.spark.arrow import Array, RecordBatch, arrow_schema, pa
 from skep.spark.database import LANE_NAMES, READ, Database, database
 from skep.spark.options import SourceOptions
@@ -41,14 +41,27 @@ def read_task(options: SourceOptions, schema: StructType, task: InputPartition) 
 
 
 def _columns(db: Database, options: SourceOptions, runs: Sequence[Run], names: Sequence[str]) -> Columns:
+    rows, known = fetch(db, options, runs, payloads="value" in names)
+    rows = [row for row in rows if not row[3]]
+    queues, partitions = zip(*known, strict=True)
+    lanes = pa.array([run.lane for run in runs], pa.int64())
+    return _arrow(rows, pa.array(queues, pa.string()), pa.array(partitions, pa.string()), lanes)
+
+
+def fetch(
+    db: Database, options: SourceOptions, runs: Sequence[Run], *, payloads: bool
+) -> tuple[list[tuple[Any, ...]], list[tuple[str | None, str | None]]]:
+    """Read runs, from the log and, what is not there any more, from the archive; and the names of their lanes."""
     lanes = [run.lane for run in runs]
     arguments = {"lanes": lanes, "firsts": [run.first for run in runs], "ends": [run.end for run in runs]}
-    rows = db.rows(READ, **arguments, payloads="value" in names)
-    if len(rows) != count(runs) and options.fail_on_data_loss:
-        archived(db, options.archive, _missing(runs, rows))
-    rows = [row for row in rows if not row[3]]
-    queues, partitions = zip(*db.rows(LANE_NAMES, lanes=lanes), strict=True)
-    return _arrow(rows, pa.array(queues, pa.string()), pa.array(partitions, pa.string()), pa.array(lanes, pa.int64()))
+    rows = db.rows(READ, **arguments, payloads=payloads)
+    names: list[tuple[Any, ...]] = db.rows(LANE_NAMES, lanes=lanes)
+    if len(rows) == count(runs) or not (options.archive or options.fail_on_data_loss):
+        return rows, [(queue, partition) for queue, partition in names]
+    ords = {run.lane: number for number, run in enumerate(runs, 1)}
+    old, known = recall(db, options.archive, _missing(runs, rows), ords, strict=options.fail_on_data_loss)
+    rows = sorted([*old, *rows], key=lambda row: row[:2])
+    return rows, [known.get(lane, (name[0], name[1])) for lane, name in zip(lanes, names, strict=True)]
 
 
 def _arrow(rows: list[tuple[Any, ...]], queues: Array, partitions: Array, lanes: Array) -> Columns:

@@ -157,5 +157,7 @@ def _next_stretch(
     log: Log, cut: Cut | None, view: str, runs: list[Run], limit: int, rows_until: Callable[[datetime], int]
 ) -> Cut:
     oldest, newest = log.times(runs)
+    if oldest is None or newest is None:  # all of it is in the archive, which is read lane by lane
+        return Cut(view, cut and cut.until, None)
     until = window.stretch(rows_until, oldest, newest, window.count(runs), limit)
     return Cut(view, cut and cut.until, until and until.isoformat())

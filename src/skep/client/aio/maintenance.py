@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
-from skep.message import Detected, Drained, MaintenanceStatus, Retained, Sample
+from skep.message import Detected, Drained, MaintenanceStatus, Place, Retained, Sample
 
 
 class AsyncMaintenance:
@@ -79,3 +79,14 @@ class AsyncMaintenance:
     async def history(self, queue: str, group: str = "", since: timedelta = timedelta(hours=1)) -> list[Sample]:
         """Return rates and lags over time: of a queue, or of a group on it."""
         return await self._database.call(calls.HISTORY, {"queue": queue, "group": group, "since": since}, Sample)
+
+    async def places(self, *, trends: int = 0, not_within: timedelta = timedelta(seconds=5)) -> list[Place]:
+        """Return where every queue and group stands, the largest lag first; `trends` groups with what it was before.
+
+        A sample is taken for it, unless there is one that is younger than `not_within`.
+        """
+        return await self._database.call(calls.PLACES, {"trends": trends, "not_within": not_within}, Place)
+
+    async def oldest_transaction(self) -> float | None:
+        """Return for how many seconds the oldest transaction of others has been open: what it may see is kept."""
+        return await self._database.value(calls.OLDEST_TRANSACTION, {})

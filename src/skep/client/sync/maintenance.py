@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from skep.client import calls
 from skep.client.sync.database import Database
-from skep.message import Detected, Drained, MaintenanceStatus, Retained, Sample
+from skep.message import Detected, Drained, MaintenanceStatus, Place, Retained, Sample
 
 
 class Maintenance:
@@ -80,3 +80,14 @@ class Maintenance:
     def history(self, queue: str, group: str = "", since: timedelta = timedelta(hours=1)) -> list[Sample]:
         """Return rates and lags over time: of a queue, or of a group on it."""
         return self._database.call(calls.HISTORY, {"queue": queue, "group": group, "since": since}, Sample)
+
+    def places(self, *, trends: int = 0, not_within: timedelta = timedelta(seconds=5)) -> list[Place]:
+        """Return where every queue and group stands, the largest lag first; `trends` groups with what it was before.
+
+        A sample is taken for it, unless there is one that is younger than `not_within`.
+        """
+        return self._database.call(calls.PLACES, {"trends": trends, "not_within": not_within}, Place)
+
+    def oldest_transaction(self) -> float | None:
+        """Return for how many seconds the oldest transaction of others has been open: what it may see is kept."""
+        return self._database.value(calls.OLDEST_TRANSACTION, {})

@@ -45,7 +45,7 @@ BEGIN
     RETURN low;
 END $$;
 
--- A place that is not a snapshot, in one lane. {"timestamp": …} | {"group": …} | {"offsets": {queue: {partition: offset}}, "other": -2 or -1,
+-- A place that is not a snapshot, in one lane. {"archive": true}: the earliest archived or kept | {"timestamp": …} | {"group": …} | {"offsets": {queue: {partition: offset}}, "other": -2 or -1,
 -- "view": …}, where -2 is the earliest kept and -1 the end of the view | {}: the earliest kept.
 CREATE FUNCTION skep.place_in(lane bigint, place jsonb) RETURNS bigint
 LANGUAGE sql STABLE AS $$
@@ -54,6 +54,8 @@ LANGUAGE sql STABLE AS $$
                     (SELECT c.cursor FROM skep.readers r JOIN skep.cursors c ON c.partition_id = $1 AND c.reader_id = r.id
                      WHERE r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, $2 ->> 'group')),
                     (SELECT s.start_offset FROM skep.starts(skep.group_on(q.semantics, $2 ->> 'group'), q.id, ARRAY[$1]) s)))
+                WHEN $2 ? 'archive' THEN least(l.first_offset, (
+                    SELECT r.first_offset FROM skep.archive_runs r WHERE r.partition_id = $1 ORDER BY r.first_offset LIMIT 1))
                 WHEN asked.at = -1 THEN skep.visible_end($1, ($2 ->> 'view')::pg_snapshot)
                 WHEN asked.at >= 0 THEN asked.at
                 ELSE l.first_offset END

@@ -133,6 +133,7 @@ DECLARE
     pruned bigint;
     newest xid8;
 BEGIN
+    PERFORM skep.settle_restored();
     WITH gone AS (
         DELETE FROM skep.journal j
         WHERE j.created_at < clock_timestamp() - older_than AND j.xid < pg_snapshot_xmin(pg_current_snapshot())

@@ -44,13 +44,16 @@ DECLARE
                               'open_sink', 'publish_batch', 'clear_sink', 'drop_sink'];
     consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
                               'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend', 'wire_conflation', 'stream_register', 'stream_state',
-                              'stream_step', 'read_view', 'read_window', 'read', 'lane_names', 'offsets_at', 'times_of', 'group_exists', 'follow'];
+                              'stream_step', 'read_view', 'read_window', 'read', 'lane_names', 'offsets_at', 'times_of', 'group_exists', 'follow',
+                              'archived_runs', 'archived_lanes', 'archived_files', 'archive_status'];
     ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
-                              'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal',
+                              'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal', 'settle_restored',
                               'queue_status', 'group_status', 'list_dead_letters',
                               'pause', 'resume', 'cancel', 'remove_group', 'detect_dead_groups', 'message_groups', 'message_status', 'blocked',
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
-                              'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'reap',
+                              'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'places', 'reap',
+                              'open_archive', 'move_archive', 'lock_archive', 'plan_archive', 'begin_files', 'digest_of', 'store_file',
+                              'unsettled_files', 'settle_files', 'archive_progress',
                               'prune_sinks',
                               'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key',
                               'clear_queue', 'prune_traces', 'wire_queue_names', 'wire_messages', 'wire_message', 'wire_delete_message', 'wire_bury',

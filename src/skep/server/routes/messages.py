@@ -96,7 +96,7 @@ async def show(call: Call) -> Reply:
 
 async def delete(call: Call) -> Reply:
     named = await place(call)
-    await require_on_partitions(call, "admin", [named["partition_id"]])
+    await require_on_partitions(call, "redrive", [named["partition_id"]])
     if not await call.state.admin.value(admin.DELETE_MESSAGE, named):
         raise not_found("Message")
     return _done(named, message="Message deleted")
@@ -198,7 +198,7 @@ ENDPOINTS = (
     Endpoint(
         method="DELETE",
         path=f"{_ONE}/{{transaction...}}",
-        action="admin",
+        action="redrive",
         on="each",
         run=delete,
         summary="Delete the content of a message; nobody gets it any more.",

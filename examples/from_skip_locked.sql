@@ -1,0 +1,24 @@
+-- From a table of jobs that workers lock with SKIP LOCKED to a queue. No job is lost, none is done twice.
+BEGIN;
+
+-- From now on a new job is a message. One lane for each customer keeps his jobs in order.
+CREATE FUNCTION forward_job() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO skep.outbox (queue, partition, payload, transaction_id)
+    VALUES ('jobs', NEW.customer, NEW.payload, 'job-' || NEW.id);
+    RETURN NULL;  -- the row is not stored
+END $$;
+CREATE TRIGGER forward_job BEFORE INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION forward_job();
+
+-- What waits goes first: until the COMMIT nobody else can insert. What an old worker has in hand stays with him.
+WITH waiting AS (
+    SELECT id FROM jobs ORDER BY id FOR UPDATE SKIP LOCKED
+), taken AS (
+    DELETE FROM jobs USING waiting WHERE jobs.id = waiting.id RETURNING jobs.*
+)
+INSERT INTO skep.outbox (queue, partition, payload, transaction_id)
+SELECT 'jobs', customer, payload, 'job-' || id FROM taken ORDER BY id;
+
+COMMIT;
+
+SELECT count(*) AS in_hand FROM jobs;

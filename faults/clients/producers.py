@@ -1,0 +1,160 @@
+"""Producers: over HTTP, with the client, and through the outbox together with a row of their own."""
+
+import asyncio
+from typing import Any
+
+import psycopg
+
+from faults.clients.context import Me, lane_of, opened, outcome_of
+from faults.clients.http import Http, NotAnswered, NotSent
+from faults.history import Outcome
+from skep import AsyncSkep, SkepError
+from skep.message import NewMessage
+
+QUEUES = ("orders", "orders", "orders", "shared")
+Items = list[tuple[str, str]]
+
+
+def _choose(me: Me) -> tuple[str, Items]:
+    """A queue and up to eight messages for it, most often of one lane."""
+    queue = me.dice.choice(QUEUES)
+    lanes = [me.lane() for _ in range(me.dice.choice((1, 1, 2)))] if queue == "orders" else ["only"]
+    return queue, [(me.dice.choice(lanes), me.value()) for _ in range(me.dice.randrange(1, 9))]
+
+
+async def http(me: Me) -> None:
+    """Several requests at a time, so that the servers have something to merge; both servers are used."""
+    async with asyncio.TaskGroup() as group:
+        for number in range(3 * len(me.settings.ports)):
+            group.create_task(_over_http(me, number))
+
+
+async def _over_http(me: Me, number: int) -> None:
+    servers = [Http(port) for port in me.settings.ports]
+    while not me.stopping.is_set():
+        queue, items = _choose(me)
+        named = me.dice.random() < 0.6
+        server = servers[number % len(servers)]
+        if named and me.dice.random() < 0.1:  # the same by two servers at once: it is stored once
+            await asyncio.gather(*(_post(me, each, queue, items, named=True) for each in servers))
+        else:
+            outcome = await _post(me, server, queue, items, named=named)
+            while named and outcome == "unknown" and not me.stopping.is_set():
+                await me.pause(0.2)
+                number += 1
+                outcome = await _post(me, servers[number % len(servers)], queue, items, named=True)
+        await me.pause(me.settings.pause * 3)
+
+
+async def _post(me: Me, server: Http, queue: str, items: Items, *, named: bool) -> Outcome:
+    body = [{"queue": queue, "partition": lane, "payload": me.payload(value)} for lane, value in items]
+    if named:
+        body = [{**item, "transactionId": item["payload"]["v"]} for item in body]
+    call = me.history.invoke("push", queue=queue, items=items)
+    try:
+        status, answer = await server.call("POST", "/api/v1/push", {"items": body})
+    except NotSent as error:
+        return _told(me, call, "failed", error=str(error))
+    except NotAnswered as error:
+        return _told(me, call, "unknown", error=str(error))
+    if status != 201:
+        return _told(me, call, "failed" if status < 500 else "unknown", error=answer)
+    return _told(me, call, "ok", stored=[_place(each["message_id"], each["offset"]) for each in answer])
+
+
+def _place(message_id: str, offset: int) -> tuple[int, int]:
+    return lane_of(message_id), offset
+
+
+def _told(me: Me, call: int, outcome: Outcome, **about: Any) -> Outcome:
+    me.history.told(call, outcome, **about)
+    return outcome
+
+
+async def client(me: Me) -> None:
+    """Plain pushes, with a transaction id and again if nobody knows, or without; and a buffer, which does all that."""
+    async with opened(me, 4) as mq, asyncio.TaskGroup() as group:
+        group.create_task(_plainly(me, mq))
+        group.create_task(_plainly(me, mq))
+        group.create_task(_buffered(me, mq))
+
+
+async def _plainly(me: Me, mq: AsyncSkep) -> None:
+    while not me.stopping.is_set():
+        queue, items = _choose(me)
+        named = me.dice.random() < 0.6
+        outcome = await _push(me, mq, queue, items, named=named)
+        while named and outcome == "unknown" and not me.stopping.is_set():
+            await me.pause(0.2)
+            outcome = await _push(me, mq, queue, items, named=True)
+        await me.pause(me.settings.pause)
+
+
+async def _push(me: Me, mq: AsyncSkep, queue: str, items: Items, *, named: bool) -> Outcome:
+    messages = [NewMessage(me.payload(value), lane, value if named else None) for lane, value in items]
+    call = me.history.invoke("push", queue=queue, items=items)
+    try:
+        receipts = await mq.queue(queue).push_many(messages)
+    except (SkepError, psycopg.Error) as error:
+        return _told(me, call, outcome_of(error), error=repr(error))
+    return _told(me, call, "ok", stored=[(receipt.partition_id, receipt.offset) for receipt in receipts])
+
+
+async def _buffered(me: Me, mq: AsyncSkep) -> None:
+    async with mq.queue("orders").buffer(size=10, delay=0.01) as buffer:
+        while not me.stopping.is_set():
+            lane, values = me.lane(), [me.value() for _ in range(me.dice.randrange(1, 20))]
+            call = me.history.invoke("push", queue="orders", items=[(lane, value) for value in values])
+            for value in values:
+                await buffer.push(me.payload(value), partition=lane)
+            await buffer.flush()
+            me.history.told(call, "ok")
+            await me.pause(me.settings.pause * 3)
+
+
+async def outbox(me: Me) -> None:
+    """A row and messages in one transaction of ours; now and then we change our mind."""
+    async with opened(me, 1) as mq:
+        connection: psycopg.AsyncConnection | None = None
+        while not me.stopping.is_set():
+            items = [(me.lane(), me.value()) for _ in range(me.dice.randrange(1, 5))]
+            call = me.history.invoke("push", queue="orders", items=items, outbox=True)
+            try:
+                connection = await _connected(me, connection)
+                outcome = await _transaction(me, mq, connection, items)
+                me.history.told(call, outcome)
+            except (SkepError, psycopg.Error) as error:
+                me.history.told(call, outcome_of(error), error=repr(error))
+                if connection is not None:
+                    await connection.close()
+                await me.pause(0.1)
+            await me.pause(me.settings.pause)
+        if connection is not None:
+            await connection.close()
+
+
+async def _connected(me: Me, connection: psycopg.AsyncConnection | None) -> psycopg.AsyncConnection:
+    if connection is None or connection.closed:
+        return await psycopg.AsyncConnection.connect(me.settings.database, connect_timeout=10)
+    return connection
+
+
+async def _transaction(me: Me, mq: AsyncSkep, connection: psycopg.AsyncConnection, items: Items) -> Outcome:
+    for lane, value in items:
+        await connection.execute("INSERT INTO public.rows (value) VALUES (%s)", [value])
+        await mq.queue("orders").push(me.payload(value), partition=lane, connection=connection)
+    await me.pause(0.01)
+    if me.dice.random() < 0.2:
+        await connection.rollback()
+        return "failed"
+    await connection.commit()
+    return "ok"
+
+
+async def poison(me: Me) -> None:
+    """Messages of which some can never be done: they fail, kill their consumer, or never end."""
+    async with opened(me, 2) as mq:
+        while not me.stopping.is_set():
+            value = me.value() + me.dice.choice((*[""] * 12, "!fail", "!crash", "!hang"))
+            await _push(me, mq, "poison", [(f"lane {me.dice.randrange(4)}", value)], named=False)
+            await me.pause(1)

@@ -1,0 +1,94 @@
+"""What the runs have shown: kept as JSON, shown as a table in which all of them count."""
+
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from faults.catalog import FAULTS
+from faults.processes import ROOT
+from faults.round import Verdict
+
+LOST = {"what was accepted is there", "every group gets everything", "lag returns to zero"}
+DOUBLED = {"nothing again after its ack", "a value is stored once", "at most once with auto_ack"}
+UNORDERED = {"in order"}
+COLUMNS = ("fault", "seeds", "times", "operations", "lost", "duplicated after ack", "out of order", "other", "recovery")
+MARKS = ("<!-- table -->\n", "<!-- end of table -->")
+
+
+def add(path: Path, seed: int, seconds: float, verdicts: Iterable[Verdict]) -> None:
+    """Add a run to those that are kept."""
+    rounds = [
+        asdict(verdict) | {"violations": [[each.rule, each.text] for each in verdict.violations]}
+        for verdict in verdicts
+    ]
+    run = {"seed": seed, "seconds": seconds, "commit": _commit(), "machine": _machine(), "rounds": rounds}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([*load(path), run], indent=1))
+
+
+def load(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    """Return the table: a line for each fault, with everything the rounds it was part of have shown."""
+    rows: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        for played in run["rounds"]:
+            broken = [rule for rule, _ in played["violations"]]
+            for fault in {struck["fault"] for struck in played["struck"]}:
+                rows[fault]["seeds"].append(run["seed"])
+                rows[fault]["broken"] += broken
+            for struck in played["struck"]:
+                rows[struck["fault"]]["times"].append(1)
+                rows[struck["fault"]]["operations"].append(struck["operations"])
+                rows[struck["fault"]]["recovery"] += [struck["recovery"]] if struck["recovery"] is not None else []
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    order = [name for name in FAULTS if name in rows] + sorted(rows.keys() - FAULTS.keys())
+    return "\n".join([*lines, *(_row(name, rows[name]) for name in order), "", _sum(runs)])
+
+
+def _row(name: str, row: dict[str, Any]) -> str:
+    broken = row["broken"]
+    counts = [sum(rule in kind for rule in broken) for kind in (LOST, DOUBLED, UNORDERED)]
+    recovery = row["recovery"]
+    times = f"{statistics.median(recovery):.1f} s, at most {max(recovery):.1f} s" if recovery else ""
+    title = FAULTS[name].title if name in FAULTS else name
+    cells = [title, len(set(row["seeds"])), len(row["times"]), f"{sum(row['operations']):,}", *counts]
+    return "| " + " | ".join(str(cell) for cell in (*cells, len(broken) - sum(counts), times)) + " |"
+
+
+def _sum(runs: list[dict[str, Any]]) -> str:
+    rounds = [played for run in runs for played in run["rounds"]]
+    seconds, operations = (sum(played[name] for played in rounds) for name in ("seconds", "operations"))
+    red = sum(bool(played["violations"]) for played in rounds)
+    machines = ", ".join(sorted({run["machine"] for run in runs}))
+    return (
+        f"{len(runs)} runs, {len(rounds)} rounds, {seconds / 60:.0f} minutes, {operations:,} operations,"
+        f" {red} rounds red. Machine: {machines}."
+    )
+
+
+def write(page: Path, runs: list[dict[str, Any]]) -> None:
+    """Put the table where the page has its marks."""
+    begin, end = MARKS
+    text = page.read_text()
+    new = re.sub(f"(?<={re.escape(begin)}).*(?={re.escape(end)})", lambda _: table(runs) + "\n", text, flags=re.DOTALL)
+    page.write_text(new)
+
+
+def _commit() -> str:
+    command = ["git", "-c", "safe.directory=*", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _machine() -> str:
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"

@@ -1,0 +1,163 @@
+"""What is in the database at the end of a round, and what the checker has to know of how it was set up."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from faults.history import Place
+
+AGAIN = " again"  # ends the value of a copy that a redrive made
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue of the load, and the groups it is for."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    auto_groups: tuple[str, ...] = ()  # their cursor moves at delivery: at most once
+    concurrency: int = 1
+    retry_limit: int = 1000
+    lease_time: float = 2
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a round was set up. `loses`: seconds before a fault of which what was accepted may be lost by contract."""
+
+    queues: tuple[Queue, ...]
+    clocks_jump: bool = False
+    loses: float = 0
+
+    def queue(self, name: str) -> Queue:
+        return next(queue for queue in self.queues if queue.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A lane, and which offsets it holds; a lane of redriven messages is for one group alone."""
+
+    queue: str
+    partition: str
+    first: int
+    last: int
+    only_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter, still there or redriven; attempts is None if it is gone."""
+
+    group: str
+    place: Place
+    attempts: int | None
+
+
+@dataclass(slots=True)
+class State:
+    """Everything the rules ask for."""
+
+    log: dict[Place, str | None] = field(default_factory=dict)  # None: a tombstone
+    heads: dict[int, Head] = field(default_factory=dict)
+    cursors: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # start, cursor
+    letters: list[Letter] = field(default_factory=list)
+    missed: list[tuple[str, int, int, int]] = field(default_factory=list)  # group, lane, first, end
+    rows: set[str] = field(default_factory=set)  # values that stand in a table of the caller's
+    broken: dict[str, int] = field(default_factory=dict)  # of check_consistency()
+    leases: int = 0
+    connections: int = 0
+    most_connections: int = 0
+    in_transaction: int = 0
+    dead_tuples: int = 0
+    memory: dict[str, tuple[float, float]] = field(default_factory=dict)  # MB of each server, before and after
+
+
+HEADS = """
+    SELECT l.partition_id, q.name, p.name, l.first_offset, l.last_offset, p.only_group FROM skep.partition_lookup l
+    JOIN skep.partitions p ON p.id = l.partition_id JOIN skep.queues q ON q.id = p.queue_id
+"""
+LOG = """
+    SELECT partition_id, "offset", payload ->> 'v' || CASE WHEN headers ? 'skep-redriven' THEN %s ELSE '' END
+    FROM skep.messages
+"""
+CURSORS = """
+    SELECT r.group_name, c.partition_id, c.start_offset, c.cursor
+    FROM skep.cursors c JOIN skep.readers r ON r.id = c.reader_id
+"""
+LETTERS = """
+    SELECT group_name, partition_id, "offset", attempts FROM skep.dead_letters
+    UNION ALL
+    SELECT a.group_name, p.id, a."offset", NULL FROM skep.dead_letter_audit a
+    JOIN skep.queues q ON q.name = a.queue JOIN skep.partitions p ON p.queue_id = q.id AND p.name = a.partition
+"""
+MISSED = "SELECT group_name, partition_id, first_offset, end_offset FROM skep.missed"
+# What a vacuum could not remove: somebody holds on to an old snapshot.
+DEAD_TUPLES = "SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables WHERE schemaname = 'skep'"
+CONNECTIONS = """
+    SELECT count(*), count(*) FILTER (WHERE state LIKE 'idle in transaction%%') FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+ROWS_TABLE = "CREATE TABLE IF NOT EXISTS public.rows (value text NOT NULL)"
+
+
+def read(url: str) -> State:
+    """Read it in one look, and only then vacuum, to see what cannot be."""
+    state = State()
+    with psycopg.connect(url, row_factory=tuple_row) as db:
+        db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        state.heads = {lane: Head(*rest) for lane, *rest in db.execute(HEADS)}
+        state.log = {(lane, offset): value for lane, offset, value in db.execute(LOG, [AGAIN])}
+        state.cursors = {(group, lane): (start, cursor) for group, lane, start, cursor in db.execute(CURSORS)}
+        state.letters = [Letter(group, (lane, offset), n) for group, lane, offset, n in db.execute(LETTERS)]
+        state.missed = [*db.execute(MISSED)]
+        state.rows = {value for (value,) in db.execute("SELECT value FROM public.rows")}
+        state.broken = {name: count for name, count in db.execute("SELECT * FROM skep.check_consistency()") if count}
+        ((state.leases,),) = db.execute("SELECT count(*) FROM skep.leases")
+        ((state.connections, state.in_transaction),) = db.execute(CONNECTIONS)
+    with psycopg.connect(url, autocommit=True, row_factory=tuple_row) as db:
+        db.execute("VACUUM")
+        ((state.dead_tuples,),) = db.execute(DEAD_TUPLES)
+    return state
+
+
+def save(directory: Path, setup: Setup, state: State) -> None:
+    """Keep what was checked, so that it can be checked again."""
+    (directory / "setup.json").write_text(json.dumps(asdict(setup)))
+    kept = asdict(state) | {
+        "log": [[*place, value] for place, value in state.log.items()],
+        "heads": [[lane, *asdict(head).values()] for lane, head in state.heads.items()],
+        "cursors": [[*key, *value] for key, value in state.cursors.items()],
+        "letters": [[letter.group, *letter.place, letter.attempts] for letter in state.letters],
+        "rows": sorted(state.rows),
+    }
+    (directory / "state.json").write_text(json.dumps(kept))
+
+
+def load(directory: Path) -> tuple[Setup, State]:
+    setup = json.loads((directory / "setup.json").read_text())
+    queues = tuple(Queue(**{name: _tuple(value) for name, value in queue.items()}) for queue in setup.pop("queues"))
+    kept = json.loads((directory / "state.json").read_text())
+    kept |= {
+        "log": {(lane, offset): value for lane, offset, value in kept["log"]},
+        "heads": {lane: Head(*rest) for lane, *rest in kept["heads"]},
+        "cursors": {(group, lane): (start, cursor) for group, lane, start, cursor in kept["cursors"]},
+        "letters": [Letter(group, (lane, offset), n) for group, lane, offset, n in kept["letters"]],
+        "missed": [tuple(row) for row in kept["missed"]],
+        "rows": set(kept["rows"]),
+        "memory": {name: tuple(sizes) for name, sizes in kept["memory"].items()},
+    }
+    return Setup(queues, **setup), State(**kept)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def lanes_of(state: State, queue: str) -> Iterable[tuple[int, Head]]:
+    return ((lane, head) for lane, head in state.heads.items() if head.queue == queue)

@@ -1,0 +1,245 @@
+"""Everything that runs in a round, and how it is wired.
+
+clients ──┬── proxies to servers ── servers ── proxies to database ──┬── PostgreSQL
+          └── proxy of clients ──────────────────────────────────────┘
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator, Iterable
+from math import inf
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+
+from faults import state
+from faults.clients.context import Settings
+from faults.clients.http import Http, NotAnswered, NotSent
+from faults.history import Writer
+from faults.postgres import Postgres, Programs, free_port
+from faults.processes import Child, Client, Server
+from faults.proxy import Proxy
+from faults.state import Queue, Setup, State
+from skep.engine.install import install
+
+log = logging.getLogger("faults")
+
+QUEUES = (
+    Queue("orders", ("http", "client", "transform", "handlers"), ("auto",), options={"completed_retention_seconds": 1}),
+    Queue("shared", ("crowd",), concurrency=4),
+    Queue("derived"),
+    Queue("poison", ("patient",), retry_limit=2, lease_time=1),
+)
+CREW = {
+    "push-http": 1,
+    "push-client": 1,
+    "push-outbox": 1,
+    "push-poison": 1,
+    "pop-http": 2,
+    "pop-client": 2,
+    "pop-transform": 2,
+    "pop-auto": 1,
+    "pop-poison": 2,
+}
+CONNECTIONS_OF_SERVER = 23  # as docs/server.md says: 17 and 6 for upkeep
+
+OBSERVE: LiteralString = """
+    SELECT (SELECT coalesce(json_agg(json_build_array(partition_id, first_offset, last_offset)), '[]')
+            FROM skep.partition_lookup),
+           (SELECT coalesce(json_agg(json_build_array(r.group_name, c.partition_id, c.cursor, (
+                       SELECT count(*) FROM skep.leases s
+                       WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
+                         AND s.expires_at > clock_timestamp()))), '[]')
+            FROM skep.cursors c JOIN skep.readers r ON r.id = c.reader_id)
+"""
+TO_DO: LiteralString = """
+    SELECT coalesce(sum(l.lag), 0)::bigint
+    FROM unnest(%(groups)s::text[], %(queues)s::text[]) AS asked (group_name, queue)
+    CROSS JOIN LATERAL skep.lag(asked.group_name, asked.queue) l
+"""
+
+
+class World:
+    """One PostgreSQL, two servers, clients, and the proxies between them."""
+
+    def __init__(self, directory: Path, home: Path, *, seed: int, crew: dict[str, int] = CREW, **settings: Any) -> None:
+        self.directory, self.home = directory, home
+        self.setup = Setup(QUEUES)
+        self.programs = Programs(home)
+        self.primary = Postgres(self.programs, home, "primary", {}, directory / "postgres.log")
+        self.harms = Writer(directory / "faults.0.jsonl")
+        self.proxies = {
+            name: Proxy(name, self._target(name)) for name in ("to s1", "to s2", "db of s1", "db of s2", "db")
+        }
+        self.servers: list[Server] = []
+        self.clients: list[Client] = []
+        self._crew, self._seed, self._settings = crew, seed, settings
+        self._ports = {"to s1": free_port(), "to s2": free_port()}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._memory: dict[str, float] = {}
+
+    def _target(self, name: str) -> Any:
+        return lambda: self._ports.get(name) or self.primary.port
+
+    @property
+    def children(self) -> list[Child]:
+        return [*self.servers, *self.clients]
+
+    def of(self, *kinds: str) -> list[Client]:
+        """Return the clients of these kinds; `push` and `pop` are all of them."""
+        return [client for client in self.clients if client.kind.startswith(kinds)]
+
+    # ---- beginning ----
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self.primary.create, {})
+        await asyncio.to_thread(self._prepare)
+        for proxy in self.proxies.values():
+            await proxy.start()
+        for number in (1, 2):
+            self.servers.append(self._server(number))
+        self.clients = [self._client(kind, n) for kind, count in self._crew.items() for n in range(1, count + 1)]
+        for child in self.children:
+            child.start()
+        self._tasks = [asyncio.create_task(work()) for work in (self._supervise, self._observe)]
+        await self._everyone_up()
+
+    def _prepare(self) -> None:
+        install(self.primary.url())
+        with psycopg.connect(self.primary.url(), autocommit=True) as db:
+            db.execute(state.ROWS_TABLE)
+            for queue in self.setup.queues:
+                options = {"concurrency": queue.concurrency, "lease_time": queue.lease_time, "retry_delay": 0.05}
+                options |= {"retry_limit": queue.retry_limit, **queue.options}
+                db.execute("SELECT skep.configure_queue(%s, %s::jsonb)", [queue.name, json.dumps(options)])
+                for group in (*queue.groups, *queue.auto_groups):
+                    db.execute("SELECT skep.subscribe(%s, %s, mode => 'all')", [group, queue.name])
+
+    def _server(self, number: int) -> Server:
+        url = self.primary.url(self.proxies[f"db of s{number}"].port)
+        log = self.directory / f"server-{number}.log"
+        return Server(f"server-{number}", log, self._ports[f"to s{number}"], url, {})
+
+    def _client(self, kind: str, number: int) -> Client:
+        ports = tuple(self.proxies[name].port for name in ("to s1", "to s2"))
+        settings = Settings(self.primary.url(self.proxies["db"].port), ports, self._seed, **self._settings)
+        return Client(kind, f"{kind}-{number}", self.directory, settings.dump(), {})
+
+    async def _everyone_up(self) -> None:
+        """Wait until every client has begun its history and the servers serve."""
+        while any(not (self.directory / f"{client.name}.1.jsonl").exists() for client in self.clients):
+            for child in self.children:
+                if child.surprises:
+                    raise RuntimeError(child.surprises[0])
+            await asyncio.sleep(0.1)
+        await asyncio.gather(*(self.ready(server) for server in self.servers))
+
+    async def ready(self, server: Server) -> None:
+        """Wait until a server serves; it may have to be started again first."""
+        http = Http(server.port)
+        while True:
+            with contextlib.suppress(NotSent, NotAnswered):
+                if (await http.call("GET", "/ready"))[0] == 200:
+                    break
+            await asyncio.sleep(0.1)
+        await http.close()
+
+    # ---- what goes on meanwhile ----
+
+    async def _supervise(self) -> None:
+        while True:
+            for child in self.children:
+                child.look()
+            await asyncio.sleep(0.2)
+
+    async def _observe(self) -> None:
+        observer = Writer(self.directory / "observer.0.jsonl")
+        while True:
+            with contextlib.suppress(psycopg.Error):
+                async with self.connect() as db:
+                    while True:
+                        ((heads, cursors),) = await (await db.execute(OBSERVE)).fetchall()
+                        observer.told(observer.invoke("sample", heads=heads, cursors=cursors), "ok")
+                        await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)
+
+    @contextlib.asynccontextmanager
+    async def connect(self, **options: Any) -> AsyncGenerator[psycopg.AsyncConnection[Any]]:
+        """Connect past the proxies, as an operator who sits at the machine."""
+        options = {"autocommit": True, "connect_timeout": 5, "application_name": "faults", **options}
+        async with await psycopg.AsyncConnection.connect(self.primary.url(), **options) as db:
+            yield db
+
+    async def database_is_back(self) -> None:
+        """Wait until it has recovered by itself."""
+        while not await asyncio.to_thread(self.primary.answers):
+            await asyncio.sleep(0.1)
+
+    def remember_memory(self) -> None:
+        self._memory = {server.name: server.memory() for server in self.servers}
+
+    # ---- the end ----
+
+    async def stop_producing(self) -> None:
+        await asyncio.gather(*(client.stop() for client in self.of("push")))
+
+    def heal(self) -> None:
+        for proxy in self.proxies.values():
+            proxy.heal()
+
+    async def drain(self, patience: float) -> float:
+        """Wait until no group has anything to do; return how many seconds that took, inf if in vain."""
+        begin = asyncio.get_running_loop().time()
+        while (took := asyncio.get_running_loop().time() - begin) < patience:
+            with contextlib.suppress(psycopg.Error):
+                if await self._to_do() == 0:
+                    return took
+            await asyncio.sleep(0.1)
+        return inf
+
+    async def _to_do(self) -> int:
+        pairs = [(g, q.name) for q in self.setup.queues for g in (*q.groups, *q.auto_groups)]
+        arguments = {"groups": [group for group, _ in pairs], "queues": [queue for _, queue in pairs]}
+        async with self.connect() as db:
+            ((lag,),) = await (await db.execute(TO_DO, arguments)).fetchall()
+            return lag
+
+    async def finish(self) -> State:
+        """Stop the clients, look at what is left while the servers idle, and stop them too."""
+        await asyncio.gather(*(client.stop() for client in self.clients))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        found = await asyncio.to_thread(state.read, self.primary.url())
+        found.most_connections = CONNECTIONS_OF_SERVER * len(self.servers)
+        found.memory = {
+            server.name: (self._memory.get(server.name, inf), server.memory())
+            for server in self.servers
+            if server.alive
+        }
+        await asyncio.gather(*(server.stop() for server in self.servers))
+        return found
+
+    async def close(self) -> None:
+        """End whatever still runs."""
+        for task in self._tasks:
+            task.cancel()
+        for child in self.children:
+            child.wanted = False
+            child.kill()
+        for proxy in self.proxies.values():
+            await proxy.close()
+        await asyncio.to_thread(self.primary.stop, "immediate")
+
+    def surprises(self) -> list[str]:
+        """Return what no process should have done: end by itself, or fall over something unforeseen."""
+        found = [surprise for child in self.children for surprise in child.surprises]
+        logs: Iterable[Path] = self.directory.glob("*.log")
+        return found + [f"{log.stem} has a traceback in its log" for log in sorted(logs) if _fell(log)]
+
+
+def _fell(path: Path) -> bool:
+    return "Traceback" in path.read_text(errors="replace")

@@ -1,0 +1,155 @@
+"""The manifest of an archive, as jobs see it: calls of `67_archive.sql`."""
+
+import json
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import date
+from typing import LiteralString
+from uuid import UUID
+
+import psycopg
+
+from skep.errors import Conflict, NotFound, explained
+from skep.spark.database import VIEW, database
+from skep.spark.options import Selection
+from skep.spark.window import Run, chunks, count
+
+OPEN: LiteralString = "SELECT skep.open_archive(%(location)s, %(queues)s)"
+LOCK: LiteralString = "SELECT skep.lock_archive(%(archive)s)"
+UNLOCK: LiteralString = "SELECT pg_advisory_unlock_all()"
+PLAN: LiteralString = """
+    SELECT queue, day, partition_id, partition, first_offset, end_offset FROM skep.plan_archive(%(queues)s)
+"""
+BEGIN: LiteralString = "SELECT skep.begin_files(%(archive)s, %(job)s, %(files)s::jsonb)"
+STORE: LiteralString = "SELECT skep.store_file(%(file)s, %(job)s, %(path)s, %(bytes)s, %(messages)s, %(digest)s)"
+PROGRESS: LiteralString = """
+    SELECT files, stored_files, messages, stored_messages, stored_bytes FROM skep.archive_progress(%(job)s)
+"""
+UNSETTLED: LiteralString = "SELECT file_id, queue, day, path FROM skep.unsettled_files(%(archive)s)"
+SETTLE: LiteralString = "SELECT skep.settle_files(%(files)s)"
+FILES: LiteralString = """
+    SELECT location, path FROM skep.archived_files(%(queues)s, %(pattern)s, %(namespace)s, %(task)s)
+"""
+STATUS: LiteralString = """
+    SELECT queue, location, files, messages, bytes, first_day, last_day, waiting FROM skep.archive_status(%(queues)s)
+"""
+PATIENCE = 10.0  # seconds: the session of a job that was killed may not have ended yet
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A file to be: runs of lanes of a queue, within a day."""
+
+    queue: str
+    day: date
+    runs: tuple[Run, ...]
+    names: tuple[str, ...]  # of the partitions, run by run
+
+    @property
+    def messages(self) -> int:
+        return count(self.runs)
+
+    def to_json(self) -> dict[str, object]:
+        runs = [[run.lane, name, run.first, run.end] for run, name in zip(self.runs, self.names, strict=True)]
+        return {"queue": self.queue, "day": self.day.isoformat(), "runs": runs}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is."""
+
+    files: int = 0
+    stored_files: int = 0
+    messages: int = 0
+    stored_messages: int = 0
+    stored_bytes: int = 0
+
+    def plus(self, other: "Progress") -> "Progress":
+        return Progress(
+            self.files + other.files,
+            self.stored_files + other.stored_files,
+            self.messages + other.messages,
+            self.stored_messages + other.stored_messages,
+            self.stored_bytes + other.stored_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the archive has of a queue; `waiting`: retention waits for it."""
+
+    queue: str
+    location: str
+    files: int
+    messages: int
+    bytes: int
+    first_day: date
+    last_day: date
+    waiting: bool
+
+
+def queues_of(url: str, selection: Selection) -> list[str]:
+    """Return the queues that are there; one that is named must be."""
+    *_, found = database(url).one(VIEW, **selection.arguments())
+    missing = sorted(set(selection.queues or ()) - set(found))
+    if missing:
+        raise NotFound(f'there is no queue "{missing[0]}"')
+    if not found:
+        raise NotFound("there is no such queue")
+    return list(found)
+
+
+@contextmanager
+def locked(url: str, archive: int) -> Generator[None]:
+    """Be the only job on an archive. If the session breaks and another takes over, nothing can be stored any more."""
+    with explained(), psycopg.connect(url, autocommit=True, application_name="skep archive") as connection:
+        deadline = time.monotonic() + PATIENCE
+        while connection.execute(LOCK, {"archive": archive}).fetchone() != (True,):
+            if time.monotonic() > deadline:
+                raise Conflict("another job works on this archive", hint="Wait for it to end.")
+            time.sleep(0.05)
+        try:
+            yield
+        finally:
+            with suppress(psycopg.OperationalError):  # it broke: the lock went with it
+                connection.execute(UNLOCK)
+
+
+def open_archive(url: str, location: str, queues: Sequence[str]) -> int:
+    return int(database(url).one(OPEN, location=location, queues=list(queues))[0])
+
+
+def plan(url: str, queues: Sequence[str], *, cores: int, file_messages: int) -> list[Planned]:
+    """Return the files that have everything which no file has yet."""
+    rows = database(url).rows(PLAN, queues=list(queues))
+    names = {lane: name for _, _, lane, name, _, _ in rows}
+    days: dict[tuple[str, date], list[Run]] = {}
+    for queue, day, lane, _, first, end in rows:
+        days.setdefault((queue, day), []).append(Run(lane, first, end))
+    total = sum(count(runs) for runs in days.values())
+    size = max(min(-(-total // cores), file_messages), min(SMALLEST, file_messages))
+    return [_planned(queue, day, runs, names) for (queue, day), all_ in days.items() for runs in chunks(all_, size)]
+
+
+SMALLEST = 50_000  # messages; smaller files are not worth a task of their own
+
+
+def _planned(queue: str, day: date, runs: Iterable[Run], names: dict[int, str]) -> Planned:
+    kept = tuple(runs)
+    return Planned(queue, day, kept, tuple(names[run.lane] for run in kept))
+
+
+def begin(url: str, archive: int, job: UUID, files: Sequence[Planned]) -> list[int]:
+    """Reserve the files; return their numbers."""
+    documents = json.dumps([file.to_json() for file in files])
+    return list(database(url).one(BEGIN, archive=archive, job=job, files=documents)[0])
+
+
+def progress(url: str, job: UUID) -> Progress:
+    return Progress(*database(url).one(PROGRESS, job=job))
+
+
+def status(url: str, queues: Sequence[str] | None = None) -> list[Status]:
+    return [Status(*row) for row in database(url).rows(STATUS, queues=None if queues is None else list(queues))]

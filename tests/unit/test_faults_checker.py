@@ -1,0 +1,421 @@
+"""The rules of the faults suite, on histories made by hand: each is green on a sound one and red on a broken one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from faults.checker import RULES, Index, check
+from faults.history import Answer, Harm, History, Message, Pop, Push, Sample, Seek
+from faults.life import life
+from faults.state import Head, Letter, Queue, Setup, State
+
+LANE = 7
+SETUP = Setup((Queue("orders", ("g", "transform"), ("auto",), retry_limit=2), Queue("derived")))
+DERIVED = 8
+
+
+class Story:
+    """Three messages: pushed at 0, delivered to two groups at 1, acknowledged at 2; `a` is of the outbox."""
+
+    def __init__(self) -> None:
+        self.setup = SETUP
+        values = ("a", "b", "c")
+        places = tuple((LANE, n) for n in range(3))
+        messages = tuple(Message(place, value) for place, value in zip(places, values, strict=True))
+        made = tuple(f"{value} made new" for value in values)
+        self.history = History(
+            pushes=[
+                Push("p", "orders", (("lane", "a"),), 0, 0.1, "ok", outbox=True),
+                Push("p", "orders", (("lane", "b"), ("lane", "c")), 0, 0.1, "ok", places[1:]),
+                Push("t", "derived", tuple(("lane", value) for value in made), 2, 2.1, "ok"),
+            ],
+            pops=[
+                Pop("c1", "g", "orders", 1, 1.1, "ok", "L1", messages, lease_time=2),
+                Pop("t", "transform", "orders", 1, 1.1, "ok", "T1", messages, lease_time=2),
+                Pop("au", "auto", "orders", 1, 1.1, "ok", "A1", messages, auto=True),
+            ],
+            answers=[
+                Answer("c1", "g", "L1", "completed", places, 2, 2.1, "ok"),
+                Answer("t", "transform", "T1", "completed", places, 2, 2.1, "ok"),
+            ],
+            samples=[
+                Sample(1.0, {LANE: (0, 2)}, {("g", LANE): (0, 1)}),
+                Sample(3.0, {LANE: (0, 2)}, {("g", LANE): (3, 0)}),
+            ],
+        )
+        self.state = State(
+            log=dict.fromkeys(places) | {(DERIVED, n): value for n, value in enumerate(made)},
+            heads={LANE: Head("orders", "lane", 0, 2), DERIVED: Head("derived", "lane", 0, 2)},
+            cursors={(group, LANE): (0, 3) for group in ("g", "transform", "auto")},
+            rows={"a"},
+            connections=10,
+            most_connections=46,
+            memory={"server": (50, 60)},
+        )
+        self.state.log |= dict(zip(places, values, strict=True))
+
+    def broken(self) -> set[str]:
+        return {violation.rule for violation in check(self.setup, self.history, self.state)}
+
+    def change(self, what: str, number: int, **changes: Any) -> None:
+        events = getattr(self.history, what)
+        events[number] = replace(events[number], **changes)
+
+    def deliver(self, group: str, at: float, *offsets: int, lease: str = "L9") -> None:
+        messages = tuple(Message((LANE, offset), "abc"[offset]) for offset in offsets)
+        self.history.pops.append(Pop("c9", group, "orders", at, at + 0.1, "ok", lease, messages))
+
+    def answer(self, at: float, *offsets: int, lease: str = "L9", kind: Any = "completed", outcome: Any = "ok") -> None:
+        places = tuple((LANE, offset) for offset in offsets)
+        self.history.answers.append(Answer("c9", "g", lease, kind, places, at, at + 0.1, outcome))
+
+    def fail(self, *offsets: int) -> None:
+        """Group g refuses these instead of completing them, and they are dead letters."""
+        self.change("answers", 0, places=tuple((LANE, n) for n in range(3) if n not in offsets))
+        self.answer(2, *offsets, lease="L1", kind="failed")
+        self.state.letters = [Letter("g", (LANE, offset), 1) for offset in offsets]
+
+
+Edit = Callable[[Story], None]
+
+
+def two_values(story: Story) -> None:
+    story.state.log[LANE, 1] = "x"
+
+
+def stored_twice(story: Story) -> None:
+    story.state.log[LANE, 3] = "b"
+    story.state.heads[LANE] = Head("orders", "lane", 0, 3)
+
+
+def a_gap(story: Story) -> None:
+    del story.state.log[LANE, 1]
+
+
+def beyond_the_end(story: Story) -> None:
+    story.state.heads[LANE] = Head("orders", "lane", 0, 1)
+
+
+def from_nowhere(story: Story) -> None:
+    del story.history.pushes[0]
+
+
+def stored_though_it_failed(story: Story) -> None:
+    story.change("pushes", 0, outcome="failed")
+
+
+def not_there(story: Story) -> None:
+    story.history.pushes.append(Push("p", "orders", (("lane", "z"),), 0, 0.1, "ok"))
+
+
+def not_where_it_was_said(story: Story) -> None:
+    story.change("pushes", 1, places=((LANE, 2), (LANE, 1)))
+
+
+def in_another_lane(story: Story) -> None:
+    story.change("pushes", 1, items=(("lane", "b"), ("elsewhere", "c")))
+
+
+def never_delivered(story: Story) -> None:
+    pop = story.history.pops[0]
+    story.change("pops", 0, messages=pop.messages[:2])
+    story.change("answers", 0, places=((LANE, 0), (LANE, 1)))
+
+
+def never_completed(story: Story) -> None:
+    story.change("answers", 0, outcome="refused")
+
+
+def lag_is_left(story: Story) -> None:
+    story.state.cursors["g", LANE] = (0, 2)
+
+
+def a_lease_is_left(story: Story) -> None:
+    story.state.leases = 1
+
+
+def out_of_order(story: Story) -> None:
+    story.deliver("g", 1.2, 2)  # while 0 and 1 were not acknowledged
+
+
+def not_ascending(story: Story) -> None:
+    story.change("pops", 0, messages=story.history.pops[0].messages[::-1])
+
+
+def again_after_its_ack(story: Story) -> None:
+    story.deliver("g", 5, 0)
+
+
+def completed_twice(story: Story) -> None:
+    story.change("answers", 0, told=9.0)
+    story.deliver("g", 4.5, 0)
+    story.answer(5, 0)
+
+
+def auto_ack_twice(story: Story) -> None:
+    story.deliver("auto", 5, 0)
+
+
+def auto_ack_never(story: Story) -> None:
+    del story.history.pops[2]
+
+
+def two_leases(story: Story) -> None:
+    story.deliver("g", 1.2, 2)
+    story.answer(1.9, 2)
+
+
+def stale_answer(story: Story) -> None:
+    story.deliver("g", 1.2, 0)  # c9 has it before c1 answers
+
+
+def late_answer(story: Story) -> None:
+    story.change("answers", 0, invoked=9.0, told=9.1)
+
+
+def cursor_goes_back(story: Story) -> None:
+    story.history.samples.append(Sample(4.0, {LANE: (0, 2)}, {("g", LANE): (2, 0)}))
+
+
+def two_leases_in_a_sample(story: Story) -> None:
+    story.history.samples.append(Sample(4.0, {LANE: (0, 2)}, {("g", LANE): (3, 2)}))
+
+
+def deleted_too_early(story: Story) -> None:
+    story.history.samples.insert(0, Sample(0.5, {LANE: (2, 2)}, {("g", LANE): (1, 0)}))
+
+
+def made_twice(story: Story) -> None:
+    story.state.log[DERIVED, 3] = "a made new"
+    story.state.heads[DERIVED] = Head("derived", "lane", 0, 3)
+
+
+def not_made(story: Story) -> None:
+    del story.state.log[DERIVED, 2]
+    story.state.heads[DERIVED] = Head("derived", "lane", 0, 1)
+    story.change("pushes", 2, items=story.history.pushes[2].items[:2])
+
+
+def row_without_message(story: Story) -> None:
+    story.state.rows.add("z")
+
+
+def message_without_row(story: Story) -> None:
+    story.state.rows.clear()
+
+
+def dead_twice(story: Story) -> None:
+    story.fail(1)
+    story.state.letters *= 2
+
+
+def dead_and_completed(story: Story) -> None:
+    story.fail(1)
+    story.change("answers", 0, places=((LANE, 0), (LANE, 1), (LANE, 2)))
+
+
+def dead_for_no_reason(story: Story) -> None:
+    story.fail(1)
+    story.change("answers", 2, kind="released")
+
+
+def poison_completed(story: Story) -> None:
+    story.history.pushes[0] = Push("p", "orders", (("lane", "a!fail"),), 0, 0.1, "ok")
+    story.state.log[LANE, 0] = "a!fail"
+    for number, pop in enumerate(story.history.pops):
+        story.change("pops", number, messages=(Message((LANE, 0), "a!fail"), *pop.messages[1:]))
+
+
+def log_is_not_whole(story: Story) -> None:
+    story.state.broken = {"cursors count their leases": 1}
+
+
+def connections_are_left(story: Story) -> None:
+    story.state.connections = 47
+
+
+def a_transaction_is_left(story: Story) -> None:
+    story.state.in_transaction = 1
+
+
+def dead_tuples_are_left(story: Story) -> None:
+    story.state.dead_tuples = 10_000
+
+
+def memory_has_grown(story: Story) -> None:
+    story.state.memory = {"server": (50, 500)}
+
+
+RED: dict[str, list[Edit]] = {
+    "one value at a place": [two_values],
+    "a value is stored once": [stored_twice],
+    "offsets are dense": [a_gap, beyond_the_end],
+    "nothing from nowhere": [from_nowhere, stored_though_it_failed],
+    "what was accepted is there": [not_there, not_where_it_was_said, in_another_lane],
+    "every group gets everything": [never_delivered, never_completed],
+    "lag returns to zero": [lag_is_left, a_lease_is_left],
+    "in order": [out_of_order, not_ascending],
+    "nothing again after its ack": [again_after_its_ack, completed_twice],
+    "at most once with auto_ack": [auto_ack_twice, auto_ack_never],
+    "one lease at a time": [two_leases],
+    "a stale answer is refused": [stale_answer, late_answer],
+    "cursors only go forward": [cursor_goes_back, two_leases_in_a_sample],
+    "retention spares what is owed": [deleted_too_early],
+    "both or none": [made_twice, not_made, row_without_message, message_without_row],
+    "dead letters are accounted for": [dead_twice, dead_and_completed, dead_for_no_reason, poison_completed],
+    "the log is whole": [log_is_not_whole],
+    "everything returns to its baseline": [
+        connections_are_left,
+        a_transaction_is_left,
+        dead_tuples_are_left,
+        memory_has_grown,
+    ],
+}
+
+
+def test_a_sound_story_is_green():
+    assert Story().broken() == set()
+
+
+def test_every_rule_has_a_story_that_breaks_it():
+    assert RED.keys() == RULES.keys()
+
+
+@pytest.mark.parametrize(("rule", "edit"), [(rule, edit) for rule, edits in RED.items() for edit in edits])
+def test_red(rule: str, edit: Edit):
+    story = Story()
+    edit(story)
+    assert rule in story.broken()
+
+
+# ---- what looks alike, and is allowed ----
+
+
+def retention_has_emptied_it(story: Story) -> None:
+    for offset in range(3):
+        del story.state.log[LANE, offset]
+    story.state.heads[LANE] = Head("orders", "lane", 3, 2)
+
+
+def nobody_knows_of_an_ack(story: Story) -> None:
+    """It may have counted or not: the message may come again."""
+    story.change("answers", 0, outcome="unknown", told=float("inf"))
+    story.deliver("g", 5, 0, 1, 2)
+    story.answer(6, 0, 1, 2)
+
+
+def an_ack_was_refused_and_it_came_again(story: Story) -> None:
+    story.change("answers", 0, outcome="refused")
+    story.deliver("g", 5, 0, 1, 2)
+    story.answer(6, 0, 1, 2)
+
+
+def pushed_again_because_nobody_knew(story: Story) -> None:
+    push = story.history.pushes[1]
+    story.history.pushes.insert(0, replace(push, outcome="unknown", told=float("inf"), places=()))
+
+
+def stored_though_nobody_knew(story: Story) -> None:
+    story.change("pushes", 1, outcome="unknown", places=())
+
+
+def a_batch_failed_in_part(story: Story) -> None:
+    story.fail(1)
+
+
+def given_up_after_too_many_attempts(story: Story) -> None:
+    story.fail(1)
+    story.change("answers", 2, kind="released")
+    story.state.letters = [Letter("g", (LANE, 1), 3)]
+
+
+def a_copy_was_driven_again(story: Story) -> None:
+    story.fail(1)
+    story.state.heads[9] = Head("orders", "lane (again for g)", 0, 0, "g")
+    story.state.log[9, 0] = "b again"
+    story.state.cursors["g", 9] = (0, 1)
+    story.history.pops.append(Pop("c9", "g", "orders", 5, 5.1, "ok", "L5", (Message((9, 0), "b again"),)))
+    story.history.answers.append(Answer("c9", "g", "L5", "completed", ((9, 0),), 6, 6.1, "ok"))
+
+
+def a_group_was_moved_back(story: Story) -> None:
+    story.history.seeks.append(Seek("g", "orders", 4, 4.1))
+    story.deliver("g", 5, 0, 1, 2)
+    story.answer(6, 0, 1, 2)
+    story.history.samples.append(Sample(4.2, {LANE: (0, 2)}, {("g", LANE): (0, 0)}))
+
+
+def a_lease_was_extended(story: Story) -> None:
+    story.answer(2, 0, 1, 2, lease="L1", kind="extended")
+    story.change("answers", 0, invoked=5.0, told=5.1)
+
+
+def auto_ack_with_an_answer_that_was_lost(story: Story) -> None:
+    story.change("pops", 2, outcome="unknown", messages=())
+
+
+def a_hard_limit_took_it(story: Story) -> None:
+    never_delivered(story)
+    story.state.missed = [("g", LANE, 2, 3)]
+
+
+def several_at_once_where_a_queue_allows_it(story: Story) -> None:
+    story.setup = Setup((replace(SETUP.queues[0], concurrency=2), *SETUP.queues[1:]))
+    story.change("answers", 0, places=((LANE, 0), (LANE, 1)))
+    story.change("pops", 0, messages=story.history.pops[0].messages[:2])
+    story.deliver("g", 1.2, 2)
+    story.answer(1.9, 2)
+
+
+GREEN: list[Edit] = [
+    retention_has_emptied_it,
+    nobody_knows_of_an_ack,
+    an_ack_was_refused_and_it_came_again,
+    pushed_again_because_nobody_knew,
+    stored_though_nobody_knew,
+    a_batch_failed_in_part,
+    given_up_after_too_many_attempts,
+    a_copy_was_driven_again,
+    a_group_was_moved_back,
+    a_lease_was_extended,
+    auto_ack_with_an_answer_that_was_lost,
+    a_hard_limit_took_it,
+    several_at_once_where_a_queue_allows_it,
+]
+
+
+@pytest.mark.parametrize("edit", GREEN)
+def test_green(edit: Edit):
+    story = Story()
+    edit(story)
+    assert story.broken() == set()
+
+
+def test_a_setting_that_may_lose_the_last_moments_is_held_to_them():
+    """What was accepted just before the crash may be gone; what was accepted earlier may not."""
+    story = Story()
+    story.setup = replace(SETUP, loses=0.6)
+    story.history.harms = [Harm("kill-postmaster", 10.0, 11.0)]
+    story.history.pushes.append(Push("p", "orders", (("lane", "late"),), 9.7, 9.8, "ok", ((LANE, 3),)))
+    assert story.broken() == set()
+    story.history.pushes.append(Push("p", "orders", (("lane", "early"),), 9.0, 9.1, "ok", ((LANE, 4),)))
+    assert story.broken() == {"what was accepted is there"}
+
+
+def test_the_life_of_a_message_is_told():
+    story = Story()
+    again_after_its_ack(story)
+    story.history.harms = [Harm("kill-server", 1.5, 1.6, "server-1")]
+    (violation,) = [v for v in check(story.setup, story.history, story.state) if v.rule.startswith("nothing again")]
+    told = "\n".join(life(Index(story.setup, story.history, story.state), violation))
+    for words in (
+        "p pushes a",
+        "c1 has it for g, attempt 1",
+        "-- kill-server begins",
+        "c1 is told ok",
+        "c9 has it for g",
+    ):
+        assert words in told
+    assert "orders/lane offset 0: a" in told
