@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import BrowserContext, expect
 
 from skep import Skep
+from tests.dashboard.axe import violations
 from tests.dashboard.browsing import Tab, browser, context
 from tests.server.serving import Client, serving
 from tests.unit.tokens import SECRET, token
@@ -39,6 +40,7 @@ def sign_in(tab: Tab, key: str) -> None:
 def test_a_token_opens_the_door(tab: Tab):
     tab.go()
     expect(tab.page.locator("main")).to_contain_text("This server asks who you are")
+    assert violations(tab.page) == []
     sign_in(tab, "nonsense")
     expect(tab.page.locator(".failure")).to_be_visible()
     sign_in(tab, token(role="admin"))

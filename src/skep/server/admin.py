@@ -104,6 +104,7 @@ DASH_LANES: Query = "SELECT skep.dash_lanes(%(queue)s, %(group)s, %(sort)s, %(li
 DASH_HOLDERS: Query = "SELECT skep.dash_holders(%(queue)s)::text"
 DASH_LEASES: Query = "SELECT skep.dash_leases(%(queue)s, %(group)s, %(limit)s)::text"
 DASH_SEEK: Query = "SELECT skep.dash_seek(%(group)s, %(queue)s, %(position)s)::text"
+DASH_PIPELINES: Query = "SELECT skep.dash_pipelines(%(visible)s::text[])::text"
 DASH_DATABASE: Query = "SELECT skep.dash_database()::text"
 
 PAGE = (

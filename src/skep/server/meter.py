@@ -127,11 +127,11 @@ class Meter:
     def messages(self, stage: str, count: int) -> None:
         self.counts.messages[stage] = self.counts.messages.get(stage, 0) + count
 
-    def read(self, pool: dict[str, int], parked: dict[str, int], members: list[Member]) -> Worker:
+    def read(self, pool: dict[str, int], parked: dict[str, int], members: Iterable[Member] = ()) -> Worker:
         virtual, resident = (int(pages) * PAGE for pages in Path("/proc/self/statm").read_text().split()[:2])
         used = os.times()
         uptime = time.monotonic() - self.started
-        gauges = Gauges(uptime, resident, virtual, used.user, used.system, dict(pool), dict(parked), members)
+        gauges = Gauges(uptime, resident, virtual, used.user, used.system, dict(pool), dict(parked), list(members))
         return Worker(os.getpid(), self.counts, gauges)
 
 

@@ -27,6 +27,11 @@ export function hasToken() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
+// For the one thing that is not asked for by a script: a page of its own.
+export function tokenField() {
+  return sessionStorage.getItem(KEY);
+}
+
 // url`api/v1/queues/${name}`: what is filled in becomes one segment of the path, whatever is in it.
 export function url(parts, ...names) {
   return parts.reduce((path, part, n) => path + encodeURIComponent(names[n - 1]) + part);

@@ -7,6 +7,7 @@ import { Groups } from "./groups.js";
 import { html, render, useEffect, useState } from "./lib.js";
 import { Messages } from "./messages.js";
 import { Overview } from "./overview.js";
+import { Pipelines } from "./pipelines.js";
 import { Queue } from "./queue.js";
 import { Queues } from "./queues.js";
 import { System } from "./system.js";
@@ -18,6 +19,7 @@ const PAGES = [
   ["groups", "Groups"],
   ["messages", "Messages"],
   ["dead-letters", "Dead letters"],
+  ["pipelines", "Pipelines"],
   ["system", "System"],
 ];
 
@@ -44,6 +46,7 @@ function Content({ page, names, query, key }) {
   if (page === "groups") return html`<${Groups} />`;
   if (page === "messages") return html`<${Messages} key=${key} query=${query} />`;
   if (page === "dead-letters") return html`<${DeadLetters} key=${key} query=${query} />`;
+  if (page === "pipelines") return html`<${Pipelines} />`;
   if (page === "system") return html`<${System} />`;
   if (page === "overview") return html`<${Overview} />`;
   return html`<p class="empty">There is no such page.</p>`;

@@ -14,7 +14,7 @@ export function DeadLetters({ query }) {
   const { queue = "", group = "", error = "" } = query;
   const filter = { queue, group, error };
   const counts = usePoll(withQuery("api/v1/dead-letters/count", { queue, group }));
-  const audit = usePoll("api/v1/dead-letters/audit?limit=20", 10);
+  const audit = usePoll("api/v1/dead-letters/audit?limit=1000", 10);
   const reload = () => {
     counts.reload();
     audit.reload();
@@ -154,15 +154,27 @@ function Letter({ row, may, reload }) {
 
 const AUDIT = [
   { key: "done_at", label: "When", show: (row) => format.time(row.done_at) },
-  { key: "action", label: "What" },
+  { key: "action", label: "What", show: (row) => `${row.letters > 1 ? `${format.exact(row.letters)} ` : ""}${row.action}` },
   { key: "queue", label: "Queue", show: (row) => row.queue },
   { key: "group", label: "Group", show: (row) => format.groupName(row.group) },
   { key: "error", label: "Error", wide: true, show: (row) => html`<span class="error">${row.error}</span>` },
   { key: "done_by", label: "By" },
 ];
 
+// Letters that one did at about the same time are one line.
+function together(rows) {
+  const lines = [];
+  for (const row of rows) {
+    const last = lines.at(-1);
+    const same = last && ["action", "queue", "group", "error", "done_by"].every((key) => last[key] === row[key]);
+    if (same && new Date(last.done_at) - new Date(row.done_at) < 60_000) last.letters += 1;
+    else lines.push({ ...row, letters: 1 });
+  }
+  return lines.slice(0, 20);
+}
+
 function Audit({ data, error }) {
   return html`<${Card} title="Who did what"><${Failure} error=${error} />
-    ${data && html`<${Table} stack columns=${AUDIT} rows=${data} id=${(row) => row.id} empty="Nobody has driven or deleted any." />`}
+    ${data && html`<${Table} stack columns=${AUDIT} rows=${together(data)} id=${(row) => row.id} empty="Nobody has driven or deleted any." />`}
   </${Card}>`;
 }

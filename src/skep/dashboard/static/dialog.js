@@ -1,6 +1,6 @@
 // Asking before something happens, showing how far it is, and saying that it did.
 import * as format from "./format.js";
-import { html, useEffect, useRef, useState } from "./lib.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 
 let open = () => {};
 let show = () => {};
@@ -55,7 +55,7 @@ export function Dialogs() {
 // The focus stays inside, and goes back to where it was; if that is gone, to the page.
 function Box({ title, wide, onLeave, children }) {
   const box = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const node = box.current;
     const before = document.activeElement;
     node.showModal();

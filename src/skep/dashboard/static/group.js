@@ -73,10 +73,10 @@ function Actions({ now, reload }) {
       reload();
     }
   };
-  const button = (verb, label, kind = "") => html`<button type="button" class=${kind} onClick=${() => act(verb)}>${label}</button>`;
+  const button = (verb, label, kind = "") => html`<button type="button" key=${kind} class=${kind} onClick=${() => act(verb)}>${label}</button>`;
+  // Keyed by place: what has the focus is never another button than before.
   return html`
-    ${now.status === "ACTIVE" && button("pause", "Pause")}
-    ${(now.status === "PAUSED" || now.status === "DEAD") && button("resume", "Resume")}
-    <button type="button" onClick=${() => seek(now, reload)}>Seek</button>
+    ${now.status !== "CANCELLED" && (now.status === "ACTIVE" ? button("pause", "Pause", "turn") : button("resume", "Resume", "turn"))}
+    <button type="button" key="seek" onClick=${() => seek(now, reload)}>Seek</button>
     ${now.status !== "CANCELLED" && button("cancel", "Cancel", "danger")}`;
 }

@@ -1,6 +1,6 @@
 // Small pieces that every page is made of.
 import * as format from "./format.js";
-import { html } from "./lib.js";
+import { html, useEffect, useRef, useState } from "./lib.js";
 
 export function Page({ title, aside, children }) {
   return html`<header class="page"><h1>${title}</h1><div class="aside">${aside}</div></header>${children}`;
@@ -31,14 +31,29 @@ export function Failure({ error, what = "This" }) {
 // where the rows of a `stack` become blocks.
 export function Table({ columns, rows, id, sort, onSort, empty = "Nothing.", stack = false }) {
   if (rows.length === 0) return html`<p class="empty">${empty}</p>`;
-  return html`<div class=${stack ? "scroll stack" : "scroll"}><table>
+  return html`<${Scroll} kind=${stack ? "scroll stack" : "scroll"}><table>
     <thead><tr>${columns.map((column) => html`<${Head} key=${column.key} column=${column} sort=${sort} onSort=${onSort} />`)}</tr></thead>
     <tbody>${rows.map(
       (row) => html`<tr key=${id(row)}>${columns.map(
         (column) => html`<td key=${column.key} class=${classes(column)} data-label=${column.quiet ? "" : column.label}>${column.show ? column.show(row) : row[column.key]}</td>`,
       )}</tr>`,
     )}</tbody>
-  </table></div>`;
+  </table></${Scroll}>`;
+}
+
+// What is wider than the screen can be moved by keys as well.
+function Scroll({ kind, children }) {
+  const box = useRef(null);
+  const [over, setOver] = useState(false);
+  useEffect(() => {
+    const node = box.current;
+    const watch = new ResizeObserver(() => setOver(node.scrollWidth > node.clientWidth));
+    watch.observe(node);
+    watch.observe(node.firstChild);
+    return () => watch.disconnect();
+  }, []);
+  const keys = over ? { tabindex: 0, role: "group", "aria-label": "Table" } : {};
+  return html`<div ref=${box} class=${kind} ...${keys}>${children}</div>`;
 }
 
 function classes(column) {

@@ -1,14 +1,18 @@
 -- One queue as the dashboard shows it: its lanes, who is behind in them, who holds back retention, and what is leased.
 
--- What each group of a queue has still to do, lane by lane. owed: what of it is kept for the group, so that a group without backfill does
--- not hold back what was there before it.
+-- What each group of a queue has still to do, lane by lane. owed: what of it is kept for the group, as obligations() says. So a group without
+-- backfill does not hold back what was there before it, nor one that subscribed to other lanes only.
 CREATE FUNCTION skep.dash_debts(queue text, only_group text)
 RETURNS TABLE (group_name text, status text, partition_id bigint, lag bigint, owed bigint, leased integer, oldest_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT g.name, g.status, l.partition_id, l.lag,
-           CASE WHEN g.backfill THEN l.lag ELSE least(l.lag, h.last_offset + 1 - skep.offset_at(l.partition_id, g.created_at)) END, l.leased, l.oldest_at
+           CASE WHEN own.backfill OR own.id IS NULL AND g.backfill THEN l.lag
+                WHEN own.id IS NOT NULL OR g.subscribed
+                THEN least(l.lag, h.last_offset + 1 - skep.offset_at(l.partition_id, coalesce(own.created_at, g.created_at))) ELSE 0 END,
+           l.leased, l.oldest_at
     FROM (
-        SELECT q.id, who.name, r.id AS reader_id, coalesce(s.status, 'ACTIVE') AS status, coalesce(s.backfill, true) AS backfill, s.created_at
+        SELECT q.id, who.name, r.id AS reader_id, coalesce(s.status, 'ACTIVE') AS status, s.created_at, s.id IS NOT NULL AS subscribed,
+               coalesce(s.backfill, q.semantics = 'queue') AS backfill
         FROM skep.queues q
         CROSS JOIN LATERAL (
             SELECT r.group_name AS name FROM skep.readers r WHERE r.queue_id = q.id
@@ -22,6 +26,8 @@ LANGUAGE sql STABLE AS $$
     ) g
     CROSS JOIN LATERAL skep.group_lanes(g.name, g.id, g.reader_id) l
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = l.partition_id LIMIT 1) h
+    LEFT JOIN LATERAL (SELECT * FROM skep.subscriptions own WHERE own.group_name = g.name AND coalesce(own.queue, '') = $1
+                          AND coalesce(own.partition, '') = l.partition LIMIT 1) own ON true
     WHERE l.lag > 0 AND g.status <> 'CANCELLED'
 $$;
 

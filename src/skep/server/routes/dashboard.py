@@ -1,5 +1,6 @@
 """What the dashboard asks for and nobody else had a route for: pages of lists, trends, and what a button would do."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -12,9 +13,11 @@ from skep.server.endpoint import Call, Endpoint, Param, Reply, reply
 from skep.server.grants import Action
 from skep.server.http import bad_request
 from skep.server.routes.groups import WHERE
+from skep.server.routes.reports import reports
 
 ACTIONS: tuple[Action, ...] = ("read", "push", "pop", "ack", "configure", "seek", "redrive", "admin")
 LONGEST = 7 * 24 * 3600  # seconds: samples are not kept longer
+REPORTS = 20  # that are listed
 SECONDS = Param("seconds", "integer", "How far back; an hour if not given, a week at most.")
 POINTS = Param("points", "integer", "At most so many points; 120 if not given.")
 SEARCH = Param("search", help="Only those that have this in their names.")
@@ -109,6 +112,15 @@ async def dead_letters(call: Call) -> Reply:
     )
     rows = msgspec.json.encode([each for each in found if call.identity.visible(each.queue)])
     return Reply(200, b"[%s]" % call.state.keyring.open_all(rows[1:-1], "payload") if admin.SEALED in rows else rows)
+
+
+async def pipelines(call: Call) -> Reply:
+    """Tell what is archived, and name the reports to who may read them."""
+    archived = await admin.ask_text(call, admin.DASH_PIPELINES, visible=await admin.visible(call))
+    folder = call.state.config.reports if call.identity.allows("read", None) else None
+    found = await asyncio.to_thread(reports, folder)
+    known = {"folder": None if folder is None else str(folder), "reports": found[:REPORTS]}
+    return Reply(200, b'%s,"archive":%s}' % (msgspec.json.encode(known)[:-1], archived.encode()))
 
 
 async def database(call: Call) -> Reply:
@@ -251,6 +263,15 @@ ENDPOINTS = (
             Param("limit", "integer", "At most so many, 25 if not given."),
         ),
         answers={200: list[DeadLetter]},
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{_DASHBOARD}/pipelines",
+        action="read",
+        on="each",
+        run=pipelines,
+        summary="What is archived, the last runs of the archive, and the reports of analytics.",
+        shared=True,
     ),
     Endpoint(
         method="GET",
