@@ -1,13 +1,17 @@
 """Every button says exactly what will happen, does nothing when one thinks better of it, and does it otherwise."""
 
+from pathlib import Path
+from typing import Any
+
+import pytest
 from playwright.sync_api import Route, expect
 
 from skep import Skep
 from tests.dashboard.axe import violations
-from tests.dashboard.browsing import Tab, browser, context, shop, tab
+from tests.dashboard.browsing import Tab, browser, context, shop, shots, tab
 from tests.server.serving import Client, until
 
-__all__ = ["browser", "context", "shop", "tab"]
+__all__ = ["browser", "context", "shop", "shots", "tab"]
 
 
 def group(shop: Client, name: str, queue: str):
@@ -130,7 +134,7 @@ def test_redrive_many_after_a_dry_run(tab: Tab, shop: Client):
         assert sum(each.lag for each in mq.lag("search", "orders")) == 15
 
 
-def test_many_go_step_by_step(tab: Tab, shop: Client):
+def test_many_go_step_by_step(tab: Tab, shop: Client, shots: Path):
     """A bar tells how far it is, and a button stops it; what was announced is driven, and nothing that came later."""
     bury(shop, "bulk", 500, "Overflow: too much")
     tab.go("dead-letters", query="?queue=bulk")
@@ -147,6 +151,7 @@ def test_many_go_step_by_step(tab: Tab, shop: Client):
     tab.page.route("**/dead-letters/redrive", lambda route: hold(route, held))
     tab.row("Overflow").get_by_role("button", name="Redrive all").click()
     tab.press("Redrive 600")
+    tab.page.screenshot(path=shots / "dialog-progress-1280-light.png")
     tab.press("Stop after this step")
     held[0].continue_()
     expect(tab.page.locator(".notice.bad")).to_contain_text("200 dead letters driven again. 400 were not.")
@@ -168,7 +173,7 @@ def bury(shop: Client, queue: str, count: int, error: str) -> None:
         mq.queue(queue).pop(group="g", batch=count).dead_letter(None, error)
 
 
-def test_edit_and_redrive(tab: Tab, shop: Client):
+def test_edit_and_redrive(tab: Tab, shop: Client, shots: Path):
     with Skep(shop.app.config.database_url) as mq:
         mq.queue("typos").push({"amount": "12345678901234567890", "id": 9007199254740993}, headers={"h": 1})
         mq.queue("typos").pop(group="g").dead_letter(None, "amount is no number")
@@ -177,6 +182,7 @@ def test_edit_and_redrive(tab: Tab, shop: Client):
     tab.press("Edit and redrive")
     expect(tab.dialog).to_contain_text("A message with this payload is delivered to g on typos alone")
     assert violations(tab.page) == []
+    tab.page.screenshot(path=shots / "dialog-edit-1280-light.png")
     box = tab.page.get_by_label("Payload (JSON)")
     expect(box).to_have_value('{\n  "id": 9007199254740993,\n  "amount": "12345678901234567890"\n}')
     box.fill('{"amount": oops}')
@@ -235,21 +241,24 @@ def reach(tab: Tab, name: str) -> None:
     raise AssertionError(f"{name} cannot be reached")
 
 
-def test_dialogs_can_be_read(tab: Tab):
-    """The forms and questions, as axe sees them, dark and light."""
-    for scheme in ("dark", "light"):
-        tab.page.emulate_media(color_scheme=scheme)
-        tab.go("groups", "billing", "orders")
-        for button, word in (("Seek", "In 12 partitions"), ("Cancel", "no longer owed")):
-            tab.page.locator("header").get_by_role("button", name=button).click()
-            expect(tab.dialog).to_contain_text(word)
-            assert violations(tab.page) == []
-            tab.page.keyboard.press("Escape")
-        tab.go("queues", "orders")
-        tab.press("Edit")
-        expect(tab.dialog.locator("[name=lease_time]")).to_be_visible()
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 400)])
+def test_dialogs_can_be_read(tab: Tab, shots: Path, scheme: Any, width: int):
+    """The forms and questions, as axe sees them."""
+    tab.page.emulate_media(color_scheme=scheme)
+    tab.page.set_viewport_size({"width": width, "height": 900})
+    tab.go("groups", "billing", "orders")
+    for button, word in (("Seek", "In 12 partitions"), ("Cancel", "no longer owed")):
+        tab.page.locator("header").get_by_role("button", name=button).click()
+        expect(tab.dialog).to_contain_text(word)
         assert violations(tab.page) == []
+        tab.page.screenshot(path=shots / f"dialog-{button}-{width}-{scheme}.png")
         tab.page.keyboard.press("Escape")
+    tab.go("queues", "orders")
+    tab.press("Edit")
+    expect(tab.dialog.locator("[name=lease_time]")).to_be_visible()
+    assert violations(tab.page) == []
+    tab.page.screenshot(path=shots / f"dialog-options-{width}-{scheme}.png")
+    tab.page.keyboard.press("Escape")
 
 
 def test_delete_many(tab: Tab, shop: Client):

@@ -20,7 +20,7 @@ PLACES = {
     "queue": (("queues", "orders"), ".options"),
     "groups": (("groups",), "tbody tr"),
     "group": (("groups", "shipping", "orders"), ".u-wrap"),
-    "messages": (("messages",), ".finder"),
+    "messages": (("messages",), "tbody tr"),
     "dead_letters": (("dead-letters",), ".letter"),
     "pipelines": (("pipelines",), "tbody tr"),
     "system": (("system",), ".switch"),
@@ -149,7 +149,7 @@ def test_pipelines(tab: Tab):
     expect(tab.card("Analytics")).to_contain_text("No folder of reports is set; give the server SKEP_REPORTS")
 
 
-def test_messages_by_time_and_by_offset(tab: Tab):
+def test_messages_by_time_and_by_offset(tab: Tab, shots: Path):
     tab.go("messages")
     tab.page.get_by_label("Queue").fill("orders")
     tab.page.get_by_label("Partition").fill("customer-2")
@@ -166,6 +166,7 @@ def test_messages_by_time_and_by_offset(tab: Tab):
     expect(groups.locator("tr", has_text="billing")).to_contain_text("completed")
     expect(groups.locator("tr", has_text="shipping")).to_contain_text("yes")
     assert violations(tab.page) == []
+    tab.page.screenshot(path=shots / "message-1280-light.png", full_page=True)
 
 
 def test_traces_of_a_message(tab: Tab, shop: Client):
@@ -182,7 +183,7 @@ def test_traces_of_a_message(tab: Tab, shop: Client):
     expect(tab.row("checked")).to_contain_text("step")
 
 
-def test_hostile_data_is_text(tab: Tab):
+def test_hostile_data_is_text(tab: Tab, shots: Path):
     tab.go("queues", story.EVIL)
     expect(tab.page.locator("h1")).to_have_text(story.EVIL)
     tab.page.get_by_role("link", name="Messages").last.click()
@@ -195,6 +196,7 @@ def test_hostile_data_is_text(tab: Tab):
     tab.page.locator(".letter", has_text="<i>evil</i>").locator("summary").click()
     expect(tab.page.locator(".letter[open]")).to_contain_text("<svg onload")
     assert violations(tab.page) == []
+    tab.page.screenshot(path=shots / "letter-1280-light.png")
     assert tab.page.locator("main img, main svg, main i i, main b b").count() == 0
 
 

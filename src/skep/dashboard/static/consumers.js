@@ -17,8 +17,7 @@ const MEMBERS = [
 const LEASES = [
   { key: "lease", label: "Lease", show: (row) => html`<code>${row.lease.slice(0, 8)}</code>` },
   { key: "partition", label: "Partition", show: (row) => `${row.partition}${row.partitions > 1 ? ` and ${format.exact(row.partitions - 1)} more` : ""}` },
-  { key: "messages", label: "Messages", number: true, show: (row) => format.count(row.messages) },
-  { key: "unanswered", label: "Unanswered", number: true, wide: true, show: (row) => format.count(row.unanswered) },
+  { key: "messages", label: "Unanswered", number: true, show: (row) => `${format.count(row.unanswered)} of ${format.count(row.messages)}` },
   { key: "attempt", label: "Attempt", number: true, wide: true },
   { key: "since", label: "Taken", number: true, wide: true, show: (row) => (row.since ? `${format.age(row.since)} ago` : "–") },
   { key: "expires_at", label: "Ends in", number: true, show: (row) => format.left(row.expires_at) },

@@ -2,7 +2,7 @@
 import { tokenField } from "./api.js";
 import * as format from "./format.js";
 import { html } from "./lib.js";
-import { Card, Failure, Page, queueLink, Table, Tile } from "./parts.js";
+import { Card, Failure, Page, queueLink, Table, Tile, When } from "./parts.js";
 import { usePoll } from "./poll.js";
 
 export function Pipelines() {
@@ -27,7 +27,7 @@ const QUEUES = [
 ];
 
 const RUNS = (busy) => [
-  { key: "last_at", label: "Ended", show: (row) => (row.unfinished ? (busy ? "works on it" : "stopped") : format.time(row.last_at)) },
+  { key: "last_at", label: "Ended", show: (row) => (row.unfinished ? (busy ? "works on it" : "stopped") : html`<${When} at=${row.last_at} />`) },
   { key: "queues", label: "Queues", show: (row) => row.queues.join(", ") },
   { key: "files", label: "Files", number: true, show: (row) => (row.unfinished ? `${format.count(row.files - row.unfinished)} of ${format.count(row.files)}` : format.count(row.files)) },
   { key: "messages", label: "Messages", number: true, show: (row) => format.count(row.messages) },
