@@ -5,18 +5,21 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import http, latency, overhead, peers, retention, throughput, wal
+from bench import dashboards, http, latency, overhead, peers, retention, throughput, wal
 from bench.contestants import CONTESTANTS
 from bench.report import show
 from skep.embedded import start
 from skep.engine.install import install
 
 SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min", "max_connections": "50"}
+MEASURES = ("throughput", "latency", "wal", "overhead", "retention", "peers", "http", "dashboards")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument("--only", choices=("throughput", "latency", "wal", "overhead", "retention", "peers", "http"))
+    parser.add_argument(
+        "--only", choices=("throughput", "latency", "wal", "overhead", "retention", "peers", "http", "dashboards")
+    )
     parser.add_argument(
         "--seconds", type=float, default=2, help="length of one slice of a round of throughput, retention or peers"
     )
@@ -37,6 +40,7 @@ def main() -> int:
         "overhead": overhead.measure,
         "retention": lambda url: retention.measure(url, arguments.seconds),
         "http": lambda url: http.measure(url, arguments.seconds),
+        "dashboards": lambda url: dashboards.measure(url, arguments.seconds),
         "peers": lambda url: peers.measure(url, arguments.seconds, arguments.contestants, arguments.plot),
     }
     chosen = [arguments.only] if arguments.only else list(measures)

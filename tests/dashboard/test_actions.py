@@ -24,7 +24,7 @@ def test_pause_and_resume(tab: Tab, shop: Client):
     expect(tab.dialog).to_contain_text(
         "billing gets nothing from orders until it is resumed. 0 messages stay owed to it"
     )
-    tab.dialog.get_by_role("button", name="Cancel").click()
+    tab.dialog.get_by_role("button", name="Go back").click()
     expect(tab.dialog).to_have_count(0)
     assert group(shop, "billing", "orders")["status"] == "ACTIVE"
     tab.press("Pause")
@@ -124,7 +124,7 @@ def test_redrive_many_after_a_dry_run(tab: Tab, shop: Client):
     expect(tab.dialog).to_contain_text(
         "14 dead letters of search on orders whose error has this text are delivered again"
     )
-    tab.dialog.get_by_role("button", name="Cancel").click()
+    tab.dialog.get_by_role("button", name="Go back").click()
     assert len(shop.dead_letters("orders")) == 22
     tab.row("TimeoutError").get_by_role("button", name="Redrive all").click()
     tab.press("Redrive 14")

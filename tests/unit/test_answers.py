@@ -60,7 +60,7 @@ async def test_who_asks_meanwhile_waits_for_the_same(clock: Clock):
 
 async def test_it_is_kept_by_what_it_cost(clock: Clock):
     shared = Answers[int]()
-    for cost, kept in ((0.0, 1.0), (0.2, 4.0), (9.0, 30.0)):
+    for cost, kept in ((0.0, 2.5), (0.2, 4.0), (9.0, 30.0)):
         make = counting(clock, cost)
         question = f"cost {cost}"
         assert await shared.share(question, 1000, make) == 1

@@ -1,8 +1,8 @@
 """Answers that many ask for. Every open dashboard asks for the same lists every few seconds.
 
 A request with `Cache-Control: max-age=30` is content with an answer of that age. How long one is kept goes by what it
-cost: a second at least, and twenty times as long as it took, so that one list, whoever looks at it and however large
-it is, keeps the database busy for a twentieth of the time. Who does not say so gets an answer of his own.
+cost: some seconds at least, and twenty times as long as it took. So one list, whoever looks at it and however large it
+is, keeps the database busy for a twentieth of the time. Who does not say so gets an answer of his own.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-LEAST, MOST = 1.0, 30.0  # seconds that an answer is kept
+LEAST, MOST = 2.5, 30.0  # seconds that an answer is kept
 SHARE = 20  # times the seconds it took
 ROOM = 512  # answers
 _MAX_AGE = re.compile(r"max-age=(\d{1,6})(?!\d)")

@@ -84,7 +84,7 @@ function Question({ title, body, action, danger, wide, answer }) {
   return html`<${Box} title=${title} wide=${wide} onLeave=${() => answer(false)}><form onSubmit=${submit}>
     <div class="body">${typeof body === "function" ? body(setReady) : body}</div>
     <footer>
-      <button type="button" onClick=${() => answer(false)}>Cancel</button>
+      <button type="button" onClick=${() => answer(false)}>Go back</button>
       <button type="submit" class=${danger ? "danger" : "primary"} disabled=${!ready}>${action}</button>
     </footer>
   </form></${Box}>`;

@@ -71,6 +71,7 @@ function Head({ column, sort, onSort }) {
 }
 
 export function Pager({ skip, size, total, onChange }) {
+  if (total === 0) return null;
   if (total <= size) return html`<p class="pager">${format.plural(total, "row")}</p>`;
   return html`<p class="pager">
     <button type="button" disabled=${skip === 0} onClick=${() => onChange(Math.max(0, skip - size))}>Previous</button>
