@@ -5,21 +5,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import dashboards, http, latency, overhead, peers, retention, throughput, wal
+from bench import dashboards, held, http, latency, overhead, peers, retention, throughput, wal
 from bench.contestants import CONTESTANTS
 from bench.report import show
 from skep.embedded import start
 from skep.engine.install import install
 
 SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min", "max_connections": "50"}
-MEASURES = ("throughput", "latency", "wal", "overhead", "retention", "peers", "http", "dashboards")
+MEASURES = ("throughput", "latency", "wal", "overhead", "retention", "held", "http", "dashboards", "peers")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument(
-        "--only", choices=("throughput", "latency", "wal", "overhead", "retention", "peers", "http", "dashboards")
-    )
+    parser.add_argument("--only", choices=MEASURES)
     parser.add_argument(
         "--seconds", type=float, default=2, help="length of one slice of a round of throughput, retention or peers"
     )
@@ -29,6 +27,7 @@ def main() -> int:
     parser.add_argument(
         "--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), help="whom peers compares"
     )
+    parser.add_argument("--held", type=float, default=300, help="seconds that the transaction of held stays open")
     parser.add_argument(
         "--plot", type=Path, default=Path("bench-out/peers.svg"), help="where peers draws: .svg, .png or .pdf"
     )
@@ -39,6 +38,7 @@ def main() -> int:
         "wal": wal.measure,
         "overhead": overhead.measure,
         "retention": lambda url: retention.measure(url, arguments.seconds),
+        "held": lambda url: held.measure(url, arguments.held),
         "http": lambda url: http.measure(url, arguments.seconds),
         "dashboards": lambda url: dashboards.measure(url, arguments.seconds),
         "peers": lambda url: peers.measure(url, arguments.seconds, arguments.contestants, arguments.plot),

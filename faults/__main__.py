@@ -25,6 +25,7 @@ from faults.plan import Round, make
 from faults.processes import ROOT
 from faults.round import Verdict
 from faults.round import run as run_round
+from faults.stage import STAGES
 from faults.world import World
 
 OUT = ROOT / "faults-out"
@@ -105,7 +106,7 @@ async def _play(planned: Round, out: Path) -> Verdict:
     directory.mkdir(parents=True)
     home = Path(tempfile.mkdtemp(prefix="skep-faults-"))
     try:
-        verdict = await run_round(planned, World(directory, home, seed=planned.seed))
+        verdict = await run_round(planned, World(directory, home, STAGES[planned.stage], planned.seed))
     finally:
         shutil.rmtree(home, ignore_errors=True)
     drained = f"drained in {verdict.drained:.1f} s"

@@ -17,7 +17,7 @@ from faults.world import World
 
 log = logging.getLogger("faults")
 
-WARM_UP = 3  # seconds of load before the first fault
+WARM_UP = 2  # seconds of load before the first fault
 PATIENCE = 90  # seconds for the last message after the last fault
 
 
@@ -45,7 +45,7 @@ class Verdict:
     violations: list[Violation] = field(default_factory=list)
 
 
-async def run(planned: Round, world: World) -> Verdict:
+async def run(planned: Round, world: World, patience: float = PATIENCE) -> Verdict:
     begin = time.monotonic()
     try:
         await world.start()
@@ -57,7 +57,7 @@ async def run(planned: Round, world: World) -> Verdict:
         await asyncio.sleep(WARM_UP)
         world.heal()
         await world.stop_producing()
-        drained = await world.drain(PATIENCE)
+        drained = await world.drain(patience)
         found = await world.finish()
     finally:
         await world.close()

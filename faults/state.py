@@ -64,6 +64,7 @@ class State:
     """Everything the rules ask for."""
 
     log: dict[Place, str | None] = field(default_factory=dict)  # None: a tombstone
+    doubled: list[tuple[int, int, str | None]] = field(default_factory=list)  # what else the log holds at a place
     heads: dict[int, Head] = field(default_factory=dict)
     cursors: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # start, cursor
     letters: list[Letter] = field(default_factory=list)
@@ -112,7 +113,9 @@ def read(url: str) -> State:
     with psycopg.connect(url, row_factory=tuple_row) as db:
         db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         state.heads = {lane: Head(*rest) for lane, *rest in db.execute(HEADS)}
-        state.log = {(lane, offset): value for lane, offset, value in db.execute(LOG, [AGAIN])}
+        for lane, offset, value in db.execute(LOG, [AGAIN]):
+            if state.log.setdefault((lane, offset), value) != value:
+                state.doubled.append((lane, offset, value))
         state.cursors = {(group, lane): (start, cursor) for group, lane, start, cursor in db.execute(CURSORS)}
         state.letters = [Letter(group, (lane, offset), n) for group, lane, offset, n in db.execute(LETTERS)]
         state.missed = [*db.execute(MISSED)]
@@ -149,6 +152,7 @@ def load(directory: Path) -> tuple[Setup, State]:
         "cursors": {(group, lane): (start, cursor) for group, lane, start, cursor in kept["cursors"]},
         "letters": [Letter(group, (lane, offset), n) for group, lane, offset, n in kept["letters"]],
         "missed": [tuple(row) for row in kept["missed"]],
+        "doubled": [tuple(row) for row in kept["doubled"]],
         "rows": set(kept["rows"]),
         "memory": {name: tuple(sizes) for name, sizes in kept["memory"].items()},
     }

@@ -15,35 +15,19 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from faults import state
+from faults import broken, state
 from faults.clients.context import Settings
 from faults.clients.http import Http, NotAnswered, NotSent
 from faults.history import Writer
 from faults.postgres import Postgres, Programs, free_port
 from faults.processes import Child, Client, Server
 from faults.proxy import Proxy
-from faults.state import Queue, Setup, State
+from faults.stage import Stage
+from faults.state import State
 from skep.engine.install import install
 
 log = logging.getLogger("faults")
 
-QUEUES = (
-    Queue("orders", ("http", "client", "transform", "handlers"), ("auto",), options={"completed_retention_seconds": 1}),
-    Queue("shared", ("crowd",), concurrency=4),
-    Queue("derived"),
-    Queue("poison", ("patient",), retry_limit=2, lease_time=1),
-)
-CREW = {
-    "push-http": 1,
-    "push-client": 1,
-    "push-outbox": 1,
-    "push-poison": 1,
-    "pop-http": 2,
-    "pop-client": 2,
-    "pop-transform": 2,
-    "pop-auto": 1,
-    "pop-poison": 2,
-}
 CONNECTIONS_OF_SERVER = 23  # as docs/server.md says: 17 and 6 for upkeep
 
 OBSERVE: LiteralString = """
@@ -65,19 +49,18 @@ TO_DO: LiteralString = """
 class World:
     """One PostgreSQL, two servers, clients, and the proxies between them."""
 
-    def __init__(self, directory: Path, home: Path, *, seed: int, crew: dict[str, int] = CREW, **settings: Any) -> None:
-        self.directory, self.home = directory, home
-        self.setup = Setup(QUEUES)
-        self.programs = Programs(home)
-        self.primary = Postgres(self.programs, home, "primary", {}, directory / "postgres.log")
+    def __init__(self, directory: Path, home: Path, stage: Stage, seed: int) -> None:
+        self.directory, self.stage = directory, stage
+        self.setup = stage.setup()
+        self.primary = Postgres(Programs(home), home, "primary", {}, directory / "postgres.log")
         self.harms = Writer(directory / "faults.0.jsonl")
-        self.proxies = {
-            name: Proxy(name, self._target(name)) for name in ("to s1", "to s2", "db of s1", "db of s2", "db")
-        }
+        numbers = range(1, stage.servers + 1)
+        self._ports = {f"to s{number}": free_port() for number in numbers}
+        wires = [*self._ports, *(f"db of s{number}" for number in numbers), "db"]
+        self.proxies = {name: Proxy(name, self._target(name)) for name in wires}
         self.servers: list[Server] = []
         self.clients: list[Client] = []
-        self._crew, self._seed, self._settings = crew, seed, settings
-        self._ports = {"to s1": free_port(), "to s2": free_port()}
+        self._seed = seed
         self._tasks: list[asyncio.Task[None]] = []
         self._memory: dict[str, float] = {}
 
@@ -95,22 +78,24 @@ class World:
     # ---- beginning ----
 
     async def start(self) -> None:
-        await asyncio.to_thread(self.primary.create, {})
+        await asyncio.to_thread(self.primary.create, self.stage.settings)
         await asyncio.to_thread(self._prepare)
         for proxy in self.proxies.values():
             await proxy.start()
-        for number in (1, 2):
-            self.servers.append(self._server(number))
-        self.clients = [self._client(kind, n) for kind, count in self._crew.items() for n in range(1, count + 1)]
+        self.servers = [self._server(number) for number in range(1, self.stage.servers + 1)]
+        crew = self.stage.crew.items()
+        self.clients = [self._client(kind, number) for kind, count in crew for number in range(1, count + 1)]
         for child in self.children:
             child.start()
-        self._tasks = [asyncio.create_task(work()) for work in (self._supervise, self._observe)]
+        self._tasks = [asyncio.create_task(work()) for work in (self._supervise, self._observe, self._retain)]
         await self._everyone_up()
 
     def _prepare(self) -> None:
         install(self.primary.url())
         with psycopg.connect(self.primary.url(), autocommit=True) as db:
             db.execute(state.ROWS_TABLE)
+            if self.stage.build:
+                broken.damage_database(db, self.stage.build)
             for queue in self.setup.queues:
                 options = {"concurrency": queue.concurrency, "lease_time": queue.lease_time, "retry_delay": 0.05}
                 options |= {"retry_limit": queue.retry_limit, **queue.options}
@@ -121,11 +106,11 @@ class World:
     def _server(self, number: int) -> Server:
         url = self.primary.url(self.proxies[f"db of s{number}"].port)
         log = self.directory / f"server-{number}.log"
-        return Server(f"server-{number}", log, self._ports[f"to s{number}"], url, {})
+        return Server(f"server-{number}", log, self._ports[f"to s{number}"], url, {"FAULTS_BROKEN": self.stage.build})
 
     def _client(self, kind: str, number: int) -> Client:
-        ports = tuple(self.proxies[name].port for name in ("to s1", "to s2"))
-        settings = Settings(self.primary.url(self.proxies["db"].port), ports, self._seed, **self._settings)
+        ports = tuple(self.proxies[name].port for name in self._ports)
+        settings = Settings(self.primary.url(self.proxies["db"].port), ports, self._seed, **self.stage.clients)
         return Client(kind, f"{kind}-{number}", self.directory, settings.dump(), {})
 
     async def _everyone_up(self) -> None:
@@ -164,6 +149,16 @@ class World:
                         ((heads, cursors),) = await (await db.execute(OBSERVE)).fetchall()
                         observer.told(observer.invoke("sample", heads=heads, cursors=cursors), "ok")
                         await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)
+
+    async def _retain(self) -> None:
+        """Every second, beside what the servers do by themselves: whoever is slow must not lose by it."""
+        while True:
+            with contextlib.suppress(psycopg.Error):
+                async with self.connect() as db:
+                    while True:
+                        await db.execute("SELECT count(*) FROM skep.retain()")
+                        await asyncio.sleep(1)
             await asyncio.sleep(0.2)
 
     @contextlib.asynccontextmanager

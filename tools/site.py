@@ -28,6 +28,7 @@ SIGNATURE = re.compile(
     r"((?:^--[^\n]*\n)*)^CREATE FUNCTION skep\.(\w+)\((.*?)\)\s*(RETURNS .*?)?\s*LANGUAGE", re.MULTILINE | re.DOTALL
 )
 OUTSIDE = re.compile(r"\]\(\.\./((?:examples|deploy)/[\w./-]+|CHANGELOG\.md)(#[\w-]+)?\)")
+WIDTH = 60  # of a signature on one line
 AUDIENCES = {"producing": "skep_producer", "consuming": "skep_consumer", "ruling": "skep_admin"}
 
 
@@ -96,20 +97,28 @@ def settings() -> Iterator[str]:
 def functions() -> Iterator[str]:
     yield "# All functions\n\nOf the schema `skep`, by the role that may call them. [SQL](../sql.md) tells what for.\n"
     sources = "\n".join(path.read_text() for path in sorted(FUNCTIONS.glob("*.sql")))
-    found = {name: (comment, arguments, returns) for comment, name, arguments, returns in SIGNATURE.findall(sources)}
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for comment, name, arguments, returns in SIGNATURE.findall(sources):
+        found.setdefault(name, []).append((comment, arguments, returns))
     grants = (FUNCTIONS / "99_grant.sql").read_text()
     for array, role in AUDIENCES.items():
         (names,) = re.findall(rf"{array}\s+text\[\] := ARRAY\[(.*?)\];", grants, re.DOTALL)
         yield f"## {role}\n"
         for name in ast.literal_eval(f"[{names}]"):
-            if not name.startswith(("wire_", "dash_")) and name in found:
-                yield from _function(name, *found[name])
+            if not name.startswith(("wire_", "dash_")):
+                yield f"### {name}\n"
+                for overload in found.get(name, []):
+                    yield from _function(name, *overload)
 
 
 def _function(name: str, comment: str, arguments: str, returns: str) -> Iterator[str]:
     said = " ".join(line.removeprefix("--").strip() for line in comment.splitlines())
-    signature = f"skep.{name}({' '.join(arguments.split())}) {' '.join(returns.split())}".strip()
-    yield f"### {name}\n\n```sql\n{signature}\n```\n\n{said}\n"
+    inner, answer = " ".join(arguments.split()), " ".join(returns.split())
+    if len(inner) > WIDTH:
+        inner = "\n    " + re.sub(r", (?=\w)", ",\n    ", inner) + "\n"
+    if len(answer) > WIDTH:
+        answer = re.sub(r"(?<=[(,]) ?(?=\w+ )", "\n    ", answer)
+    yield f"```sql\nskep.{name}({inner}) {answer}\n```\n\n{said}\n"
 
 
 def http() -> Iterator[str]:

@@ -39,7 +39,8 @@ class Index:
         for pop in self.history.pops:
             for message in pop.messages:
                 found[message.place].setdefault(message.value, f"a delivery to {pop.who}")
-        for place, value in self.state.log.items():
+        log = (*self.state.log.items(), *(((lane, offset), value) for lane, offset, value in self.state.doubled))
+        for place, value in log:
             if value is not None:
                 found[place].setdefault(value, "the log")
         return found
@@ -94,7 +95,14 @@ class Index:
     def is_missed(self, group: str, place: Place) -> bool:
         """Tell whether retention took it by a hard limit, and wrote that down."""
         lane, offset = place
-        return any(group == name and lane == of and first <= offset < end for name, of, first, end in self.state.missed)
+        return self.has_limit(lane) and any(
+            group == name and lane == of and first <= offset < end for name, of, first, end in self.state.missed
+        )
+
+    def has_limit(self, lane: int) -> bool:
+        """Tell whether the queue of a lane may delete what was not read."""
+        queue = self.queue_of(lane)
+        return queue is not None and bool(queue.options.keys() & {"retention_seconds", "max_size"})
 
     def done_at(self, group: str, place: Place) -> float:
         """Return from when on a message may have been done for a group; inf: never."""

@@ -22,7 +22,12 @@ def forward(index: Index) -> Iterator[Violation]:
 
 
 def owed_is_kept(index: Index) -> Iterator[Violation]:
-    """Retention deletes nothing that a group is still to do (no queue of the load has a hard limit)."""
+    """Retention deletes nothing that a group is still to do, unless a queue has a hard limit."""
+    for group, lane, first, end in index.state.missed:
+        if not index.has_limit(lane):
+            yield Violation(
+                f"group {group} missed {end - first} messages from {index.name((lane, first))}", (lane, first)
+            )
     for sample in index.history.samples:
         for (group, lane), (cursor, _) in sample.cursors.items():
             first, _ = sample.heads.get(lane, (0, 0))

@@ -4,15 +4,17 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from skep.cli import app
 from tests.cli.process import SKEP, environment
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-BEGINNINGS = (
-    "queued|leased|orders|numbers/|customer-7|queue|partition|group|billing|id|letters|when|0 |1,000"  # of output
-)
+# Of output.
+BEGINNINGS = "queued|leased|orders|numbers/|customer-7|queue|partition|group|billing|id|letters|when|0 |1,000|5 queues"
 
 
+@pytest.mark.timeout(400)  # some fifty processes, one after the other
 def test_the_examples_run_one_after_the_other(database_url: str, tmp_path: Path):
     commands = re.findall(r"^\$ (.*)$", PAGE, re.MULTILINE)
     path = f"{SKEP.parent}:{environment()['PATH']}"

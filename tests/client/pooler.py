@@ -1,5 +1,6 @@
 """A real PgBouncer before the server of the run, in transaction mode: no session is anybody's own."""
 
+import configparser
 import contextlib
 import os
 import shutil
@@ -17,20 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from skep.embedded.account import server_account
 from tests.engine.crowd import until
 
-# Two server connections for all clients: whoever relies on a session soon meets somebody else's. All else is default.
-CONFIGURATION = """
-[databases]
-* = host={host} port={port}
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {own_port}
-unix_socket_dir =
-auth_type = scram-sha-256
-auth_file = {directory}/users.txt
-admin_users = {user}
-pool_mode = transaction
-default_pool_size = 2
-"""
+DEPLOYED = Path(__file__).parents[2] / "deploy/pgbouncer.ini"
 
 
 def require() -> str:
@@ -70,8 +58,9 @@ def _user(server_url: str) -> Generator[tuple[str, str]]:
 def _running(program: str, directory: Path, server_url: str, name: str, password: str) -> Generator[int]:
     port = _free_port()
     server = {"host": "127.0.0.1", "port": 5432, **conninfo_to_dict(server_url)}
-    text = CONFIGURATION.format(host=server["host"], port=server["port"], own_port=port, directory=directory, user=name)
-    (directory / "pgbouncer.ini").write_text(text)
+    own = {"listen_port": port, "auth_file": directory / "users.txt", "admin_users": name, "unix_socket_dir": ""}
+    # Two server connections for all clients: whoever relies on a session soon meets somebody else's.
+    _configure(directory / "pgbouncer.ini", f"host={server['host']} port={server['port']}", default_pool_size=2, **own)
     (directory / "users.txt").write_text(f'"{name}" "{password}"\n')
     command = [program, "--quiet", str(directory / "pgbouncer.ini")]
     account = server_account(directory)  # it refuses to be root, as PostgreSQL does
@@ -89,6 +78,16 @@ def _running(program: str, directory: Path, server_url: str, name: str, password
     finally:
         process.terminate()
         process.wait()
+
+
+def _configure(path: Path, server: str, **settings: object) -> None:
+    """Write the configuration that we ship, for this place."""
+    configuration = configparser.ConfigParser(interpolation=None)
+    configuration.read(DEPLOYED)
+    configuration["databases"] = {"*": server}
+    configuration["pgbouncer"].update({name: str(value) for name, value in settings.items()})
+    with path.open("w") as file:
+        configuration.write(file)
 
 
 def _free_port() -> int:

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Generator
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -18,6 +19,7 @@ class Wire:
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._words: bytes | None = None
+        self.delay = 0.0  # seconds on the way there
         self.lost = threading.Event()
         self.url = make_conninfo(url, host="127.0.0.1", port=self._listener.getsockname()[1], sslmode="disable")
         self._run(self._accept)
@@ -47,6 +49,7 @@ class Wire:
                 if self._words and self._words in said:
                     self._words = None
                     doomed.set()
+                time.sleep(self.delay)
                 server.sendall(said)
         _hang_up(server)
 

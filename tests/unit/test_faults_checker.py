@@ -85,6 +85,10 @@ def two_values(story: Story) -> None:
     story.state.log[LANE, 1] = "x"
 
 
+def two_rows_at_a_place(story: Story) -> None:
+    story.state.doubled = [(LANE, 1, "x")]
+
+
 def stored_twice(story: Story) -> None:
     story.state.log[LANE, 3] = "b"
     story.state.heads[LANE] = Head("orders", "lane", 0, 3)
@@ -187,6 +191,11 @@ def deleted_too_early(story: Story) -> None:
     story.history.samples.insert(0, Sample(0.5, {LANE: (2, 2)}, {("g", LANE): (1, 0)}))
 
 
+def missed_by_retention(story: Story) -> None:
+    never_delivered(story)
+    story.state.missed = [("g", LANE, 2, 3)]
+
+
 def made_twice(story: Story) -> None:
     story.state.log[DERIVED, 3] = "a made new"
     story.state.heads[DERIVED] = Head("derived", "lane", 0, 3)
@@ -249,7 +258,7 @@ def memory_has_grown(story: Story) -> None:
 
 
 RED: dict[str, list[Edit]] = {
-    "one value at a place": [two_values],
+    "one value at a place": [two_values, two_rows_at_a_place],
     "a value is stored once": [stored_twice],
     "offsets are dense": [a_gap, beyond_the_end],
     "nothing from nowhere": [from_nowhere, stored_though_it_failed],
@@ -262,7 +271,7 @@ RED: dict[str, list[Edit]] = {
     "one lease at a time": [two_leases],
     "a stale answer is refused": [stale_answer, late_answer],
     "cursors only go forward": [cursor_goes_back, two_leases_in_a_sample],
-    "retention spares what is owed": [deleted_too_early],
+    "retention spares what is owed": [deleted_too_early, missed_by_retention],
     "both or none": [made_twice, not_made, row_without_message, message_without_row],
     "dead letters are accounted for": [dead_twice, dead_and_completed, dead_for_no_reason, poison_completed],
     "the log is whole": [log_is_not_whole],
@@ -357,8 +366,8 @@ def auto_ack_with_an_answer_that_was_lost(story: Story) -> None:
 
 
 def a_hard_limit_took_it(story: Story) -> None:
-    never_delivered(story)
-    story.state.missed = [("g", LANE, 2, 3)]
+    story.setup = Setup((replace(SETUP.queues[0], options={"max_size": 1}), *SETUP.queues[1:]))
+    missed_by_retention(story)
 
 
 def several_at_once_where_a_queue_allows_it(story: Story) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,6 +12,7 @@ from skep.cli.commands.group import group_app
 from skep.cli.commands.key import key_app
 from skep.cli.commands.pipeline import pipeline_app
 from skep.cli.commands.queue import queue_app
+from skep.cli.completion import answer_shells
 from skep.cli.options import (
     Auth,
     DatabaseUrl,
@@ -25,10 +26,13 @@ from skep.cli.options import (
     Partition,
     Port,
     Queue,
+    SomeQueue,
     Task,
     TlsCert,
     TlsKey,
     Workers,
+    choose,
+    complete_group,
 )
 from skep.config import Config
 from skep.message import DEFAULT_PARTITION, QUEUE_MODE
@@ -49,6 +53,7 @@ app.add_typer(pipeline_app, name="pipeline")
 def main() -> None:
     """Run the command line; an error is one line and a hint, never a traceback (unless SKEP_DEBUG=1)."""
     try:
+        answer_shells()
         app()
     except Exception as error:
         if os.environ.get("SKEP_DEBUG"):
@@ -109,11 +114,14 @@ def serve(
 def install(
     database_url: DatabaseUrl = None,
     print_sql: Annotated[bool, typer.Option("--print", help="Print the SQL instead of running it.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Make functions, roles and grants anew, even if nothing has changed.")
+    ] = False,
 ) -> None:
     """Install or upgrade Skep in a PostgreSQL database."""
     from skep.cli.install import run
 
-    run(Config.load_client(database_url), print_sql=print_sql)
+    run(Config.load_client(database_url), print_sql=print_sql, again=again)
 
 
 @app.command()
@@ -148,9 +156,14 @@ def push(
 
 @app.command()
 def pop(
-    queue: Annotated[str | None, typer.Argument(help="The name of the queue.", show_default=False)] = None,
+    queue: SomeQueue = None,
     group: Annotated[
-        str, typer.Option(help="Read for this group; without one, share the queue with others.", show_default=False)
+        str,
+        typer.Option(
+            help="Read for this group; without one, share the queue with others.",
+            autocompletion=complete_group,
+            show_default=False,
+        ),
     ] = QUEUE_MODE,
     batch: Annotated[int, typer.Option(help="How many messages at most.")] = 1,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first one.")] = 0,
@@ -174,7 +187,15 @@ def pop(
 @app.command()
 def tail(
     queue: Queue,
-    start: Annotated[str, typer.Option("--from", metavar="new|beginning|TIME|OFFSET", help="Where to start.")] = "new",
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="new|beginning|TIME|OFFSET",
+            help="Where to start.",
+            autocompletion=choose("new", "beginning"),
+        ),
+    ] = "new",
     limit: Annotated[
         int | None, typer.Option(min=1, help="End after so many messages; else Ctrl-C ends.", show_default=False)
     ] = None,
@@ -202,6 +223,48 @@ def top(
     from skep.cli.top import run
 
     run(Config.load_client(database_url, data_dir), once=once, interval=interval, json=as_json)
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Check the database for what is known to hurt, and say what to do; exit code 1 if a check fails."""
+    from skep.cli.doctor import run
+
+    if not run(Config.load_client(database_url, data_dir), as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="End after so long; else Ctrl-C ends.", show_default=False)
+    ] = None,
+    rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Orders in a second.")] = 20,
+    clean: Annotated[bool, typer.Option("--clean", help="Remove its queues and groups, and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event and line.")] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run a shop with groups that are slow, failing, late and paused, so that there is something to look at."""
+    from skep.cli.demo import run
+
+    run(Config.load_client(database_url, data_dir), seconds=seconds, rate=rate, clean=clean, as_json=as_json)
+
+
+@app.command()
+def completion(
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], typer.Argument(metavar="bash|zsh|fish", help="Your shell.", show_default=False)
+    ],
+) -> None:
+    """Print a script that lets a shell complete commands, options, and names of queues and groups."""
+    from skep.cli.completion import run
+
+    run(shell)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from skep import AsyncSkep, Skep
 from skep.cli.report import errors
-from skep.config import Config
+from skep.config import Config, display_database_url
 from skep.engine.install import cannot_connect
 from skep.errors import DatabaseUnavailable
 
@@ -46,3 +46,8 @@ def opening(config: Config) -> Generator[None]:
         if config.database_url is None:
             raise
         raise cannot_connect(config.database_url, error) from error
+
+
+def place(config: Config) -> str:
+    """Say which database it is."""
+    return "the embedded PostgreSQL" if config.database_url is None else display_database_url(config.database_url)

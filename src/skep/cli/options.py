@@ -1,11 +1,29 @@
 """The options that several commands share."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from skep.config import flag_name, help_text
+
+
+def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
+    from skep.cli.names import QUEUES, find
+
+    return find(ctx, QUEUES, incomplete)
+
+
+def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
+    from skep.cli.names import GROUPS, find
+
+    return find(ctx, GROUPS, incomplete)
+
+
+def choose(*words: str) -> Callable[[str], list[str]]:
+    """Complete one of these words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def _setting(name: str) -> Any:  # noqa: ANN401
@@ -23,11 +41,15 @@ TlsKey = Annotated[Path | None, _setting("tls_key")]
 LogFormat = Annotated[str | None, _setting("log_format")]
 LogLevel = Annotated[str | None, _setting("log_level")]
 
-Queue = Annotated[str, typer.Argument(help="The name of the queue.", show_default=False)]
-Group = Annotated[str, typer.Argument(help="The name of the group.", show_default=False)]
+Queue = Annotated[str, typer.Argument(help="The name of the queue.", autocompletion=complete_queue, show_default=False)]
+Group = Annotated[str, typer.Argument(help="The name of the group.", autocompletion=complete_group, show_default=False)]
 Partition = Annotated[str | None, typer.Option(help="One partition of the queue.", show_default=False)]
-OfQueue = Annotated[str | None, typer.Option("--queue", help="Of this queue only.", show_default=False)]
-OfGroup = Annotated[str | None, typer.Option("--group", help="Of this group only.", show_default=False)]
+OfQueue = Annotated[
+    str | None, typer.Option("--queue", help="Of this queue only.", autocompletion=complete_queue, show_default=False)
+]
+OfGroup = Annotated[
+    str | None, typer.Option("--group", help="Of this group only.", autocompletion=complete_group, show_default=False)
+]
 Limit = Annotated[
     int | None,
     typer.Option(
@@ -37,7 +59,13 @@ Limit = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per message and line.")]
 SomeQueue = Annotated[
-    str | None, typer.Argument(metavar="[QUEUE]", help="The name of the queue; without it, all.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="[QUEUE]",
+        help="The name of the queue; without it, all.",
+        autocompletion=complete_queue,
+        show_default=False,
+    ),
 ]
 Namespace = Annotated[str | None, typer.Option(help="Instead of a queue: all of this namespace.", show_default=False)]
 Task = Annotated[str | None, typer.Option(help="Instead of a queue: all of this task.", show_default=False)]

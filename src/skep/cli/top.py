@@ -4,7 +4,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from skep import AsyncSkep
-from skep.cli.connect import client
+from skep.cli.connect import client, place
 from skep.cli.show import Output, compact, one_line, say, show_json, show_table
 from skep.cli.standing import (
     GROUP_HEADERS,
@@ -19,7 +19,7 @@ from skep.cli.standing import (
 )
 from skep.cli.stopping import run_until_stopped
 from skep.cli.terminal import WholeTerminal
-from skep.config import Config, display_database_url
+from skep.config import Config
 from skep.errors import SkepError
 
 TRENDS = 100  # more groups than a terminal has lines
@@ -66,13 +66,12 @@ async def _print_lines(config: Config, interval: float) -> None:
 
 async def _draw(config: Config, interval: float, terminal: Output) -> None:
     """Draw until Ctrl-C or q. A database that does not answer is asked again."""
-    place = "the embedded PostgreSQL" if config.database_url is None else display_database_url(config.database_url)
     this = asyncio.current_task()
     async with client(config, patience=PATIENCE) as mq:
         standing, trouble = await _look(mq, interval), None
         with WholeTerminal(terminal, this.cancel if this else lambda: None) as screen:
             while True:
-                title = f"skep top  {one_line(place)}  {datetime.now(UTC).astimezone():%H:%M:%S}  q quits"
+                title = f"skep top  {one_line(place(config))}  {datetime.now(UTC).astimezone():%H:%M:%S}  q quits"
                 screen.draw(Screen(standing, title, trouble))
                 await asyncio.sleep(interval)
                 try:

@@ -28,6 +28,11 @@ ACK_MANY: Query = (
 )
 TRANSACTION: Query = "SELECT operation FROM skep.transaction(CAST(%(operations)s AS jsonb)) AS operation"
 
+TRACE: Query = """
+    SELECT skep.wire_trace(
+        %(id)s, CAST(%(id)s AS text), %(group)s, %(event)s, CAST(%(data)s AS jsonb), %(names)s, %(worker)s)
+"""
+
 _SUBSCRIPTION: Query = """
     group_name, queue, partition, namespace, task, mode, start_at, start_offset, status, backfill, heartbeat_interval,
     heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, created_at

@@ -18,7 +18,7 @@ is the parent of PostgreSQL. Who uses what is told by locks on files, which the 
     everything dies      the next start() recovers on the same data
 """
 
-from skep.embedded.server import EmbeddedPostgres, start
+from skep.embedded.server import EmbeddedPostgres, running_url, start
 from skep.embedded.state import default_data_dir
 
-__all__ = ["EmbeddedPostgres", "default_data_dir", "start"]
+__all__ = ["EmbeddedPostgres", "default_data_dir", "running_url", "start"]

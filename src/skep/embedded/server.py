@@ -89,6 +89,15 @@ def start(
     return server
 
 
+def running_url(data_dir: Path | None = None) -> str | None:
+    """Return the URL of the server of a data directory if it runs now; it is neither started nor kept running."""
+    state = StateDir.at(data_dir or default_data_dir())
+    if not os.access(state.supervisor_lock, os.R_OK | os.W_OK) or not _supervisor_lives(state):
+        return None
+    record = state.read_record()
+    return _url(state, record.port) if record.ready else None
+
+
 @contextmanager
 def _using(state: StateDir) -> Generator[_Use]:
     """Share the lock of the users; let go of it again if the start fails and no earlier one needs it."""

@@ -85,13 +85,13 @@ class Pending:
     functions: bool
 
 
-def install(conninfo: str, sources: Sources | None = None) -> InstallReport:
-    """Bring a database to the schema of this package."""
+def install(conninfo: str, sources: Sources | None = None, *, again: bool = False) -> InstallReport:
+    """Bring a database to the schema of this package; `again`: make its code, roles and grants anew in any case."""
     wanted = sources or packaged()
     with _explained(INSTALL_RIGHTS), _connect(conninfo) as connection:
-        if not pending(_read(connection), wanted).functions:
+        if not (pending(_read(connection), wanted).functions or again):
             return InstallReport(wanted.version)
-        return _install_patiently(connection, wanted)
+        return _install_patiently(connection, wanted, again=again)
 
 
 def verify(connection: psycopg.Connection[Any], sources: Sources | None = None) -> None:
@@ -134,21 +134,21 @@ def _release(package: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", package)[:3])
 
 
-def _install_patiently(connection: psycopg.Connection[TupleRow], wanted: Sources) -> InstallReport:
+def _install_patiently(connection: psycopg.Connection[TupleRow], wanted: Sources, *, again: bool) -> InstallReport:
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _install_once(connection, wanted)
+            return _install_once(connection, wanted, again=again)
         except (LockNotAvailable, DeadlockDetected):
             time.sleep(0.05 * attempt)
     message = "other transactions keep the tables of Skep locked"
     raise TransientError(message, hint="end the long ones (pg_stat_activity shows them), and run `skep install` again")
 
 
-def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources) -> InstallReport:
+def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources, *, again: bool) -> InstallReport:
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": LOCK})
         todo = pending(_read(connection), wanted)
-        if not todo.functions:  # another install was faster
+        if not (todo.functions or again):  # another install was faster
             return InstallReport(wanted.version)
         connection.execute(SETTINGS)
         _run(connection, wanted.bootstrap)

@@ -17,6 +17,7 @@ from skep.cli.options import (
     Since,
     Until,
     Yes,
+    complete_queue,
 )
 from skep.config import Config
 
@@ -72,7 +73,11 @@ def dlq_redrive(
     ids: Ids = None,
     to_queue: Annotated[
         str | None,
-        typer.Option(help="As new messages to this queue, not to their group alone.", show_default=False),
+        typer.Option(
+            help="As new messages to this queue, not to their group alone.",
+            autocompletion=complete_queue,
+            show_default=False,
+        ),
     ] = None,
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="So many in a second at most.", show_default=False)

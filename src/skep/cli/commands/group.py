@@ -17,6 +17,7 @@ from skep.cli.options import (
     SomeQueue,
     Task,
     Yes,
+    choose,
 )
 from skep.config import Config
 
@@ -52,7 +53,12 @@ def group_show(
 def group_seek(
     group: Group,
     queue: Queue,
-    position: Annotated[str, typer.Argument(help="beginning, end, a time or an offset.", show_default=False)],
+    position: Annotated[
+        str,
+        typer.Argument(
+            help="beginning, end, a time or an offset.", autocompletion=choose("beginning", "end"), show_default=False
+        ),
+    ],
     partition: Partition = None,
     as_json: Json = False,
     database_url: DatabaseUrl = None,
@@ -107,7 +113,12 @@ def group_subscribe(
     task: Task = None,
     mode: Annotated[
         str | None,
-        typer.Option(metavar="all|new|timestamp|offset|message_id", help="Where to start.", show_default=False),
+        typer.Option(
+            metavar="all|new|timestamp|offset|message_id",
+            help="Where to start.",
+            autocompletion=choose("all", "new", "timestamp", "offset", "message_id"),
+            show_default=False,
+        ),
     ] = None,
     start: Annotated[
         str | None, typer.Option("--from", metavar="now|TIME|OFFSET|ID", help="Where exactly.", show_default=False)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from skep.cli.options import DatabaseUrl, DataDir, Json, Yes
+from skep.cli.options import DatabaseUrl, DataDir, Json, Yes, choose
 from skep.config import Config
 
 key_app = typer.Typer(help="API keys of the server.", no_args_is_help=True)
@@ -15,7 +15,12 @@ def key_create(
     name: Annotated[str, typer.Argument(help="Whose it is; written to what is pushed with it.", show_default=False)],
     role: Annotated[
         str | None,
-        typer.Option(metavar="admin|read-write|read-only|write-only", help="On every queue.", show_default=False),
+        typer.Option(
+            metavar="admin|read-write|read-only|write-only",
+            help="On every queue.",
+            autocompletion=choose("admin", "read-write", "read-only", "write-only"),
+            show_default=False,
+        ),
     ] = None,
     grant: Annotated[
         list[str] | None,

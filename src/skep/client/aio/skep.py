@@ -237,6 +237,19 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance, AsyncApiKeys):
         for consumer in self._consumers:
             await consumer.stop()
 
+    async def trace(
+        self,
+        message: Message,
+        data: Mapping[str, Any],
+        *,
+        group: str = QUEUE_MODE,
+        event: str = "info",
+        names: Iterable[str] = (),
+    ) -> bool:
+        """Note something about a message one works on; names tie notes on many messages together. False: it is gone."""
+        arguments = {"id": message.id, "group": group, "event": event, "names": list(names), "worker": self._producer}
+        return await self._database.value(calls.TRACE, {**arguments, "data": dumps([data])[1:-1]}) is not None
+
     # ---- queues ----
 
     async def queues(self, name: str | None = None) -> list[QueueStatus]:

@@ -238,6 +238,19 @@ class Skep(Groups, DeadLetters, Maintenance, ApiKeys):
         for consumer in self._consumers:
             consumer.stop()
 
+    def trace(
+        self,
+        message: Message,
+        data: Mapping[str, Any],
+        *,
+        group: str = QUEUE_MODE,
+        event: str = "info",
+        names: Iterable[str] = (),
+    ) -> bool:
+        """Note something about a message one works on; names tie notes on many messages together. False: it is gone."""
+        arguments = {"id": message.id, "group": group, "event": event, "names": list(names), "worker": self._producer}
+        return self._database.value(calls.TRACE, {**arguments, "data": dumps([data])[1:-1]}) is not None
+
     # ---- queues ----
 
     def queues(self, name: str | None = None) -> list[QueueStatus]:

@@ -94,9 +94,26 @@ LANGUAGE sql STABLE AS $$
     FROM skep.samples s WHERE s.queue = $1 AND s.group_name = $2 AND s.at >= clock_timestamp() - $3 ORDER BY s.at
 $$;
 
--- Each queue (group '', no status) and each group on it, as of the last sample, which is taken now unless there is one of the last seconds.
--- rate: messages per second in the half minute before, NULL if nobody sampled then. trend: the lags of five minutes, oldest first, of the so
--- many groups with the largest.
+-- Each queue (group '', no status) and each group on it, as of the last sample; rate: messages per second in the minute before it, NULL if
+-- nobody sampled then. `visible` is the queues to look at; NULL: all.
+CREATE FUNCTION skep.last_places(visible text[])
+RETURNS TABLE (at timestamptz, queue text, group_name text, status text, rate double precision, lag bigint, leased bigint, dead bigint,
+               seconds double precision)
+LANGUAGE sql VOLATILE AS $$
+    SELECT s.at, s.queue, s.group_name, CASE WHEN s.group_name <> '' THEN coalesce(sub.status, 'ACTIVE') END,
+           greatest(s.total - before.total, 0) / nullif(extract(epoch FROM s.at - before.at), 0)::double precision, s.lag, s.leased, s.dead,
+           CASE WHEN s.lag > 0 THEN greatest(extract(epoch FROM clock_timestamp() - s.oldest_at), 0)::double precision ELSE 0 END
+    FROM (SELECT s.at FROM skep.samples s ORDER BY s.at DESC LIMIT 1) last
+    CROSS JOIN LATERAL (SELECT * FROM skep.samples s WHERE s.at = last.at) s
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = s.queue LIMIT 1) q
+    LEFT JOIN LATERAL (SELECT * FROM skep.samples b WHERE b.queue = s.queue AND b.group_name = s.group_name
+                          AND b.at >= s.at - interval '1 minute' AND b.at < s.at ORDER BY b.at LIMIT 1) before ON true
+    LEFT JOIN LATERAL skep.subscription_of(s.group_name, q.name, NULL, q.namespace, q.task) sub ON s.group_name <> ''
+    WHERE $1 IS NULL OR s.queue = ANY ($1)
+$$;
+
+-- The same now: a sample is taken unless there is one of the last seconds. trend: the lags of five minutes, oldest first, of the so many
+-- groups that are most behind.
 CREATE FUNCTION skep.places(trends integer DEFAULT 0, not_within interval DEFAULT '5 seconds')
 RETURNS TABLE (at timestamptz, queue text, group_name text, status text, rate double precision, lag bigint, leased bigint,
                dead_letters bigint, oldest_seconds double precision, trend bigint[])
@@ -105,16 +122,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM skep.sample(places.not_within);
     RETURN QUERY
-    SELECT s.at, s.queue, s.group_name, CASE WHEN s.group_name <> '' THEN coalesce(sub.status, 'ACTIVE') END,
-           greatest(s.total - before.total, 0) / nullif(extract(epoch FROM s.at - before.at), 0)::double precision, s.lag, s.leased, s.dead,
-           CASE WHEN s.lag > 0 THEN greatest(extract(epoch FROM clock_timestamp() - s.oldest_at), 0)::double precision ELSE 0 END,
-           CASE WHEN s.group_name <> '' AND row_number() OVER (ORDER BY s.group_name = '', s.lag DESC, s.queue, s.group_name) <= places.trends THEN
-               ARRAY(SELECT t.lag FROM skep.samples t WHERE t.queue = s.queue AND t.group_name = s.group_name
-                        AND t.at > s.at - interval '5 minutes' AND t.at <= s.at ORDER BY t.at) END
-    FROM (SELECT last.at FROM skep.samples last ORDER BY last.at DESC LIMIT 1) last
-    CROSS JOIN LATERAL (SELECT * FROM skep.samples s WHERE s.at = last.at) s
-    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = s.queue LIMIT 1) q
-    LEFT JOIN LATERAL (SELECT * FROM skep.samples b WHERE b.queue = s.queue AND b.group_name = s.group_name
-                          AND b.at >= s.at - interval '30 seconds' AND b.at < s.at ORDER BY b.at LIMIT 1) before ON true
-    LEFT JOIN LATERAL skep.subscription_of(s.group_name, q.name, NULL, q.namespace, q.task) sub ON s.group_name <> '';
+    SELECT p.*, CASE WHEN p.group_name <> '' AND row_number() OVER (ORDER BY p.group_name = '', p.lag DESC, p.queue, p.group_name) <= places.trends THEN
+                    ARRAY(SELECT t.lag FROM skep.samples t WHERE t.queue = p.queue AND t.group_name = p.group_name
+                             AND t.at > p.at - interval '5 minutes' AND t.at <= p.at ORDER BY t.at) END
+    FROM skep.last_places(NULL) p;
 END $$;

@@ -14,30 +14,13 @@ LANGUAGE sql VOLATILE AS $$
         ORDER BY s.at DESC LIMIT 1) s
 $$;
 
--- Each queue (group '', status NULL) and each group on it, as of the last sample; rate: messages per second in the minute before it.
-CREATE FUNCTION skep.dash_places(visible text[])
-RETURNS TABLE (queue text, group_name text, status text, rate double precision, lag bigint, leased bigint, dead bigint, seconds double precision)
-LANGUAGE sql VOLATILE AS $$
-    SELECT s.queue, s.group_name, CASE WHEN s.group_name <> '' THEN coalesce(sub.status, 'ACTIVE') END,
-           coalesce(greatest(s.total - before.total, 0) / nullif(extract(epoch FROM s.at - before.at), 0), 0)::double precision,
-           s.lag, s.leased, s.dead,
-           CASE WHEN s.lag > 0 THEN greatest(extract(epoch FROM clock_timestamp() - s.oldest_at), 0)::double precision ELSE 0 END
-    FROM (SELECT s.at FROM skep.samples s ORDER BY s.at DESC LIMIT 1) last
-    CROSS JOIN LATERAL (SELECT * FROM skep.samples s WHERE s.at = last.at) s
-    JOIN skep.queues q ON q.name = s.queue
-    LEFT JOIN LATERAL (SELECT * FROM skep.samples b WHERE b.queue = s.queue AND b.group_name = s.group_name
-                          AND b.at >= s.at - interval '1 minute' AND b.at < s.at ORDER BY b.at LIMIT 1) before ON true
-    LEFT JOIN LATERAL skep.subscription_of(s.group_name, q.name, NULL, q.namespace, q.task) sub ON s.group_name <> ''
-    WHERE $1 IS NULL OR s.queue = ANY ($1)
-$$;
-
 -- Is it well: rates, what waits for groups that live, and who is worst. A sample is taken if upkeep, which takes one every ten seconds, does not.
 CREATE FUNCTION skep.dash_overview(visible text[]) RETURNS json
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM skep.sample(interval '15 seconds');
     RETURN (
-        WITH place AS MATERIALIZED (SELECT * FROM skep.dash_places($1)),
+        WITH place AS MATERIALIZED (SELECT * FROM skep.last_places($1)),
         live AS (SELECT * FROM place p WHERE p.status IN ('ACTIVE', 'PAUSED'))
         SELECT json_build_object(
             'pushed', (SELECT coalesce(sum(p.rate), 0) FROM place p WHERE p.group_name = ''),
@@ -48,7 +31,7 @@ BEGIN
             'groups', (SELECT coalesce(json_object_agg(g.status, g.groups), '{}') FROM (
                 SELECT p.status, count(*) AS groups FROM place p WHERE p.group_name <> '' GROUP BY p.status) g),
             'worst', (SELECT coalesce(json_agg(json_build_object('queue', w.queue, 'group', w.group_name, 'status', w.status, 'lag', w.lag,
-                                 'seconds', w.seconds, 'rate', w.rate, 'dead_letters', w.dead) ORDER BY w.seconds DESC, w.queue, w.group_name), '[]')
+                                 'seconds', w.seconds, 'rate', coalesce(w.rate, 0), 'dead_letters', w.dead) ORDER BY w.seconds DESC, w.queue, w.group_name), '[]')
                       FROM (SELECT * FROM live l WHERE l.lag > 0 ORDER BY l.seconds DESC, l.queue, l.group_name LIMIT 8) w),
             'age', (SELECT extract(epoch FROM clock_timestamp() - s.at) FROM skep.samples s ORDER BY s.at DESC LIMIT 1)));
 END $$;
@@ -70,7 +53,7 @@ LANGUAGE sql VOLATILE AS $$
                coalesce(round(max(extract(epoch FROM s.at - s.oldest_at)) FILTER (WHERE s.waits AND s.lag > 0), 1), 0) AS seconds,
                sum(s.dead) FILTER (WHERE s.group_name = '') AS dead
         FROM (SELECT s.*, s.group_name <> '' AND (s.queue, s.group_name) NOT IN (
-                  SELECT p.queue, p.group_name FROM skep.dash_places($3) p WHERE p.status IN ('DEAD', 'CANCELLED')) AS waits FROM step s) s
+                  SELECT p.queue, p.group_name FROM skep.last_places($3) p WHERE p.status IN ('DEAD', 'CANCELLED')) AS waits FROM step s) s
         GROUP BY s.at
     ) t
 $$;
@@ -96,12 +79,12 @@ $$;
 CREATE FUNCTION skep.dash_queues(search text, sort text, descending boolean, max_rows integer, skip integer, visible text[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH place AS (
-        SELECT p.queue, max(p.lag) FILTER (WHERE p.group_name = '') AS kept, max(p.rate) FILTER (WHERE p.group_name = '') AS pushed,
+        SELECT p.queue, max(p.lag) FILTER (WHERE p.group_name = '') AS kept, coalesce(max(p.rate) FILTER (WHERE p.group_name = ''), 0) AS pushed,
                coalesce(sum(p.rate) FILTER (WHERE p.group_name <> ''), 0) AS done,
                coalesce(sum(p.lag) FILTER (WHERE p.status IN ('ACTIVE', 'PAUSED')), 0) AS lag,
                coalesce(max(p.seconds) FILTER (WHERE p.status IN ('ACTIVE', 'PAUSED')), 0) AS seconds,
                max(p.dead) FILTER (WHERE p.group_name = '') AS dead_letters, count(*) FILTER (WHERE p.group_name <> '') AS groups
-        FROM skep.dash_places($6) p GROUP BY p.queue
+        FROM skep.last_places($6) p GROUP BY p.queue
         UNION ALL
         SELECT q.name, 0, 0, 0, 0, 0, 0, 0 FROM skep.queues q
         WHERE ($6 IS NULL OR q.name = ANY ($6)) AND NOT EXISTS (
@@ -126,7 +109,7 @@ $$;
 CREATE FUNCTION skep.dash_groups(search text, state text, sort text, descending boolean, max_rows integer, skip integer, visible text[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH found AS MATERIALIZED (
-        SELECT p.group_name AS "group", p.queue, p.status, p.rate, p.lag, p.seconds, p.leased, p.dead AS dead_letters FROM skep.dash_places($7) p
+        SELECT p.group_name AS "group", p.queue, p.status, coalesce(p.rate, 0) AS rate, p.lag, p.seconds, p.leased, p.dead AS dead_letters FROM skep.last_places($7) p
         WHERE p.group_name <> '' AND ($2 IS NULL OR p.status = $2) AND ($1 IS NULL OR strpos(lower(p.group_name || ' ' || p.queue), lower($1)) > 0)),
     page AS (
         SELECT f.*, row_number() OVER (ORDER BY CASE WHEN $4 THEN -1 ELSE 1 END * CASE $3

@@ -45,7 +45,7 @@ DECLARE
     consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
                               'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend', 'wire_conflation', 'stream_register', 'stream_state',
                               'stream_step', 'read_view', 'read_window', 'read', 'lane_names', 'offsets_at', 'times_of', 'group_exists', 'follow',
-                              'archived_runs', 'archived_lanes', 'archived_files', 'archive_status'];
+                              'archived_runs', 'archived_lanes', 'span_of', 'archived_files', 'archive_status'];
     ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
                               'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal', 'settle_restored',
                               'queue_status', 'group_status', 'list_dead_letters',
@@ -53,7 +53,8 @@ DECLARE
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
                               'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'places', 'reap',
                               'open_archive', 'move_archive', 'lock_archive', 'plan_archive', 'begin_files', 'digest_of', 'store_file',
-                              'unsettled_files', 'settle_files', 'archive_progress',
+                              'unsettled_files', 'settle_files', 'archive_progress', 'find_archive', 'small_files', 'begin_compaction', 'source_files', 'swap_files',
+                              'expired_files', 'forget_files',
                               'prune_sinks',
                               'create_api_key', 'revoke_api_key', 'list_api_keys', 'find_api_key',
                               'clear_queue', 'prune_traces', 'wire_queue_names', 'wire_messages', 'wire_message', 'wire_delete_message', 'wire_bury',

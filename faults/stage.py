@@ -1,0 +1,59 @@
+"""Stages: the kinds of worlds that rounds are played in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from faults.state import Queue, Setup
+
+QUEUES = (
+    Queue("orders", ("http", "client", "transform", "handlers"), ("auto",), options={"completed_retention_seconds": 1}),
+    Queue("shared", ("crowd",), concurrency=4),
+    Queue("derived"),
+    Queue("poison", ("patient",), retry_limit=2, lease_time=1),
+)
+GROUPS = {  # whom the consumers of a kind work for
+    "pop-http": {"http"},
+    "pop-client": {"client", "crowd"},
+    "pop-transform": {"transform"},
+    "pop-auto": {"handlers", "auto"},
+    "pop-poison": {"patient"},
+}
+CREW = {
+    "push-http": 1,
+    "push-client": 1,
+    "push-outbox": 1,
+    "push-poison": 1,
+    "pop-http": 2,
+    "pop-client": 2,
+    "pop-transform": 2,
+    "pop-auto": 1,
+    "pop-poison": 2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Who is there, and what the database is like."""
+
+    crew: Mapping[str, int] = field(default_factory=lambda: CREW)
+    servers: int = 2
+    clients: Mapping[str, Any] = field(default_factory=dict[str, Any])  # their settings, where not as usual
+    build: str = ""  # broken on purpose, see faults.broken
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])  # of PostgreSQL
+
+    def setup(self) -> Setup:
+        """Return what the checker has to know: the queues, with the groups that somebody of the crew works for."""
+        served = {group for kind in self.crew for group in GROUPS.get(kind, ())}
+        queues = (
+            replace(
+                queue,
+                groups=tuple(group for group in queue.groups if group in served),
+                auto_groups=tuple(group for group in queue.auto_groups if group in served),
+            )
+            for queue in QUEUES
+        )
+        return Setup(tuple(queues))
+
+
+STAGES = {"plain": Stage()}

@@ -1,0 +1,99 @@
+"""Skep in the database: its schema, who may use it, and whether somebody looks after it."""
+
+import os
+
+from skep.cli.checks.finding import Finding, Patient, fail, ok, warn
+from skep.cli.show import one_line, span
+from skep.config import env_name
+from skep.engine.install import verify
+from skep.engine.sources import packaged
+from skep.errors import ConfigError, SkepError
+
+SILENT = 120  # seconds without a sample; one is taken every ten
+FORGOTTEN = 900  # seconds that a row of the journal may be old; ten minutes are kept
+KEYS = env_name("encryption_keys")
+
+ROLES = """
+    SELECT wanted.right, wanted.role, coalesce(has_schema_privilege(role.oid, 'skep', 'USAGE'), false) AND EXISTS (
+               SELECT FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace AND p.proname = wanted.function
+                  AND has_function_privilege(role.oid, p.oid, 'EXECUTE')),
+           has_schema_privilege('skep', 'USAGE') AND EXISTS (
+               SELECT FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace AND p.proname = wanted.function
+                  AND has_function_privilege(p.oid, 'EXECUTE'))
+    FROM (VALUES ('push', 'skep_producer', 'push'), ('pop', 'skep_consumer', 'pop'),
+                 ('administer', 'skep_admin', 'queue_status')) AS wanted ("right", role, function)
+    LEFT JOIN pg_roles role ON role.rolname = wanted.role
+"""
+# By their indexes: the last sample, and the oldest row of the journal of each queue.
+UPKEEP = """
+    SELECT EXISTS (SELECT FROM skep.queues), extract(epoch FROM clock_timestamp() - sample.at)::double precision,
+           extract(epoch FROM clock_timestamp() - journal.oldest_at)::double precision
+    FROM (SELECT max(s.at) AS at FROM skep.samples s) sample
+    CROSS JOIN (
+        SELECT min(j.created_at) AS oldest_at FROM skep.queues q
+        CROSS JOIN LATERAL (SELECT * FROM skep.journal j WHERE j.queue_id = q.id ORDER BY j.xid, j.id LIMIT 1) j
+    ) journal
+"""
+MAINTENANCE = "SELECT push, pop, held, refused FROM skep.maintenance()"
+ENCRYPTED = "SELECT name FROM skep.queues WHERE encryption_enabled ORDER BY name"
+
+
+def schema(patient: Patient) -> Finding:
+    try:
+        verify(patient.connection)
+    except SkepError as error:
+        return fail(error.message, error.hint or "run `skep install`")
+    return ok(f"version {packaged().version}, that of this package")
+
+
+def roles(patient: Patient) -> Finding:
+    """Dumps have no roles: whoever restores one without them has grants to nobody."""
+    found = patient.rows(ROLES)
+    if lacking := [role for _, role, granted, _ in found if not granted]:
+        return fail(f"{', '.join(lacking)} may not use the schema", "run `skep install --again`: it grants anew")
+    (user,) = patient.row("SELECT current_user")
+    may = [right for right, _, _, mine in found if mine]
+    if not may:
+        return fail(one_line(f"{user} may do nothing"), one_line(f"GRANT skep_producer, skep_consumer TO {user}"))
+    return ok(one_line(f"{user} may {', '.join(may)}"))
+
+
+def upkeep(patient: Patient) -> Finding:
+    used, sampled, journal = patient.row(UPKEEP)
+    if not used:
+        return ok("there is nothing to look after yet")
+    advice = "run `skep serve` or `skep upkeep`: without them nothing is deleted, and no group is declared dead"
+    if sampled is None or sampled > SILENT:
+        return warn("no duty has ever run" if sampled is None else f"the last sample is {span(sampled)} old", advice)
+    if journal is not None and journal > FORGOTTEN:
+        advice = "an open transaction keeps it (see above), or the pruner fails: `skep upkeep --once` tells"
+        return warn(f"the journal is {span(journal)} old, and should not be older than 10 min", advice)
+    return ok(f"the last sample is {span(sampled)} old")
+
+
+def maintenance(patient: Patient) -> Finding:
+    push, pop, held, refused = patient.row(MAINTENANCE)
+    states = [text for on, text in ((push, "servers hold pushes"), (pop, "servers deliver nothing")) if on]
+    if states:
+        return warn(f"on: {' and '.join(states)}", "end it: SELECT skep.set_maintenance(push => false, pop => false)")
+    if refused:
+        return warn(f"off, but {refused:,} held requests were refused", "SELECT error FROM skep.held_pushes tells why")
+    return ok(f"off, {held:,} held messages wait" if held else "off")
+
+
+def encryption(patient: Patient) -> Finding:
+    names = [one_line(name) for (name,) in patient.rows(ENCRYPTED)]
+    if not names:
+        return ok("no queue is encrypted")
+    which = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''} encrypted"  # noqa: PLR2004
+    text = os.environ.get(KEYS)
+    if not text:
+        advice = f"set {KEYS} where `skep serve` runs: without it these queues are shut"
+        return warn(f"{which}, and no keys here", advice)
+    try:
+        from skep.server.crypt import Keyring
+
+        Keyring.load(text)
+    except ConfigError as error:
+        return fail(f"{which}, but {error.message}", error.hint or f"set {KEYS}")
+    return ok(f"{which}, and there are keys")
