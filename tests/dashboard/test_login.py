@@ -1,6 +1,7 @@
 """Who is asked for a token gets in with one, sees no more than allowed, and leaves nothing behind."""
 
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from playwright.sync_api import BrowserContext, expect
@@ -88,3 +89,17 @@ def test_who_sees_one_queue_sees_one(tab: Tab):
     expect(tab.page.locator(".failure")).to_have_text("This needs rights that you do not have.")
     tab.go("system")
     expect(tab.page.locator(".failure").first).to_contain_text("needs rights that you do not have")
+
+
+def test_nobody_gets_the_answer_of_somebody_with_more_rights(guarded: Client):
+    """Answers are shared among those who may do the same, whoever they are."""
+
+    def queues(**claims: Any) -> list[str]:
+        headers = {"Authorization": f"Bearer {token(**claims)}", "Cache-Control": "max-age=30"}
+        answer = guarded.call("GET", "/api/v1/dashboard/queues", headers=headers)
+        return [row["name"] for row in answer.json["queues"]]
+
+    assert queues(role="admin", sub="ann") == ["orders", "secret"]
+    assert queues(role=None, grants={"orders": ["read"]}, sub="ann") == ["orders"]
+    assert queues(role="admin", sub="bob") == ["orders", "secret"]
+    assert queues(role=None, grants={"secret": ["read"]}) == ["secret"]
