@@ -1,4 +1,4 @@
--- The archive as the dashboard shows it, from its manifest and from marks: no file and no message is read.
+-- The archive as the dashboard shows it, from its manifest and from marks: no file is read, and of each lane one message at most, by its key.
 
 -- What a queue has that its archive has not; lanes for one group alone are not archived.
 CREATE FUNCTION skep.dash_unarchived(queue_id integer) RETURNS TABLE (pending bigint, oldest_at timestamptz)
