@@ -5,14 +5,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import held, http, latency, overhead, peers, retention, throughput, wal
+from bench import dashboards, held, http, latency, overhead, peers, retention, throughput, wal
 from bench.contestants import CONTESTANTS
 from bench.report import Row, show
 from skep.embedded import start
 from skep.engine.install import install
 
 SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min", "max_connections": "50"}
-MEASURES = ("throughput", "latency", "wal", "overhead", "retention", "held", "http", "spark", "peers")
+MEASURES = ("throughput", "latency", "wal", "overhead", "retention", "held", "http", "dashboards", "spark", "peers")
 
 
 def _spark(url: str, seconds: float, messages: int) -> list[Row]:
@@ -47,6 +47,7 @@ def main() -> int:
         "held": lambda url: held.measure(url, arguments.held),
         "http": lambda url: http.measure(url, arguments.seconds),
         "spark": lambda url: _spark(url, arguments.seconds, min(arguments.messages, 1_000_000)),
+        "dashboards": lambda url: dashboards.measure(url, arguments.seconds),
         "peers": lambda url: peers.measure(url, arguments.seconds, arguments.contestants, arguments.plot),
     }
     chosen = [arguments.only] if arguments.only else list(measures)

@@ -42,7 +42,7 @@ def measure(url: str, seconds: float) -> list[Row]:
     if shutil.which("wrk") is None:
         progress("http: wrk is not installed (Debian package wrk); skipped")
         return []
-    with psycopg.connect(url, autocommit=True) as connection, _server(url) as server:
+    with psycopg.connect(url, autocommit=True) as connection, serving(url) as server:
         rows = [*_pushes(connection, server, seconds), *_pops(connection, server, seconds)]
         rows += [_latency(rate) for rate in (200, 2000)]
         memory = _memory(server.pid)
@@ -50,7 +50,7 @@ def measure(url: str, seconds: float) -> list[Row]:
 
 
 @contextmanager
-def _server(url: str) -> Generator[subprocess.Popen[bytes]]:
+def serving(url: str) -> Generator[subprocess.Popen[bytes]]:
     command = [str(Path(sys.executable).with_name("skep")), "serve", "--database-url", url, "--port", str(PORT)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
@@ -81,7 +81,7 @@ def _pushes(connection: psycopg.Connection, server: subprocess.Popen[bytes], sec
     for batch, connections, reference, bar in ((1, 64, one, 4.0), (10, 64, hundred, None), (100, 16, hundred, 0.7)):
         for ids in (1, 0):
             progress(f"http: push {batch}, {connections} connections")
-            load = _wrk(server, seconds, connections, "push.lua", batch, LANES, ids)
+            load = wrk(server.pid, seconds, connections, "push.lua", batch, LANES, ids)
             name = f"HTTP push {batch} x {connections} connections{', with ids' if ids else ''}"
             rows += _rows(name, load, f"push {1 if batch == 1 else 100} by SQL", reference, None if ids else bar)
     return rows
@@ -115,7 +115,7 @@ def _pops(connection: psycopg.Connection, server: subprocess.Popen[bytes], secon
     rows: list[Row] = []
     for batch, connections, ack in ((100, 16, 0), (1, 64, 1)):
         progress(f"http: pop {batch}, {connections} connections")
-        load = _wrk(server, seconds, connections, "pop.lua", batch, f"g{batch}", ack)
+        load = wrk(server.pid, seconds, connections, "pop.lua", batch, f"g{batch}", ack)
         name = f"HTTP pop {batch}{' + ack' if ack else ', auto ack'} x {connections} connections"
         rows += _rows(name, load, "", load.messages, None)
     return rows
@@ -124,8 +124,8 @@ def _pops(connection: psycopg.Connection, server: subprocess.Popen[bytes], secon
 # ---- wrk ----
 
 
-def _wrk(server: subprocess.Popen[bytes], seconds: float, connections: int, script: str, *arguments: object) -> Load:
-    before = _cpu(server.pid)
+def wrk(server: int, seconds: float, connections: int, script: str, *arguments: object) -> Load:
+    before = _cpu(server)
     start = time.perf_counter()
     command = ["wrk", "-t1", f"-c{connections}", f"-d{max(int(seconds), 1)}s", "--latency", "-s", str(HERE / script)]
     url = f"http://localhost:{PORT}"
@@ -133,7 +133,7 @@ def _wrk(server: subprocess.Popen[bytes], seconds: float, connections: int, scri
         [*command, url, "--", *map(str, arguments)], check=True, capture_output=True, text=True
     ).stdout
     elapsed = time.perf_counter() - start
-    used = [after - earlier for after, earlier in zip(_cpu(server.pid), before, strict=True)]
+    used = [after - earlier for after, earlier in zip(_cpu(server), before, strict=True)]
     delivered = re.search(r"delivered (\d+) acked (\d+) bad (\d+)", text)
     requests = int(_find(r"(\d+) requests in", text))
     per_second = requests / float(_find(r"requests in ([\d.]+)s", text))
@@ -209,7 +209,7 @@ async def _produce(rate: float, stop: float, number: int) -> None:
     while due < stop:
         await asyncio.sleep(max(due - time.perf_counter(), 0))
         item = {"queue": "live", "partition": f"p{(number + sent) % LANES}", "payload": time.perf_counter()}
-        await _request(reader, writer, "POST", "/api/v1/push", json.dumps({"items": [item]}))
+        await request(reader, writer, "POST", "/api/v1/push", json.dumps({"items": [item]}))
         due += 1 / rate
         sent += 1
     writer.close()
@@ -219,13 +219,13 @@ async def _consume(waits: list[float], produced: asyncio.Event) -> None:
     reader, writer = await asyncio.open_connection("localhost", PORT)
     while not produced.is_set():
         path = "/api/v1/pop/queue/live?autoAck=true&batch=100&wait=true&timeout=500"
-        answer = json.loads(await _request(reader, writer, "GET", path))
+        answer = json.loads(await request(reader, writer, "GET", path))
         now = time.perf_counter()
         waits += [now - message["data"] for message in answer["messages"]]
     writer.close()
 
 
-async def _request(
+async def request(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, body: str = ""
 ) -> bytes:
     writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())

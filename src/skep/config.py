@@ -64,6 +64,11 @@ class Config:
     trusted_proxies: tuple[str, ...] = _setting(
         (), "Addresses or networks whose X-Forwarded-* headers are believed.", example="10.0.0.0/8,192.168.1.7"
     )
+    reports: Path | None = _setting(
+        None,
+        "The folder in which analytics writes its reports; the dashboard links to them.",
+        example="/var/lib/skep/reports",
+    )
     log_format: Literal["text", "json"] = _setting("text", "How the log is written.")
     log_level: Literal["debug", "info", "warning", "error"] = _setting("info", "The least serious entries of the log.")
 

@@ -4,8 +4,10 @@ import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 from skep import NewMessage, Skep
 
@@ -33,6 +35,12 @@ GONE = """
     INSERT INTO skep.gone_totals (queue, group_name, total)
     SELECT s.queue, s.group_name, %s FROM skep.samples s WHERE s.lag + s.total > 0 AND s.queue NOT LIKE 'tenant%%'
     ON CONFLICT DO NOTHING
+"""
+
+
+STORE = """
+    SELECT skep.store_file(%s, %s, %s, %s, d.messages, d.digest)
+    FROM skep.digest_of(ARRAY[%s::bigint], ARRAY[%s::bigint], ARRAY[%s::bigint]) d
 """
 
 
@@ -75,6 +83,7 @@ def tell(url: str) -> None:
             db.execute("TRUNCATE skep.samples")
             db.execute("SELECT skep.sample('0')")
             _past(db)
+            _archive(db)
 
 
 def _shop(mq: Skep) -> None:
@@ -163,3 +172,22 @@ def _steps(at: datetime, place: tuple[str, str], total: int, lag: int, dead: int
         waited = timedelta(minutes=(past.since or 0) - minutes) if behind else timedelta(seconds=2)
         rows.append((at - ago, max(total, 0), was, max(dead - n // 12, 0), at - ago - waited if was else None))
     return rows
+
+
+def _archive(db: psycopg.Connection) -> None:
+    """Let two jobs have stored three of the four lanes of payments, and one have begun with the last one."""
+    db.execute("SELECT skep.configure_queue('payments', '{\"retain_until_archived\": true}')")
+    archive = db.execute("SELECT skep.open_archive('/backup/skep', ARRAY['payments'])").fetchall()[0][0]
+    lanes = db.execute("SELECT * FROM skep.plan_archive(ARRAY['payments']) ORDER BY partition, day").fetchall()
+    for number, wanted in enumerate(({"region-0", "region-1"}, {"region-2"}, {"region-3"})):
+        job = UUID(int=number + 1)
+        files = [
+            {"queue": queue, "day": str(day), "runs": [[lane, name, first, end]]}
+            for queue, day, lane, name, first, end in lanes
+            if name in wanted
+        ]
+        begun = db.execute("SELECT skep.begin_files(%s, %s, %s)", [archive, job, Jsonb(files)]).fetchall()[0][0]
+        for id_, file in zip(begun, files, strict=True):
+            if number < 2:
+                lane, _, first, end = file["runs"][0]
+                db.execute(STORE, [id_, job, f"queue=payments/{id_}.parquet", 4096 * id_, lane, first, end])

@@ -1,11 +1,13 @@
 """Who is asked for a token gets in with one, sees no more than allowed, and leaves nothing behind."""
 
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
 from skep import Skep
+from tests.dashboard.axe import violations
 from tests.dashboard.browsing import Tab, browser, context
 from tests.server.serving import Client, serving
 from tests.unit.tokens import SECRET, token
@@ -39,6 +41,7 @@ def sign_in(tab: Tab, key: str) -> None:
 def test_a_token_opens_the_door(tab: Tab):
     tab.go()
     expect(tab.page.locator("main")).to_contain_text("This server asks who you are")
+    assert violations(tab.page) == []
     sign_in(tab, "nonsense")
     expect(tab.page.locator(".failure")).to_be_visible()
     sign_in(tab, token(role="admin"))
@@ -86,3 +89,17 @@ def test_who_sees_one_queue_sees_one(tab: Tab):
     expect(tab.page.locator(".failure")).to_have_text("This needs rights that you do not have.")
     tab.go("system")
     expect(tab.page.locator(".failure").first).to_contain_text("needs rights that you do not have")
+
+
+def test_nobody_gets_the_answer_of_somebody_with_more_rights(guarded: Client):
+    """Answers are shared among those who may do the same, whoever they are."""
+
+    def queues(**claims: Any) -> list[str]:
+        headers = {"Authorization": f"Bearer {token(**claims)}", "Cache-Control": "max-age=30"}
+        answer = guarded.call("GET", "/api/v1/dashboard/queues", headers=headers)
+        return [row["name"] for row in answer.json["queues"]]
+
+    assert queues(role="admin", sub="ann") == ["orders", "secret"]
+    assert queues(role=None, grants={"orders": ["read"]}, sub="ann") == ["orders"]
+    assert queues(role="admin", sub="bob") == ["orders", "secret"]
+    assert queues(role=None, grants={"secret": ["read"]}) == ["secret"]

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.dashboard import story
+from tests.dashboard.axe import violations
 from tests.dashboard.browsing import Tab, browser, context, shop, shots, tab
 from tests.server.serving import Client
 
@@ -19,8 +20,9 @@ PLACES = {
     "queue": (("queues", "orders"), ".options"),
     "groups": (("groups",), "tbody tr"),
     "group": (("groups", "shipping", "orders"), ".u-wrap"),
-    "messages": (("messages",), ".finder"),
+    "messages": (("messages",), "tbody tr"),
     "dead_letters": (("dead-letters",), ".letter"),
+    "pipelines": (("pipelines",), "tbody tr"),
     "system": (("system",), ".switch"),
 }
 
@@ -29,6 +31,7 @@ PLACES = {
 def test_every_page_fits(browser: Browser, shop: Client, shots: Path, width: int, scheme: str):
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
     tab = Tab(context.new_page(), shop.url)
+    wrong: list[str] = []
     for name, (names, awaited) in PLACES.items():
         tab.go(*names, query="?queue=orders" if name == "messages" else "")
         expect(tab.page.locator(awaited).first).to_be_visible()
@@ -36,7 +39,9 @@ def test_every_page_fits(browser: Browser, shop: Client, shots: Path, width: int
             expect(tab.page.locator("canvas").nth(2)).to_be_visible()
         tab.page.wait_for_load_state("networkidle")
         assert tab.page.evaluate("document.documentElement.scrollWidth") <= width, name
+        wrong += [f"{name}: {each}" for each in violations(tab.page)]
         tab.page.screenshot(path=shots / f"{name}-{width}-{scheme}.png", full_page=True)
+    assert wrong == []
     paper = tab.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", paper)[:3])) < 200) == (scheme == "dark")
     tab.check()
@@ -101,6 +106,10 @@ def test_one_queue(tab: Tab):
     expect(lanes.locator("tbody tr").first).to_contain_text("customer-2")
     lanes.get_by_role("combobox").select_option("pushed")
     expect(lanes.locator("tbody tr").first).to_contain_text("customer-1")
+    lanes.get_by_role("combobox").select_option("oldest")
+    expect(lanes.locator("tbody tr").first).to_contain_text(re.compile(r"3\d min"))
+    lanes.get_by_role("combobox").select_option("rate")
+    expect(lanes.locator("tbody tr").first).to_contain_text("customer-1")
     expect(tab.card("Retention floor").locator("tr", has_text="shipping")).to_contain_text("6 partitions")
     expect(tab.card("Retention floor").locator("tr", has_text="legacy-export")).to_contain_text("it is dead")
 
@@ -116,7 +125,31 @@ def test_groups_and_one_of_them(tab: Tab):
     expect(tab.page.locator("canvas")).to_have_count(3)
 
 
-def test_messages_by_time_and_by_offset(tab: Tab):
+def test_members_and_leases_of_a_group(tab: Tab, shop: Client):
+    tab.go("groups", "shipping", "orders")
+    leases = tab.card("Leases")
+    expect(leases).to_contain_text("1 lease is out, each what one pop has got")
+    expect(leases.locator("tbody tr")).to_contain_text("customer-0")
+    expect(tab.card("Members")).to_contain_text("Nobody has popped here.")
+    shop.pop("payments", consumerGroup="ledger", batch=1)
+    tab.go("groups", "ledger", "payments")
+    expect(tab.card("Members").locator("tbody tr")).to_contain_text("127.0.0.1")
+    expect(tab.card("Leases")).to_contain_text("Nothing is leased now.")
+
+
+def test_pipelines(tab: Tab):
+    tab.go("pipelines")
+    expect(tab.tile("Archived")).to_have_text("150")
+    expect(tab.tile("Not archived yet")).to_have_text("50")
+    expect(tab.tile("Job")).to_have_text("idle")
+    expect(tab.card("Archive").locator("tbody tr")).to_contain_text("/backup/skep")
+    runs = tab.card("Last runs").locator("tbody tr")
+    expect(runs).to_have_count(3)
+    expect(runs.first).to_contain_text("stopped")
+    expect(tab.card("Analytics")).to_contain_text("No folder of reports is set; give the server SKEP_REPORTS")
+
+
+def test_messages_by_time_and_by_offset(tab: Tab, shots: Path):
     tab.go("messages")
     tab.page.get_by_label("Queue").fill("orders")
     tab.page.get_by_label("Partition").fill("customer-2")
@@ -132,6 +165,8 @@ def test_messages_by_time_and_by_offset(tab: Tab):
     groups = tab.page.locator("h3", has_text="Groups").locator("xpath=following-sibling::div[1]")
     expect(groups.locator("tr", has_text="billing")).to_contain_text("completed")
     expect(groups.locator("tr", has_text="shipping")).to_contain_text("yes")
+    assert violations(tab.page) == []
+    tab.page.screenshot(path=shots / "message-1280-light.png", full_page=True)
 
 
 def test_traces_of_a_message(tab: Tab, shop: Client):
@@ -148,7 +183,7 @@ def test_traces_of_a_message(tab: Tab, shop: Client):
     expect(tab.row("checked")).to_contain_text("step")
 
 
-def test_hostile_data_is_text(tab: Tab):
+def test_hostile_data_is_text(tab: Tab, shots: Path):
     tab.go("queues", story.EVIL)
     expect(tab.page.locator("h1")).to_have_text(story.EVIL)
     tab.page.get_by_role("link", name="Messages").last.click()
@@ -160,6 +195,8 @@ def test_hostile_data_is_text(tab: Tab):
     tab.go("dead-letters")
     tab.page.locator(".letter", has_text="<i>evil</i>").locator("summary").click()
     expect(tab.page.locator(".letter[open]")).to_contain_text("<svg onload")
+    assert violations(tab.page) == []
+    tab.page.screenshot(path=shots / "letter-1280-light.png")
     assert tab.page.locator("main img, main svg, main i i, main b b").count() == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.dashboard import story
 from tests.dashboard.browsing import shop
 from tests.engine.plans import explained, scans
-from tests.server.serving import Client
+from tests.server.serving import Client, until
 
 __all__ = ["shop"]
 PATH = "/api/v1/dashboard"
@@ -83,10 +83,77 @@ def test_lanes_and_who_holds_them(shop: Client):
     of_group = ask(shop, "queues/orders/lanes", group="search")
     assert (of_group["lag"], of_group["kept"]) == (0, 600)
     assert shop.get(f"{PATH}/queues/nobody/lanes").status == 404
-    assert [(row["group"], row["floors"]) for row in ask(shop, "queues/orders/holders")] == [
-        ("shipping", 6),
-        ("legacy-export", 0),
-    ]
+    found = ask(shop, "queues/orders/holders")
+    assert [(row["group"], row["floors"]) for row in found["groups"]] == [("shipping", 6), ("legacy-export", 0)]
+    assert (found["archive"], found["kept_since"][:2]) == (None, "20")
+    assert ask(shop, "queues/payments/holders")["archive"] == {"lanes": 1, "pending": 50}
+
+
+def test_hot_and_slow_lanes(shop: Client):
+    slow = ask(shop, "queues/orders/lanes", sort="oldest", limit=12)["lanes"]
+    waits = [row["seconds"] for row in slow if row["lag"]]
+    assert waits == sorted(waits, reverse=True)
+    assert 2000 < waits[0] < 2500
+    assert {row["behind"] for row in slow if row["lag"]} == {"shipping"}
+    assert {row["behind"] for row in slow if not row["lag"]} == {None}
+    shop.push("orders", *range(200), partition="customer-5")
+    hot, next_one, *_ = ask(shop, "queues/orders/lanes", sort="rate")["lanes"]
+    assert hot["partition"] == "customer-5"
+    assert hot["rate"] > 10 * next_one["rate"]
+    for sort in ("kept", "pushed"):
+        values = [row[sort] for row in ask(shop, "queues/orders/lanes", sort=sort)["lanes"]]
+        assert values == sorted(values, reverse=True)
+
+
+def test_a_group_without_backfill_holds_back_nothing_older(shop: Client, db: psycopg.Connection):
+    """It goes by what retention goes by, whatever a group has subscribed to."""
+    shop.push("log", *range(10), partition="a")
+    shop.push("log", *range(5), partition="b")
+    db.execute("SELECT skep.subscribe('late', 'log', mode => 'all', backfill => false)")
+    db.execute("SELECT skep.subscribe('narrow', 'log', 'a')")
+    db.execute("SELECT skep.subscribe('mixed', 'log', 'b', backfill => false), skep.subscribe('mixed', 'log')")
+    shop.push("log", 1, partition="a")
+    held = {row["group"]: row["pending"] for row in ask(shop, "queues/log/holders")["groups"]}
+    blocked = db.execute("SELECT group_name, sum(pending)::int FROM skep.blocked('log') GROUP BY 1").fetchall()
+    assert held == dict(blocked) == {"late": 1, "narrow": 11, "mixed": 11}
+    assert ask(shop, "queues/log/lanes", group="late")["lag"] == 16
+    assert shop.call("DELETE", "/api/v1/resources/queues/log").status == 200
+
+
+def test_members_and_leases(shop: Client):
+    found = ask(shop, "queues/orders/members", group="shipping")
+    assert found["members"] == []  # it works on the database
+    (lease,) = found["out"]["leases"]
+    assert (found["out"]["total"], found["out"]["again"]) == (1, 0)
+    assert (lease["partitions"], lease["messages"], lease["unanswered"], lease["attempt"]) == (1, 5, 5, 1)
+    (message,) = shop.pop("payments", consumerGroup="watcher", batch=1)
+    found = ask(shop, "queues/payments/members", group="watcher")
+    (member,) = found["members"]
+    assert (member["address"], member["subject"], member["waiting"], member["messages"]) == ("127.0.0.1", None, 0, 1)
+    assert [each["lease"] for each in found["out"]["leases"]] == [message["leaseId"]]
+    assert shop.call("DELETE", "/api/v1/consumer-groups/watcher").status == 200
+
+
+def test_pipelines(shop: Client):
+    found = ask(shop, "pipelines")
+    assert (found["folder"], found["reports"], found["archive"]["busy"]) == (None, [], False)
+    (queue,) = found["archive"]["queues"]
+    assert (queue["queue"], queue["location"], queue["messages"]) == ("payments", "/backup/skep", 150)
+    assert (queue["pending"], queue["waits"], queue["files"] >= 3, queue["bytes"] > 4096) == (50, True, True, True)
+    runs = found["archive"]["runs"]
+    assert [(run["messages"], run["unfinished"] > 0) for run in runs] == [(50, True), (50, False), (100, False)]
+
+
+def test_an_answer_of_somebody_else_will_do(shop: Client):
+    """Who says that it may be old gets what was there; who does not gets what is so."""
+    old = {"headers": {"Cache-Control": "max-age=30"}}
+    path = "/api/v1/queues/emails"
+    before = shop.call("GET", path, **old).json["messages"]
+    shop.push("emails", 1)
+    assert shop.call("GET", path, **old).json["messages"] == before
+    assert shop.get(path).json["messages"] == before + 1
+    until(lambda: shop.call("GET", path, **old).json["messages"] == before + 1)
+    shop.pop("emails", autoAck="true")
 
 
 def test_the_preview_of_a_seek_is_what_happens(shop: Client):
@@ -131,6 +198,10 @@ CALLS: dict[str, str] = {
     "lanes": "SELECT skep.dash_lanes('orders', NULL, 'lag', 20)",
     "group_lanes": "SELECT skep.dash_lanes('orders', 'shipping', 'lag', 20)",
     "holders": "SELECT skep.dash_holders('orders')",
+    "leases": "SELECT skep.dash_leases('orders', 'shipping', 20)",
+    "pipelines": "SELECT skep.dash_pipelines(NULL)",
+    "messages": "SELECT skep.wire_messages('orders', NULL, NULL, NULL, NULL, '1970-01-01', now(), NULL, 50, 0)",
+    "by_offset": "SELECT skep.message_status('orders', 'customer-2', 10, 50)",
     "seek": "SELECT skep.dash_seek('shipping', 'orders', now()::text)",
 }
 

@@ -47,7 +47,7 @@ ADMIN = {
     "wire_queue_lag", "wire_queue_ops", "wire_retention", "wire_postgres", "wire_refresh",
     "maintenance", "set_maintenance", "drain_held_pushes", "metrics", "replace_options",
     "dash_overview", "dash_trend", "dash_queue_trend", "dash_queues", "dash_groups", "dash_lanes", "dash_holders",
-    "dash_seek", "dash_database",
+    "dash_seek", "dash_database", "dash_leases", "dash_pipelines",
     "prune_sinks", "prune_lease_log",
 }  # fmt: skip
 # These touch no table.

@@ -110,3 +110,24 @@ def test_failing_again(mq: psycopg.Connection, letters: list[Row]):
             call(mq, "fail", lease=message.lease, id=message.id, error="again")
         assert len(call(mq, "list_dead_letters", group_name="a")) == 3
     assert broken(mq) == {}
+
+
+def test_with_another_payload(mq: psycopg.Connection, letters: list[Row]):
+    """The copy says that it was edited; the seal of the old payload goes with it."""
+    first, second, *_ = sorted(letters, key=lambda row: row.id)
+    mq.execute('UPDATE skep.dead_letters SET headers = \'{"kept": 1, "skep-sealed": {}}\'')
+    call(mq, "redrive", ids=[first.id], payload='{"n": 12345678901234567890}', headers='{"added": 2}')
+    call(mq, "redrive", ids=[second.id])
+    edited, untouched = drain(mq, Q, "a", partitions=10)
+    assert (edited.payload, edited.headers["kept"], edited.headers["added"]) == ({"n": 12345678901234567890}, 1, 2)
+    assert edited.headers["skep-redriven"]["edited"] is True
+    assert "skep-sealed" not in edited.headers
+    assert (untouched.payload, "edited" in untouched.headers["skep-redriven"]) == (1, False)
+    assert "skep-sealed" in untouched.headers
+
+
+@pytest.mark.parametrize("named", [{}, {"ids": []}, {"ids": [1, 2]}, {"queue": Q}])
+def test_a_payload_is_for_one(mq: psycopg.Connection, letters: list[Row], named: dict[str, object]):
+    with refused("SK001", "one dead letter"):
+        call(mq, "redrive", payload="1", **named)
+    assert len(call(mq, "list_dead_letters")) == 6

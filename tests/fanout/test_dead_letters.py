@@ -175,3 +175,15 @@ async def test_purge(mq: AsyncSkep, letters: list[int], db: psycopg.Connection):
     audit = db.execute("SELECT action, count(*), count(*) FILTER (WHERE done_by = 'ann') FROM skep.dead_letter_audit"
                        " GROUP BY 1").fetchall()  # fmt: skip
     assert audit == [("purged", 6, 1)]
+
+
+async def test_with_another_payload(mq: AsyncSkep, letters: list[int]):
+    """One letter gets a new payload, also null; for several there is none."""
+    await mq.redrive(ids=letters[:1], payload={"n": 7}, headers={"by": "ann"})
+    await mq.redrive(ids=letters[1:2], payload=None)
+    first, second = await mq.queue(Q).pop(group="a", batch=10, partitions=10)
+    assert (first.payload, second.payload) == ({"n": 7}, None)
+    assert first.headers is not None
+    assert (first.headers["by"], first.headers["skep-redriven"]["edited"]) == ("ann", True)
+    with pytest.raises(InvalidArgument, match="one dead letter"):
+        await mq.redrive(Q, payload=1)

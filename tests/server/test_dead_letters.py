@@ -143,3 +143,26 @@ def test_replay_to_another_queue(api: Api, db: psycopg.Connection):
 @pytest.mark.parametrize("name", ["7", "99999999999999999999", "x", "00000000-0000-8001-8000-000000000000", "²"])
 def test_replay_of_nothing(api: Api, name: str):
     assert api.post(f"dlq/{quote(name)}/replay", expect=404)["error"] == "Dead letter not found"
+
+
+def test_replay_with_another_payload(api: Api):
+    bury(api, "q", 1, 2, group="g")
+    newest, oldest = (row["dlqId"] for row in api.get("dlq")["messages"])
+    driven = api.call("POST", f"dlq/{oldest}/replay", b'{"payload": {"exact": 12345678901234567890.10}}')
+    assert (driven.status, driven.json["redriven"][0]["dlqId"]) == (200, oldest)
+    (message,) = api.pop("q", "g")
+    assert message["headers"]["skep-redriven"]["edited"] is True
+    assert message["data"] == {"exact": 12345678901234567890.10}
+    api.ack([message])
+    assert api.call("POST", f"dlq/{newest}/replay", b'{"payload": null}').status == 200
+    assert api.take("q", "g") == [None]
+    api.post(f"dlq/{newest}/replay", {"payload": 3}, expect=404)
+
+
+@pytest.mark.parametrize("body", [b'{"payload": }', b'{"payload": "\\u0000"}', b'{"payload": NaN}'])
+def test_a_payload_that_cannot_be(api: Api, body: bytes):
+    bury(api, "q", 1)
+    (row,) = api.get("dlq")["messages"]
+    assert api.call("POST", f"dlq/{row['dlqId']}/replay", body).status == 400
+    api.post(f"dlq/{row['id']}/replay", {"payload": 2}, expect=400)  # of every group that gave it up
+    assert data(api) == [1]

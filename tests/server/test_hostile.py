@@ -213,7 +213,7 @@ def test_queries_that_are_refused(client: Client, query: str):
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "//", "/health/", "/./health", "/x/../health", "/HEALTH", "/%68ealth", "/health%00", f"{POP}/a/", f"{POP}//",
+    ["//", "/health/", "/./health", "/x/../health", "/HEALTH", "/%68ealth", "/health%00", f"{POP}/a/", f"{POP}//",
      f"{POP}/a//partition/b", f"{POP}/../../health", "/a" * 20_000],
     ids=lambda path: path[:40],
 )  # fmt: skip

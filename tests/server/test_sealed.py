@@ -121,3 +121,15 @@ def test_what_is_no_json_is_not_sealed(database_url: str, db: psycopg.Connection
         configure(client)
         assert client.post("/api/v1/push", b'{"items":[{"queue":"q","payload":%s}]}' % payload).status == 400
     assert stored(db) == []
+
+
+def test_an_edited_dead_letter_is_sealed_anew(database_url: str, db: psycopg.Connection):
+    with serving(database_url, encryption_keys=K1) as client:
+        configure(client)
+        client.push("q", SECRET)
+        answer(client, client.pop("q")[0], "dlq")
+        (letter,) = client.dead_letters("q")
+        assert client.post(f"/api/v1/dlq/{letter.id}/replay", {"payload": {"new": SECRET}}).status == 200
+        assert stored(db)[-1][0].keys() == {"encrypted", "iv", "authTag"}
+        (message,) = client.pop("q")
+    assert message["data"] == {"new": SECRET}

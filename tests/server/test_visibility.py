@@ -134,6 +134,8 @@ def test_who_may_redrive_does_so_in_his_queues(guarded: Api, boss: Api, stored: 
     helper.post(f"messages/{stored['other.other']['partition_id']}/other.other/dlq", expect=403)
     helper.post(f"dlq/{letters['mine.mine']}/replay", {"queue": "to"}, expect=403)  # where he might read it
     helper.post(f"dlq/{letters['mine.mine']}/replay", {"queue": "elsewhere"}, expect=403)
+    helper.post("dead-letters/redrive", {"queue": "mine.mine", "to_queue": "to"}, expect=403)
+    helper.post(f"dlq/{letters['mine.mine']}/replay", {"payload": "as good as a push"}, expect=403)
     helper.post(f"dlq/{letters['mine.mine']}/replay")
     assert [row["queue"] for row in boss.get("dlq")["messages"]] == ["other.other"]
 

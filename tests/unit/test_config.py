@@ -28,6 +28,7 @@ SETTINGS: dict[str, tuple[str, object]] = {
     "tls_cert": ("/tls.crt", Path("/tls.crt")),
     "tls_key": ("/tls.key", Path("/tls.key")),
     "trusted_proxies": ("10.0.0.0/8,::1,", ("10.0.0.0/8", "::1")),
+    "reports": ("/srv/reports", Path("/srv/reports")),
     "log_format": ("json", "json"),
     "log_level": ("DEBUG", "debug"),
     "auth": ("Yes", True),

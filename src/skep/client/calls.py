@@ -82,7 +82,7 @@ COUNT_DEAD_LETTERS: Query = """
 REDRIVE: Query = """
     SELECT * FROM skep.redrive(
         %(queue)s, %(group)s, %(error)s, %(failed_after)s, %(failed_before)s, %(ids)s, %(to_queue)s, %(limit)s,
-        %(dry_run)s, %(done_by)s)
+        %(dry_run)s, %(done_by)s, CAST(%(payload)s AS jsonb), CAST(%(headers)s AS jsonb))
     ORDER BY dead_letter_id
 """
 PURGE_DEAD_LETTERS: Query = """

@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib import import_module, util
 from pathlib import Path
 
@@ -26,13 +28,19 @@ FILES = {
 
 
 def fetch() -> None:
-    with tempfile.TemporaryDirectory(prefix="skep-npm-") as name:
-        folder = Path(name)
-        shutil.copy(HERE / "package.json", folder)
-        _install(folder)
+    with installed(HERE / "package.json") as modules:
         VENDOR.mkdir(parents=True, exist_ok=True)
         for target, source in FILES.items():
-            (VENDOR / target).write_bytes(_linked((folder / "node_modules" / source).read_bytes()))
+            (VENDOR / target).write_bytes(_linked((modules / source).read_bytes()))
+
+
+@contextmanager
+def installed(package: Path) -> Generator[Path]:
+    """Give the folder in which npm has put what a package.json asks for; it is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="skep-npm-") as name:
+        shutil.copy(package, name)
+        _install(Path(name))
+        yield Path(name) / "node_modules"
 
 
 def _linked(module: bytes) -> bytes:

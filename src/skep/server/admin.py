@@ -43,6 +43,10 @@ DEAD_LETTERS_OF: Query = """
     SELECT id, queue FROM skep.wire_dead_letters_of(%(id)s, %(message_id)s::uuid, %(partition_id)s::uuid,
         %(transaction_id)s, %(group)s)
 """
+REDRIVE_EDITED: Query = """
+    SELECT * FROM skep.redrive(ids => ARRAY[%(id)s]::bigint[], to_queue => %(to_queue)s, done_by => %(done_by)s,
+        payload => %(payload)s::jsonb, headers => %(headers)s::jsonb)
+"""
 
 TRACE: Query = """
     SELECT skep.wire_trace(%(partition_id)s::uuid, %(transaction_id)s, %(group)s, %(event_type)s, %(data)s::jsonb,
@@ -98,7 +102,9 @@ DASH_GROUPS: Query = """
 """
 DASH_LANES: Query = "SELECT skep.dash_lanes(%(queue)s, %(group)s, %(sort)s, %(limit)s)::text"
 DASH_HOLDERS: Query = "SELECT skep.dash_holders(%(queue)s)::text"
+DASH_LEASES: Query = "SELECT skep.dash_leases(%(queue)s, %(group)s, %(limit)s)::text"
 DASH_SEEK: Query = "SELECT skep.dash_seek(%(group)s, %(queue)s, %(position)s)::text"
+DASH_PIPELINES: Query = "SELECT skep.dash_pipelines(%(visible)s::text[])::text"
 DASH_DATABASE: Query = "SELECT skep.dash_database()::text"
 
 PAGE = (

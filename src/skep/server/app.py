@@ -9,7 +9,8 @@ from typing import Any
 from skep.config import Config
 from skep.errors import SkepError
 from skep.server import routes
-from skep.server.endpoint import Call, Endpoint, Router, decoded, param_names
+from skep.server.answers import Answers, max_age
+from skep.server.endpoint import Call, Endpoint, Reply, Router, decoded, param_names
 from skep.server.grants import Identity
 from skep.server.http import (
     CLOSE,
@@ -48,6 +49,7 @@ class App:
         self._shared = shared
         self._router = Router(endpoints)
         self._state: State | None = None
+        self._answers = Answers[Reply]()
         self._any_origin = "*" in config.cors_origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,7 +87,7 @@ class App:
             endpoint, params = self._find(scope)
             path = endpoint.path
             call = await self._admit(endpoint, params, scope, receive)
-            result = await endpoint.run(call)
+            result = await (self._share(endpoint, call) if endpoint.shared else endpoint.run(call))
             status = result.status
             await answer(send, status, result.body, result.headers)
         except Disconnected:
@@ -115,6 +117,15 @@ class App:
         identity = await self.state.authenticator.identify(header(scope, b"authorization"))
         endpoint.check(identity, params)
         return Call(self.state, scope, receive, params, identity)
+
+    async def _share(self, endpoint: Endpoint, call: Call) -> Reply:
+        """Answer with what somebody with the same rights has just got, if the caller is content with that."""
+        oldest = max_age(header(call.scope, b"cache-control"))
+        if not oldest:
+            return await endpoint.run(call)
+        who = (call.identity.roles, call.identity.grants)
+        question = (call.scope["raw_path"], call.scope["query_string"], who)
+        return await self._answers.share(question, oldest, lambda: endpoint.run(call))
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
         """Add the headers of CORS to whatever is sent. A client that was to wait with its body sends it no more."""

@@ -150,6 +150,7 @@ class Endpoint:
     body_required: bool = True
     answers: Mapping[int, Any] = field(default_factory=lambda: {200: dict[str, Any]})  # types; a tuple: one of them
     media: str = "application/json"  # of the answers
+    shared: bool = False  # who says how old an answer may be gets one that was made for somebody else
 
     def check(self, identity: Identity, params: Mapping[str, str]) -> None:
         if self.action is None:

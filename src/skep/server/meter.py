@@ -18,6 +18,8 @@ from pathlib import Path
 
 import msgspec
 
+from skep.server.members import Member
+
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 GONE = "gone.json"
@@ -86,6 +88,7 @@ class Gauges(msgspec.Struct):
     system_seconds: float
     pool: dict[str, int]
     parked: dict[str, int]  # by queue
+    members: list[Member] = []
 
 
 class Worker(msgspec.Struct):
@@ -124,11 +127,11 @@ class Meter:
     def messages(self, stage: str, count: int) -> None:
         self.counts.messages[stage] = self.counts.messages.get(stage, 0) + count
 
-    def read(self, pool: dict[str, int], parked: dict[str, int]) -> Worker:
+    def read(self, pool: dict[str, int], parked: dict[str, int], members: Iterable[Member] = ()) -> Worker:
         virtual, resident = (int(pages) * PAGE for pages in Path("/proc/self/statm").read_text().split()[:2])
         used = os.times()
         uptime = time.monotonic() - self.started
-        gauges = Gauges(uptime, resident, virtual, used.user, used.system, dict(pool), dict(parked))
+        gauges = Gauges(uptime, resident, virtual, used.user, used.system, dict(pool), dict(parked), list(members))
         return Worker(os.getpid(), self.counts, gauges)
 
 

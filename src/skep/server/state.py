@@ -15,6 +15,7 @@ from skep.server.auth import Authenticator
 from skep.server.crypt import Keyring
 from skep.server.http import Budget
 from skep.server.maintenance import Maintenance
+from skep.server.members import Members
 from skep.server.merge import Merger
 from skep.server.meter import Board, Counts, Meter, Worker
 from skep.server.pop import Lines
@@ -33,6 +34,7 @@ class State:
     def __init__(self, config: Config, shared: Path | None = None) -> None:
         self.config = config
         self.meter = Meter()
+        self.members = Members()
         self._board = None if shared is None else Board(shared)
         self._writer: asyncio.Task[None] | None = None
         url, data_dir = config.database_url, config.data_dir
@@ -97,7 +99,7 @@ class State:
         return self._board.read()
 
     def _measure(self) -> Worker:
-        return self.meter.read(self.database.pool_stats(), self.lines.parked_by_queue())
+        return self.meter.read(self.database.pool_stats(), self.lines.parked_by_queue(), self.members.here())
 
     async def _write_down(self, board: Board) -> None:
         while True:

@@ -1,10 +1,12 @@
 """Dead letters: look at them, drive them again, purge them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
+from skep.client.encode import dumps
 from skep.message import DeadLetter, DeadLetterAudit, DeadLetterCount, Redriven
 
 
@@ -54,10 +56,13 @@ class AsyncDeadLetters:
         limit: int = 1000,
         dry_run: bool = False,
         done_by: str | None = None,
+        payload: object = ...,
+        headers: Mapping[str, Any] | None = None,
     ) -> list[Redriven]:
         """Push dead letters again, oldest first, at most `limit`: to their group alone, or to `to_queue` for everyone.
 
-        Each is driven once, however many do it at the same time. A dry run returns what would be.
+        Each is driven once, however many do it at the same time. A dry run returns what would be. `payload` goes in
+        place of what one of them had, named by its id, and `headers` over its own.
         """
         arguments = {
             "queue": queue,
@@ -70,6 +75,8 @@ class AsyncDeadLetters:
             "limit": limit,
             "dry_run": dry_run,
             "done_by": done_by,
+            "payload": None if payload is ... else dumps([payload])[1:-1],
+            "headers": None if headers is None else dumps([dict(headers)])[1:-1],
         }
         driven = await self._database.call(calls.REDRIVE, arguments, Redriven)
         if driven and not dry_run:

@@ -1,10 +1,12 @@
 # Generated from src/skep/client/aio/dead_letters.py by `make format`. Change that file.
 """Dead letters: look at them, drive them again, purge them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from skep.client import calls
+from skep.client.encode import dumps
 from skep.client.sync.database import Database
 from skep.message import DeadLetter, DeadLetterAudit, DeadLetterCount, Redriven
 
@@ -55,10 +57,13 @@ class DeadLetters:
         limit: int = 1000,
         dry_run: bool = False,
         done_by: str | None = None,
+        payload: object = ...,
+        headers: Mapping[str, Any] | None = None,
     ) -> list[Redriven]:
         """Push dead letters again, oldest first, at most `limit`: to their group alone, or to `to_queue` for everyone.
 
-        Each is driven once, however many do it at the same time. A dry run returns what would be.
+        Each is driven once, however many do it at the same time. A dry run returns what would be. `payload` goes in
+        place of what one of them had, named by its id, and `headers` over its own.
         """
         arguments = {
             "queue": queue,
@@ -71,6 +76,8 @@ class DeadLetters:
             "limit": limit,
             "dry_run": dry_run,
             "done_by": done_by,
+            "payload": None if payload is ... else dumps([payload])[1:-1],
+            "headers": None if headers is None else dumps([dict(headers)])[1:-1],
         }
         driven = self._database.call(calls.REDRIVE, arguments, Redriven)
         if driven and not dry_run:

@@ -27,6 +27,11 @@ export function hasToken() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
+// For the one thing that is not asked for by a script: a page of its own.
+export function tokenField() {
+  return sessionStorage.getItem(KEY);
+}
+
 // url`api/v1/queues/${name}`: what is filled in becomes one segment of the path, whatever is in it.
 export function url(parts, ...names) {
   return parts.reduce((path, part, n) => path + encodeURIComponent(names[n - 1]) + part);
@@ -43,12 +48,14 @@ function exactly(_key, value, context) {
   return typeof value === "number" && context && String(value) !== context.source ? JSON.rawJSON(context.source) : value;
 }
 
-async function request(method, path, body, { signal, exact } = {}) {
-  const headers = {};
+// A body that is text already is sent as it is: numbers in it may be more than JavaScript can hold. `fresh`: of this moment; otherwise what somebody
+// else has just got will do, so that many open pages are not much more work than one.
+async function request(method, path, body, { signal, exact, fresh } = {}) {
+  const headers = method === "GET" && !fresh ? { "cache-control": "max-age=30" } : {};
   const token = sessionStorage.getItem(KEY);
   if (token !== null) headers.authorization = `Bearer ${token}`;
   if (body !== undefined) headers["content-type"] = "application/json";
-  const answer = await reach(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+  const answer = await reach(path, { method, headers, signal, body: typeof body === "object" ? JSON.stringify(body) : body });
   const text = await answer.text();
   if (!answer.ok) throw refused(answer.status, text);
   return text ? JSON.parse(text, exact && NUMBERS_ARE_EXACT ? exactly : undefined) : null;

@@ -7,6 +7,7 @@ import { Groups } from "./groups.js";
 import { html, render, useEffect, useState } from "./lib.js";
 import { Messages } from "./messages.js";
 import { Overview } from "./overview.js";
+import { Pipelines } from "./pipelines.js";
 import { Queue } from "./queue.js";
 import { Queues } from "./queues.js";
 import { System } from "./system.js";
@@ -18,6 +19,7 @@ const PAGES = [
   ["groups", "Groups"],
   ["messages", "Messages"],
   ["dead-letters", "Dead letters"],
+  ["pipelines", "Pipelines"],
   ["system", "System"],
 ];
 
@@ -44,6 +46,7 @@ function Content({ page, names, query, key }) {
   if (page === "groups") return html`<${Groups} />`;
   if (page === "messages") return html`<${Messages} key=${key} query=${query} />`;
   if (page === "dead-letters") return html`<${DeadLetters} key=${key} query=${query} />`;
+  if (page === "pipelines") return html`<${Pipelines} />`;
   if (page === "system") return html`<${System} />`;
   if (page === "overview") return html`<${Overview} />`;
   return html`<p class="empty">There is no such page.</p>`;
@@ -51,7 +54,11 @@ function Content({ page, names, query, key }) {
 
 function Frame({ at, onSignOut }) {
   const theme = useTheme();
-  return html`<nav aria-label="Pages">
+  useEffect(() => {
+    const label = PAGES.find(([page]) => page === at.page)?.[1] ?? "No such page";
+    document.title = `${[...at.names, label].join(" · ")} · Skep`;
+  }, [at]);
+  return html`<nav aria-label="Pages"><div class="menu">
       <a class="brand" href="#/overview"><img src="dashboard/skep.svg" alt="" width="26" height="26" />Skep</a>
       <div class="links">${PAGES.map(
         ([page, label]) => html`<a key=${page} href=${`#/${page}`} aria-current=${at.page === page ? "page" : undefined}>${label}</a>`,
@@ -61,8 +68,8 @@ function Frame({ at, onSignOut }) {
         <button type="button" class="quiet" onClick=${toggleTheme} title="Light or dark" aria-label=${`Switch to ${theme === "dark" ? "light" : "dark"}`}>${theme === "dark" ? "☀" : "☾"}</button>
         ${hasToken() && html`<button type="button" class="quiet" onClick=${onSignOut}>Sign out</button>`}
       </div>
-    </nav>
-    <main>${Content(at)}</main>`;
+    </div></nav>
+    <main tabindex="-1">${Content(at)}</main>`;
 }
 
 function Login({ reason, onToken }) {

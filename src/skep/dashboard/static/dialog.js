@@ -1,12 +1,19 @@
-// Asking before something happens, and saying that it did.
-import { html, useEffect, useRef, useState } from "./lib.js";
+// Asking before something happens, showing how far it is, and saying that it did.
+import * as format from "./format.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 
 let open = () => {};
 let show = () => {};
 
 // Resolves to true if the button was pressed. `body` says exactly what will happen; a function is called with a setter that blocks the button.
-export function ask({ title, body, action, danger = false }) {
-  return new Promise((resolve) => open({ title, body, action, danger, resolve }));
+export function ask({ title, body, action, danger = false, wide = false }) {
+  return new Promise((resolve) => open({ title, body, action, danger, wide, resolve }));
+}
+
+// Does something step by step: `step(n)` is the n-th, and resolves to how many things it did. Resolves to how many it were when all is done, somebody
+// stopped it, or a step went wrong.
+export function follow({ title, total, size, done, step }) {
+  return new Promise((resolve) => open({ title, total, size, done, step, resolve }));
 }
 
 export function say(text, tone = "good") {
@@ -41,36 +48,70 @@ export function Dialogs() {
     question.resolve(value);
     setQuestion(null);
   };
-  useEffect(() => {
-    if (question === null) return undefined;
-    const leave = () => answer(false); // whoever goes elsewhere has not said yes
-    addEventListener("hashchange", leave);
-    return () => removeEventListener("hashchange", leave);
-  }, [question]);
-  return html`${question && html`<${Question} ...${question} answer=${answer} />`}
+  return html`${question && html`<${question.step ? Job : Question} key=${question.resolve} ...${question} answer=${answer} />`}
     <div class="notices" role="status">${notice && html`<p class=${`notice ${notice.tone}`}>${notice.text}</p>`}</div>`;
 }
 
-function Question({ title, body, action, danger, answer }) {
+// The focus stays inside, and goes back to where it was; if that is gone, to the page.
+function Box({ title, wide, onLeave, children }) {
   const box = useRef(null);
+  useLayoutEffect(() => {
+    const node = box.current;
+    const before = document.activeElement;
+    node.showModal();
+    return () => {
+      node.close();
+      (before?.isConnected && before !== document.body ? before : document.querySelector("main"))?.focus();
+    };
+  }, []);
+  useEffect(() => {
+    addEventListener("hashchange", onLeave); // whoever goes elsewhere has not said yes
+    return () => removeEventListener("hashchange", onLeave);
+  }, [onLeave]);
+  const cancel = (event) => {
+    event.preventDefault();
+    onLeave();
+  };
+  return html`<dialog ref=${box} class=${wide ? "broad" : ""} aria-labelledby="asked" onCancel=${cancel}><h2 id="asked">${title}</h2>${children}</dialog>`;
+}
+
+function Question({ title, body, action, danger, wide, answer }) {
   const [ready, setReady] = useState(typeof body !== "function");
-  useEffect(() => box.current.showModal(), []);
   const submit = (event) => {
     event.preventDefault();
     answer(true);
   };
-  const cancel = (event) => {
-    event.preventDefault();
-    answer(false);
+  return html`<${Box} title=${title} wide=${wide} onLeave=${() => answer(false)}><form onSubmit=${submit}>
+    <div class="body">${typeof body === "function" ? body(setReady) : body}</div>
+    <footer>
+      <button type="button" onClick=${() => answer(false)}>Go back</button>
+      <button type="submit" class=${danger ? "danger" : "primary"} disabled=${!ready}>${action}</button>
+    </footer>
+  </form></${Box}>`;
+}
+
+function Job({ title, total, size, done, step, answer }) {
+  const [at, setAt] = useState(0);
+  const stopped = useRef(false);
+  useEffect(() => {
+    const run = async () => {
+      let made = 0;
+      for (let n = 0; n * size < total && !stopped.current; n += 1) {
+        const more = await attempt(() => step(n));
+        if (more === null) break;
+        made += more;
+        setAt(Math.min((n + 1) * size, total));
+      }
+      answer(made);
+    };
+    run();
+  }, []);
+  const stop = () => {
+    stopped.current = true;
   };
-  return html`<dialog ref=${box} onCancel=${cancel}>
-    <form onSubmit=${submit}>
-      <h2>${title}</h2>
-      <div class="body">${typeof body === "function" ? body(setReady) : body}</div>
-      <footer>
-        <button type="button" onClick=${cancel}>Cancel</button>
-        <button type="submit" class=${danger ? "danger" : "primary"} disabled=${!ready}>${action}</button>
-      </footer>
-    </form>
-  </dialog>`;
+  return html`<${Box} title=${title} onLeave=${stop}>
+    <progress max=${total} value=${at} aria-label=${title}></progress>
+    <p aria-live="polite">${format.exact(at)} of ${format.plural(total, done)}.</p>
+    <footer><button type="button" onClick=${stop}>Stop after this step</button></footer>
+  </${Box}>`;
 }

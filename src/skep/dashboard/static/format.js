@@ -27,9 +27,11 @@ export function duration(seconds) {
   if (seconds < 1) return seconds <= 0 ? "0 s" : `${Math.round(seconds * 1000)} ms`;
   if (seconds < 120) return `${Math.round(seconds)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
-  if (seconds < 172_800) return `${(seconds / 3600).toFixed(1)} h`;
-  return `${(seconds / 86_400).toFixed(1)} d`;
+  if (seconds < 172_800) return `${tenths(seconds / 3600)} h`;
+  return `${tenths(seconds / 86_400)} d`;
 }
+
+const tenths = (n) => String(Number(n.toFixed(1)));
 
 export function bytes(n) {
   if (n === null || n === undefined) return "–";
@@ -55,11 +57,20 @@ export function age(iso) {
   return iso ? duration(Math.max(0, (Date.now() - new Date(iso).getTime()) / 1000)) : "–";
 }
 
+// Until then.
+export function left(iso) {
+  return duration(Math.max(0, (new Date(iso).getTime() - Date.now()) / 1000));
+}
+
 export function groupName(name) {
   return name === "__QUEUE_MODE__" ? "(queue mode)" : name;
 }
 
 // As text, always: what is in a payload is never markup.
 export function pretty(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  return typeof value === "string" ? value : json(value);
+}
+
+export function json(value) {
+  return JSON.stringify(value, null, 2);
 }

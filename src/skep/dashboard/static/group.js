@@ -1,6 +1,7 @@
 // One group on one queue: how far it is, and what can be done to it.
 import { post, url, withQuery } from "./api.js";
 import { byGroup, Chart, RangePicker } from "./chart.js";
+import { Consumers } from "./consumers.js";
 import { ask, attempt } from "./dialog.js";
 import * as format from "./format.js";
 import { html, useMemo, useState } from "./lib.js";
@@ -21,7 +22,7 @@ export function Group({ group, queue }) {
     ${data && !now && html`<p class="empty">This group has no subscription to this queue and has never read it.</p>`}
     ${now && html`<${Tiles} now=${now} />`}
     <${Trends} rows=${trend.data} />
-    ${now && html`<${Partitions} name=${queue} group=${group} />`}
+    ${now && html`<${Consumers} queue=${queue} group=${group} /><${Partitions} name=${queue} group=${group} />`}
   </${Page}>`;
 }
 
@@ -72,10 +73,10 @@ function Actions({ now, reload }) {
       reload();
     }
   };
-  const button = (verb, label, kind = "") => html`<button type="button" class=${kind} onClick=${() => act(verb)}>${label}</button>`;
+  const button = (verb, label, kind = "") => html`<button type="button" key=${kind} class=${kind} onClick=${() => act(verb)}>${label}</button>`;
+  // Keyed by place: what has the focus is never another button than before.
   return html`
-    ${now.status === "ACTIVE" && button("pause", "Pause")}
-    ${(now.status === "PAUSED" || now.status === "DEAD") && button("resume", "Resume")}
-    <button type="button" onClick=${() => seek(now, reload)}>Seek</button>
+    ${now.status !== "CANCELLED" && (now.status === "ACTIVE" ? button("pause", "Pause", "turn") : button("resume", "Resume", "turn"))}
+    <button type="button" key="seek" onClick=${() => seek(now, reload)}>Seek</button>
     ${now.status !== "CANCELLED" && button("cancel", "Cancel", "danger")}`;
 }

@@ -8,7 +8,7 @@ import { usePoll } from "./poll.js";
 const SIZE = 50;
 const STATUSES = ["ACTIVE", "PAUSED", "DEAD", "CANCELLED"];
 const COLUMNS = [
-  { key: "group", label: "Group", sort: "group", show: (row) => html`<a href=${groupLink(row.group, row.queue)}>${format.groupName(row.group)}</a><small class="narrow">${row.queue}</small>` },
+  { key: "group", label: "Group", sort: "group", show: (row) => html`<a href=${groupLink(row.group, row.queue)}>${format.groupName(row.group)}<span class="narrow"> on ${row.queue}</span></a>` },
   { key: "queue", label: "Queue", wide: true, sort: "queue", show: (row) => html`<a href=${queueLink(row.queue)}>${row.queue}</a>` },
   { key: "status", label: "Status", sort: "status", show: (row) => html`<${Status} value=${row.status} />` },
   { key: "rate", label: "Acked/s", number: true, wide: true, sort: "rate", show: (row) => format.rate(row.rate) },

@@ -1,7 +1,7 @@
 // The libraries, bound to each other once. Everything else imports them from here.
 import { h, render } from "./vendor/preact.js";
-import { useCallback, useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 
 export const html = htm.bind(h);
-export { render, useCallback, useEffect, useMemo, useRef, useState };
+export { render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };

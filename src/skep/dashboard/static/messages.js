@@ -100,8 +100,8 @@ function Message({ id, query }) {
       ${data.traceId && html`<div><dt>Trace id</dt><dd><code>${data.traceId}</code></dd></div>`}
       ${data.errorMessage && html`<div><dt>Error</dt><dd class="bad">${data.errorMessage}</dd></div>`}
     </dl>
-    <h3>Payload${data.isEncrypted ? " (stored encrypted)" : ""}</h3><pre class="payload">${format.pretty(data.payload)}</pre>
-    ${data.headers && html`<h3>Headers</h3><pre class="payload">${format.pretty(data.headers)}</pre>`}
+    <h3>Payload${data.isEncrypted ? " (stored encrypted)" : ""}</h3><pre class="payload" tabindex="0">${format.pretty(data.payload)}</pre>
+    ${data.headers && html`<h3>Headers</h3><pre class="payload" tabindex="0">${format.pretty(data.headers)}</pre>`}
     <h3>Groups</h3><${Readers} id=${id} queue=${data.queue} />
     <h3>Traces</h3><${Traces} id=${id} transaction=${data.transactionId} />
   </${Card}>`;

@@ -1,6 +1,7 @@
 // The options of a queue, and the form that changes them. Only what was changed is sent.
 import { patch, url } from "./api.js";
 import { ask, attempt } from "./dialog.js";
+import * as format from "./format.js";
 import { html } from "./lib.js";
 import { Card } from "./parts.js";
 import { useRights } from "./poll.js";
@@ -13,8 +14,16 @@ const MAY_BE_EMPTY = new Set([
 const DELETES = new Set(["retention_seconds", "completed_retention_seconds", "zero_subscriber_retention_seconds", "max_size"]);
 const SECONDS = /(_seconds|_time|_delay|_window|_processing|_buffer)$/;
 
-const shown = (value) => (value === null ? "no limit" : typeof value === "boolean" ? (value ? "yes" : "no") : String(value));
-const label = (name) => name.replace(/_seconds$/, "").replaceAll("_", " ") + (SECONDS.test(name) ? " (s)" : "");
+const label = (name) => name.replace(/_(seconds|bytes)$/, "").replaceAll("_", " ");
+const unit = (name) => (SECONDS.test(name) ? " (seconds)" : /_bytes$/.test(name) ? " (bytes)" : "");
+
+function shown(name, value) {
+  if (value === null) return "no limit";
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (/_bytes$/.test(name)) return format.bytes(value);
+  if (SECONDS.test(name)) return value < 120 ? `${value} s` : `${format.exact(value)} s (${format.duration(value)})`;
+  return typeof value === "number" ? format.exact(value) : value;
+}
 
 export function Options({ queue, reload }) {
   const may = useRights(queue.name);
@@ -26,7 +35,7 @@ export function Options({ queue, reload }) {
   };
   const button = may("configure") && html`<button type="button" onClick=${edit}>Edit</button>`;
   return html`<${Card} title="Options" aside=${button}>
-    <dl class="options">${names.map((name) => html`<div key=${name}><dt>${label(name)}</dt><dd>${shown(queue.options[name])}</dd></div>`)}</dl>
+    <dl class="options">${names.map((name) => html`<div key=${name}><dt>${label(name)}</dt><dd>${shown(name, queue.options[name])}</dd></div>`)}</dl>
   </${Card}>`;
 }
 
@@ -35,8 +44,8 @@ async function review(queue, draft, reload) {
   const names = Object.keys(changed);
   if (!names.length) return;
   const body = html`<p>On all servers, at once:</p>
-    <ul>${names.map((name) => html`<li>${label(name)}: ${shown(queue.options[name])} → <b>${shown(changed[name])}</b></li>`)}</ul>
-    ${names.some((name) => DELETES.has(name)) && html`<p class="warning">Retention goes by the new limits within seconds. What it deletes is gone; the queue keeps ${queue.messages} messages now.</p>`}`;
+    <ul>${names.map((name) => html`<li>${label(name)}: ${shown(name, queue.options[name])} → <b>${shown(name, changed[name])}</b></li>`)}</ul>
+    ${names.some((name) => DELETES.has(name)) && html`<p class="warning">Retention goes by the new limits within seconds. What it deletes is gone; the queue keeps ${format.plural(queue.messages, "message")} now.</p>`}`;
   const sure = await ask({ title: `Change ${queue.name}?`, action: "Change", danger: names.some((name) => DELETES.has(name)), body });
   if (!sure) return;
   await attempt(() => patch(url`api/v1/queues/${queue.name}`, { options: changed }), "The options are changed.");
@@ -45,7 +54,7 @@ async function review(queue, draft, reload) {
 
 // The draft is written to as one types; it is thrown away with the dialog.
 function Form({ names, draft }) {
-  return html`<div class="form">${names.map((name) => html`<label key=${name}>${label(name)}<${Field} name=${name} draft=${draft} /></label>`)}</div>`;
+  return html`<div class="form">${names.map((name) => html`<label key=${name}>${label(name)}${unit(name)}<${Field} name=${name} draft=${draft} /></label>`)}</div>`;
 }
 
 function Field({ name, draft }) {

@@ -14,9 +14,8 @@ export function Overview() {
   const overview = usePoll("api/v1/dashboard/overview");
   const trend = usePoll(`api/v1/dashboard/trend?seconds=${seconds}&points=90`, 10);
   const database = usePoll("api/v1/dashboard/database");
-  const metrics = usePoll("metrics");
   const maintenance = usePoll("api/v1/system/maintenance", 10);
-  const popped = useRate(metrics.data?.messages.popped, metrics.data?.uptime);
+  const popped = usePopped();
   const now = overview.data;
   return html`<${Page} title="Overview" aside=${html`<${RangePicker} value=${seconds} onChange=${setSeconds} />`}>
     <${Failure} error=${overview.error} />
@@ -36,10 +35,12 @@ export function Overview() {
   </${Page}>`;
 }
 
-// How fast a counter grows between two looks at it.
-function useRate(total, clock) {
+// How fast the server's counter grows between two looks at it; the second one comes soon.
+function usePopped() {
   const before = useRef(null);
   const [value, setValue] = useState(null);
+  const { data } = usePoll("metrics", value === null ? 1 : 5);
+  const [total, clock] = [data?.messages.popped, data?.uptime];
   if (total !== undefined && before.current?.clock !== clock) {
     const old = before.current;
     before.current = { total, clock };

@@ -1,6 +1,6 @@
 // Small pieces that every page is made of.
 import * as format from "./format.js";
-import { html } from "./lib.js";
+import { html, useEffect, useRef, useState } from "./lib.js";
 
 export function Page({ title, aside, children }) {
   return html`<header class="page"><h1>${title}</h1><div class="aside">${aside}</div></header>${children}`;
@@ -27,17 +27,33 @@ export function Failure({ error, what = "This" }) {
   return html`<p class="failure" role="alert">${text}</p>`;
 }
 
-// columns: {key, label, number, wide, sort, show(row)}. What is `wide` is left out on a narrow screen, where the rows of a `stack` become blocks.
+// columns: {key, label, quiet, number, wide, sort, show(row)}. The label of a `quiet` one is only heard. What is `wide` is left out on a narrow screen,
+// where the rows of a `stack` become blocks.
 export function Table({ columns, rows, id, sort, onSort, empty = "Nothing.", stack = false }) {
   if (rows.length === 0) return html`<p class="empty">${empty}</p>`;
-  return html`<div class=${stack ? "scroll stack" : "scroll"}><table>
+  return html`<${Scroll} kind=${stack ? "scroll stack" : "scroll"}><table>
     <thead><tr>${columns.map((column) => html`<${Head} key=${column.key} column=${column} sort=${sort} onSort=${onSort} />`)}</tr></thead>
     <tbody>${rows.map(
       (row) => html`<tr key=${id(row)}>${columns.map(
-        (column) => html`<td key=${column.key} class=${classes(column)} data-label=${column.label}>${column.show ? column.show(row) : row[column.key]}</td>`,
+        (column) => html`<td key=${column.key} class=${classes(column)} data-label=${column.quiet ? "" : column.label}>${column.show ? column.show(row) : row[column.key]}</td>`,
       )}</tr>`,
     )}</tbody>
-  </table></div>`;
+  </table></${Scroll}>`;
+}
+
+// What is wider than the screen can be moved by keys as well.
+function Scroll({ kind, children }) {
+  const box = useRef(null);
+  const [over, setOver] = useState(false);
+  useEffect(() => {
+    const node = box.current;
+    const watch = new ResizeObserver(() => setOver(node.scrollWidth > node.clientWidth));
+    watch.observe(node);
+    watch.observe(node.firstChild);
+    return () => watch.disconnect();
+  }, []);
+  const keys = over ? { tabindex: 0, role: "group", "aria-label": "Table" } : {};
+  return html`<div ref=${box} class=${kind} ...${keys}>${children}</div>`;
 }
 
 function classes(column) {
@@ -45,7 +61,7 @@ function classes(column) {
 }
 
 function Head({ column, sort, onSort }) {
-  if (!column.sort) return html`<th class=${classes(column)}>${column.label}</th>`;
+  if (!column.sort) return html`<th class=${classes(column)}>${column.quiet ? html`<span class="heard">${column.label}</span>` : column.label}</th>`;
   const on = sort.by === column.sort;
   // Numbers are looked at from the top, names from the beginning.
   const next = { by: column.sort, descending: on ? !sort.descending : Boolean(column.number) };
@@ -55,6 +71,7 @@ function Head({ column, sort, onSort }) {
 }
 
 export function Pager({ skip, size, total, onChange }) {
+  if (total === 0) return null;
   if (total <= size) return html`<p class="pager">${format.plural(total, "row")}</p>`;
   return html`<p class="pager">
     <button type="button" disabled=${skip === 0} onClick=${() => onChange(Math.max(0, skip - size))}>Previous</button>

@@ -9,19 +9,19 @@ export function usePoll(path, seconds = 5, options = undefined) {
     if (path === null) return undefined;
     const abort = new AbortController();
     let timer = null;
-    const look = async () => {
-      if (!document.hidden || turn === 0) await ask();
-      if (!abort.signal.aborted) timer = setTimeout(look, seconds * 1000);
+    const look = async (fresh) => {
+      if (!document.hidden || fresh || turn === 0) await ask(fresh);
+      if (!abort.signal.aborted) timer = setTimeout(look, seconds * 1000, false);
     };
-    const ask = async () => {
+    const ask = async (fresh) => {
       try {
-        const data = await get(path, { ...options, signal: abort.signal });
+        const data = await get(path, { ...options, fresh, signal: abort.signal });
         setState({ path, data, error: null });
       } catch (error) {
         if (!abort.signal.aborted) setState((old) => ({ ...old, error }));
       }
     };
-    look();
+    look(turn > 0); // somebody has just changed something
     return () => {
       abort.abort();
       clearTimeout(timer);

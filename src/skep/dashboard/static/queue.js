@@ -9,7 +9,9 @@ import { usePoll } from "./poll.js";
 
 const ORDERS = [
   ["lag", "most waiting"],
-  ["pushed", "most pushed"],
+  ["oldest", "slowest: waiting longest"],
+  ["rate", "hottest: most pushed now"],
+  ["pushed", "most pushed ever"],
   ["kept", "most kept"],
   ["recent", "written last"],
 ];
@@ -68,7 +70,7 @@ export function Partitions({ name, group = null }) {
   </select>`;
   return html`<${Card} title="Partitions" aside=${picker}>
     <${Failure} error=${error} />
-    ${data && html`<p class="told">${skew(data)}</p><${Table} columns=${columns(name, data)} rows=${data.lanes} id=${(row) => row.partition} empty="There is no partition yet." />`}
+    ${data && html`<p class="told">${skew(data)}</p><${Table} columns=${columns(name, group, data)} rows=${data.lanes} id=${(row) => row.partition} empty="There is no partition yet." />`}
   </${Card}>`;
 }
 
@@ -81,34 +83,43 @@ function skew({ partitions, pushed, top_pushed: top, idle }) {
 }
 
 function Share({ percent }) {
-  return html`<span class="bar" title=${`${percent.toFixed(1)} % of all messages`}><i style=${{ width: `${percent}%` }}></i></span>`;
+  return html`<span class="share"><span class="bar"><i style=${{ width: `${percent}%` }}></i></span>${percent.toFixed(percent < 10 ? 1 : 0)} %</span>`;
 }
 
-function columns(queue, { pushed }) {
+function columns(queue, group, { pushed }) {
   return [
     { key: "partition", label: "Partition", show: (row) => html`<a href=${messagesLink({ queue, partition: row.partition })}>${row.partition}</a>` },
     { key: "lag", label: "Waiting", number: true, show: (row) => format.count(row.lag) },
-    { key: "leased", label: "Leased", number: true, wide: true, show: (row) => format.count(row.leased) },
-    { key: "kept", label: "Kept", number: true, show: (row) => format.count(row.kept) },
-    { key: "pushed", label: "Ever pushed", number: true, wide: true, show: (row) => format.count(row.pushed) },
-    { key: "share", label: "Share", show: (row) => html`<${Share} percent=${(100 * row.pushed) / Math.max(pushed, 1)} />` },
-    { key: "last", label: "Last push", number: true, wide: true, show: (row) => format.age(row.last_created_at) },
+    { key: "oldest", label: "For", number: true, show: (row) => (row.lag ? format.duration(row.seconds) : "–") },
+    ...(group === null ? [{ key: "behind", label: "Furthest behind", wide: true, show: (row) => (row.behind ? html`<a href=${groupLink(row.behind, queue)}>${format.groupName(row.behind)}</a>` : "nobody") }] : []),
+    { key: "leased", label: "Leases", number: true, wide: true, show: (row) => format.count(row.leased) },
+    { key: "rate", label: "Pushed/s", number: true, show: (row) => format.rate(row.rate) },
+    { key: "kept", label: "Kept", number: true, wide: true, show: (row) => format.count(row.kept) },
+    { key: "floor", label: "From offset", number: true, wide: true, show: (row) => format.count(row.first_offset) },
+    { key: "share", label: "Share", wide: true, show: (row) => html`<${Share} percent=${(100 * row.pushed) / Math.max(pushed, 1)} />` },
+    { key: "last", label: "Last push", number: true, wide: true, show: (row) => (row.last_created_at ? `${format.age(row.last_created_at)} ago` : "never") },
   ];
 }
 
 const HOLDERS = (queue) => [
   { key: "group", label: "Group", show: (row) => html`<a href=${groupLink(row.group, queue)}>${format.groupName(row.group)}</a>` },
   { key: "status", label: "Status", show: (row) => html`<${Status} value=${row.status} />` },
-  { key: "floors", label: "Holds back", show: (row) => (row.floors ? format.plural(row.floors, "partition") : row.status === "DEAD" ? "nothing: it is dead" : "nothing") },
-  { key: "pending", label: "Waiting", number: true, show: (row) => format.count(row.pending) },
+  { key: "floors", label: "Holds back", show: (row) => (row.floors ? format.plural(row.floors, "partition") : row.status === "DEAD" ? "nothing: it is dead" : "nothing: others do") },
+  { key: "pending", label: "Kept for it", number: true, show: (row) => format.count(row.pending) },
   { key: "oldest", label: "Oldest", number: true, wide: true, show: (row) => format.age(row.oldest_at) },
 ];
+
+function told({ archive, kept_since: since }) {
+  const parts = ["What a group has not done is not deleted as completed. Who stands furthest back in a partition holds it."];
+  if (since) parts.push(`The oldest message that is kept is ${format.age(since)} old.`);
+  if (archive) parts.push(`Retention waits for the archive, which has still to take ${format.plural(archive.pending, "message")} in ${format.plural(archive.lanes, "partition")}.`);
+  return parts.join(" ");
+}
 
 function Holders({ name }) {
   const { data, error } = usePoll(url`api/v1/dashboard/queues/${name}/holders`, 10);
   return html`<${Card} title="Retention floor">
-    <p class="told">What a group has not done is not deleted as completed. Who stands furthest back in a partition holds it.</p>
     <${Failure} error=${error} />
-    ${data && html`<${Table} columns=${HOLDERS(name)} rows=${data} id=${(row) => row.group} empty="Every group is done with everything: nobody holds anything back." />`}
+    ${data && html`<p class="told">${told(data)}</p><${Table} columns=${HOLDERS(name)} rows=${data.groups} id=${(row) => row.group} empty="Every group is done with everything: nobody holds anything back." />`}
   </${Card}>`;
 }

@@ -2,7 +2,7 @@
 import { post } from "./api.js";
 import { ask, attempt } from "./dialog.js";
 import * as format from "./format.js";
-import { html } from "./lib.js";
+import { html, useState } from "./lib.js";
 import { Card, Failure, Page, Table, Tile } from "./parts.js";
 import { usePoll } from "./poll.js";
 
@@ -81,10 +81,10 @@ function Maintenance() {
 
 const SERVERS = [
   { key: "pid", label: "Process", number: true },
-  { key: "uptime", label: "Uptime", number: true, show: (row) => format.duration(row.uptime) },
+  { key: "uptime", label: "Uptime", number: true, wide: true, show: (row) => format.duration(row.uptime) },
   { key: "memory", label: "Memory", number: true, show: (row) => format.bytes(row.memory) },
   { key: "cpu", label: "CPU time", number: true, wide: true, show: (row) => format.duration(row.cpu) },
-  { key: "pool", label: "Connections", number: true, show: (row) => `${row.pool.active} of ${row.pool.size} busy` },
+  { key: "pool", label: "Busy connections", number: true, show: (row) => `${row.pool.active} of ${row.pool.size}` },
   { key: "waiting", label: "Waiting for one", number: true, wide: true, show: (row) => format.count(row.pool.waiting) },
   { key: "parked", label: "Parked polls", number: true, show: (row) => format.count(row.parked) },
 ];
@@ -98,10 +98,10 @@ function Servers() {
 
 const CLIENTS = [
   { key: "application", label: "Application" },
-  { key: "address", label: "From" },
+  { key: "address", label: "From", wide: true },
   { key: "connections", label: "Connections", number: true },
   { key: "active", label: "Active", number: true },
-  { key: "in_transaction", label: "Idle in transaction", number: true },
+  { key: "in_transaction", label: "In transaction", number: true },
   { key: "since", label: "First since", number: true, wide: true, show: (row) => format.age(row.since) },
 ];
 
@@ -109,6 +109,7 @@ function Clients({ rows }) {
   return html`<${Card} title="Who is connected to the database"><${Table} columns=${CLIENTS} rows=${rows} id=${(row) => `${row.application} ${row.address}`} /></${Card}>`;
 }
 
+const FIRST = 12;
 const TABLES = [
   { key: "table", label: "Table" },
   { key: "bytes", label: "Size", number: true, show: (row) => format.bytes(row.bytes) },
@@ -129,9 +130,12 @@ function tables(now) {
 
 function Postgres() {
   const { data, error } = usePoll("api/v1/analytics/postgres-stats", 15);
+  const [all, setAll] = useState(false);
   if (error?.status === 403) return null;
-  return html`<${Card} title="Tables"><${Failure} error=${error} />
+  const rows = data ? tables(data) : [];
+  const more = rows.length > FIRST && html`<button type="button" onClick=${() => setAll(!all)}>${all ? "The largest only" : `All ${rows.length}`}</button>`;
+  return html`<${Card} title="Tables" aside=${more}><${Failure} error=${error} />
     ${data && html`<p class="told">Cache hits: ${data.databaseCache.hitRatio} % of the database, ${data.cacheSummary.tableHitRatio} % of Skep's tables, ${data.cacheSummary.indexHitRatio} % of its indexes. Shared buffers ${data.bufferConfig.shared_buffers}.</p>
-    <${Table} columns=${TABLES} rows=${tables(data)} id=${(row) => row.table} />`}
+    <${Table} columns=${TABLES} rows=${all ? rows : rows.slice(0, FIRST)} id=${(row) => row.table} />`}
   </${Card}>`;
 }

@@ -39,19 +39,23 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- Where a group starts in lanes it has not met: the most specific subscription decides, never the clock of this moment. A lane for
--- another group alone is no lane for it.
+-- another group alone is no lane for it. What holds for the whole queue is looked up once, however many lanes are asked for.
 CREATE FUNCTION skep.starts(group_name text, queue_id integer, lanes bigint[]) RETURNS TABLE (partition_id bigint, start_offset bigint)
 LANGUAGE sql STABLE AS $$
     SELECT lane, CASE s.mode WHEN 'offset' THEN greatest(s.start_offset, l.first_offset)
                              WHEN 'timestamp' THEN skep.offset_at(lane, s.start_at)
                              WHEN 'new' THEN skep.offset_at(lane, s.start_at)
                              ELSE l.first_offset END
-    FROM unnest($3) AS lane
-    JOIN skep.queues q ON q.id = $2
+    FROM skep.queues q
+    LEFT JOIN LATERAL skep.subscription_of($1, q.name, NULL, q.namespace, q.task) wide ON true
+    CROSS JOIN unnest($3) AS lane
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = lane LIMIT 1) p
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane LIMIT 1) l
-    LEFT JOIN LATERAL skep.subscription_of($1, q.name, p.name, q.namespace, q.task) s ON true
-    WHERE p.only_group IS NULL OR p.only_group = $1
+    LEFT JOIN LATERAL (SELECT * FROM skep.subscriptions own WHERE own.group_name = $1 AND coalesce(own.queue, '') = q.name
+                          AND coalesce(own.partition, '') = p.name LIMIT 1) own ON true
+    CROSS JOIN LATERAL (SELECT own.mode, own.start_at, own.start_offset WHERE own.id IS NOT NULL
+                        UNION ALL SELECT wide.mode, wide.start_at, wide.start_offset WHERE own.id IS NULL) s
+    WHERE q.id = $2 AND (p.only_group IS NULL OR p.only_group = $1)
 $$;
 
 -- What this statement sees, as others will need it: our own transaction is not over, though its snapshot does not list it.

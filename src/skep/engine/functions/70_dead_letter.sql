@@ -35,12 +35,20 @@ $$;
 CREATE FUNCTION skep.redrive_lane(group_name text, partition text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$ SELECT left(format('%s (again for %s)', $2, $1), 255) $$;
 
+-- The headers of a letter that is driven again. The seal of a payload goes with it.
+CREATE FUNCTION skep.redriven_headers(old jsonb, new jsonb, edited boolean, origin jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN $3 THEN coalesce($1, '{}') - 'skep-sealed' ELSE coalesce($1, '{}') END || coalesce($2, '{}')
+           || jsonb_build_object('skep-redriven', $4 || CASE WHEN $3 THEN '{"edited": true}' ELSE '{}' END::jsonb)
+$$;
+
 -- Pushes dead letters again and removes them, in one transaction: to their group alone, or as new messages to a queue, for all its groups.
--- Oldest first, at most so many in a call. Each is driven once, however many do it at the same time.
+-- Oldest first, at most so many in a call. Each is driven once, however many do it at the same time. payload goes in place of what one of
+-- them had, and headers over its own; its header says that it was edited.
 CREATE FUNCTION skep.redrive(
     queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
     failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL, to_queue text DEFAULT NULL, max_rows integer DEFAULT 1000,
-    dry_run boolean DEFAULT false, done_by text DEFAULT NULL
+    dry_run boolean DEFAULT false, done_by text DEFAULT NULL, payload jsonb DEFAULT NULL, headers jsonb DEFAULT NULL
 ) RETURNS TABLE (dead_letter_id bigint, from_queue text, from_partition text, for_group text, message_id uuid) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -48,6 +56,9 @@ DECLARE
 BEGIN
     IF redrive.to_queue IS NOT NULL THEN
         PERFORM skep.check_name('queue', redrive.to_queue);
+    END IF;
+    IF num_nonnulls(redrive.payload, redrive.headers) > 0 AND cardinality(redrive.ids) IS DISTINCT FROM 1 THEN
+        PERFORM skep.refuse('SK001', 'a new payload is for one dead letter', 'Name it by its id.');
     END IF;
     IF dry_run THEN
         RETURN QUERY SELECT d.id, d.queue, d.partition, d.group_name, NULL::uuid
@@ -70,8 +81,8 @@ BEGIN
         SELECT p.* FROM (
             SELECT array_agg(coalesce(redrive.to_queue, d.queue) ORDER BY n) AS queues,
                    array_agg(CASE WHEN redrive.to_queue IS NULL THEN skep.redrive_lane(d.group_name, d.partition) ELSE d.partition END ORDER BY n) AS partitions,
-                   array_agg(d.payload ORDER BY n) AS payloads,
-                   array_agg(coalesce(d.headers, '{}') || jsonb_build_object('skep-redriven', jsonb_build_object(
+                   array_agg(coalesce(redrive.payload, d.payload) ORDER BY n) AS payloads,
+                   array_agg(skep.redriven_headers(d.headers, redrive.headers, redrive.payload IS NOT NULL, jsonb_build_object(
                        'queue', d.queue, 'partition', d.partition, 'offset', d."offset", 'error', left(d.error, 500))) ORDER BY n) AS headers,
                    array_agg(d.trace_id ORDER BY n) AS trace_ids, array_agg(d.producer ORDER BY n) AS producers
             FROM unnest(chosen) WITH ORDINALITY AS d (id, group_name, queue, partition, partition_id, "offset", created_at, payload, headers,

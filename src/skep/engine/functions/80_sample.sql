@@ -6,19 +6,25 @@ CREATE FUNCTION skep.group_lanes(group_name text, queue_id integer, reader_id in
 RETURNS TABLE (partition text, partition_id bigint, met boolean, consumed bigint, lag bigint, oldest_at timestamptz, last_consumed_at timestamptz,
                leased integer, lease uuid, lease_expires_at timestamptz)
 LANGUAGE sql STABLE AS $$
-    SELECT p.name, p.id, c.reader_id IS NOT NULL, coalesce(c.cursor - c.start_offset, 0), todo.lag, m.created_at, c.last_consumed_at,
-           coalesce(c.leased, 0), run.token, run.expires_at
-    FROM skep.partitions p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
-    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = $3 LIMIT 1) c ON true
-    LEFT JOIN LATERAL (SELECT * FROM skep.starts($1, $2, ARRAY[p.id]) WHERE c.reader_id IS NULL) s ON true
-    CROSS JOIN LATERAL (SELECT greatest(coalesce(c.cursor, s.start_offset), l.first_offset) AS at) place
+    SELECT p.name, p.id, c.met, c.cursor - c.start_offset, todo.lag, m.created_at, c.last_consumed_at, c.leased, run.token, run.expires_at
+    FROM (
+        SELECT c.partition_id, true AS met, c.start_offset, c.cursor, c.leased, c.last_consumed_at
+        FROM skep.partitions p CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = $3 LIMIT 1) c
+        WHERE p.queue_id = $2
+        UNION ALL
+        SELECT s.partition_id, false, s.start_offset, s.start_offset, 0, NULL FROM skep.starts($1, $2, ARRAY(
+            SELECT p.id FROM skep.partitions p
+            WHERE p.queue_id = $2 AND NOT EXISTS (SELECT FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = $3 OFFSET 0))) s
+    ) c
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = c.partition_id LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = c.partition_id LIMIT 1) l
+    CROSS JOIN LATERAL (SELECT greatest(c.cursor, l.first_offset) AS at) place
     CROSS JOIN LATERAL (SELECT greatest(l.last_offset + 1 - place.at, 0) AS lag) todo
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE todo.lag > 0 AND m.partition_id = p.id AND m."offset" >= place.at
                        ORDER BY m."offset" LIMIT 1) m ON true
     LEFT JOIN LATERAL (SELECT * FROM skep.leases run WHERE c.leased > 0 AND run.partition_id = p.id AND run.reader_id = $3
                           AND run.expires_at > clock_timestamp() ORDER BY run.first_offset LIMIT 1) run ON true
-    WHERE p.queue_id = $2 AND (p.only_group IS NULL OR p.only_group = $1)
+    WHERE p.only_group IS NULL OR p.only_group = $1
 $$;
 
 -- Several servers take turns: one sample is enough for all of them.

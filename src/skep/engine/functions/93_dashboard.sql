@@ -14,11 +14,11 @@ LANGUAGE sql VOLATILE AS $$
         ORDER BY s.at DESC LIMIT 1) s
 $$;
 
--- Is it well: rates, what waits for groups that live, and who is worst. A sample is taken unless there is one of the last seconds.
+-- Is it well: rates, what waits for groups that live, and who is worst. A sample is taken if upkeep, which takes one every ten seconds, does not.
 CREATE FUNCTION skep.dash_overview(visible text[]) RETURNS json
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM skep.sample(interval '10 seconds');
+    PERFORM skep.sample(interval '15 seconds');
     RETURN (
         WITH place AS MATERIALIZED (SELECT * FROM skep.last_places($1)),
         live AS (SELECT * FROM place p WHERE p.status IN ('ACTIVE', 'PAUSED'))
@@ -119,43 +119,6 @@ LANGUAGE sql VOLATILE AS $$
                    CASE $3 WHEN 'queue' THEN f.queue WHEN 'status' THEN f.status ELSE f."group" END, f."group", f.queue) AS n
         FROM found f ORDER BY n LIMIT $5 OFFSET $6)
     SELECT json_build_object('total', (SELECT count(*) FROM found), 'groups', coalesce(json_agg(to_jsonb(page) - 'n' ORDER BY page.n), '[]')) FROM page
-$$;
-
--- The lanes of a queue, or of a group on it, the first so many in the order of a column, and how evenly they are used. NULL: no such queue.
-CREATE FUNCTION skep.dash_lanes(queue text, group_name text, sort text, max_rows integer) RETURNS json
-LANGUAGE sql VOLATILE AS $$
-    WITH lane AS MATERIALIZED (
-        SELECT l.partition, l.total AS kept, l.pending + l.processing AS lag, l.processing AS leased, NULL::timestamptz AS oldest_at,
-               l.first_offset, l.partition_id
-        FROM skep.queues q CROSS JOIN LATERAL skep.wire_lane_counts(q.id) l WHERE $2 IS NULL AND q.name = $1
-        UNION ALL
-        SELECT l.partition, h.last_offset - h.first_offset + 1, l.lag, l.leased, l.oldest_at, h.first_offset, l.partition_id
-        FROM skep.queues q
-        LEFT JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, $2)
-        CROSS JOIN LATERAL skep.group_lanes(skep.group_on(q.semantics, $2), q.id, r.id) l
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = l.partition_id LIMIT 1) h WHERE q.name = $1 AND $2 IS NOT NULL),
-    ranked AS (
-        SELECT l.*, h.last_offset + 1 AS pushed, nullif(h.last_created_at, '-infinity') AS last_created_at
-        FROM lane l CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = l.partition_id LIMIT 1) h)
-    SELECT json_build_object('partitions', (SELECT count(*) FROM lane), 'kept', (SELECT coalesce(sum(l.kept), 0) FROM lane l),
-        'lag', (SELECT coalesce(sum(l.lag), 0) FROM lane l), 'pushed', (SELECT coalesce(sum(l.pushed), 0) FROM ranked l),
-        'top_pushed', (SELECT coalesce(max(l.pushed), 0) FROM ranked l), 'idle', (SELECT count(*) FROM lane l WHERE l.kept = 0),
-        'lanes', coalesce((SELECT json_agg(json_build_object('partition', l.partition, 'kept', l.kept, 'lag', l.lag, 'leased', l.leased, 'pushed', l.pushed,
-                               'first_offset', l.first_offset, 'oldest_at', l.oldest_at, 'last_created_at', l.last_created_at) ORDER BY l.n)
-                           FROM (SELECT l.*, row_number() OVER (ORDER BY CASE $3 WHEN 'kept' THEN l.kept WHEN 'pushed' THEN l.pushed
-                                            WHEN 'recent' THEN extract(epoch FROM l.last_created_at) ELSE l.lag END DESC NULLS LAST, l.partition) AS n
-                                 FROM ranked l ORDER BY n LIMIT $4) l), '[]'))
-    FROM skep.queues q WHERE q.name = $1
-$$;
-
--- Who keeps messages of a queue from being deleted: for each group the lanes whose floor it is, and what it has still to do in all of them.
-CREATE FUNCTION skep.dash_holders(queue text) RETURNS json
-LANGUAGE sql VOLATILE AS $$
-    SELECT coalesce(json_agg(json_build_object('group', b.group_name, 'status', b.status, 'floors', b.floors, 'lanes', b.lanes, 'pending', b.pending,
-                                               'oldest_at', b.oldest_at) ORDER BY b.floors DESC, b.pending DESC, b.group_name), '[]')
-    FROM (SELECT b.group_name, b.status, count(*) FILTER (WHERE b.is_floor) AS floors, count(*) AS lanes, sum(b.pending) AS pending,
-                 min(b.oldest_pending_at) AS oldest_at
-          FROM skep.blocked($1) b GROUP BY b.group_name, b.status) b
 $$;
 
 -- What seek() would do; position is 'end' or a time. again: would be delivered once more, skipped: never.

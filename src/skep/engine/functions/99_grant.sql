@@ -65,7 +65,7 @@ DECLARE
                               'wire_queue_lag', 'wire_queue_ops', 'wire_retention', 'wire_postgres', 'wire_refresh',
                               'maintenance', 'set_maintenance', 'drain_held_pushes', 'metrics', 'replace_options',
                               'dash_overview', 'dash_trend', 'dash_queue_trend', 'dash_queues', 'dash_groups', 'dash_lanes', 'dash_holders',
-                              'dash_seek', 'dash_database'];
+                              'dash_seek', 'dash_database', 'dash_leases', 'dash_pipelines'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse', 'wire_time'];
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP

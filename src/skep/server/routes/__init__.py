@@ -17,6 +17,7 @@ from skep.server.routes import (
     push,
     queue,
     redrive,
+    reports,
     resources,
     retention,
     status,
@@ -50,5 +51,6 @@ ENDPOINTS = description.described(
         *health.ENDPOINTS,
         *dashboard.ENDPOINTS,
         *page.ENDPOINTS,
+        *reports.ENDPOINTS,
     )
 )

@@ -130,5 +130,6 @@ ENDPOINTS = (
         on="every",
         run=postgres,
         summary="Show what PostgreSQL says of itself and of Skep's tables.",
+        shared=True,
     ),
 )

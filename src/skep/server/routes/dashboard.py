@@ -1,5 +1,6 @@
 """What the dashboard asks for and nobody else had a route for: pages of lists, trends, and what a button would do."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -12,9 +13,11 @@ from skep.server.endpoint import Call, Endpoint, Param, Reply, reply
 from skep.server.grants import Action
 from skep.server.http import bad_request
 from skep.server.routes.groups import WHERE
+from skep.server.routes.reports import reports
 
 ACTIONS: tuple[Action, ...] = ("read", "push", "pop", "ack", "configure", "seek", "redrive", "admin")
 LONGEST = 7 * 24 * 3600  # seconds: samples are not kept longer
+REPORTS = 20  # that are listed
 SECONDS = Param("seconds", "integer", "How far back; an hour if not given, a week at most.")
 POINTS = Param("points", "integer", "At most so many points; 120 if not given.")
 SEARCH = Param("search", help="Only those that have this in their names.")
@@ -78,6 +81,17 @@ async def holders(call: Call) -> Reply:
     return await ask(call, admin.DASH_HOLDERS, queue=call.params["queue"])
 
 
+async def members(call: Call) -> Reply:
+    """Tell who consumes: the leases of everybody, and who has popped at this server."""
+    queue, group = call.params["queue"], call.text("group") or ""
+    workers, _ = call.state.measured()
+    here = [each for worker in workers for each in worker.gauges.members]
+    known = msgspec.json.encode([each for each in here if each.group == group and each.queue in (queue, "")])
+    limit = call.integer("limit", 50, most=200)
+    leases = await admin.ask_text(call, admin.DASH_LEASES, queue=queue, group=group, limit=limit)
+    return Reply(200, b'{"members":%s,"out":%s}' % (known, leases.encode()))
+
+
 async def preview_seek(call: Call) -> Reply:
     position = "end" if call.flag("toEnd") else admin.moment(call, "timestamp")
     if position is None:
@@ -98,6 +112,15 @@ async def dead_letters(call: Call) -> Reply:
     )
     rows = msgspec.json.encode([each for each in found if call.identity.visible(each.queue)])
     return Reply(200, b"[%s]" % call.state.keyring.open_all(rows[1:-1], "payload") if admin.SEALED in rows else rows)
+
+
+async def pipelines(call: Call) -> Reply:
+    """Tell what is archived, and name the reports to who may read them."""
+    archived = await admin.ask_text(call, admin.DASH_PIPELINES, visible=await admin.visible(call))
+    folder = call.state.config.reports if call.identity.allows("read", None) else None
+    found = await asyncio.to_thread(reports, folder)
+    known = {"folder": None if folder is None else str(folder), "reports": found[:REPORTS]}
+    return Reply(200, b'%s,"archive":%s}' % (msgspec.json.encode(known)[:-1], archived.encode()))
 
 
 async def database(call: Call) -> Reply:
@@ -143,6 +166,7 @@ ENDPOINTS = (
         on="each",
         run=overview,
         summary="Sum up rates, what waits, and who is worst.",
+        shared=True,
     ),
     Endpoint(
         method="GET",
@@ -151,6 +175,7 @@ ENDPOINTS = (
         on="each",
         run=trend,
         summary="All queues over time: [time, pushed/s, done/s, waiting, age of the oldest, dead letters].",
+        shared=True,
         query=(SECONDS, POINTS),
         answers={200: list[list[float | None]]},
     ),
@@ -161,6 +186,7 @@ ENDPOINTS = (
         on="each",
         run=queues,
         summary="A page of queues, searched and sorted.",
+        shared=True,
         query=(SEARCH, *SORT, *PAGE),
     ),
     Endpoint(
@@ -169,6 +195,7 @@ ENDPOINTS = (
         action="read",
         run=queue_trend,
         summary="A queue ('') and its groups over time: [group, time, rate, lag, age of the oldest, leased, dead].",
+        shared=True,
         query=(Param("group", help="Only this one; '' is not a group."), SECONDS, POINTS),
         answers={200: list[list[str | float | None]]},
     ),
@@ -178,9 +205,10 @@ ENDPOINTS = (
         action="read",
         run=lanes,
         summary="The partitions of a queue with the most of something, and how evenly all are used.",
+        shared=True,
         query=(
             Param("group", help="As this group sees them."),
-            Param("sort", help="lag, kept, pushed or recent."),
+            Param("sort", help="lag, oldest, rate, kept, pushed or recent."),
             Param("limit", "integer", "At most so many, 20 if not given."),
         ),
     ),
@@ -190,7 +218,16 @@ ENDPOINTS = (
         action="read",
         run=holders,
         summary="Who keeps messages from being deleted, summed up by group.",
-        answers={200: list[dict[str, Any]]},
+        shared=True,
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{_QUEUE}/members",
+        action="read",
+        run=members,
+        summary="Who consumes for a group: what is leased, and the clients of this server.",
+        query=(Param("group"), Param("limit", "integer", "At most so many leases, 50 if not given.")),
+        shared=True,
     ),
     Endpoint(
         method="GET",
@@ -199,6 +236,7 @@ ENDPOINTS = (
         on="each",
         run=groups,
         summary="A page of groups on queues, searched and sorted.",
+        shared=True,
         query=(SEARCH, Param("status"), *SORT, *PAGE),
     ),
     Endpoint(
@@ -216,6 +254,7 @@ ENDPOINTS = (
         on="each",
         run=dead_letters,
         summary="List dead letters, newest first.",
+        shared=True,
         query=(
             Param("queue"),
             Param("group"),
@@ -227,11 +266,21 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="GET",
+        path=f"{_DASHBOARD}/pipelines",
+        action="read",
+        on="each",
+        run=pipelines,
+        summary="What is archived, the last runs of the archive, and the reports of analytics.",
+        shared=True,
+    ),
+    Endpoint(
+        method="GET",
         path=f"{_DASHBOARD}/database",
         action="read",
         on="every",
         run=database,
         summary="The size of the database, who is connected, and its oldest open transaction.",
+        shared=True,
     ),
     Endpoint(
         method="GET",
@@ -240,6 +289,7 @@ ENDPOINTS = (
         on="every",
         run=servers,
         summary="The processes of this server.",
+        shared=True,
         answers={200: list[dict[str, Any]]},
     ),
 )

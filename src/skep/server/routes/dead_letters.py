@@ -1,19 +1,27 @@
 """Dead letters: list them, drive them again."""
 
+from typing import Any
+
 import msgspec
 
+from skep.message import Redriven
 from skep.server import address, admin
 from skep.server.admin import PAGE, not_found
 from skep.server.endpoint import Call, Endpoint, Param, Reply, reply
+from skep.server.http import bad_request
 
 LONGEST_NUMBER = 18  # digits of what surely is a bigint
 
 
 class Replay(msgspec.Struct, rename="camel"):
-    """Where a dead letter goes: to its group alone, or as a new message to a queue; and of which group, if of one."""
+    """Where a dead letter goes: to its group alone, or as a new message to a queue; and of which group, if of one.
+
+    `payload` goes in place of the one it had.
+    """
 
     queue: str | None = None
     consumer_group: str | None = None
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 async def list_dead_letters(call: Call) -> Reply:
@@ -36,11 +44,20 @@ async def replay(call: Call) -> Reply:
     wish = await call.json(Replay, default=Replay())
     number = int(named) if named.isascii() and named.isdigit() and len(named) <= LONGEST_NUMBER else None
     message_id = named if address.is_uuid(named) else None
-    driven = await redrive(call, id=number, message_id=message_id, group=wish.consumer_group, to_queue=wish.queue)
+    if number is None and wish.payload is not msgspec.UNSET:
+        raise bad_request("a payload is for one dead letter: name it by its number")
+    which = {"id": number, "message_id": message_id, "group": wish.consumer_group}
+    driven = await redrive(call, to_queue=wish.queue, payload=wish.payload, **which)
     return reply({"success": True, "id": named, "redriven": driven})
 
 
-async def redrive(call: Call, *, to_queue: str | None = None, **named: object) -> list[dict[str, object]]:
+async def redrive(
+    call: Call,
+    *,
+    to_queue: str | None = None,
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET,
+    **named: object,
+) -> list[dict[str, object]]:
     """Drive what is named again; 404 if there is no such dead letter, also if somebody else has just driven it."""
     which = {"id": None, "message_id": None, "partition_id": None, "transaction_id": None, "group": None} | named
     letters = await call.state.admin.call(admin.DEAD_LETTERS_OF, which, lambda *row: row)
@@ -50,9 +67,11 @@ async def redrive(call: Call, *, to_queue: str | None = None, **named: object) -
         call.identity.require("push", to_queue)
         for _, queue in letters:
             call.identity.require("read", queue)  # or he could send what he may not see to where he may
-    driven = await call.state.mq.redrive(
-        ids=[id_ for id_, _ in letters], to_queue=to_queue, done_by=call.identity.subject or "http"
-    )
+    done_by = call.identity.subject or "http"
+    if letters and payload is not msgspec.UNSET:
+        driven = await _redrive_edited(call, letters[0], bytes(payload), to_queue=to_queue, done_by=done_by)
+    else:
+        driven = await call.state.mq.redrive(ids=[id_ for id_, _ in letters], to_queue=to_queue, done_by=done_by)
     if not driven:
         raise not_found("Dead letter")
     call.state.lines.wake({to_queue} if to_queue else {letter.queue for letter in driven})
@@ -60,6 +79,28 @@ async def redrive(call: Call, *, to_queue: str | None = None, **named: object) -
         {"dlqId": letter.id, "consumerGroup": letter.group, "queue": to_queue or letter.queue, "id": letter.message_id}
         for letter in driven
     ]
+
+
+async def _redrive_edited(
+    call: Call, letter: tuple[int, str], payload: bytes, *, to_queue: str | None, done_by: str
+) -> list[Redriven]:
+    """Drive one letter with another payload, which is as good as a push, and is sealed like one."""
+    id_, queue = letter
+    goal = to_queue or queue
+    call.identity.require("push", goal)
+    headers: dict[str, Any] | None = None
+    if goal in await call.state.sealed.names():
+        payload, headers = call.state.keyring.seal(payload, goal)
+    arguments = {"id": id_, "to_queue": to_queue, "done_by": done_by, "payload": _text(payload)}
+    seal = None if headers is None else msgspec.json.encode(headers).decode()
+    return await call.state.admin.call(admin.REDRIVE_EDITED, arguments | {"headers": seal}, Redriven)
+
+
+def _text(payload: bytes) -> str:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        raise bad_request("the payload is not UTF-8") from None
 
 
 ENDPOINTS = (

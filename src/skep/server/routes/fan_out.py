@@ -44,6 +44,7 @@ ENDPOINTS = (
         on="each",
         run=message_groups,
         summary="Show each group that a message is for, and whether it is done with it.",
+        shared=True,
         answers={200: list[MessageGroup], 404: None},
     ),
     Endpoint(
@@ -52,6 +53,7 @@ ENDPOINTS = (
         action="read",
         run=message_status,
         summary="Show for messages of a partition how many groups require each, how many are done, and who owes it.",
+        shared=True,
         query=(
             Param("partition", "string", "`Default` if not given."),
             Param("offset", "integer", "From this offset on."),

@@ -176,6 +176,7 @@ ENDPOINTS = (
         on="each",
         run=list_messages,
         summary="List messages of the last hour, or of another time, newest first.",
+        shared=True,
         query=(
             Param("queue"),
             Param("partition"),

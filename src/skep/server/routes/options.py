@@ -92,6 +92,7 @@ ENDPOINTS = (
         action="read",
         run=show,
         summary="Show the size and the options of a queue.",
+        shared=True,
         answers={200: QueueStatus, 404: None},
     ),
     Endpoint(

@@ -21,7 +21,7 @@ MEDIA = {
 }
 ALONE = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    b"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 GUARDS: tuple[Header, ...] = (
     (b"content-security-policy", ALONE),

@@ -10,6 +10,7 @@ from skep.server import calls
 from skep.server.ack import QUEUE_MODE
 from skep.server.endpoint import Call, Endpoint, Param, Reply, instant
 from skep.server.http import Disconnected, HttpError, bad_request
+from skep.server.members import Member
 from skep.server.pop import Popped, Wanted
 
 MAX_WAIT = 110.0  # seconds
@@ -84,11 +85,18 @@ async def _pop_wanted(call: Call, wanted: Wanted, said: Mapping[str, bool] = NOT
     batch, partitions = _size(call)
     timeout = call.integer("timeout", 30_000) / 1000 if call.flag("wait") else 0.0
     popping = call.state.lines.pop(wanted, batch, partitions, min(timeout, MAX_WAIT))
-    popped = await (popping if timeout == 0 else _until_gone(call, popping))
+    with _member(call, wanted) as member:
+        popped = await (popping if timeout == 0 else _until_gone(call, popping))
     if popped is not None and call.gone:
         call.state.lines.give_back(popped)
         popped = None
+    member.messages += popped.size if popped is not None else 0
     return _reply(call, wanted, popped, said)
+
+
+def _member(call: Call, wanted: Wanted) -> Member:
+    address = (call.scope["client"] or ("",))[0]
+    return call.state.members.of(wanted.queue or "", wanted.group, address, call.identity.subject)
 
 
 def _wanted(call: Call, **place: str | None) -> Wanted:

@@ -49,6 +49,7 @@ async def redrive(call: Call) -> Reply:
     call.identity.require("redrive", wish.queue)
     if wish.to_queue is not None:
         call.identity.require("push", wish.to_queue)
+        call.identity.require("read", wish.queue)  # or he could send what he may not see to where he may
     driven = await call.state.mq.redrive(
         wish.queue,
         wish.group,
@@ -130,6 +131,7 @@ ENDPOINTS = (
         on="each",
         run=count,
         summary="Count dead letters by error, most first.",
+        shared=True,
         query=(
             Param("queue"),
             Param("group"),
@@ -145,6 +147,7 @@ ENDPOINTS = (
         on="each",
         run=audit,
         summary="Show who drove or purged which dead letters, newest first.",
+        shared=True,
         query=(Param("limit", "integer", "At most so many, 100 if not given."),),
         answers={200: list[DeadLetterAudit]},
     ),

@@ -176,6 +176,7 @@ ENDPOINTS = (
         on="each",
         run=groups,
         summary="Show how groups are: status, lag, their last sign of life, what they missed.",
+        shared=True,
         query=_WHOSE,
         answers={200: list[GroupStatus]},
     ),
