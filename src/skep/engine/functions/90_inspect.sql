@@ -143,3 +143,27 @@ BEGIN
     UPDATE skep.journal_floor f SET xid = (newest::text::bigint + 1)::text::xid8 WHERE f.xid <= newest;
     RETURN pruned;
 END $$;
+
+-- Messages as they are stored, whoever has consumed them: of one lane, or lane by lane. A deleted one has no payload.
+CREATE FUNCTION skep.peek(queue text, partition text DEFAULT NULL, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100)
+RETURNS TABLE (queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text, trace_id uuid, producer text,
+               created_at timestamptz, deleted boolean)
+LANGUAGE sql STABLE AS $$
+    SELECT q.name, p.name, m."offset", skep.message_id(p.id, m."offset"), m.payload, m.headers, m.transaction_id, m.trace_id, m.producer, m.created_at,
+           m.payload IS NULL
+    FROM skep.queues q
+    JOIN skep.partitions p ON p.queue_id = q.id AND ($2 IS NULL OR p.name = $2)
+    CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" >= $3 ORDER BY m."offset" LIMIT $4) m
+    WHERE q.name = $1 ORDER BY p.name, m."offset" LIMIT $4
+$$;
+
+-- One message, by its id.
+CREATE FUNCTION skep.find(message uuid)
+RETURNS TABLE (queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text, trace_id uuid, producer text,
+               created_at timestamptz, deleted boolean)
+LANGUAGE sql STABLE AS $$
+    SELECT found.* FROM skep.partitions p
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
+    CROSS JOIN LATERAL skep.peek(q.name, p.name, skep.offset_of($1), 1) found
+    WHERE p.id = skep.partition_of($1) AND found.id = $1
+$$;

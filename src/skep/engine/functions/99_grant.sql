@@ -46,7 +46,7 @@ DECLARE
                               'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend', 'wire_conflation', 'stream_register', 'stream_state',
                               'stream_step', 'read_view', 'read_window', 'read', 'lane_names', 'offsets_at', 'times_of', 'group_exists', 'follow',
                               'archived_runs', 'archived_lanes', 'archived_files', 'archive_status'];
-    ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
+    ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek', 'peek', 'find',
                               'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal', 'settle_restored',
                               'queue_status', 'group_status', 'list_dead_letters',
                               'pause', 'resume', 'cancel', 'remove_group', 'detect_dead_groups', 'message_groups', 'message_status', 'blocked',
