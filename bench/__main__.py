@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import http, latency, overhead, peers, retention, throughput, wal
+from bench import held, http, latency, overhead, peers, retention, throughput, wal
 from bench.contestants import CONTESTANTS
 from bench.report import show
 from skep.embedded import start
@@ -16,7 +16,9 @@ SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument("--only", choices=("throughput", "latency", "wal", "overhead", "retention", "peers", "http"))
+    parser.add_argument(
+        "--only", choices=("throughput", "latency", "wal", "overhead", "retention", "peers", "http", "held")
+    )
     parser.add_argument(
         "--seconds", type=float, default=2, help="length of one slice of a round of throughput, retention or peers"
     )
@@ -26,6 +28,7 @@ def main() -> int:
     parser.add_argument(
         "--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), help="whom peers compares"
     )
+    parser.add_argument("--held", type=float, default=300, help="seconds that the transaction of held stays open")
     parser.add_argument(
         "--plot", type=Path, default=Path("bench-out/peers.svg"), help="where peers draws: .svg, .png or .pdf"
     )
@@ -36,6 +39,7 @@ def main() -> int:
         "wal": wal.measure,
         "overhead": overhead.measure,
         "retention": lambda url: retention.measure(url, arguments.seconds),
+        "held": lambda url: held.measure(url, arguments.held),
         "http": lambda url: http.measure(url, arguments.seconds),
         "peers": lambda url: peers.measure(url, arguments.seconds, arguments.contestants, arguments.plot),
     }

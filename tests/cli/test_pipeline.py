@@ -28,17 +28,25 @@ def test_the_way_of_a_message(cli: Cli, tmp_path: Path):
     assert "retain_until_archived=true" in done.stderr
     done = cli("pipeline", "archive", "orders", "--archive", archive, *master)
     assert done.stdout.startswith(f"0 messages archived at {archive}, everything was there")
+    cli("push", "orders", '{"n": 3}')
+    cli("pipeline", "archive", "orders", "--archive", archive, *master)
+    done = cli("pipeline", "compact", "--archive", archive, "--grace", "2h", *master)
+    assert done.lines[0].startswith(f"2 files of {archive} became 1, 3 messages, 0.0 MB became 0.0 MB")
+    assert done.lines[1] == "the old files are kept for 2 h, the next job after that deletes them"
+    done = cli("pipeline", "compact", "--archive", archive, *master)
+    assert done.stdout.startswith(f"nothing to compact at {archive}")
     done = cli("pipeline", "replay", "orders", "--to", "copy", "--archive", archive, "--group", "late", *master)
-    assert done.lines[0].startswith("2 messages replayed from orders to copy")
+    assert done.lines[0].startswith("3 messages replayed from orders to copy")
     assert done.lines[1] == "group late goes on in orders where the replay ended"
     done = cli("pipeline", "replay", "orders", "--to", "copy", "--archive", archive, "--json", *master)
-    assert (done.json["messages"], done.json["duplicates"]) == (0, 2)
+    assert (done.json["messages"], done.json["duplicates"]) == (0, 3)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("archive", "--archive", "x"), "say which queues"),
+        (("compact", "--archive", "x", "--grace", "long"), "not a length of time"),
         (("import", "q", "data.xml"), "of no known format"),
         (("replay", "q", "--to", "copy", "--since", "yesterday"), "neither a time nor an age"),
     ],

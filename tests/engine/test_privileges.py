@@ -21,7 +21,7 @@ CONSUMER = {
     "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend", "wire_conflation",
     "stream_register", "stream_state", "stream_step", "stream_cycle",
     "read_view", "read_window", "read", "lane_names", "offsets_at", "times_of", "group_exists", "follow",
-    "archived_runs", "archived_lanes", "archived_files", "archive_status",
+    "archived_runs", "archived_lanes", "span_of", "archived_files", "archive_status",
 }  # fmt: skip
 ADMIN = {
     "wire_configure",
@@ -35,6 +35,7 @@ ADMIN = {
     "create_api_key", "revoke_api_key", "list_api_keys", "find_api_key",
     "open_archive", "move_archive", "lock_archive", "plan_archive", "begin_files", "digest_of", "store_file",
     "unsettled_files", "settle_files", "archive_progress",
+    "find_archive", "small_files", "begin_compaction", "source_files", "swap_files", "expired_files", "forget_files",
     "clear_queue", "prune_traces", "wire_queue_names", "wire_messages", "wire_message", "wire_delete_message",
     "wire_bury",
     "wire_dead_letters", "wire_dead_letters_of", "wire_fetch", "wire_safe_time", "wire_changed", "wire_trace",

@@ -1,18 +1,21 @@
 """An archive that can be asked whether it is right; and a driver of its own, to be killed."""
 
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 
-from skep.pipelines import Selection, archive
-from skep.pipelines.archiving import Archived, Piece, Watch, write_file
+from skep.pipelines import Selection, archive, compact
+from skep.pipelines.archiving import Archived
 from skep.spark import session
-from skep.spark.parquet import Store
-from tests.spark.work import FAST, Work
+from tests.spark.killing import ROOT
+from tests.spark.work import FAST, Work, until
 
+Row = tuple[Any, ...]
 COLUMNS = ["queue", "partition", "partition_id", "offset", "timestamp", "value", "headers", "transaction_id"]
 LOG = """
     SELECT l.queue, l.partition, m.partition_id, m.offset, m.created_at, m.payload::text,
@@ -27,26 +30,35 @@ def archive_of(work: Work, *queues: str, file_messages: int = 20) -> Archived:
     )
 
 
-def here(spark: SparkSession, url: str, store: Store, pieces: Sequence[Piece], watch: Watch | None) -> list[str]:
-    """Do what the tasks do, in this process."""
-    return [error for piece in pieces if (error := write_file(url, store, piece)) is not None]
-
-
 def files(work: Work) -> set[str]:
     root = work.home / "archive"
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
-def archived(work: Work) -> list[tuple[Any, ...]]:
-    """Every row of every file there is, whatever the manifest says."""
-    tables = [pq.ParquetFile(work.home / "archive" / path).read(COLUMNS) for path in files(work)]
+def rows_of(work: Work, paths: Iterable[str]) -> list[Row]:
+    """Every row of these files, in order."""
+    tables = [pq.ParquetFile(work.home / "archive" / path).read(COLUMNS) for path in paths]
     rows = [row for table in tables for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
     return sorted(rows, key=lambda row: (row[2], row[3]))
 
 
+def archived(work: Work) -> list[Row]:
+    """What is in the files that there are, whatever the manifest says."""
+    return rows_of(work, files(work))
+
+
+def named(work: Work) -> list[Row]:
+    """What is in the files that the manifest names."""
+    return rows_of(work, [path for (path,) in work.sql("SELECT path FROM skep.archived_files()")])
+
+
+def log(work: Work, queue: str = "q") -> list[Row]:
+    return work.sql(LOG, queue)
+
+
 def check(work: Work, queue: str = "q") -> None:
     """Everything is in one file, the files are those of the manifest, and retention may delete all of it."""
-    assert archived(work) == work.sql(LOG, queue)
+    assert archived(work) == log(work, queue)
     assert files(work) == {path for (path,) in work.sql("SELECT path FROM skep.archived_files()")}
     assert work.sql("SELECT count(*) FROM skep.archive_files WHERE NOT settled") == [(0,)]
     late = "SELECT l.partition, l.last_offset + 1, a.end_offset FROM skep.lanes l LEFT JOIN skep.archive_marks a "
@@ -54,10 +66,22 @@ def check(work: Work, queue: str = "q") -> None:
     assert work.sql(late) == []
 
 
-def main(url: str, location: str) -> None:
+def killed_driver(work: Work, job: str, far_enough: str) -> None:
+    """Start a driver of its own, and kill it with its tasks and all."""
+    command = [sys.executable, "-m", "tests.spark.archiver", job, work.url, str(work.home / "archive")]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    until(lambda: work.sql(far_enough)[0][0] or process.poll() is not None, "some files")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def main(job: str, url: str, location: str) -> None:
     spark = session("archiver", master="local[2]", config=FAST)
     spark.sparkContext.setLogLevel("OFF")
-    archive(spark, url, location, Selection(("q",)), file_messages=20)
+    if job == "archive":
+        archive(spark, url, location, Selection(("q",)), file_messages=20)
+    else:
+        compact(spark, url, location, file_messages=40)
 
 
 if __name__ == "__main__":

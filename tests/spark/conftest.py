@@ -7,8 +7,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from skep.errors import ConfigError
+from skep.pipelines import tasks
 from skep.spark import session
 from tests.server.environments import missing
+from tests.spark.killing import Killer
 from tests.spark.work import FAST, Work
 
 
@@ -44,3 +46,17 @@ def work_on(spark: SparkSession, tmp_path: Path) -> Generator[Callable[[str], Wo
     yield start
     for each in started:
         each.close()
+
+
+@pytest.fixture
+def alone(work: Work, monkeypatch: pytest.MonkeyPatch) -> Work:
+    """What tasks do is done in this process."""
+    monkeypatch.setattr(tasks, "run", lambda _, task, items, look: [task(item) for item in items])
+    return work
+
+
+@pytest.fixture
+def killer(work: Work) -> Generator[Killer]:
+    """Jobs on this test's database and archive, to be killed."""
+    with Killer(work.url, work.home / "archive") as started:
+        yield started

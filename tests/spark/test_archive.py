@@ -1,31 +1,19 @@
 """The archive: every message in one file, whatever happens; retention that waits for it."""
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from skep.errors import Conflict, NotFound
 from skep.pipelines import Selection, archiving, manifest, read_archive
-from skep.spark.database import Database
 from skep.spark.parquet import Store
-from tests.spark.archiver import archive_of, archived, check, files, here
-from tests.spark.work import Work, until
+from tests.spark.archiver import archive_of, archived, check, files, killed_driver, log, named
+from tests.spark.killing import Killer
+from tests.spark.work import Work
 
 pytestmark = pytest.mark.timeout(300)
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def alone(work: Work, monkeypatch: pytest.MonkeyPatch) -> Work:
-    """Tasks run in this process, where they can be killed at will."""
-    monkeypatch.setattr(archiving, "_write_all", here)
-    return work
 
 
 def age(work: Work, days: int, offsets: str = "true") -> None:
@@ -62,93 +50,31 @@ def test_spark_reads_it_again(work: Work):
         read_archive(work.spark, work.url, Selection(("other",)))
 
 
-class Killed(BaseException):
-    """As good as `kill -9`: nothing catches it."""
-
-
-def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Die before or after the nth thing that is done to the database or to files: 2n is before, 2n + 1 after."""
-    left = [-1]
-
-    def dying(owner: type, name: str) -> None:
-        real: Callable[..., Any] = getattr(owner, name)
-
-        def do(*arguments: Any, **named: Any) -> Any:
-            if left[0] == 0:
-                raise Killed
-            left[0] -= 1
-            result = real(*arguments, **named)
-            if left[0] == 0:
-                raise Killed
-            left[0] -= 1
-            return result
-
-        monkeypatch.setattr(owner, name, do)
-
-    def half_a_file(store: Store, path: str, batches: Iterator[Any]) -> int:
-        """Die in the middle of a file as well."""
-        if left[0] == 0:
-            target = Path(store.location, path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(b"PAR1 and no more")
-            raise Killed
-        left[0] -= 1
-        return write(store, path, batches)
-
-    write = Store.write
-    dying(Database, "rows")
-    dying(Store, "delete")
-    dying(Store, "batches")
-    monkeypatch.setattr(Store, "write", half_a_file)
-    return lambda number: left.__setitem__(0, number)
-
-
-def test_killed_at_every_step(alone: Work, monkeypatch: pytest.MonkeyPatch):
-    """A job that dies anywhere: the next one makes everything right."""
-    kill_at = steps(monkeypatch)
-    deaths = 0
-    for number in range(1000):
-        alone.spread("q", 60, 3)
-        kill_at(number)
-        try:
-            archive_of(alone)
-        except Killed:
-            deaths += 1
-        else:
+def test_killed_at_every_step(work: Work, killer: Killer):
+    """A job that dies anywhere: what is named is right, and the next one makes the rest right."""
+    for number in itertools.count():
+        work.spread("q", 60, 3)
+        ended = killer.runs("archive", number)
+        assert set(named(work)) <= set(log(work))
+        if ended:
             break
-        finally:
-            kill_at(-1)
-        archive_of(alone)
-        check(alone)
-    check(alone)
-    assert deaths > 30
+        assert killer.runs("archive")
+        check(work)
+    check(work)
+    assert number > 40
 
 
-def test_killed_again_and_again(alone: Work, monkeypatch: pytest.MonkeyPatch):
+def test_killed_again_and_again(work: Work, killer: Killer):
     """No job comes further than one step beyond the last one; in the end everything is there once."""
-    kill_at = steps(monkeypatch)
-    alone.spread("q", 60, 3)
-    for number in range(1000):
-        kill_at(number)
-        try:
-            archive_of(alone)
-        except Killed:
-            continue
-        finally:
-            kill_at(-1)
-        break
-    check(alone)
+    work.spread("q", 60, 3)
+    assert next(number for number in itertools.count() if killer.runs("archive", number)) > 20
+    check(work)
 
 
 def test_a_killed_driver(work: Work):
     """For good, in the middle of its files, with tasks and all."""
     work.spread("q", 2000, 10)
-    command = [sys.executable, "-m", "tests.spark.archiver", work.url, str(work.home / "archive")]
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
-    stored = "SELECT count(*) FROM skep.archive_files WHERE state = 'stored'"
-    until(lambda: work.sql(stored)[0][0] > 3 or process.poll() is not None, "some files")
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    killed_driver(work, "archive", "SELECT count(*) > 3 FROM skep.archive_files WHERE state = 'stored'")
     assert work.sql("SELECT count(*) FROM skep.archive_files WHERE state = 'writing'")[0][0] > 0
     archive_of(work)
     check(work)

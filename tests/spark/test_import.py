@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from skep.errors import InvalidArgument
-from skep.pipelines import Source, load, loading
+from skep.pipelines import Source, import_files, importing
 from skep.spark.database import Database
 from tests.spark.work import Work, is_in_order
 
@@ -29,28 +29,28 @@ def test_json_lines(work: Work):
     lines = [json.dumps({"n": n, "to": f"p{n % 3}", "x": "ü\n"}) for n in range(300)] + ['{"to": null, "n": 1.50}'] * 2
     path = write(work.home / "in.jsonl", lines)
     source = Source((path,), "json", partition="to", name="first")
-    done = load(work.spark, work.url, "q", source)
+    done = import_files(work.spark, work.url, "q", source)
     assert (done.messages, done.duplicates) == (302, 0)
     assert [payload["n"] for payload in payloads(work, "p1")] == list(range(1, 300, 3))
     assert [value for lane, _, value in work.log("q") if lane == "Default"] == ['{"n": 1.50, "to": null}'] * 2
     write(work.home / "in.jsonl", [*lines, '{"n": 300, "to": "p0"}'])
-    done = load(work.spark, work.url, "q", source)
+    done = import_files(work.spark, work.url, "q", source)
     assert (done.messages, done.duplicates) == (1, 302)
     assert payloads(work, "p0")[-1]["n"] == 300
     other = Source((path,), "json", partition="to", name="second")
-    assert load(work.spark, work.url, "q", other).messages == 303
+    assert import_files(work.spark, work.url, "q", other).messages == 303
 
 
 def test_csv_and_parquet(work: Work):
     """With nulls, types if asked for, an order and transaction ids of one's own."""
     path = write(work.home / "in.csv", ["id,zip,to", "3,0123,a", "1,,a", "2,5,b"])
-    load(work.spark, work.url, "q", Source((path,), "csv", partition="to", order="id"))
+    import_files(work.spark, work.url, "q", Source((path,), "csv", partition="to", order="id"))
     assert payloads(work, "a") == [{"id": "1", "zip": None, "to": "a"}, {"id": "3", "zip": "0123", "to": "a"}]
     table = str(work.home / "in.parquet")
     work.spark.read.csv(path, header=True, inferSchema=True).write.parquet(table)
     source = Source((table,), "parquet", partition="id", transaction_id="id")
-    assert load(work.spark, work.url, "q", source).messages == 3
-    assert load(work.spark, work.url, "q", source).duplicates == 3
+    assert import_files(work.spark, work.url, "q", source).messages == 3
+    assert import_files(work.spark, work.url, "q", source).duplicates == 3
     assert payloads(work, "3") == [{"id": 3, "zip": 123, "to": "a"}]
     own = "SELECT transaction_id FROM skep.messages WHERE transaction_id NOT LIKE 'import-%%' ORDER BY 1"
     assert work.sql(own) == [("1",), ("2",), ("3",)]
@@ -61,7 +61,7 @@ def test_many_files_in_order(work: Work):
         write(work.home / f"part-{number}.jsonl", [str(number * 2000 + n) for n in range(2000)])
     seen: list[tuple[int, int]] = []
     source = Source((str(work.home / "part-*.jsonl"),), "json")
-    load(work.spark, work.url, "q", source, watch=lambda done, total: seen.append((done, total)))
+    import_files(work.spark, work.url, "q", source, watch=lambda done, total: seen.append((done, total)))
     assert payloads(work, "Default") == list(range(6000))
     assert is_in_order(work.log("q"))
     assert {total for _, total in seen} == {6000}
@@ -70,7 +70,7 @@ def test_many_files_in_order(work: Work):
 def test_killed_in_the_middle(work: Work, monkeypatch: pytest.MonkeyPatch):
     """What was pushed stays, the next run pushes the rest; nothing comes twice, and the order holds."""
     path = write(work.home / "in.jsonl", [str(n) for n in range(5000)])
-    rows = loading._ordered(work.spark, loading._rows(work.spark, source := Source((path,), "json")), source)
+    rows = importing._ordered(work.spark, importing._rows(work.spark, source := Source((path,), "json")), source)
     every = rows.collect()
     real, calls = Database.rows, [0]
 
@@ -84,9 +84,9 @@ def test_killed_in_the_middle(work: Work, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patch:
         patch.setattr(Database, "rows", dying)
         with pytest.raises(KeyboardInterrupt):
-            list(loading._push(work.url, "q", iter(every)))
+            list(importing._push(work.url, "q", iter(every)))
     assert len(work.log("q")) == 3000
-    done = load(work.spark, work.url, "q", source)
+    done = import_files(work.spark, work.url, "q", source)
     assert (done.messages, done.duplicates) == (2000, 3000)
     assert payloads(work, "Default") == list(range(5000))
 
@@ -94,10 +94,10 @@ def test_killed_in_the_middle(work: Work, monkeypatch: pytest.MonkeyPatch):
 def test_what_cannot_be_imported(work: Work):
     path = write(work.home / "bad.jsonl", ['{"a": 1}', '{"a": 1}, {"queue": "other"'])
     with pytest.raises(PySparkException, match="a row is not JSON"):
-        load(work.spark, work.url, "q", Source((path,), "json"))
+        import_files(work.spark, work.url, "q", Source((path,), "json"))
     assert work.log("other") == []
     csv = write(work.home / "in.csv", ["a,b", "1,2"])
     with pytest.raises(InvalidArgument, match='no column "c"'):
-        load(work.spark, work.url, "q", Source((csv,), "csv", partition="c"))
+        import_files(work.spark, work.url, "q", Source((csv,), "csv", partition="c"))
     with pytest.raises(InvalidArgument, match="format is"):
-        load(work.spark, work.url, "q", Source((csv,), "xml"))  # type: ignore[arg-type]
+        import_files(work.spark, work.url, "q", Source((csv,), "xml"))  # type: ignore[arg-type]

@@ -1,6 +1,8 @@
 """Archive and log as one: read again, replayed, and given to a group that joins late; no gap, no double, in order."""
 
+import itertools
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -8,8 +10,9 @@ from pyspark.errors import PySparkException
 
 from skep import Skep
 from skep.errors import Conflict, InvalidArgument
-from skep.pipelines import Span, replay, replaying
+from skep.pipelines import Span, replay, replaying, tasks
 from skep.spark.database import Database
+from skep.spark.window import count
 from tests.spark.archiver import archive_of
 from tests.spark.work import Row, Work, is_in_order
 
@@ -21,7 +24,7 @@ def past(work: Work, count: int = 90) -> list[Row]:
     work.sql("""SELECT skep.configure_queue('q', '{"retain_until_archived": true}')""")
     work.spread("q", count, 3)
     log = work.log("q")
-    archive_of(work)
+    archive_of(work, file_messages=max(20, count // 4))
     work.sql("""SELECT skep.configure_queue('q', '{"max_size": 5}')""")
     assert work.sql("SELECT sum(end_offset - first_offset) FROM skep.retain()") == [(len(log) - 15,)]
     work.spread("q", 30, 4)
@@ -47,7 +50,7 @@ def test_a_batch_over_both(work: Work):
 def test_a_stream_over_both(work: Work):
     """From the beginning of the archive, in small batches, and then what comes."""
     every = past(work)
-    options = {"archive": location(work), "maxOffsetsPerTrigger": "17"}
+    options = {"archive": location(work), "maxOffsetsPerTrigger": "50"}
     run = work.drain("q", **options)
     assert sorted(run.rows) == every
     assert is_in_order(run.rows)
@@ -95,12 +98,67 @@ def test_everything_is_replayed(work: Work):
     assert (again.messages, again.duplicates) == (0, len(every) + 1)
 
 
-def test_a_time_range(work: Work):
-    work.spread("q", 20, 1)
-    work.sql("UPDATE skep.messages SET created_at = '2026-01-01Z'::timestamptz + \"offset\" * interval '1 hour'")
-    (since,), (until,) = work.sql('SELECT created_at FROM skep.messages WHERE "offset" IN (5, 12) ORDER BY 1')
-    replay(work.spark, work.url, "q", "copy", span=Span(since, until))
-    assert [json.loads(value) for _, _, value in work.log("copy")] == list(range(5, 12))
+START = datetime(2026, 1, 1, tzinfo=UTC)
+RICH = """
+    SELECT count(*) FROM skep.push((SELECT jsonb_agg(jsonb_build_object(
+        'queue', 'q', 'partition', 'p' || n %% 4, 'payload', jsonb_build_object('n', n, 'x', E'\\u00fc\\n"', 'y', 1.50),
+        'headers', jsonb_build_object('h', n), 'trace_id', gen_random_uuid(), 'producer', 'me'))
+    FROM generate_series(1, 40) n))
+"""
+DIGEST = """
+    SELECT l.partition, count(*), encode(sha256(string_agg(sha256(convert_to(json_build_array(
+               m.payload::text, nullif(m.headers - 'skep-origin', '{}')::text, m.trace_id, m.producer)::text, 'UTF8')),
+               NULL ORDER BY m."offset")), 'hex')
+    FROM skep.messages m JOIN skep.lanes l USING (partition_id) WHERE l.queue = %s GROUP BY 1 ORDER BY 1
+"""
+
+
+def test_a_copy_has_the_digest_of_the_original(work: Work):
+    """Payloads, headers, traces and producers, in their order: after most of the original is in the archive only."""
+    work.spread("q", 120, 4)
+    work.sql(RICH)
+    original = work.sql(DIGEST, "q")
+    work.sql("""SELECT skep.configure_queue('q', '{"retain_until_archived": true, "max_size": 3}')""")
+    archive_of(work)
+    assert work.sql("SELECT sum(end_offset - first_offset) FROM skep.retain()") == [(160 - 12,)]
+    seen: list[tuple[int, int]] = []
+    replay(work.spark, work.url, "q", "copy", archive=location(work), watch=lambda *progress: seen.append(progress))
+    assert work.sql(DIGEST, "copy") == original
+    assert [count for _, count, _ in original] == [40] * 4
+    assert seen[-1] == (160, 160)
+
+
+def test_a_time_range(work: Work, monkeypatch: pytest.MonkeyPatch):
+    """Over archive and log; days of the archive that are out of it are not read."""
+    work.spread("q", 80, 2)
+    hours = "UPDATE skep.messages SET created_at = '2026-01-01Z'::timestamptz + \"offset\" * interval '3 hours'"
+    work.sql(f'{hours}, payload = to_jsonb("offset")')
+    work.sql("UPDATE skep.partition_lookup SET last_created_at = '2026-01-01Z'::timestamptz + interval '117 hours'")
+    work.sql("""SELECT skep.configure_queue('q', '{"retain_until_archived": true, "max_size": 15}')""")
+    archive_of(work)
+    work.sql("SELECT count(*) FROM skep.retain()")
+    copies = (f"copy {number}" for number in itertools.count())
+
+    def replayed(since: int | None, until: int | None) -> list[int]:
+        times = (at if at is None else START + timedelta(hours=3 * at) for at in (since, until))
+        done = replay(work.spark, work.url, "q", copy := next(copies), archive=location(work), span=Span(*times))
+        p0, p1 = ([json.loads(value) for lane, _, value in work.log(copy) if lane == name] for name in ("p0", "p1"))
+        assert (p0, done.messages) == (p1, 2 * len(p0))
+        return p0
+
+    assert replayed(22, 30) == list(range(22, 30))
+    read = list[int]()
+
+    def here(_: object, task: Any, shares: Any, __: object) -> list[Any]:
+        read.append(sum(count(share) for share in shares))
+        return [task(share) for share in shares]
+
+    monkeypatch.setattr(tasks, "run", here)
+    assert replayed(17, 23) == list(range(17, 23))
+    assert read == [2 * 8]  # a day has eight
+    assert replayed(None, 9) == list(range(9))
+    assert replayed(35, None) == list(range(35, 40))
+    assert replayed(0, 99) == list(range(40))
     with pytest.raises(InvalidArgument, match="into itself"):
         replay(work.spark, work.url, "q", "q")
 
@@ -130,10 +188,18 @@ def test_killed_in_the_middle(work: Work, monkeypatch: pytest.MonkeyPatch):
 def test_a_group_that_joins_late(work: Work):
     """It reads the replay, then the queue: everything since the beginning, each message once, in order."""
     every = past(work)
-    replay(work.spark, work.url, "q", "q.past", archive=location(work), group="late")
-    work.spread("q", 12, 4)
+    work.sql("""SELECT skep.configure_defaults('new')""")
+    pushed = list[int]()
+
+    def busy(*_: object) -> None:
+        work.spread("q", 12, 4)
+        work.sql("SELECT count(*) FROM skep.retain()")
+        pushed.append(12)
+
+    replay(work.spark, work.url, "q", "q.past", archive=location(work), group="late", watch=busy)
+    busy()
     later = [row for row in work.log("q") if row not in every]
-    work.sql("SELECT count(*) FROM skep.retain()")
+    assert work.sql("SELECT * FROM skep.check_consistency() WHERE broken > 0") == []
     got: list[tuple[str, str]] = []
     with Skep(work.url) as mq:
         for queue in ("q.past", "q"):
@@ -141,7 +207,7 @@ def test_a_group_that_joins_late(work: Work):
                 got += [(message.partition, json.dumps(message.payload)) for message in batch]
                 batch.ack()
     wanted = [(partition, value) for partition, _, value in sorted([*every, *later])]
-    assert len(later) == 12
+    assert len(later) == sum(pushed) > 12
     assert sorted(got, key=lambda each: each[0]) == wanted
     with pytest.raises(Conflict, match="reads queue"):
         replay(work.spark, work.url, "q", "q.past", archive=location(work), group="late")

@@ -12,6 +12,8 @@ from psycopg.types.json import Jsonb
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from skep.spark.database import database
+
 FAST = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.default.parallelism": "2",
@@ -88,6 +90,7 @@ class Work:
             if run.query.isActive:
                 run.query.stop()
         self.connection.close()
+        database(self.url).close()
 
     def push(self, queue: str, *payloads: object, partition: str = "p") -> None:
         messages = [{"queue": queue, "partition": partition, "payload": payload} for payload in payloads]

@@ -13,23 +13,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from skep import embedded
 from skep.cli.connect import opening
 from skep.cli.report import errors
-from skep.cli.show import as_dict, counted, one_line, say, show_json
-from skep.cli.times import parse_time
+from skep.cli.show import as_dict, counted, one_line, say, show_json, span
+from skep.cli.times import parse_length, parse_time
 from skep.config import Config
 from skep.engine.install import install, verify
 from skep.errors import InvalidArgument, explained
-from skep.pipelines import archiving, loading, manifest, replaying
-from skep.pipelines.loading import Format, Source
+from skep.pipelines import archiving, compacting, importing, manifest, replaying
+from skep.pipelines.importing import Format, Source
 from skep.pipelines.replaying import Span
 from skep.spark import session
+from skep.spark.database import database
 from skep.spark.options import Selection
 
 Show = Callable[[int, int], None]
 
 
-def select(queues: Sequence[str] | None, pattern: str | None, namespace: str | None, task: str | None) -> Selection:
+def select(
+    queues: Sequence[str] | None, pattern: str | None, namespace: str | None, task: str | None, *, or_all: bool = False
+) -> Selection:
     ways = [bool(queues), pattern is not None, namespace is not None or task is not None]
-    if sum(ways) != 1:
+    if sum(ways) != 1 and not (or_all and sum(ways) == 0):
         raise InvalidArgument("say which queues: by name, by --pattern, or by --namespace and --task")
     return Selection(tuple(queues) if queues else None, pattern, namespace, task)
 
@@ -41,7 +44,10 @@ def running(config: Config, name: str, master: str) -> Generator[tuple[SparkSess
         with errors.status("Starting Spark") if errors.is_terminal else nullcontext(), _quiet():
             spark = session(f"skep {name}", master=master)
             spark.sparkContext.setLogLevel("ERROR")
-        yield spark, url
+        try:
+            yield spark, url
+        finally:
+            database(url).close()
 
 
 @contextmanager
@@ -102,10 +108,10 @@ def source_of(
     return Source(tuple(paths), cast("Format", found), partition, transaction_id, order, infer, name)
 
 
-def load(config: Config, queue: str, source: Source, *, master: str, as_json: bool) -> None:
+def import_files(config: Config, queue: str, source: Source, *, master: str, as_json: bool) -> None:
     with running(config, "import", master) as (spark, url), bar("importing") as show:
         began = time.monotonic()
-        done = loading.load(spark, url, queue, source, watch=show if errors.is_terminal else None)
+        done = importing.import_files(spark, url, queue, source, watch=show if errors.is_terminal else None)
         seconds = time.monotonic() - began
     if as_json:
         show_json({**as_dict(done), "seconds": round(seconds, 3)})
@@ -127,11 +133,11 @@ class Replay(NamedTuple):
 
 def replay(config: Config, asked: Replay, *, master: str, as_json: bool) -> None:
     since, until = parse_time(asked.since), parse_time(asked.until)
-    span = Span(since, until) if since or until else None
+    times = Span(since, until) if since or until else None
     with running(config, "replay", master) as (spark, url), bar("replaying") as show:
         began = time.monotonic()
         done = replaying.replay(
-            spark, url, asked.queue, asked.to_queue, archive=asked.location, span=span, group=asked.group, watch=show
+            spark, url, asked.queue, asked.to_queue, archive=asked.location, span=times, group=asked.group, watch=show
         )
         seconds = time.monotonic() - began
     if as_json:
@@ -166,3 +172,26 @@ def archive(
             f"to make it wait: skep queue configure {one_line(queue)} retain_until_archived=true",
             markup=False,
         )
+
+
+def compact(
+    config: Config, location: str, selection: Selection, *, file_messages: int, grace: str, master: str, as_json: bool
+) -> None:
+    length = parse_length(grace)
+    with running(config, "compact", master) as (spark, url), bar("compacting") as show:
+        began = time.monotonic()
+        done = compacting.compact(
+            spark, url, location, selection, file_messages=file_messages, grace=length, watch=show
+        )
+        seconds = time.monotonic() - began
+    if as_json:
+        show_json({**as_dict(done), "seconds": round(seconds, 3)})
+        return
+    sizes = f"{done.bytes_before / 1e6:,.1f} MB became {done.bytes / 1e6:,.1f} MB"
+    made = f"{counted(done.replaced, 'file')} of {one_line(done.location)} became {done.files:,}"
+    made += f", {counted(done.messages, 'message')}, {sizes}" if done.files else ""
+    say(f"{made if done.files else f'nothing to compact at {one_line(done.location)}'}, {seconds:,.1f} s")
+    if done.files:
+        say(f"the old files are kept for {span(length.total_seconds())}, the next job after that deletes them")
+    if done.deleted:
+        say(f"{counted(done.deleted, 'file')} deleted that had been replaced before")

@@ -5,9 +5,8 @@ into the manifest if it has exactly what the log has; from that commit on it cou
 one clears what it left, and plans what is missing.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID, uuid4
@@ -15,7 +14,7 @@ from uuid import UUID, uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from skep.errors import Conflict, NotFound
-from skep.pipelines import manifest
+from skep.pipelines import manifest, tasks
 from skep.pipelines.manifest import Planned, Progress
 from skep.spark.arrow import RecordBatch, pa
 from skep.spark.database import READ, Database, database
@@ -25,7 +24,6 @@ from skep.spark.window import chunks
 
 AT_ONCE = 10_000
 ROUNDS = 3  # messages that are deleted meanwhile spoil a file: it is planned anew
-LOOK_EVERY = 0.5
 Watch = Callable[[Progress], None]
 
 
@@ -65,13 +63,14 @@ def archive(
     with manifest.locked(url, number):
         clear(url, store, number)
         for _ in range(ROUNDS):
-            files = manifest.plan(url, queues, cores=_cores(spark), file_messages=file_messages)
+            files = manifest.plan(url, queues, cores=tasks.cores(spark), file_messages=file_messages)
             if not files:
                 break
             job = uuid4()
             numbers = manifest.begin(url, number, job, files)
             pieces = [Piece(each, job, file) for each, file in zip(numbers, files, strict=True)]
-            failed = _write_all(spark, url, store, pieces, _adding(done, watch))
+            look = partial(_tell, url, job, done, watch) if watch else None
+            failed = [error for error in tasks.run(spark, partial(write_file, url, store), pieces, look) if error]
             done = done.plus(_stored(manifest.progress(url, job)))
             clear(url, store, number)
             if not failed:
@@ -94,8 +93,8 @@ def read_archive(
     return spark.read.schema(columns + texts).parquet(*paths)
 
 
-def clear(url: str, store: Store, archive_number: int) -> None:
-    """Delete what failed attempts have left, and forget files that were never stored."""
+def clear(url: str, store: Store, archive_number: int) -> int:
+    """Delete what failed attempts have left, and files that were replaced long enough ago; return how many of these."""
     rows = database(url).rows(manifest.UNSETTLED, archive=archive_number)
     kept = {path for *_, path in rows}
     numbers = {str(number) for number, *_ in rows}
@@ -105,6 +104,13 @@ def clear(url: str, store: Store, archive_number: int) -> None:
                 store.delete(path)
     if rows:
         database(url).rows(manifest.SETTLE, files=[number for number, *_ in rows])
+    expired = database(url).rows(manifest.EXPIRED, archive=archive_number)
+    for _, path in expired:
+        with suppress(FileNotFoundError):  # a job that was killed had come so far
+            store.delete(path)
+    if expired:
+        database(url).rows(manifest.FORGET, files=[number for number, _ in expired])
+    return len(expired)
 
 
 def write_file(url: str, store: Store, piece: Piece) -> str | None:
@@ -141,30 +147,8 @@ def messages(db: Database, file: Planned) -> Iterator[RecordBatch]:
         )
 
 
-def _write_all(spark: SparkSession, url: str, store: Store, pieces: Sequence[Piece], watch: Watch | None) -> list[str]:
-    """Let tasks write the files; return what went wrong with files whose messages changed meanwhile."""
-    write = partial(write_file, url, store)
-    with ThreadPoolExecutor(1) as driver:
-        found = driver.submit(lambda: spark.sparkContext.parallelize(pieces, len(pieces)).map(write).collect())
-        try:
-            _look_on(found, lambda: manifest.progress(url, pieces[0].job), watch)
-        except BaseException:
-            spark.sparkContext.cancelAllJobs()
-            raise
-    return [error for error in found.result() if error is not None]
-
-
-def _look_on(work: Future[list[str | None]], look: Callable[[], Progress], watch: Watch | None) -> None:
-    while not work.done():
-        if watch:
-            watch(look())
-        time.sleep(LOOK_EVERY)
-    if watch:
-        watch(look())
-
-
-def _adding(done: Progress, watch: Watch | None) -> Watch | None:
-    return None if watch is None else (lambda progress: watch(done.plus(progress)))
+def _tell(url: str, job: UUID, done: Progress, watch: Watch) -> None:
+    watch(done.plus(manifest.progress(url, job)))
 
 
 def _stored(progress: Progress) -> Progress:
@@ -175,7 +159,3 @@ def _stored(progress: Progress) -> Progress:
         progress.stored_messages,
         progress.stored_bytes,
     )
-
-
-def _cores(spark: SparkSession) -> int:
-    return max(spark.sparkContext.defaultParallelism, 1)

@@ -29,6 +29,20 @@ PROGRESS: LiteralString = """
 """
 UNSETTLED: LiteralString = "SELECT file_id, queue, day, path FROM skep.unsettled_files(%(archive)s)"
 SETTLE: LiteralString = "SELECT skep.settle_files(%(files)s)"
+FIND: LiteralString = "SELECT skep.find_archive(%(location)s)"
+SMALL: LiteralString = """
+    SELECT queue, day, file_id, messages, bytes
+    FROM skep.small_files(%(archive)s, %(below)s, %(queues)s, %(pattern)s, %(namespace)s, %(task)s)
+"""
+BEGIN_COMPACTION: LiteralString = "SELECT skep.begin_compaction(%(archive)s, %(job)s, %(sources)s::jsonb)"
+SOURCES: LiteralString = """
+    SELECT path, digest, lanes, first_offsets, end_offsets FROM skep.source_files(%(files)s)
+"""
+SWAP: LiteralString = """
+    SELECT skep.swap_files(%(file)s, %(job)s, %(sources)s, %(path)s, %(bytes)s, %(messages)s, %(digest)s, %(grace)s)
+"""
+EXPIRED: LiteralString = "SELECT file_id, path FROM skep.expired_files(%(archive)s)"
+FORGET: LiteralString = "SELECT skep.forget_files(%(files)s)"
 FILES: LiteralString = """
     SELECT location, path FROM skep.archived_files(%(queues)s, %(pattern)s, %(namespace)s, %(task)s)
 """

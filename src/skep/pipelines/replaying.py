@@ -14,7 +14,8 @@ from typing import Any, LiteralString
 from pyspark.sql import SparkSession
 
 from skep.errors import Conflict, InvalidArgument
-from skep.pipelines.loading import PUSH
+from skep.pipelines import tasks
+from skep.pipelines.importing import PUSH, head
 from skep.spark.database import FOLLOW, LANE_NAMES, database
 from skep.spark.log import Log
 from skep.spark.options import Selection, SourceOptions
@@ -29,6 +30,9 @@ READS: LiteralString = """
 """
 SUBSCRIBE: LiteralString = """
     SELECT skep.subscribe(group_name => %(group)s, queue => %(queue)s, mode => 'all', heartbeat_timeout => 86400)
+"""
+SPAN: LiteralString = """
+    SELECT first_offset, end_offset FROM skep.span_of(%(lanes)s, %(since)s::timestamptz, %(until)s::timestamptz)
 """
 Counts = tuple[int, int, int]
 Watch = Callable[[int, int], None]
@@ -71,18 +75,22 @@ def replay(
     if queue == to_queue:
         raise InvalidArgument("a queue is not replayed into itself")
     if group is not None:
-        _join(url, queue, group, span)
+        _join(url, queue, to_queue, group, span)
     options = _options(url, queue, archive)
     runs = Log(options).batch()
+    if span is not None:
+        runs = _within(url, runs, span)
     total = sum(run.end - run.first for run in runs)
+    began = head(url, to_queue) if watch else 0
+    look = (lambda: watch(head(url, to_queue) - began, total)) if watch else None
+    work = partial(copy, options, to_queue, span or Span())
     read, queued, duplicate = 0, 0, 0
     for turn in _turns(url, runs):
-        tasks = pack(turn, cores=spark.sparkContext.defaultParallelism, max_rows=None, min_tasks=None)
-        work = partial(copy, options, to_queue, span or Span())
-        for counts in spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect():
+        shares = pack(turn, cores=tasks.cores(spark), max_rows=None, min_tasks=None)
+        for counts in tasks.run(spark, work, shares, look):
             read, queued, duplicate = read + counts[0], queued + counts[1], duplicate + counts[2]
-        if watch:
-            watch(read, total)
+    if watch:
+        watch(total, total)
     if group is not None:
         _settle(url, group, runs)
     return Replayed(queue, to_queue, read, queued, duplicate)
@@ -92,6 +100,16 @@ def _options(url: str, queue: str, archive: str | None) -> SourceOptions:
     location = None if archive is None else Store.at(archive).location
     start = "earliest" if archive is None else {"archive": True}
     return SourceOptions(url=url, selection=Selection((queue,)), start=start, archive=location)
+
+
+def _within(url: str, runs: Sequence[Run], span: Span) -> list[Run]:
+    """Leave out what is of another time, as far as that is known without reading it."""
+    rows = database(url).rows(SPAN, lanes=[run.lane for run in runs], since=span.since, until=span.until)
+    cut = (
+        Run(run.lane, max(run.first, first or 0), min(run.end, run.end if end is None else end))
+        for run, (first, end) in zip(runs, rows, strict=True)
+    )
+    return [run for run in cut if run.first < run.end]
 
 
 def _turns(url: str, runs: Sequence[Run]) -> list[list[Run]]:
@@ -142,20 +160,18 @@ def _messages(options: SourceOptions, to_queue: str, span: Span, runs: Sequence[
         yield f'{encode({**message, **whose})[:-1]}, "headers": {extended}, "payload": {value}}}'
 
 
-def _join(url: str, queue: str, group: str, span: Span | None) -> None:
-    """Subscribe the group, so that retention keeps what the log has while the replay runs."""
+def _join(url: str, queue: str, to_queue: str, group: str, span: Span | None) -> None:
+    """Subscribe the group to both, so that it begins at the beginning, and retention keeps what comes meanwhile."""
     if span is not None:
         raise InvalidArgument("a group that joins gets everything: there is no time to give")
     if database(url).one(READS, group=group, queue=queue)[0]:
         raise Conflict(f'group "{group}" reads queue "{queue}" already', hint="Replay is for a group that joins.")
-    database(url).rows(SUBSCRIBE, group=group, queue=queue)
+    for each in (queue, to_queue):
+        database(url).rows(SUBSCRIBE, group=group, queue=each)
 
 
 def _settle(url: str, group: str, runs: Sequence[Run]) -> None:
     """Put the group where the replay ended: what it has not copied comes from the first queue."""
-    for number in range(0, len(runs), 10_000):
-        some = runs[number : number + 10_000]
-        database(url).rows(
-            FOLLOW, group=group, lanes=[run.lane for run in some], starts=[run.first for run in some],
-            offsets=[run.end for run in some],
-        )  # fmt: skip
+    # In one call: a job that is killed here has either put it there, or can be run again.
+    starts, ends = [run.first for run in runs], [run.end for run in runs]
+    database(url).rows(FOLLOW, group=group, lanes=[run.lane for run in runs], starts=starts, offsets=ends)

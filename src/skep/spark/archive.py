@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 from skep.errors import DataLoss
 from skep.spark.database import ARCHIVED_RUNS, LANE_NAMES, Database
 from skep.spark.parquet import Store
-from skep.spark.window import Lost, Run
+from skep.spark.window import Lost, Run, count
 
 HINT = (
     "Set failOnDataLoss=false to go on behind them. So that it does not happen again: give the stream a groupId, "
     "which retention waits for, or the queue retain_until_archived and the stream option archive."
 )
 SHOWN = 5
+ATTEMPTS = 5
 
 
 Row = tuple[Any, ...]  # as `skep.read` gives it
@@ -43,14 +44,28 @@ def recall(
     database: Database, archive: str | None, gone: Sequence[Lost], ords: Mapping[int, int], *, strict: bool
 ) -> tuple[list[Row], Names]:
     """Read from the archive what is gone, with the names of its lanes. `strict`: all of it must be there."""
-    found = archived(database, archive, gone) if strict else _find(database, archive, gone)
-    rows: list[Row] = []
-    for path in sorted({kept.path for kept in found}):
-        table = Store.at(archive or "").runs(path, [Run(k.lane, k.first, k.end) for k in found if k.path == path])
+    look = archived if strict else _find
+    for left in reversed(range(ATTEMPTS)):
+        found = look(database, archive, gone)
+        try:
+            return list(_rows(archive, found, ords)), {kept.lane: (kept.queue, kept.partition) for kept in found}
+        except FileNotFoundError as error:  # compacted a moment ago, without a grace: it is in another file now
+            if not left:
+                raise DataLoss(f"a file of the archive {archive} is not there: {error}") from None
+    raise AssertionError("unreachable")
+
+
+def _rows(archive: str | None, found: Sequence[Kept], ords: Mapping[int, int]) -> Iterator[Row]:
+    runs: dict[str, list[Run]] = {}
+    for kept in found:
+        runs.setdefault(kept.path, []).append(Run(kept.lane, kept.first, kept.end))
+    for path in sorted(runs):
+        table = Store.at(archive or "").runs(path, runs[path])
+        if table.num_rows != count(runs[path]):
+            raise DataLoss(f"{path} of the archive {archive} does not have what was archived in it")
         columns = [table.column(name).to_pylist() for name in READ_COLUMNS]
         for lane, offset, time, value, *texts in zip(*columns, strict=True):
-            rows.append((ords[lane], offset, time, value is None, value, *texts))
-    return rows, {kept.lane: (kept.queue, kept.partition) for kept in found}
+            yield ords[lane], offset, time, value is None, value, *texts
 
 
 READ_COLUMNS = (
@@ -100,5 +115,5 @@ def _name(name: tuple[str | None, str | None], gone: Lost) -> str:
 def _offsets(gone: Lost) -> str:
     if gone.first is None:
         return f"up to offset {gone.end - 1}"
-    count = gone.end - gone.first
-    return f"offset {gone.first}" if count == 1 else f"offsets {gone.first} to {gone.end - 1} ({count} messages)"
+    number = gone.end - gone.first
+    return f"offset {gone.first}" if number == 1 else f"offsets {gone.first} to {gone.end - 1} ({number} messages)"

@@ -165,6 +165,8 @@ class Log:
             archived(self.db, self.options.archive, gone)
         elif gone:
             log.warning("%s", describe(self.db, self.options.archive, gone))
-        if self.options.archive:  # the reader finds there what the log does not keep
-            found = [news._replace(kept=0) for news in found]
-        return window.between(found, done, goal)
+        return window.between(self.readable(found), done, goal)
+
+    def readable(self, found: Sequence[News]) -> Sequence[News]:
+        """Return a window with everything that can be read: with an archive, what the log does not keep too."""
+        return [news._replace(kept=0) for news in found] if self.options.archive else found

@@ -71,7 +71,8 @@ class Store:
             for table in _groups(batches):
                 writer.write_table(table, row_group_size=ROW_GROUP)
         if self.is_local:
-            _sync(Path(full), Path(self.location))
+            # Retention deletes what the archive has: it must be there after a power cut, name and all.
+            _sync(Path(full), *Path(full).parents[:2], Path(self.location))
         return int(files.get_file_info(full).size)
 
     def batches(self, path: str) -> Iterator[RecordBatch]:
@@ -98,6 +99,8 @@ class Store:
     def delete(self, path: str) -> None:
         files, root = self._open()
         files.delete_file(f"{root}/{path}")
+        if self.is_local:  # or it would be there again after a power cut, and the manifest would not know it
+            _sync(Path(root, path).parent)
 
 
 def directory(queue: str, day: object) -> str:
@@ -112,11 +115,15 @@ def digest(batches: Iterable[RecordBatch]) -> tuple[int, bytes]:
     """Count the messages, and compute what `skep.digest_of` does."""
     count, total = 0, hashlib.sha256()
     for batch in batches:
-        columns = [_plain(batch.column(batch.schema.get_field_index(name))).to_pylist() for name in DIGESTED]
-        for row in zip(*columns, strict=True):
-            total.update(hashlib.sha256(encode(row).encode()).digest())
+        total.update(digests(batch))
         count += batch.num_rows
     return count, total.digest()
+
+
+def digests(batch: RecordBatch) -> bytes:
+    """Return the digest of each message, one after the other."""
+    columns = [_plain(batch.column(batch.schema.get_field_index(name))).to_pylist() for name in DIGESTED]
+    return b"".join(hashlib.sha256(encode(row).encode()).digest() for row in zip(*columns, strict=True))
 
 
 def _plain(column: Any) -> Any:  # noqa: ANN401
@@ -124,19 +131,19 @@ def _plain(column: Any) -> Any:  # noqa: ANN401
 
 
 def _groups(batches: Iterable[RecordBatch]) -> Iterator[Any]:
-    held: list[RecordBatch] = []
+    held, rows = list[RecordBatch](), 0
     for batch in batches:
         held.append(batch)
-        if sum(each.num_rows for each in held) >= ROW_GROUP:
+        rows += batch.num_rows
+        if rows >= ROW_GROUP:
             yield pa.Table.from_batches(held)
-            held = []
+            held, rows = [], 0
     if held:
         yield pa.Table.from_batches(held)
 
 
-def _sync(file: Path, root: Path) -> None:
-    """Retention deletes what the archive has: it must be there after a power cut, name and all."""
-    for path in (file, file.parent, file.parent.parent, root):
+def _sync(*paths: Path) -> None:
+    for path in paths:
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)

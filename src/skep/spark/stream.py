@@ -135,7 +135,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def next_cut(log: Log, position: Position, view: str, runs: list[Run], limit: int) -> Cut:
     """Return a cut with at most `limit` rows of `runs`, which are more, before it."""
-    found, cut = log.window(position, view), position.cut
+    found, cut = log.readable(log.window(position, view)), position.cut
     done = log.progress(found, cut)
 
     def before(instant: str | None) -> list[Run]:
@@ -156,8 +156,9 @@ def next_cut(log: Log, position: Position, view: str, runs: list[Run], limit: in
 def _next_stretch(
     log: Log, cut: Cut | None, view: str, runs: list[Run], limit: int, rows_until: Callable[[datetime], int]
 ) -> Cut:
-    oldest, newest = log.times(runs)
-    if oldest is None or newest is None:  # all of it is in the archive, which is read lane by lane
+    # With an archive, lane by lane: only the log knows which offset a time is, and only as long as it has it.
+    oldest, newest = (None, None) if log.options.archive else log.times(runs)
+    if oldest is None or newest is None:
         return Cut(view, cut and cut.until, None)
     until = window.stretch(rows_until, oldest, newest, window.count(runs), limit)
     return Cut(view, cut and cut.until, until and until.isoformat())

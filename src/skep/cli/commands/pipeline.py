@@ -7,7 +7,7 @@ import typer
 from skep.cli.options import DatabaseUrl, DataDir, Json, Namespace, Queue, Since, Task, Until
 from skep.config import Config
 
-pipeline_app = typer.Typer(help="Jobs on Spark: archive a log, import files, replay.", no_args_is_help=True)
+pipeline_app = typer.Typer(help="Jobs on Spark: archive, compact, import, replay.", no_args_is_help=True)
 
 Queues = Annotated[list[str] | None, typer.Argument(metavar="[QUEUE]...", help="The queues.", show_default=False)]
 Pattern = Annotated[
@@ -40,6 +40,32 @@ def pipeline_archive(
     archive(config, location, selection, file_messages=file_messages, master=master, as_json=as_json)
 
 
+@pipeline_app.command("compact")
+def pipeline_compact(
+    location: Location,
+    queues: Queues = None,
+    pattern: Pattern = None,
+    namespace: Namespace = None,
+    task: Task = None,
+    file_messages: Annotated[
+        int, typer.Option(min=2, help="At most so many messages in a file; files of half as many stay as they are.")
+    ] = 1_000_000,
+    grace: Annotated[
+        str, typer.Option(help="How long the old files stay, for who reads them: 90, 30m, 2h, 1d.")
+    ] = "1d",
+    master: Master = "local[*]",
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Merge small files of an archive, of all queues unless some are named; reads are right at any moment."""
+    from skep.cli.pipeline import compact, select
+
+    config = Config.load_client(database_url, data_dir)
+    selection = select(queues, pattern, namespace, task, or_all=True)
+    compact(config, location, selection, file_messages=file_messages, grace=grace, master=master, as_json=as_json)
+
+
 @pipeline_app.command("import")
 def pipeline_import(
     queue: Queue,
@@ -69,10 +95,10 @@ def pipeline_import(
     data_dir: DataDir = None,
 ) -> None:
     """Push every row of files to a queue, each once, however often it is run. JSON is one value per line."""
-    from skep.cli.pipeline import load, source_of
+    from skep.cli.pipeline import import_files, source_of
 
     source = source_of(paths, format_, partition_by, transaction_id, order_by, infer, name)
-    load(Config.load_client(database_url, data_dir), queue, source, master=master, as_json=as_json)
+    import_files(Config.load_client(database_url, data_dir), queue, source, master=master, as_json=as_json)
 
 
 @pipeline_app.command("replay")

@@ -164,7 +164,8 @@ BEGIN
         IF NOT retain.dry_run THEN
             SELECT array_append(xids, max(m.xid::text)::xid8), array_append(times, max(m.created_at)) INTO xids, times
             FROM skep.messages m WHERE m.partition_id = due.partition_id AND m."offset" = due.stop - 1;
-            DELETE FROM skep.messages m WHERE m.partition_id = due.partition_id AND m."offset" < due.stop;
+            -- From first_offset: what was deleted before may still be in the index, as long as somebody holds an old snapshot.
+            DELETE FROM skep.messages m WHERE m.partition_id = due.partition_id AND m."offset" >= due.first_offset AND m."offset" < due.stop;
             emptied := emptied || due.partition_id;
             stops := stops || due.stop;
         END IF;

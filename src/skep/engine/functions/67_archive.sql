@@ -198,6 +198,28 @@ LANGUAGE sql STABLE AS $$
     ORDER BY asked.lane, r.first_offset
 $$;
 
+-- Between which offsets of these lanes the messages of a time are, as far as the log and the days of files tell: none is outside.
+CREATE FUNCTION skep.span_of(lanes bigint[], since timestamptz, until timestamptz) RETURNS TABLE (first_offset bigint, end_offset bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT greatest(old.end_offset, CASE WHEN log.first_offset > l.first_offset OR l.last_created_at < $2 THEN log.first_offset END),
+           least(new.first_offset, log.end_offset)
+    FROM unnest($1) WITH ORDINALITY AS lane (id, ord)
+    LEFT JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane.id LIMIT 1) l ON true
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN $2 IS NOT NULL THEN skep.offset_at(lane.id, $2) END AS first_offset,
+               CASE WHEN $3 IS NOT NULL THEN skep.offset_at(lane.id, $3) END AS end_offset
+    ) log
+    CROSS JOIN LATERAL (
+        SELECT max(r.end_offset) AS end_offset FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = lane.id OFFSET 0) r
+        JOIN skep.archive_files f ON f.id = r.file_id WHERE f.day < ($2 AT TIME ZONE 'UTC')::date
+    ) old
+    CROSS JOIN LATERAL (
+        SELECT min(r.first_offset) AS first_offset FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = lane.id OFFSET 0) r
+        JOIN skep.archive_files f ON f.id = r.file_id WHERE f.day > ($3 AT TIME ZONE 'UTC')::date
+    ) new
+    ORDER BY lane.ord
+$$;
+
 -- Partitions that are gone from the log and in the archive still.
 CREATE FUNCTION skep.archived_lanes(queues text[])
 RETURNS TABLE (partition_id bigint, queue text, partition text, first_offset bigint, end_offset bigint)

@@ -5,9 +5,7 @@ So the next run finishes one that was killed, and rows added to the files are al
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -18,13 +16,13 @@ from pyspark.sql import functions as f
 
 from skep.errors import InvalidArgument, explained
 from skep.message import DEFAULT_PARTITION
+from skep.pipelines import tasks
 from skep.spark.database import database
 from skep.spark.parquet import encode
 
 Format = Literal["parquet", "json", "csv"]
 AT_ONCE = 1_000
 TASKS_PER_CORE = 4
-LOOK_EVERY = 1.0
 PUSH: LiteralString = "SELECT status, count(*) FROM skep.push(%(messages)s::jsonb) GROUP BY status"
 HEADS: LiteralString = "SELECT coalesce(sum(last_offset + 1), 0)::bigint FROM skep.lanes WHERE queue = %(queue)s"
 
@@ -43,7 +41,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class Imported:
     """What an import has done: pushed, and left out as it was there."""
 
     queue: str
@@ -51,21 +49,20 @@ class Loaded:
     duplicates: int
 
 
-def load(
+def import_files(
     spark: SparkSession, url: str, queue: str, source: Source, *, watch: Callable[[int, int], None] | None = None
-) -> Loaded:
+) -> Imported:
     """Push every row that this import has not pushed before. Rows of a partition keep their order."""
     rows = _ordered(spark, _rows(spark, source), source)
     work = partial(_push, url, queue)
-    with explained(), ThreadPoolExecutor(1) as driver:
-        total = rows.count() if watch else 0
-        found = driver.submit(lambda: rows.rdd.mapPartitions(work).collect())
-        began = _head(url, queue) if watch else 0
-        while watch and not found.done():
-            watch(_head(url, queue) - began, total)
-            time.sleep(LOOK_EVERY)
-        counts = found.result()
-    return Loaded(queue, sum(queued for queued, _ in counts), sum(duplicate for _, duplicate in counts))
+    with explained():
+        total, began = (rows.count(), head(url, queue)) if watch else (0, 0)
+        look = (lambda: watch(head(url, queue) - began, total)) if watch else None
+        counts = tasks.watched(spark, lambda _: rows.rdd.mapPartitions(work).collect(), look)
+    queued, duplicates = (sum(numbers) for numbers in zip(*counts, strict=True)) if counts else (0, 0)
+    if watch:
+        watch(queued + duplicates, total)
+    return Imported(queue, queued, duplicates)
 
 
 def _rows(spark: SparkSession, source: Source) -> DataFrame:
@@ -117,8 +114,8 @@ def _ordered(spark: SparkSession, rows: DataFrame, source: Source) -> DataFrame:
         number = f.row_number().over(Window.partitionBy("partition", "hash").orderBy(*order)) - 1
         made = f.concat_ws("-", f.lit("import"), f.col("hash"), number.cast("string"))
         rows = rows.withColumn("transaction_id", made)
-    tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
-    sorted_ = rows.repartition(tasks, "partition").sortWithinPartitions("partition", *order)
+    shares = tasks.cores(spark) * TASKS_PER_CORE
+    sorted_ = rows.repartition(shares, "partition").sortWithinPartitions("partition", *order)
     return sorted_.select("partition", "value", "transaction_id")
 
 
@@ -145,5 +142,6 @@ def _checked(value: str) -> str:
     return value
 
 
-def _head(url: str, queue: str) -> int:
+def head(url: str, queue: str) -> int:
+    """Return how many messages were ever pushed to a queue."""
     return int(database(url).one(HEADS, queue=queue)[0])
