@@ -95,6 +95,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "skep pipeline archive orders payments --archive /srv/archive",
         "skep pipeline archive --namespace shop --archive s3a://bucket/archive --master spark://host:7077",
     ),
+    "pipeline compact": ("skep pipeline compact --archive /srv/archive",),
     "pipeline import": (
         "skep pipeline import orders orders.jsonl --partition-by customer",
         "skep pipeline import orders 'old/*.parquet' --transaction-id id",
