@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, Files
 
 from skep import errors
 from skep.cli import app
+from skep.cli.examples import EXAMPLES
 from skep.config import Config, env_name
 from skep.message import MaintenanceStatus
 from skep.server import routes
@@ -64,7 +65,7 @@ def _cell(text: str) -> str:
 
 
 def commands() -> Iterator[str]:
-    yield "# All commands\n\n`skep COMMAND --help` says the same. [The command line](../cli.md) has examples.\n"
+    yield "# All commands\n\n`skep COMMAND --help` says the same. [The command line](../cli.md) tells what for.\n"
     yield from _command(typer.main.get_command(app), "skep")
 
 
@@ -81,7 +82,8 @@ def _command(command: Any, name: str) -> Iterator[str]:  # noqa: ANN401
     for option in command.params:
         names = ", ".join(f"`{each}`" for each in [*option.opts, *option.secondary_opts])
         yield f"| {names} | {_cell(option.help or '')} |"
-    yield ""
+    examples = "\n".join(EXAMPLES.get(name.removeprefix("skep "), ()))
+    yield f"\n```sh\n{examples}\n```\n"
 
 
 def settings() -> Iterator[str]:

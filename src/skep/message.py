@@ -56,6 +56,23 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as it is stored. `deleted`: its content is gone, its offset stays."""
+
+    queue: str
+    partition: str
+    offset: int
+    id: UUID
+    payload: Any
+    headers: dict[str, Any] | None
+    transaction_id: str | None
+    trace_id: UUID | None
+    producer: str | None
+    created_at: datetime
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Lane:
     """A partition of a queue, and how many messages it holds."""
 

@@ -17,7 +17,7 @@ import skep
 from skep.engine.install import verify
 from skep.engine.script import script
 from tests.cli.conftest import Cli
-from tests.cli.process import SKEP, environment, run, wait_until
+from tests.cli.process import SKEP, Terminal, environment, run, wait_until
 
 
 @contextmanager
@@ -173,3 +173,17 @@ def test_a_database_without_skep(cli: Cli, empty_database_url: str):
     assert done.code == 1
     assert "Skep is not installed" in done.stderr
     assert "hint: run `skep install`" in done.stderr
+
+
+def test_install_for_programs(empty_database_url: str):
+    done = run("install", "--json", "--database-url", empty_database_url)
+    report = json.loads(done.stdout)
+    assert (report["functions"], report["migrations"][0]) == (True, "0001_create_log")
+    assert report["version"] == len(report["migrations"])
+
+
+def test_install_shows_what_it_does_on_a_terminal(empty_database_url: str):
+    with Terminal("install", "--database-url", empty_database_url) as terminal:
+        said = terminal.wait_for("schema version")
+        assert terminal.process.wait(30) == 0
+    assert "Installing: running " in said

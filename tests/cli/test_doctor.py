@@ -457,3 +457,14 @@ def test_keys_of_encrypted_queues(database_url: str, mq: Skep, monkeypatch: pyte
 @pytest.mark.parametrize(("free", "expected"), [(100 * GIB, "ok"), (GIB, "warn"), (GIB // 8, "fail")])
 def test_room_on_the_disk(free: int, expected: str):
     assert judge_space(free, "/data").verdict == expected
+
+
+def test_a_log_that_is_damaged(database_url: str, mq: Skep, connect: Connect, cli: Cli):
+    mq.queue("orders").push_many(range(3))
+    whole = cli("doctor", "--thorough", "--json").json["checks"][-1]
+    assert (whole["check"], whole["verdict"]) == ("log", "ok")
+    connect().execute("UPDATE skep.partition_lookup SET last_offset = 5")
+    broken = cli("doctor", "--thorough", "--json").json["checks"][-1]
+    assert broken["verdict"] == "fail"
+    assert "partition_lookup matches the messages: 1 times not" in broken["found"]
+    assert "log" not in {check["check"] for check in cli("doctor", "--json").json["checks"]}

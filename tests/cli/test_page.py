@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from skep.cli import app
+from skep.cli.examples import commands_of
 from tests.cli.process import SKEP, environment
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 # Of output.
-BEGINNINGS = "queued|leased|orders|numbers/|customer-7|queue|partition|group|billing|id|letters|when|0 |1,000|5 queues"
+BEGINNINGS = (
+    "queued|leased|orders|numbers/|customer-7|queue|partition|group|billing|id|letters|when|0 |1,000|5 queues|servers"
+)
 
 
 @pytest.mark.timeout(400)  # some fifty processes, one after the other
@@ -39,11 +42,4 @@ def printed(text: str) -> set[str]:
 
 
 def test_every_command_is_there():
-    names = [command.callback.__name__ for command in app.registered_commands if command.callback]
-    nouns = [
-        f"{group.name} {command.name}"
-        for group in app.registered_groups
-        if group.typer_instance
-        for command in group.typer_instance.registered_commands
-    ]
-    assert [name for name in [*names, *nouns] if f"skep {name}" not in PAGE] == []
+    assert [name for name, _ in commands_of(app) if f"skep {name}" not in PAGE] == []

@@ -110,5 +110,26 @@ def test_delete_asks(cli: Cli, orders: Skep):
 
 
 def test_delete_without_asking(cli: Cli, orders: Skep):
-    assert cli("queue", "delete", "orders", "--yes", "--json").json == {"queue": "orders", "deleted": True}
+    assert cli("queue", "delete", "orders", "--yes", "--json").json["deleted"] is True
     assert orders.queues("orders") == []
+
+
+def test_clear(cli: Cli, mq: Skep):
+    mq.queue("orders").push_many([NewMessage(1, "a"), NewMessage(2, "a"), NewMessage(3, "b")])
+    asked = cli("queue", "clear", "orders", stdin=b"\n")
+    assert (asked.code, mq.queue("orders").status().messages) == (1, 3)
+    assert "Delete all messages of queue orders, 3 messages in 2 partitions? [y/N]" in asked.stderr
+    done = cli("queue", "clear", "orders", "--partition", "a", "--yes")
+    assert done.stdout == "partition orders/a cleared, 2 messages deleted\n"
+    assert cli("queue", "clear", "orders", "--yes", "--json").json["cleared"] == 1
+    assert [lane.first_offset for lane in mq.queue("orders").lanes()] == [2, 1]
+
+
+def test_delete_a_partition(cli: Cli, mq: Skep):
+    mq.queue("orders").push_many([NewMessage(1, "a"), NewMessage(2, "b")])
+    asked = cli("queue", "delete", "orders", "--partition", "a", stdin=b"y\n")
+    assert "Delete partition orders/a with 1 message? [y/N]" in asked.stderr
+    assert asked.stdout == "partition orders/a deleted\n"
+    assert [lane.partition for lane in mq.queue("orders").lanes()] == ["b"]
+    missing = cli("queue", "delete", "orders", "--partition", "c", "--yes")
+    assert (missing.code, 'there is no partition "c"' in missing.stderr) == (1, True)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.engine.plans import FREEZE, assert_indexed, explained
 from tests.engine.test_read import snapshot
-from tests.engine.verbs import push, push_to
+from tests.engine.verbs import Row, call, push, push_to
 
 LANES = 2_000
 WINDOW = "SELECT * FROM skep.read_window(ARRAY[1], %s::pg_snapshot, pg_current_snapshot())"
@@ -50,3 +50,17 @@ def test_every_lane_is_asked_by_its_keys(wide: psycopg.Connection):
     ask = "SELECT * FROM skep.read_window(ARRAY[1], NULL, pg_current_snapshot())"
     plans = explained(wide, lambda: wide.execute(ask))
     assert_indexed(plans, "partitions_queue_id_name_key", "partition_lookup_pkey", "messages_pkey")
+
+
+@pytest.mark.parametrize("partition", [None, "lane 7"])
+def test_a_peek_reads_what_it_shows(wide: psycopg.Connection, partition: str | None):
+    def peek() -> list[Row]:
+        return call(wide, "peek", queue="q", partition=partition, max_rows=10)
+
+    plans = explained(wide, peek, analyze=True)
+    assert_indexed(plans, "queues_name_key", "partitions_queue_id_name_key", "messages_pkey")
+    assert sum(plan.rows_touched() for plan in plans) < 50
+    message = peek()[-1]
+    plans = explained(wide, lambda: call(wide, "find", message=message.id), analyze=True)
+    assert_indexed(plans, "partitions_pkey", "queues_pkey", "messages_pkey")
+    assert call(wide, "find", message=message.id) == [message]

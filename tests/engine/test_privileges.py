@@ -26,7 +26,7 @@ CONSUMER = {
 ADMIN = {
     "wire_configure",
     "configure_queue", "configure_defaults", "delete_queue", "delete_partition", "delete_message", "delete_group",
-    "seek",
+    "seek", "peek", "find",
     "stale_partitions", "resync_partition_lookup", "check_consistency", "prune_journal", "settle_restored",
     "queue_status", "group_status", "list_dead_letters",
     "pause", "resume", "cancel", "remove_group", "detect_dead_groups", "message_groups", "message_status", "blocked",

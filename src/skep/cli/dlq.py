@@ -2,20 +2,15 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any, Self
-
-from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from skep import Skep
 from skep.cli.ask import confirm
 from skep.cli.chart import bar
 from skep.cli.connect import connect
-from skep.cli.report import errors
+from skep.cli.progress import progress
 from skep.cli.show import Cell, as_dict, compact, counted, say, show_json, show_table
 from skep.cli.times import parse_time
 from skep.config import Config
@@ -129,7 +124,7 @@ def _drive_all(mq: Skep, wanted: Filter, drive: Drive, total: int, *, as_json: b
     driven: list[Redriven] = []
     begin = time.monotonic()
     try:
-        with _progress("redriving", total) as advance:
+        with progress("redriving", total) as advance:
             while len(driven) < total:
                 limit = min(drive.at_once, total - len(driven))
                 done = mq.redrive(**wanted.arguments(), to_queue=drive.to_queue, limit=limit)
@@ -141,15 +136,6 @@ def _drive_all(mq: Skep, wanted: Filter, drive: Drive, total: int, *, as_json: b
                     time.sleep(max(0, begin + len(driven) / drive.rate - time.monotonic()))
     finally:  # also when it is stopped: these are driven
         _show_driven(driven, drive, dry_run=False, as_json=as_json)
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Generator[Callable[[int], None]]:
-    """Show on a terminal how far it is."""
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(what, total=total)
-        yield partial(progress.advance, task)
 
 
 def _show_driven(driven: list[Redriven], drive: Drive, *, dry_run: bool, as_json: bool) -> None:
@@ -187,7 +173,7 @@ def purge(config: Config, wanted: Filter, limit: int | None, *, dry_run: bool, y
 
 def _purge_all(mq: Skep, wanted: Filter, total: int) -> int:
     purged = 0
-    with _progress("purging", total) as advance:
+    with progress("purging", total) as advance:
         while purged < total:
             done = mq.purge_dead_letters(**wanted.arguments(), limit=min(AT_ONCE, total - purged))
             purged += done

@@ -9,7 +9,7 @@ from psycopg.errors import InsufficientPrivilege
 from rich.text import Text
 
 from skep import embedded
-from skep.cli.checks import OF_DATABASE, OF_SKEP, Check, Finding, Patient
+from skep.cli.checks import OF_DATABASE, OF_SKEP, THOROUGH, Check, Finding, Patient
 from skep.cli.checks.finding import Verdict
 from skep.cli.checks.schema import schema
 from skep.cli.connect import opening, place
@@ -24,10 +24,10 @@ NAME_WIDTH = max(map(len, (*OF_DATABASE, *OF_SKEP)))
 Report = dict[str, Finding]
 
 
-def run(config: Config, *, as_json: bool) -> bool:
+def run(config: Config, *, thorough: bool, as_json: bool) -> bool:
     """Return whether nothing failed."""
     report: Report = {}
-    for name, finding in examine(config):
+    for name, finding in examine(config, thorough=thorough):
         report[name] = finding
         if not as_json:
             _show(name, finding)
@@ -40,7 +40,7 @@ def run(config: Config, *, as_json: bool) -> bool:
     return healthy
 
 
-def examine(config: Config) -> Iterator[tuple[str, Finding]]:
+def examine(config: Config, *, thorough: bool) -> Iterator[tuple[str, Finding]]:
     """Yield what each check finds. Without a connection, or without the schema, the rest has nothing to look at."""
     try:
         with _connected(config) as patient:
@@ -50,6 +50,7 @@ def examine(config: Config) -> Iterator[tuple[str, Finding]]:
             yield "schema", found
             if found.verdict == "ok":
                 yield from _all(patient, OF_SKEP)
+                yield from _all(patient, THOROUGH if thorough else {})
     except SkepError as error:
         text = ": ".join(filter(None, (error.message, error.detail)))
         yield "connection", Finding("fail", one_line(text), error.hint)

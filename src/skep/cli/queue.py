@@ -129,14 +129,36 @@ def _fanout_row(lane: str, status: MessageStatus) -> tuple[Cell, ...]:
     return lane, str(status.offset), status.created_at, *numbers, ", ".join(status.owing) or None
 
 
-def delete(config: Config, name: str, *, yes: bool, as_json: bool) -> None:
+def delete(config: Config, name: str, partition: str | None, *, yes: bool, as_json: bool) -> None:
     with connect(config) as mq:
-        queue = mq.queue(name).status()
+        what, size = _described(mq, name, partition)
         if not yes:
-            size = f"{counted(queue.messages, 'message')} in {counted(queue.partitions, 'partition')}"
-            confirm(f"Delete queue {one_line(name)} with {size}?")
-        deleted = mq.delete_queue(name)
+            confirm(f"Delete {what} with {size}?")
+        deleted = mq.delete_queue(name) if partition is None else mq.delete_partition(name, partition)
     if as_json:
-        show_json({"queue": name, "deleted": deleted})
+        show_json({"queue": name, "partition": partition, "deleted": deleted})
     else:
-        say(f"queue {one_line(name)} deleted")
+        say(f"{what} deleted")
+
+
+def clear(config: Config, name: str, partition: str | None, *, yes: bool, as_json: bool) -> None:
+    with connect(config) as mq:
+        what, size = _described(mq, name, partition)
+        if not yes:
+            confirm(f"Delete all messages of {what}, {size}?")
+        cleared = mq.clear_queue(name, partition)
+    if as_json:
+        show_json({"queue": name, "partition": partition, "cleared": cleared})
+    else:
+        say(f"{what} cleared, {counted(cleared, 'message')} deleted")
+
+
+def _described(mq: Skep, name: str, partition: str | None) -> tuple[str, str]:
+    """Say what it is, and how much is in it."""
+    if partition is None:
+        queue = mq.queue(name).status()
+        lanes = counted(queue.partitions, "partition")
+        return one_line(f"queue {name}"), f"{counted(queue.messages, 'message')} in {lanes}"
+    _partitions(mq, name, partition)
+    messages = next(lane.messages for lane in mq.lanes(name) if lane.partition == partition)
+    return one_line(f"partition {name}/{partition}"), counted(messages, "message")

@@ -10,6 +10,7 @@
 An install is one transaction under an advisory lock, so that any number may run at once.
 """
 
+import logging
 import re
 import time
 from collections.abc import Generator
@@ -25,6 +26,8 @@ from psycopg.rows import TupleRow, tuple_row
 from skep.config import check_database_url, display_database_url
 from skep.engine.sources import Migration, Sources, SqlFile, packaged
 from skep.errors import DatabaseUnavailable, PermissionDenied, SchemaMismatch, TransientError, from_sqlstate
+
+log = logging.getLogger("skep.install")
 
 LOCK = 0x736B6570  # "skep"
 CONNECT_SECONDS = 10
@@ -169,6 +172,7 @@ def _record(connection: psycopg.Connection[TupleRow], migration: Migration) -> N
 
 
 def _run(connection: psycopg.Connection[TupleRow], file: SqlFile) -> None:
+    log.info("running %s", file.name)
     try:
         connection.execute(file.sql.encode())
     except psycopg.Error as error:

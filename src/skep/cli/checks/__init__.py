@@ -33,5 +33,7 @@ OF_SKEP: dict[str, Check] = {
     "maintenance": schema.maintenance,
     "encryption": schema.encryption,
 }
+# What reads every message.
+THOROUGH: dict[str, Check] = {"log": schema.log}
 
-__all__ = ["OF_DATABASE", "OF_SKEP", "Check", "Finding", "Patient"]
+__all__ = ["OF_DATABASE", "OF_SKEP", "THOROUGH", "Check", "Finding", "Patient"]

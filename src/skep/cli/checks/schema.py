@@ -34,6 +34,7 @@ UPKEEP = """
         CROSS JOIN LATERAL (SELECT * FROM skep.journal j WHERE j.queue_id = q.id ORDER BY j.xid, j.id LIMIT 1) j
     ) journal
 """
+CONSISTENCY = "SELECT invariant, broken FROM skep.check_consistency()"
 MAINTENANCE = "SELECT push, pop, held, refused FROM skep.maintenance()"
 ENCRYPTED = "SELECT name FROM skep.queues WHERE encryption_enabled ORDER BY name"
 
@@ -71,11 +72,20 @@ def upkeep(patient: Patient) -> Finding:
     return ok(f"the last sample is {span(sampled)} old")
 
 
+def log(patient: Patient) -> Finding:
+    """Read everything."""
+    broken = [f"{invariant}: {number:,} times not" for invariant, number in patient.rows(CONSISTENCY) if number]
+    if broken:
+        advice = "stop the consumers and SELECT skep.resync_partition_lookup(); if that is not enough, restore a backup"
+        return fail("; ".join(broken), advice)
+    return ok("whole")
+
+
 def maintenance(patient: Patient) -> Finding:
     push, pop, held, refused = patient.row(MAINTENANCE)
     states = [text for on, text in ((push, "servers hold pushes"), (pop, "servers deliver nothing")) if on]
     if states:
-        return warn(f"on: {' and '.join(states)}", "end it: SELECT skep.set_maintenance(push => false, pop => false)")
+        return warn(f"on: {' and '.join(states)}", "end it: `skep maintenance end`")
     if refused:
         return warn(f"off, but {refused:,} held requests were refused", "SELECT error FROM skep.held_pushes tells why")
     return ok(f"off, {held:,} held messages wait" if held else "off")

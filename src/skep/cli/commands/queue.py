@@ -53,12 +53,32 @@ def queue_configure(
 
 @queue_app.command("delete")
 def queue_delete(
-    queue: Queue, yes: Yes = False, as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None
+    queue: Queue,
+    partition: Partition = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
 ) -> None:
-    """Delete a queue with everything in it but its dead letters."""
+    """Delete a queue, or one partition of it, with everything in it but its dead letters."""
     from skep.cli.queue import delete
 
-    delete(Config.load_client(database_url, data_dir), queue, yes=yes, as_json=as_json)
+    delete(Config.load_client(database_url, data_dir), queue, partition, yes=yes, as_json=as_json)
+
+
+@queue_app.command("clear")
+def queue_clear(
+    queue: Queue,
+    partition: Partition = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete every message that is in a queue now, and keep the rest; groups go on behind them."""
+    from skep.cli.queue import clear
+
+    clear(Config.load_client(database_url, data_dir), queue, partition, yes=yes, as_json=as_json)
 
 
 @queue_app.command("fanout")

@@ -27,7 +27,7 @@ from skep.client.encode import as_object, dumps
 from skep.client.plan import Pacing, Plan
 from skep.client.source import Source
 from skep.errors import InvalidArgument
-from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt
+from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt, StoredMessage
 
 
 class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance, AsyncApiKeys):
@@ -270,6 +270,21 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance, AsyncApiKeys):
 
     async def delete_partition(self, queue: str, partition: str) -> bool:
         return await self._database.value(calls.DELETE_PARTITION, {"queue": queue, "partition": partition})
+
+    async def clear_queue(self, queue: str, partition: str | None = None) -> int:
+        """Delete every message that is in a queue or a partition now; returns how many. Groups go on behind them."""
+        return await self._database.value(calls.CLEAR_QUEUE, {"queue": queue, "partition": partition})
+
+    async def peek(
+        self, queue: str, partition: str | None = None, first_offset: int = 0, limit: int = 100
+    ) -> list[StoredMessage]:
+        """Return messages as they are stored, whoever has consumed them; nobody is kept from them."""
+        where = {"queue": queue, "partition": partition, "first_offset": first_offset}
+        return await self._database.call(calls.PEEK, {**where, "limit": limit}, StoredMessage)
+
+    async def find(self, message_id: UUID) -> StoredMessage | None:
+        found = await self._database.call(calls.FIND, {"id": message_id}, StoredMessage)
+        return found[0] if found else None
 
     async def delete_message(self, message_id: UUID) -> bool:
         """Delete the content of a message; its offset stays. False if it was not there."""

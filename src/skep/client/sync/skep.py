@@ -28,7 +28,7 @@ from skep.client.sync.stream import Stream
 from skep.client.sync.transaction import Transaction
 from skep.client.sync.wake import Waiter, Wakes
 from skep.errors import InvalidArgument
-from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt
+from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt, StoredMessage
 
 
 class Skep(Groups, DeadLetters, Maintenance, ApiKeys):
@@ -271,6 +271,21 @@ class Skep(Groups, DeadLetters, Maintenance, ApiKeys):
 
     def delete_partition(self, queue: str, partition: str) -> bool:
         return self._database.value(calls.DELETE_PARTITION, {"queue": queue, "partition": partition})
+
+    def clear_queue(self, queue: str, partition: str | None = None) -> int:
+        """Delete every message that is in a queue or a partition now; returns how many. Groups go on behind them."""
+        return self._database.value(calls.CLEAR_QUEUE, {"queue": queue, "partition": partition})
+
+    def peek(
+        self, queue: str, partition: str | None = None, first_offset: int = 0, limit: int = 100
+    ) -> list[StoredMessage]:
+        """Return messages as they are stored, whoever has consumed them; nobody is kept from them."""
+        where = {"queue": queue, "partition": partition, "first_offset": first_offset}
+        return self._database.call(calls.PEEK, {**where, "limit": limit}, StoredMessage)
+
+    def find(self, message_id: UUID) -> StoredMessage | None:
+        found = self._database.call(calls.FIND, {"id": message_id}, StoredMessage)
+        return found[0] if found else None
 
     def delete_message(self, message_id: UUID) -> bool:
         """Delete the content of a message; its offset stays. False if it was not there."""

@@ -143,3 +143,37 @@ BEGIN
     UPDATE skep.journal_floor f SET xid = (newest::text::bigint + 1)::text::xid8 WHERE f.xid <= newest;
     RETURN pruned;
 END $$;
+
+-- Messages as they are stored, whoever has consumed them: of one lane, or lane by lane. A deleted one has no payload. Offsets are dense, so
+-- that heads tell how many messages each lane has to give, and no more are read than shown.
+CREATE FUNCTION skep.peek(queue text, partition text DEFAULT NULL, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100)
+RETURNS TABLE (queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text, trace_id uuid, producer text,
+               created_at timestamptz, deleted boolean)
+LANGUAGE sql STABLE AS $$
+    SELECT q.name, lane.name, m."offset", skep.message_id(lane.id, m."offset"), m.payload, m.headers, m.transaction_id, m.trace_id, m.producer,
+           m.created_at, m.payload IS NULL
+    FROM skep.queues q
+    CROSS JOIN LATERAL (
+        SELECT p.id, p.name, sum(p.messages) OVER (ORDER BY p.name) - p.messages AS before FROM (
+            (SELECT p.id, p.name, $4::bigint AS messages FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = $2 LIMIT 1)
+            UNION ALL
+            (SELECT p.id, p.name, l.last_offset + 1 - greatest(l.first_offset, $3) FROM skep.partitions p
+             CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
+             WHERE $2 IS NULL AND p.queue_id = q.id AND l.last_offset >= greatest(l.first_offset, $3) ORDER BY p.name LIMIT $4)
+        ) p
+    ) lane
+    CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = lane.id AND m."offset" >= $3
+                        ORDER BY m."offset" LIMIT greatest($4 - lane.before, 0)) m
+    WHERE q.name = $1 ORDER BY lane.name, m."offset"
+$$;
+
+-- One message, by its id.
+CREATE FUNCTION skep.find(message uuid)
+RETURNS TABLE (queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text, trace_id uuid, producer text,
+               created_at timestamptz, deleted boolean)
+LANGUAGE sql STABLE AS $$
+    SELECT found.* FROM skep.partitions p
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
+    CROSS JOIN LATERAL skep.peek(q.name, p.name, skep.offset_of($1), 1) found
+    WHERE p.id = skep.partition_of($1) AND found.id = $1
+$$;

@@ -1,0 +1,1 @@
+"""Skep in other programs' frameworks; each module needs the extra of its name."""

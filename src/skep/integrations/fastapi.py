@@ -1,0 +1,162 @@
+"""FastAPI: a client that lives as long as the application, and messages as server-sent events.
+
+    app = FastAPI(lifespan=lifespan())
+
+    @app.post("/orders")
+    async def order(body: dict[str, Any], mq: Mq) -> int:
+        return (await mq.queue("orders").push(body)).offset
+
+    @app.get("/orders/events")
+    async def events(request: Request, mq: Mq) -> EventStream:
+        return EventStream(request, mq, "orders", group="page")
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from skep.client import AsyncSkep
+from skep.client.aio.batch import AsyncBatch
+from skep.message import Message
+
+HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the second one tells nginx to pass on at once
+
+
+def lifespan(
+    mq: AsyncSkep | str | None = None, *, consumers: bool = False
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Open a client (or one of this URL, or of SKEP_DATABASE_URL) at the start, and close it at the end.
+
+    `consumers`: run the handlers of the client meanwhile; at the end they finish what they have begun.
+    """
+
+    @asynccontextmanager
+    async def live(app: FastAPI) -> AsyncGenerator[None]:
+        client = mq if isinstance(mq, AsyncSkep) else AsyncSkep(mq)
+        async with client:
+            app.state.skep = client
+            running = asyncio.create_task(client.run()) if consumers else None
+            yield
+            await client.stop()
+            if running is not None:
+                await running
+
+    return live
+
+
+def get_skep(request: Request) -> AsyncSkep:
+    return request.app.state.skep
+
+
+Mq = Annotated[AsyncSkep, Depends(get_skep)]
+
+
+def payload_only(message: Message) -> str:
+    return json.dumps(message.payload, ensure_ascii=False)
+
+
+class EventStream(Response):
+    """The messages of a group, as long as somebody listens; each is acknowledged once it is sent.
+
+    The id of an event is that of its message. A browser that comes back tells the last one it has seen: its partition
+    goes on right there, whatever had been sent and got lost, or had arrived and was not acknowledged. So each listener
+    needs a group of its own; others of the same group would share the messages with it.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        request: Request,
+        mq: AsyncSkep,
+        queue: str,
+        *,
+        group: str,
+        partition: str | None = None,
+        subscription_mode: str = "new",
+        data: Callable[[Message], str] = payload_only,
+        batch: int = 20,
+        heartbeat: float = 15,
+    ) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]  # nobody knows
+        self._mq = mq
+        self._queue = queue
+        self._group = group
+        self._partition = partition
+        self._mode = subscription_mode
+        self._data = data
+        self._batch = batch
+        self._heartbeat = heartbeat
+        self._last_seen = request.headers.get("last-event-id")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the listener goes away; what was not sent is given back then."""
+        sending = asyncio.create_task(self._send(send))
+        leaving = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            sending.cancel()
+            await asyncio.wait([sending])
+        if not sending.cancelled():
+            sending.result()
+
+    async def _send(self, send: Send) -> None:
+        await self._resume()
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(self._events()) as events:
+            async for text in events:
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+    async def _events(self) -> AsyncGenerator[str]:
+        """Going on to the next batch acknowledges the one before, which is sent by then."""
+        batches = self._mq.queue(self._queue).consume(
+            group=self._group, partition=self._partition, batch=self._batch, subscription_mode=self._mode
+        )
+        yield ": here\n\n"
+        async with aclosing(batches):
+            while True:
+                coming = asyncio.ensure_future(anext(batches))
+                try:
+                    while not (await asyncio.wait([coming], timeout=self._heartbeat))[0]:
+                        yield ": still here\n\n"
+                    batch = coming.result()
+                finally:
+                    await _end(coming)
+                yield "".join(map(self._event, batch))
+
+    def _event(self, message: Message) -> str:
+        lines = "".join(f"data: {line}\n" for line in self._data(message).splitlines() or [""])
+        return f"id: {message.id}\n{lines}\n"
+
+    async def _resume(self) -> None:
+        """Put the group behind the last event that was seen. One that is not of this stream, or gone, says nothing."""
+        try:
+            seen = await self._mq.find(UUID(self._last_seen or ""))
+        except ValueError:
+            return
+        if seen is None or seen.queue != self._queue or self._partition not in (None, seen.partition):
+            return
+        lanes = await self._mq.lag(self._group, self._queue, seen.partition)
+        if [lane.cursor for lane in lanes] != [seen.offset + 1]:
+            await self._mq.seek(self._group, self._queue, seen.offset + 1, partition=seen.partition)
+
+
+async def _end(coming: "asyncio.Future[AsyncBatch]") -> None:
+    if not coming.done():
+        coming.cancel()
+        await asyncio.wait([coming])
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
