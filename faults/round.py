@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
+import psycopg
+
 from faults import history, state
 from faults.catalog import FAULTS
 from faults.checker import Violation, check
@@ -51,10 +53,17 @@ async def run(planned: Round, world: World, patience: float = PATIENCE) -> Verdi
         await world.start()
         await asyncio.sleep(WARM_UP)
         world.remember_memory()
+        standing: list[asyncio.Task[None]] = []
         for step in planned.steps:
             await asyncio.sleep(step.pause)
-            await _strike(world, step.fault, random.Random(step.seed))
+            strike = _strike(world, step.fault, random.Random(step.seed))
+            if FAULTS[step.fault].standing:
+                standing.append(asyncio.create_task(strike))
+            else:
+                await strike
         await asyncio.sleep(WARM_UP)
+        world.ending.set()
+        await asyncio.gather(*standing)
         world.heal()
         await world.stop_producing()
         drained = await world.drain(patience)
@@ -71,7 +80,10 @@ async def run(planned: Round, world: World, patience: float = PATIENCE) -> Verdi
 async def _strike(world: World, name: str, dice: random.Random) -> None:
     log.info("  %s ...", name)
     call = world.harms.invoke("harm", fault=name)
-    text = await FAULTS[name].run(world, dice)
+    try:
+        text = await FAULTS[name].run(world, dice)
+    except psycopg.Error as error:  # another fault has met it
+        text = f"cut short: {error}"
     world.harms.told(call, "ok", text=text)
     log.info("  %s: %s", name, text)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from faults.state import Queue, Setup
 
@@ -23,7 +23,6 @@ CREW = {
     "push-http": 1,
     "push-client": 1,
     "push-outbox": 1,
-    "push-poison": 1,
     "pop-http": 2,
     "pop-client": 2,
     "pop-transform": 2,
@@ -41,6 +40,11 @@ class Stage:
     clients: Mapping[str, Any] = field(default_factory=dict[str, Any])  # their settings, where not as usual
     build: str = ""  # broken on purpose, see faults.broken
     settings: Mapping[str, str] = field(default_factory=dict[str, str])  # of PostgreSQL
+    standby: Literal["", "synchronous", "asynchronous"] = ""
+    pooled: bool = False  # PgBouncer in transaction mode before the database
+    clocks: bool = False  # the database, the servers and the consumers have clocks of their own
+    disk_mb: int = 0  # of the file system of the database, if it is a small one
+    loses: float = 0  # seconds before a crash of which a setting may lose what was accepted
 
     def setup(self) -> Setup:
         """Return what the checker has to know: the queues, with the groups that somebody of the crew works for."""
@@ -53,7 +57,16 @@ class Stage:
             )
             for queue in QUEUES
         )
-        return Setup(tuple(queues))
+        return Setup(tuple(queues), self.clocks, self.loses)
 
 
-STAGES = {"plain": Stage()}
+STAGES = {
+    "plain": Stage(),
+    "pooled": Stage(pooled=True),
+    "standby": Stage(standby="synchronous"),
+    "clock": Stage(clocks=True),
+    "disk": Stage(disk_mb=256, settings={"max_wal_size": "'64MB'", "min_wal_size": "'8MB'"}),
+    "upgrade": Stage(),
+    "forgetful": Stage(settings={"synchronous_commit": "off"}, loses=1),
+    "lagging": Stage(standby="asynchronous", loses=4),
+}

@@ -68,6 +68,7 @@ class State:
     heads: dict[int, Head] = field(default_factory=dict)
     cursors: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # start, cursor
     letters: list[Letter] = field(default_factory=list)
+    redriven: int = 0  # dead letters that were driven again to their group
     missed: list[tuple[str, int, int, int]] = field(default_factory=list)  # group, lane, first, end
     rows: set[str] = field(default_factory=set)  # values that stand in a table of the caller's
     broken: dict[str, int] = field(default_factory=dict)  # of check_consistency()
@@ -118,6 +119,7 @@ def read(url: str) -> State:
                 state.doubled.append((lane, offset, value))
         state.cursors = {(group, lane): (start, cursor) for group, lane, start, cursor in db.execute(CURSORS)}
         state.letters = [Letter(group, (lane, offset), n) for group, lane, offset, n in db.execute(LETTERS)]
+        ((state.redriven,),) = db.execute("SELECT count(*) FROM skep.dead_letter_audit WHERE action = 'redriven'")
         state.missed = [*db.execute(MISSED)]
         state.rows = {value for (value,) in db.execute("SELECT value FROM public.rows")}
         state.broken = {name: count for name, count in db.execute("SELECT * FROM skep.check_consistency()") if count}

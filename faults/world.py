@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from math import inf
 from pathlib import Path
 from typing import Any, LiteralString
@@ -18,16 +18,19 @@ import psycopg
 from faults import broken, state
 from faults.clients.context import Settings
 from faults.clients.http import Http, NotAnswered, NotSent
+from faults.cluster import Clock, Cluster
 from faults.history import Writer
-from faults.postgres import Postgres, Programs, free_port
+from faults.postgres import Postgres, free_port
 from faults.processes import Child, Client, Server
 from faults.proxy import Proxy
 from faults.stage import Stage
 from faults.state import State
 from skep.engine.install import install
+from skep.engine.sources import packaged
 
 log = logging.getLogger("faults")
 
+CLOCKS = ("database", "servers", "consumers")
 CONNECTIONS_OF_SERVER = 23  # as docs/server.md says: 17 and 6 for upkeep
 
 OBSERVE: LiteralString = """
@@ -52,7 +55,9 @@ class World:
     def __init__(self, directory: Path, home: Path, stage: Stage, seed: int) -> None:
         self.directory, self.stage = directory, stage
         self.setup = stage.setup()
-        self.primary = Postgres(Programs(home), home, "primary", {}, directory / "postgres.log")
+        self.clocks = {who: Clock(home / f"{who}.clock") for who in CLOCKS} if stage.clocks else {}
+        self.cluster = Cluster(directory, home, stage, self._clock("database"))
+        self.astray: dict[str, Postgres] = {}  # wires that still lead to an old primary
         self.harms = Writer(directory / "faults.0.jsonl")
         numbers = range(1, stage.servers + 1)
         self._ports = {f"to s{number}": free_port() for number in numbers}
@@ -63,13 +68,23 @@ class World:
         self._seed = seed
         self._tasks: list[asyncio.Task[None]] = []
         self._memory: dict[str, float] = {}
+        self.sources = packaged()
+        self.ending = asyncio.Event()  # standing faults end now
 
-    def _target(self, name: str) -> Any:
-        return lambda: self._ports.get(name) or self.primary.port
+    def _target(self, name: str) -> Callable[[], int]:
+        return lambda: self._ports.get(name) or (self.astray[name].port if name in self.astray else self.cluster.port)
+
+    def _clock(self, who: str) -> dict[str, str]:
+        return self.clocks[who].environment if self.clocks else {}
+
+    @property
+    def primary(self) -> Postgres:
+        return self.cluster.primary
 
     @property
     def children(self) -> list[Child]:
-        return [*self.servers, *self.clients]
+        pooler = [self.cluster.pooler] if self.cluster.pooler else []
+        return [*pooler, *self.servers, *self.clients]
 
     def of(self, *kinds: str) -> list[Client]:
         """Return the clients of these kinds; `push` and `pop` are all of them."""
@@ -78,14 +93,16 @@ class World:
     # ---- beginning ----
 
     async def start(self) -> None:
-        await asyncio.to_thread(self.primary.create, self.stage.settings)
+        await asyncio.to_thread(self.cluster.create)
         await asyncio.to_thread(self._prepare)
+        if self.stage.standby:
+            await asyncio.to_thread(self.cluster.add_standby)
         for proxy in self.proxies.values():
             await proxy.start()
         self.servers = [self._server(number) for number in range(1, self.stage.servers + 1)]
         crew = self.stage.crew.items()
         self.clients = [self._client(kind, number) for kind, count in crew for number in range(1, count + 1)]
-        for child in self.children:
+        for child in (*self.servers, *self.clients):
             child.start()
         self._tasks = [asyncio.create_task(work()) for work in (self._supervise, self._observe, self._retain)]
         await self._everyone_up()
@@ -106,12 +123,19 @@ class World:
     def _server(self, number: int) -> Server:
         url = self.primary.url(self.proxies[f"db of s{number}"].port)
         log = self.directory / f"server-{number}.log"
-        return Server(f"server-{number}", log, self._ports[f"to s{number}"], url, {"FAULTS_BROKEN": self.stage.build})
+        return Server(
+            f"server-{number}",
+            log,
+            self._ports[f"to s{number}"],
+            url,
+            {"FAULTS_BROKEN": self.stage.build, **self._clock("servers")},
+        )
 
     def _client(self, kind: str, number: int) -> Client:
         ports = tuple(self.proxies[name].port for name in self._ports)
         settings = Settings(self.primary.url(self.proxies["db"].port), ports, self._seed, **self.stage.clients)
-        return Client(kind, f"{kind}-{number}", self.directory, settings.dump(), {})
+        clock = self._clock("consumers") if kind.startswith("pop") else {}
+        return Client(kind, f"{kind}-{number}", self.directory, settings.dump(), clock)
 
     async def _everyone_up(self) -> None:
         """Wait until every client has begun its history and the servers serve."""
@@ -227,7 +251,7 @@ class World:
             child.kill()
         for proxy in self.proxies.values():
             await proxy.close()
-        await asyncio.to_thread(self.primary.stop, "immediate")
+        await asyncio.to_thread(self.cluster.close)
 
     def surprises(self) -> list[str]:
         """Return what no process should have done: end by itself, or fall over something unforeseen."""

@@ -15,9 +15,9 @@ def one_value(index: Index) -> Iterator[Violation]:
 
 
 def stored_once(index: Index) -> Iterator[Violation]:
-    """However often it was pushed: repeats carry its transaction id."""
+    """However often it was pushed: repeats carry its transaction id. (Copies of a redrive are another rule's.)"""
     for value, places in index.places.items():
-        if len(places) > 1:
+        if len(places) > 1 and value == original(value):
             yield Violation(f"stored at {', '.join(index.name(place) for place in sorted(places))}", value=value)
 
 

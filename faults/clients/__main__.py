@@ -13,7 +13,6 @@ KINDS = {
     "push-http": producers.http,
     "push-client": producers.client,
     "push-outbox": producers.outbox,
-    "push-poison": producers.poison,
     "pop-http": consumers.http,
     "pop-client": consumers.client,
     "pop-auto": consumers.auto,

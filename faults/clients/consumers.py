@@ -220,7 +220,8 @@ async def _by_client(me: Me, mq: AsyncSkep, batch: AsyncBatch, items: list[tuple
 
 
 async def _by_own(me: Me, mq: AsyncSkep, batch: AsyncBatch, items: list[tuple[str, str]]) -> None:
-    async with await psycopg.AsyncConnection.connect(me.settings.database, connect_timeout=10) as connection:
+    url = me.settings.database
+    async with await psycopg.AsyncConnection.connect(url, connect_timeout=10, prepare_threshold=None) as connection:
         for lane, value in items:
             await connection.execute("INSERT INTO public.rows (value) VALUES (%s)", [value])
             await mq.queue(DERIVED).push(me.payload(value), partition=lane, connection=connection)

@@ -230,6 +230,11 @@ def dead_for_no_reason(story: Story) -> None:
     story.change("answers", 2, kind="released")
 
 
+def driven_again_twice(story: Story) -> None:
+    a_copy_was_driven_again(story)
+    story.state.redriven = 2
+
+
 def poison_completed(story: Story) -> None:
     story.history.pushes[0] = Push("p", "orders", (("lane", "a!fail"),), 0, 0.1, "ok")
     story.state.log[LANE, 0] = "a!fail"
@@ -273,7 +278,13 @@ RED: dict[str, list[Edit]] = {
     "cursors only go forward": [cursor_goes_back, two_leases_in_a_sample],
     "retention spares what is owed": [deleted_too_early, missed_by_retention],
     "both or none": [made_twice, not_made, row_without_message, message_without_row],
-    "dead letters are accounted for": [dead_twice, dead_and_completed, dead_for_no_reason, poison_completed],
+    "dead letters are accounted for": [
+        dead_twice,
+        dead_and_completed,
+        dead_for_no_reason,
+        driven_again_twice,
+        poison_completed,
+    ],
     "the log is whole": [log_is_not_whole],
     "everything returns to its baseline": [
         connections_are_left,
@@ -345,6 +356,7 @@ def a_copy_was_driven_again(story: Story) -> None:
     story.state.heads[9] = Head("orders", "lane (again for g)", 0, 0, "g")
     story.state.log[9, 0] = "b again"
     story.state.cursors["g", 9] = (0, 1)
+    story.state.redriven = 1
     story.history.pops.append(Pop("c9", "g", "orders", 5, 5.1, "ok", "L5", (Message((9, 0), "b again"),)))
     story.history.answers.append(Answer("c9", "g", "L5", "completed", ((9, 0),), 6, 6.1, "ok"))
 
