@@ -39,7 +39,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     match arguments.command:
         case "plan":
-            for planned in make(arguments.seed, arguments.seconds, _stages(arguments)):
+            for planned in _plan(arguments):
                 print(planned.describe())
             return 0
         case "check":
@@ -74,6 +74,11 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _plan(arguments: argparse.Namespace) -> list[Round]:
+    always = {name: stage.always for name, stage in STAGES.items()}
+    return make(arguments.seed, arguments.seconds, _stages(arguments), always)
+
+
 def _stages(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Return the faults of each stage that is asked for and can be played here; what cannot is said, or is an error."""
     stages: dict[str, dict[str, float]] = {}
@@ -84,8 +89,9 @@ def _stages(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
             print(f"stage {name} is left out: it needs {lacking}")
             continue
         wanted = [each for each in FAULTS.values() if not arguments.faults or each.name in arguments.faults]
-        if faults := {each.name: each.lasts for each in wanted if name in each.stages}:
-            stages[name] = faults
+        here = [each for each in wanted if name in each.stages and each.name not in STAGES[name].always]
+        if here:
+            stages[name] = {each.name: each.lasts for each in here}
     return stages
 
 
@@ -97,7 +103,7 @@ async def _run_until_told(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    rounds = make(arguments.seed, arguments.seconds, _stages(arguments))
+    rounds = _plan(arguments)
     print(f"seed {arguments.seed}, {arguments.seconds:.0f} s, {len(rounds)} rounds")
     verdicts = [await _play(planned, arguments.out / f"seed-{arguments.seed}") for planned in rounds]
     report.add(arguments.out / "results.json", arguments.seed, arguments.seconds, verdicts)

@@ -15,7 +15,7 @@ from faults.stage import Stage
 
 POOLER = """
 [databases]
-* = host=127.0.0.1 port={port}
+* = host=127.0.0.1 port={port} user=postgres
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = {own_port}
@@ -122,10 +122,10 @@ class Cluster:
         if self.pooler:
             self.pooler.start()
 
-    def add_standby(self) -> None:
+    def add_standby(self, port: int | None) -> None:
         """Give the primary a standby; a synchronous one makes commits wait until both have them."""
         self.standby = self._new()
-        self.standby.follow(self.primary)
+        self.standby.follow(self.primary, port)
         if self._stage.standby == "synchronous":
             with psycopg.connect(self.primary.url(), autocommit=True) as db:
                 db.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")

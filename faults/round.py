@@ -12,7 +12,8 @@ import psycopg
 
 from faults import history, state
 from faults.catalog import FAULTS
-from faults.checker import Violation, check
+from faults.checker import Index, Violation, check
+from faults.checker.log import lost_by_contract
 from faults.history import Harm, History
 from faults.plan import Round
 from faults.world import World
@@ -43,6 +44,7 @@ class Verdict:
     operations: int
     messages: int
     drained: float
+    lost_by_contract: int = 0  # a setting allows to lose the last moments before a crash
     struck: list[Struck] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
 
@@ -95,6 +97,7 @@ def judge(planned: Round, directory: Path, seconds: float) -> Verdict:
     messages = sum(head.last + 1 for head in found.heads.values())
     verdict = Verdict(planned.number, planned.stage, seconds, told.operations, messages, 0)
     verdict.violations = check(setup, told, found)
+    verdict.lost_by_contract = lost_by_contract(Index(setup, told, found))
     verdict.struck = _struck(told)
     return verdict
 
@@ -102,7 +105,7 @@ def judge(planned: Round, directory: Path, seconds: float) -> Verdict:
 def _struck(told: History) -> list[Struck]:
     harms = sorted(told.harms, key=lambda harm: harm.begin)
     begins = [harm.begin for harm in harms[1:]] + [inf]
-    calls = sorted(call.invoked for call in (*told.pushes, *told.pops, *told.answers))
+    calls = sorted(call.invoked for call in told.calls)
     return [
         Struck(harm.fault, harm.text, sum(harm.begin <= at < end for at in calls), _recovery(told, harm))
         for harm, end in zip(harms, begins, strict=True)
@@ -112,7 +115,7 @@ def _struck(told: History) -> list[Struck]:
 def _recovery(told: History, harm: Harm) -> float | None:
     """Return how long after the end of a fault it took until every client had been told ok again."""
     firsts: dict[str, float] = {}
-    for call in (*told.pushes, *told.pops, *told.answers):
+    for call in told.calls:
         if call.outcome == "ok" and call.told >= harm.end:
             firsts[call.who] = min(firsts.get(call.who, inf), call.told)
     return max(firsts.values()) - harm.end if firsts else None

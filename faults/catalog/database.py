@@ -29,7 +29,7 @@ async def kill_backend(world: World, dice: random.Random) -> str:
     return f"process {pid}"
 
 
-@fault("SIGKILL of the postmaster", lasts=3, stages=("plain", "pooled", "clock", "forgetful"))
+@fault("SIGKILL of the postmaster", lasts=3, stages=("plain", "pooled", "clock", "forgetful", "crowd"))
 async def kill_postmaster(world: World, dice: random.Random) -> str:
     await asyncio.to_thread(world.primary.kill)
     down = dice.uniform(0, 2)
@@ -56,7 +56,7 @@ async def crash_loop(world: World, dice: random.Random) -> str:
     return f"{times} times"
 
 
-@fault("pg_terminate_backend storm", lasts=4, stages=("plain", "pooled", "standby"))
+@fault("pg_terminate_backend storm", lasts=4, stages=("plain", "pooled", "standby", "crowd"))
 async def terminate_storm(world: World, dice: random.Random) -> str:
     ended = 0
     end = asyncio.get_running_loop().time() + dice.uniform(2, 5)

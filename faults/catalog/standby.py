@@ -29,7 +29,12 @@ async def promote(world: World, dice: random.Random) -> str:
 @fault("promotion of a standby that lags behind", stages=("lagging",), lasts=9)
 async def promote_lagging(world: World, dice: random.Random) -> str:
     """What the old primary had accepted and not sent is lost: that is what asynchronous means."""
-    return await _promote(world, dice)
+    wire, seconds = world.proxies["replication"], dice.uniform(0.5, 3)
+    wire.hole()
+    await asyncio.sleep(seconds)
+    wire.cut()
+    wire.heal()
+    return f"{seconds:.1f} s behind; {await _promote(world, dice)}"
 
 
 async def _promote(world: World, dice: random.Random) -> str:
@@ -45,5 +50,5 @@ async def _promote(world: World, dice: random.Random) -> str:
     await asyncio.sleep(dice.uniform(1, 4))
     world.astray = {}
     await asyncio.to_thread(cluster.end_old)
-    await asyncio.to_thread(cluster.add_standby)
+    await world.add_standby()
     return f"{', '.join(astray)} went on with the old one"

@@ -18,6 +18,7 @@ KINDS = {
     "pop-auto": consumers.auto,
     "pop-transform": consumers.transform,
     "pop-poison": consumers.poison,
+    "pop-many": consumers.many,
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from faults.checker import RULES, Index, check
-from faults.history import Answer, Harm, History, Message, Pop, Push, Sample, Seek
+from faults.history import Answer, Harm, History, Message, Pop, Push, Run, Sample, Seek
 from faults.life import life
 from faults.state import Head, Letter, Queue, Setup, State
 
@@ -76,6 +76,14 @@ class Story:
         self.change("answers", 0, places=tuple((LANE, n) for n in range(3) if n not in offsets))
         self.answer(2, *offsets, lease="L1", kind="failed")
         self.state.letters = [Letter("g", (LANE, offset), 1) for offset in offsets]
+
+    def crowd(self, *done: tuple[int, int], last: int = 9, cursor: int = 10) -> None:
+        """A lane of the crowd, delivered and done in these ranges, one after the other."""
+        for number, (first, end) in enumerate(done):
+            run = Run("m", "many", f"R{number}", ((99, first, end),), 10 + number, 10.2 + number, "ok")
+            self.history.runs.append(run)
+            self.history.done_runs.append(replace(run, invoked=run.told + 0.1, told=run.told + 0.2))
+        self.state.crowd = {99: (last, cursor)}
 
 
 Edit = Callable[[Story], None]
@@ -262,6 +270,27 @@ def memory_has_grown(story: Story) -> None:
     story.state.memory = {"server": (50, 500)}
 
 
+def crowd_with_a_gap(story: Story) -> None:
+    story.crowd((0, 3), (5, 10))
+
+
+def crowd_left_behind(story: Story) -> None:
+    story.crowd((0, 5), cursor=5)
+
+
+def crowd_twice(story: Story) -> None:
+    story.crowd((0, 6), (5, 10))
+
+
+def crowd_again(story: Story) -> None:
+    story.crowd((0, 10))
+    story.history.runs.append(Run("n", "many", "R9", ((99, 4, 5),), 20, 20.1, "ok"))
+
+
+def crowd_out_of_order(story: Story) -> None:
+    story.crowd((5, 10), (0, 5))
+
+
 RED: dict[str, list[Edit]] = {
     "one value at a place": [two_values, two_rows_at_a_place],
     "a value is stored once": [stored_twice],
@@ -286,6 +315,9 @@ RED: dict[str, list[Edit]] = {
         poison_completed,
     ],
     "the log is whole": [log_is_not_whole],
+    "a crowd of lanes gets everything": [crowd_with_a_gap, crowd_left_behind],
+    "a crowd of lanes gets nothing twice": [crowd_twice, crowd_again],
+    "a crowd of lanes is in order": [crowd_out_of_order],
     "everything returns to its baseline": [
         connections_are_left,
         a_transaction_is_left,
@@ -390,7 +422,12 @@ def several_at_once_where_a_queue_allows_it(story: Story) -> None:
     story.answer(1.9, 2)
 
 
+def a_crowd_in_order(story: Story) -> None:
+    story.crowd((0, 5), (5, 10))
+
+
 GREEN: list[Edit] = [
+    a_crowd_in_order,
     retention_has_emptied_it,
     nobody_knows_of_an_ack,
     an_ack_was_refused_and_it_came_again,
