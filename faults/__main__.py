@@ -9,6 +9,7 @@ python -m faults table [--write PAGE]           show all runs so far as a table
 import argparse
 import asyncio
 import logging
+import os
 import random
 import shutil
 import signal
@@ -20,6 +21,7 @@ from pathlib import Path
 from faults import history, report, state
 from faults.catalog import FAULTS
 from faults.checker import Index, Violation, check
+from faults.cluster import missing
 from faults.life import life
 from faults.plan import Round, make
 from faults.processes import ROOT
@@ -37,7 +39,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     match arguments.command:
         case "plan":
-            for planned in make(arguments.seed, arguments.seconds, _stages(arguments)):
+            for planned in _plan(arguments):
                 print(planned.describe())
             return 0
         case "check":
@@ -62,7 +64,7 @@ def _parse() -> argparse.Namespace:
         command.add_argument("--seed", type=int, default=random.randrange(1000))
         command.add_argument("--seconds", type=float, default=60)
         command.add_argument("--faults", nargs="+", choices=sorted(FAULTS), help="only these")
-        command.add_argument("--stages", nargs="+", help="only these")
+        command.add_argument("--stages", nargs="+", choices=STAGES, help="only these")
         command.add_argument("--out", type=Path, default=OUT)
     command = commands.add_parser("check")
     command.add_argument("directory", type=Path)
@@ -72,14 +74,24 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _plan(arguments: argparse.Namespace) -> list[Round]:
+    always = {name: stage.always for name, stage in STAGES.items()}
+    return make(arguments.seed, arguments.seconds, _stages(arguments), always)
+
+
 def _stages(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return the faults of each stage that is asked for and can be played here; what cannot is said, or is an error."""
     stages: dict[str, dict[str, float]] = {}
-    for each in FAULTS.values():
-        for stage in each.stages:
-            if (not arguments.faults or each.name in arguments.faults) and (
-                not arguments.stages or stage in arguments.stages
-            ):
-                stages.setdefault(stage, {})[each.name] = each.lasts
+    for name in arguments.stages or STAGES:
+        if lacking := missing(STAGES[name]):
+            if os.environ.get("SKEP_TEST_ALL") == "1":
+                raise SystemExit(f"stage {name} needs {lacking}, and SKEP_TEST_ALL=1")
+            print(f"stage {name} is left out: it needs {lacking}")
+            continue
+        wanted = [each for each in FAULTS.values() if not arguments.faults or each.name in arguments.faults]
+        here = [each for each in wanted if name in each.stages and each.name not in STAGES[name].always]
+        if here:
+            stages[name] = {each.name: each.lasts for each in here}
     return stages
 
 
@@ -91,7 +103,7 @@ async def _run_until_told(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    rounds = make(arguments.seed, arguments.seconds, _stages(arguments))
+    rounds = _plan(arguments)
     print(f"seed {arguments.seed}, {arguments.seconds:.0f} s, {len(rounds)} rounds")
     verdicts = [await _play(planned, arguments.out / f"seed-{arguments.seed}") for planned in rounds]
     report.add(arguments.out / "results.json", arguments.seed, arguments.seconds, verdicts)

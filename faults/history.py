@@ -95,6 +95,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Many messages at once, by lanes and ranges of offsets: what a consumer got, or what it said it has completed."""
+
+    who: str
+    group: str
+    lease: str
+    spans: tuple[tuple[int, int, int], ...]  # lane, first offset, end
+    invoked: float
+    told: float = inf
+    outcome: Outcome = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
 class Seek:
     """A group was moved: what it had done may come again."""
 
@@ -130,13 +143,19 @@ class History:
     pushes: list[Push] = field(default_factory=list)
     pops: list[Pop] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)  # delivered
+    done_runs: list[Run] = field(default_factory=list)
     seeks: list[Seek] = field(default_factory=list)
     harms: list[Harm] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
 
     @property
     def operations(self) -> int:
-        return len(self.pushes) + len(self.pops) + len(self.answers)
+        return len(self.calls)
+
+    @property
+    def calls(self) -> list[Push | Pop | Answer | Run]:
+        return [*self.pushes, *self.pops, *self.answers, *self.runs, *self.done_runs]
 
 
 def read(directory: Path) -> History:
@@ -175,6 +194,14 @@ def _add(history: History, who: str, call: dict[str, Any]) -> None:
         case "transact":
             history.pushes.append(_push(who, call))
             history.answers.extend(_answers(who, {**call, "kind": "completed"}))
+        case "run" | "run done":
+            (history.runs if call["do"] == "run" else history.done_runs).append(_run(who, call))
+        case _:
+            _add_of_harness(history, call)
+
+
+def _add_of_harness(history: History, call: dict[str, Any]) -> None:
+    match call["do"]:
         case "seek":
             history.seeks.append(Seek(call["group"], call["queue"], call["invoked"], call["told"]))
         case "harm":
@@ -227,6 +254,12 @@ def _answers(who: str, call: dict[str, Any]) -> Iterator[Answer]:
     for outcome in sorted(set(outcomes)):
         chosen = tuple(place for place, each in zip(places, outcomes, strict=True) if each == outcome)
         yield Answer(who, call["group"], call["lease"], call["kind"], chosen, call["invoked"], call["told"], outcome)
+
+
+def _run(who: str, call: dict[str, Any]) -> Run:
+    spans = tuple((lane, first, end) for lane, first, end in call.get("spans", ()))
+    lease = call.get("lease", "")
+    return Run(who, call["group"], lease, spans, call["invoked"], call["told"], call["outcome"])
 
 
 def _places(pairs: Iterable[Iterable[int]]) -> tuple[Place, ...]:

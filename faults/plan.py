@@ -3,8 +3,10 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 ROUND_SECONDS = 45
+NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
 PAUSES = (1.0, 4.0)  # seconds between two faults: some come before the last one is forgotten
 
 
@@ -43,27 +45,34 @@ class Deck:
         return self._left.pop()
 
 
-def make(seed: int, seconds: float, stages: Mapping[str, Mapping[str, float]]) -> list[Round]:
-    """Plan rounds for about so many seconds. `stages`: the faults of each stage, and how long one lasts."""
+def make(
+    seed: int, seconds: float, stages: Mapping[str, Mapping[str, float]], always: Mapping[str, Sequence[str]] = NONE
+) -> list[Round]:
+    """Plan rounds for about so many seconds.
+
+    `stages`: the faults of each stage, and how long one lasts; `always`: those that begin its rounds.
+    """
     dice = random.Random(f"plan {seed}")
     decks = {stage: Deck(sorted(faults), dice) for stage, faults in stages.items()}
     order = Deck(sorted(stages), dice)
     count = max(1, round(seconds / ROUND_SECONDS))
-    return [_round(n, order.draw(), seconds / count, decks, stages, dice) for n in range(1, count + 1)]
+    rounds: list[Round] = []
+    for number in range(1, count + 1):
+        stage = order.draw()
+        first = [_step(fault, dice) for fault in always.get(stage, ())]
+        steps = _steps(decks[stage], stages[stage], seconds / count, dice)
+        rounds.append(Round(number, stage, dice.randrange(2**31), (*first, *steps)))
+    return rounds
 
 
-def _round(
-    number: int,
-    stage: str,
-    seconds: float,
-    decks: Mapping[str, Deck],
-    stages: Mapping[str, Mapping[str, float]],
-    dice: random.Random,
-) -> Round:
+def _steps(deck: Deck, lasts: Mapping[str, float], seconds: float, dice: random.Random) -> list[Step]:
     steps: list[Step] = []
-    left = seconds
-    while left > 0:
-        step = Step(decks[stage].draw(), round(dice.uniform(*PAUSES), 1), dice.randrange(2**31))
+    while seconds > 0:
+        step = _step(deck.draw(), dice)
         steps.append(step)
-        left -= step.pause + stages[stage][step.fault]
-    return Round(number, stage, dice.randrange(2**31), tuple(steps))
+        seconds -= step.pause + lasts[step.fault]
+    return steps
+
+
+def _step(fault: str, dice: random.Random) -> Step:
+    return Step(fault, round(dice.uniform(*PAUSES), 1), dice.randrange(2**31))

@@ -108,9 +108,9 @@ class Postgres:
         with psycopg.connect(self.url(database="postgres"), autocommit=True) as db:
             db.execute(f"CREATE DATABASE {DATABASE}")
 
-    def follow(self, primary: "Postgres") -> None:
-        """Become a standby of this one."""
-        where = ("--pgdata", str(self._programs.own(self.data)), "--dbname", primary.url(database="postgres"))
+    def follow(self, primary: "Postgres", port: int | None = None) -> None:
+        """Become a standby of this one, which is found at another port if there is a wire in between."""
+        where = ("--pgdata", str(self._programs.own(self.data)), "--dbname", primary.url(port, "postgres"))
         self._programs.run("pg_basebackup", *where, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
         self._configure({})
         self.start()

@@ -15,10 +15,21 @@ from typing import Any
 from faults.catalog import FAULTS
 from faults.processes import ROOT
 from faults.round import Verdict
+from faults.stage import STAGES
 
-LOST = {"what was accepted is there", "every group gets everything", "lag returns to zero"}
-DOUBLED = {"nothing again after its ack", "a value is stored once", "at most once with auto_ack"}
-UNORDERED = {"in order"}
+LOST = {
+    "what was accepted is there",
+    "every group gets everything",
+    "lag returns to zero",
+    "a crowd of lanes gets everything",
+}
+DOUBLED = {
+    "nothing again after its ack",
+    "a value is stored once",
+    "at most once with auto_ack",
+    "a crowd of lanes gets nothing twice",
+}
+UNORDERED = {"in order", "a crowd of lanes is in order"}
 COLUMNS = ("fault", "seeds", "times", "operations", "lost", "duplicated after ack", "out of order", "other", "recovery")
 MARKS = ("<!-- table -->\n", "<!-- end of table -->")
 
@@ -40,30 +51,38 @@ def load(path: Path) -> list[dict[str, Any]]:
 
 def table(runs: list[dict[str, Any]]) -> str:
     """Return the table: a line for each fault, with everything the rounds it was part of have shown."""
-    rows: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(list))
+    rows: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         for played in run["rounds"]:
             broken = [rule for rule, _ in played["violations"]]
+            note = STAGES[played["stage"]].note
             for fault in {struck["fault"] for struck in played["struck"]}:
-                rows[fault]["seeds"].append(run["seed"])
-                rows[fault]["broken"] += broken
+                row = rows[fault, note]
+                row["seeds"].append(run["seed"])
+                row["broken"] += broken
+                row["by contract"].append(played["lost_by_contract"])
             for struck in played["struck"]:
-                rows[struck["fault"]]["times"].append(1)
-                rows[struck["fault"]]["operations"].append(struck["operations"])
-                rows[struck["fault"]]["recovery"] += [struck["recovery"]] if struck["recovery"] is not None else []
+                row = rows[struck["fault"], note]
+                row["times"].append(1)
+                row["operations"].append(struck["operations"])
+                row["recovery"] += [struck["recovery"]] if struck["recovery"] is not None else []
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    order = [name for name in FAULTS if name in rows] + sorted(rows.keys() - FAULTS.keys())
-    return "\n".join([*lines, *(_row(name, rows[name]) for name in order), "", _sum(runs)])
+    order = sorted(rows, key=lambda key: (key[1], list(FAULTS).index(key[0])))
+    return "\n".join([*lines, *(_row(*key, rows[key]) for key in order), "", _sum(runs)])
 
 
-def _row(name: str, row: dict[str, Any]) -> str:
+def _row(name: str, note: str, row: dict[str, Any]) -> str:
     broken = row["broken"]
     counts = [sum(rule in kind for rule in broken) for kind in (LOST, DOUBLED, UNORDERED)]
+    other = len(broken) - sum(counts)
+    by_contract = f" ({sum(row['by contract'])} by contract)" if any(row["by contract"]) else ""
     recovery = row["recovery"]
     times = f"{statistics.median(recovery):.1f} s, at most {max(recovery):.1f} s" if recovery else ""
-    title = FAULTS[name].title if name in FAULTS else name
-    cells = [title, len(set(row["seeds"])), len(row["times"]), f"{sum(row['operations']):,}", *counts]
-    return "| " + " | ".join(str(cell) for cell in (*cells, len(broken) - sum(counts), times)) + " |"
+    title = f"{FAULTS[name].title}, {note}" if note else FAULTS[name].title
+    lost, *rest = counts
+    operations = f"{sum(row['operations']):,}"
+    cells = [title, len(set(row["seeds"])), len(row["times"]), operations, f"{lost}{by_contract}", *rest, other, times]
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
 
 
 def _sum(runs: list[dict[str, Any]]) -> str:

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
+import psycopg
+
 from faults import history, state
 from faults.catalog import FAULTS
-from faults.checker import Violation, check
+from faults.checker import Index, Violation, check
+from faults.checker.log import lost_by_contract
 from faults.history import Harm, History
 from faults.plan import Round
 from faults.world import World
@@ -41,6 +44,7 @@ class Verdict:
     operations: int
     messages: int
     drained: float
+    lost_by_contract: int = 0  # a setting allows to lose the last moments before a crash
     struck: list[Struck] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
 
@@ -51,10 +55,17 @@ async def run(planned: Round, world: World, patience: float = PATIENCE) -> Verdi
         await world.start()
         await asyncio.sleep(WARM_UP)
         world.remember_memory()
+        standing: list[asyncio.Task[None]] = []
         for step in planned.steps:
             await asyncio.sleep(step.pause)
-            await _strike(world, step.fault, random.Random(step.seed))
+            strike = _strike(world, step.fault, random.Random(step.seed))
+            if FAULTS[step.fault].standing:
+                standing.append(asyncio.create_task(strike))
+            else:
+                await strike
         await asyncio.sleep(WARM_UP)
+        world.ending.set()
+        await asyncio.gather(*standing)
         world.heal()
         await world.stop_producing()
         drained = await world.drain(patience)
@@ -71,7 +82,10 @@ async def run(planned: Round, world: World, patience: float = PATIENCE) -> Verdi
 async def _strike(world: World, name: str, dice: random.Random) -> None:
     log.info("  %s ...", name)
     call = world.harms.invoke("harm", fault=name)
-    text = await FAULTS[name].run(world, dice)
+    try:
+        text = await FAULTS[name].run(world, dice)
+    except psycopg.Error as error:  # another fault has met it
+        text = f"cut short: {error}"
     world.harms.told(call, "ok", text=text)
     log.info("  %s: %s", name, text)
 
@@ -83,6 +97,7 @@ def judge(planned: Round, directory: Path, seconds: float) -> Verdict:
     messages = sum(head.last + 1 for head in found.heads.values())
     verdict = Verdict(planned.number, planned.stage, seconds, told.operations, messages, 0)
     verdict.violations = check(setup, told, found)
+    verdict.lost_by_contract = lost_by_contract(Index(setup, told, found))
     verdict.struck = _struck(told)
     return verdict
 
@@ -90,7 +105,7 @@ def judge(planned: Round, directory: Path, seconds: float) -> Verdict:
 def _struck(told: History) -> list[Struck]:
     harms = sorted(told.harms, key=lambda harm: harm.begin)
     begins = [harm.begin for harm in harms[1:]] + [inf]
-    calls = sorted(call.invoked for call in (*told.pushes, *told.pops, *told.answers))
+    calls = sorted(call.invoked for call in told.calls)
     return [
         Struck(harm.fault, harm.text, sum(harm.begin <= at < end for at in calls), _recovery(told, harm))
         for harm, end in zip(harms, begins, strict=True)
@@ -100,7 +115,7 @@ def _struck(told: History) -> list[Struck]:
 def _recovery(told: History, harm: Harm) -> float | None:
     """Return how long after the end of a fault it took until every client had been told ok again."""
     firsts: dict[str, float] = {}
-    for call in (*told.pushes, *told.pops, *told.answers):
+    for call in told.calls:
         if call.outcome == "ok" and call.told >= harm.end:
             firsts[call.who] = min(firsts.get(call.who, inf), call.told)
     return max(firsts.values()) - harm.end if firsts else None

@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from faults.state import Queue, Setup
+from faults.state import CROWD, MANY, Queue, Setup
 
 QUEUES = (
     Queue("orders", ("http", "client", "transform", "handlers"), ("auto",), options={"completed_retention_seconds": 1}),
     Queue("shared", ("crowd",), concurrency=4),
     Queue("derived"),
     Queue("poison", ("patient",), retry_limit=2, lease_time=1),
+    Queue(CROWD, (MANY,), lease_time=15),
 )
 GROUPS = {  # whom the consumers of a kind work for
     "pop-http": {"http"},
@@ -18,12 +19,12 @@ GROUPS = {  # whom the consumers of a kind work for
     "pop-transform": {"transform"},
     "pop-auto": {"handlers", "auto"},
     "pop-poison": {"patient"},
+    "pop-many": {MANY},
 }
 CREW = {
     "push-http": 1,
     "push-client": 1,
     "push-outbox": 1,
-    "push-poison": 1,
     "pop-http": 2,
     "pop-client": 2,
     "pop-transform": 2,
@@ -41,6 +42,13 @@ class Stage:
     clients: Mapping[str, Any] = field(default_factory=dict[str, Any])  # their settings, where not as usual
     build: str = ""  # broken on purpose, see faults.broken
     settings: Mapping[str, str] = field(default_factory=dict[str, str])  # of PostgreSQL
+    standby: Literal["", "synchronous", "asynchronous"] = ""
+    pooled: bool = False  # PgBouncer in transaction mode before the database
+    clocks: bool = False  # the database, the servers and the consumers have clocks of their own
+    disk_mb: int = 0  # of the file system of the database, if it is a small one
+    note: str = ""  # how it differs, where the same fault is one of several stages
+    always: tuple[str, ...] = ()  # faults that begin every round
+    loses: float = 0  # seconds before a crash of which a setting may lose what was accepted
 
     def setup(self) -> Setup:
         """Return what the checker has to know: the queues, with the groups that somebody of the crew works for."""
@@ -53,7 +61,17 @@ class Stage:
             )
             for queue in QUEUES
         )
-        return Setup(tuple(queues))
+        return Setup(tuple(queues), self.clocks, self.loses)
 
 
-STAGES = {"plain": Stage()}
+STAGES = {
+    "plain": Stage(),
+    "pooled": Stage(pooled=True),
+    "standby": Stage(standby="synchronous"),
+    "clock": Stage(clocks=True),
+    "disk": Stage(disk_mb=256, settings={"max_wal_size": "'64MB'", "min_wal_size": "'8MB'"}),
+    "upgrade": Stage(),
+    "crowd": Stage(CREW | {"pop-many": 2}, always=("crowd",)),
+    "forgetful": Stage(settings={"synchronous_commit": "off"}, loses=1, note="synchronous_commit = off"),
+    "lagging": Stage(standby="asynchronous", loses=4),
+}

@@ -64,10 +64,12 @@ class State:
     """Everything the rules ask for."""
 
     log: dict[Place, str | None] = field(default_factory=dict)  # None: a tombstone
+    crowd: dict[int, tuple[int, int]] = field(default_factory=dict)  # lanes told by ranges: last offset and cursor
     doubled: list[tuple[int, int, str | None]] = field(default_factory=list)  # what else the log holds at a place
     heads: dict[int, Head] = field(default_factory=dict)
     cursors: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # start, cursor
     letters: list[Letter] = field(default_factory=list)
+    redriven: int = 0  # dead letters that were driven again to their group
     missed: list[tuple[str, int, int, int]] = field(default_factory=list)  # group, lane, first, end
     rows: set[str] = field(default_factory=set)  # values that stand in a table of the caller's
     broken: dict[str, int] = field(default_factory=dict)  # of check_consistency()
@@ -79,17 +81,28 @@ class State:
     memory: dict[str, tuple[float, float]] = field(default_factory=dict)  # MB of each server, before and after
 
 
+CROWD = "crowded"  # the queue of many lanes and a long one, whose messages nobody tells one by one
+MANY = "many"  # its group
 HEADS = """
     SELECT l.partition_id, q.name, p.name, l.first_offset, l.last_offset, p.only_group FROM skep.partition_lookup l
     JOIN skep.partitions p ON p.id = l.partition_id JOIN skep.queues q ON q.id = p.queue_id
+    WHERE q.name <> %(crowd)s
 """
 LOG = """
-    SELECT partition_id, "offset", payload ->> 'v' || CASE WHEN headers ? 'skep-redriven' THEN %s ELSE '' END
-    FROM skep.messages
+    SELECT partition_id, "offset", payload ->> 'v' || CASE WHEN headers ? 'skep-redriven' THEN %(again)s ELSE '' END
+    FROM skep.messages WHERE partition_id NOT IN (
+        SELECT p.id FROM skep.partitions p JOIN skep.queues q ON q.id = p.queue_id WHERE q.name = %(crowd)s)
+"""
+IN_CROWD = """
+    SELECT l.partition_id, l.last_offset, coalesce(c.cursor, 0) FROM skep.queues q
+    JOIN skep.partitions p ON p.queue_id = q.id JOIN skep.partition_lookup l ON l.partition_id = p.id
+    LEFT JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = %(many)s
+    LEFT JOIN skep.cursors c ON c.partition_id = p.id AND c.reader_id = r.id
+    WHERE q.name = %(crowd)s
 """
 CURSORS = """
     SELECT r.group_name, c.partition_id, c.start_offset, c.cursor
-    FROM skep.cursors c JOIN skep.readers r ON r.id = c.reader_id
+    FROM skep.cursors c JOIN skep.readers r ON r.id = c.reader_id WHERE r.group_name <> %(many)s
 """
 LETTERS = """
     SELECT group_name, partition_id, "offset", attempts FROM skep.dead_letters
@@ -112,12 +125,15 @@ def read(url: str) -> State:
     state = State()
     with psycopg.connect(url, row_factory=tuple_row) as db:
         db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        state.heads = {lane: Head(*rest) for lane, *rest in db.execute(HEADS)}
-        for lane, offset, value in db.execute(LOG, [AGAIN]):
+        names = {"crowd": CROWD, "many": MANY, "again": AGAIN}
+        state.heads = {lane: Head(*rest) for lane, *rest in db.execute(HEADS, names)}
+        state.crowd = {lane: (last, cursor) for lane, last, cursor in db.execute(IN_CROWD, names)}
+        for lane, offset, value in db.execute(LOG, names):
             if state.log.setdefault((lane, offset), value) != value:
                 state.doubled.append((lane, offset, value))
-        state.cursors = {(group, lane): (start, cursor) for group, lane, start, cursor in db.execute(CURSORS)}
+        state.cursors = {(group, lane): (start, cursor) for group, lane, start, cursor in db.execute(CURSORS, names)}
         state.letters = [Letter(group, (lane, offset), n) for group, lane, offset, n in db.execute(LETTERS)]
+        ((state.redriven,),) = db.execute("SELECT count(*) FROM skep.dead_letter_audit WHERE action = 'redriven'")
         state.missed = [*db.execute(MISSED)]
         state.rows = {value for (value,) in db.execute("SELECT value FROM public.rows")}
         state.broken = {name: count for name, count in db.execute("SELECT * FROM skep.check_consistency()") if count}
@@ -134,6 +150,7 @@ def save(directory: Path, setup: Setup, state: State) -> None:
     (directory / "setup.json").write_text(json.dumps(asdict(setup)))
     kept = asdict(state) | {
         "log": [[*place, value] for place, value in state.log.items()],
+        "crowd": [[lane, *ends] for lane, ends in state.crowd.items()],
         "heads": [[lane, *asdict(head).values()] for lane, head in state.heads.items()],
         "cursors": [[*key, *value] for key, value in state.cursors.items()],
         "letters": [[letter.group, *letter.place, letter.attempts] for letter in state.letters],
@@ -148,6 +165,7 @@ def load(directory: Path) -> tuple[Setup, State]:
     kept = json.loads((directory / "state.json").read_text())
     kept |= {
         "log": {(lane, offset): value for lane, offset, value in kept["log"]},
+        "crowd": {lane: (last, cursor) for lane, last, cursor in kept["crowd"]},
         "heads": {lane: Head(*rest) for lane, *rest in kept["heads"]},
         "cursors": {(group, lane): (start, cursor) for group, lane, start, cursor in kept["cursors"]},
         "letters": [Letter(group, (lane, offset), n) for group, lane, offset, n in kept["letters"]],

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from math import inf
 from pathlib import Path
 from typing import Any, LiteralString
@@ -18,26 +18,41 @@ import psycopg
 from faults import broken, state
 from faults.clients.context import Settings
 from faults.clients.http import Http, NotAnswered, NotSent
+from faults.cluster import Clock, Cluster
 from faults.history import Writer
-from faults.postgres import Postgres, Programs, free_port
+from faults.postgres import Postgres, free_port
 from faults.processes import Child, Client, Server
 from faults.proxy import Proxy
 from faults.stage import Stage
 from faults.state import State
 from skep.engine.install import install
+from skep.engine.sources import packaged
 
 log = logging.getLogger("faults")
 
+PATIENCE = 120  # seconds for a server to become ready, on a machine that has other things to do
+CLOCKS = ("database", "servers", "consumers")
 CONNECTIONS_OF_SERVER = 23  # as docs/server.md says: 17 and 6 for upkeep
 
 OBSERVE: LiteralString = """
     SELECT (SELECT coalesce(json_agg(json_build_array(partition_id, first_offset, last_offset)), '[]')
-            FROM skep.partition_lookup),
+            FROM skep.partition_lookup WHERE partition_id = ANY (%(lanes)s)),
            (SELECT coalesce(json_agg(json_build_array(r.group_name, c.partition_id, c.cursor, (
                        SELECT count(*) FROM skep.leases s
                        WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
                          AND s.expires_at > clock_timestamp()))), '[]')
-            FROM skep.cursors c JOIN skep.readers r ON r.id = c.reader_id)
+            FROM skep.cursors c JOIN skep.readers r ON r.id = c.reader_id WHERE c.partition_id = ANY (%(lanes)s))
+"""
+LANES: LiteralString = """
+    SELECT coalesce(array_agg(p.id), '{}') FROM skep.partitions p JOIN skep.queues q ON q.id = p.queue_id
+    WHERE q.name <> %s
+"""
+LEFT: LiteralString = """
+    SELECT to_jsonb(c) || jsonb_build_object(
+        'now', clock_timestamp(), 'last_offset', l.last_offset, 'reader', r, 'leases', (
+            SELECT json_agg(s) FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id))
+    FROM skep.cursors c JOIN skep.partition_lookup l ON l.partition_id = c.partition_id
+    JOIN skep.readers r ON r.id = c.reader_id WHERE c.cursor <= l.last_offset LIMIT 20
 """
 TO_DO: LiteralString = """
     SELECT coalesce(sum(l.lag), 0)::bigint
@@ -52,24 +67,39 @@ class World:
     def __init__(self, directory: Path, home: Path, stage: Stage, seed: int) -> None:
         self.directory, self.stage = directory, stage
         self.setup = stage.setup()
-        self.primary = Postgres(Programs(home), home, "primary", {}, directory / "postgres.log")
+        self.clocks = {who: Clock(home / f"{who}.clock") for who in CLOCKS} if stage.clocks else {}
+        self.cluster = Cluster(directory, home, stage, self._clock("database"))
+        self.astray: dict[str, Postgres] = {}  # wires that still lead to an old primary
         self.harms = Writer(directory / "faults.0.jsonl")
         numbers = range(1, stage.servers + 1)
         self._ports = {f"to s{number}": free_port() for number in numbers}
         wires = [*self._ports, *(f"db of s{number}" for number in numbers), "db"]
+        if stage.standby == "asynchronous":
+            wires.append("replication")
         self.proxies = {name: Proxy(name, self._target(name)) for name in wires}
         self.servers: list[Server] = []
         self.clients: list[Client] = []
         self._seed = seed
         self._tasks: list[asyncio.Task[None]] = []
         self._memory: dict[str, float] = {}
+        self.sources = packaged()
+        self.complaints: list[str] = []  # what a fault has seen and should not have
+        self.ending = asyncio.Event()  # standing faults end now
 
-    def _target(self, name: str) -> Any:
-        return lambda: self._ports.get(name) or self.primary.port
+    def _target(self, name: str) -> Callable[[], int]:
+        return lambda: self._ports.get(name) or (self.astray[name].port if name in self.astray else self.cluster.port)
+
+    def _clock(self, who: str) -> dict[str, str]:
+        return self.clocks[who].environment if self.clocks else {}
+
+    @property
+    def primary(self) -> Postgres:
+        return self.cluster.primary
 
     @property
     def children(self) -> list[Child]:
-        return [*self.servers, *self.clients]
+        pooler = [self.cluster.pooler] if self.cluster.pooler else []
+        return [*pooler, *self.servers, *self.clients]
 
     def of(self, *kinds: str) -> list[Client]:
         """Return the clients of these kinds; `push` and `pop` are all of them."""
@@ -78,17 +108,23 @@ class World:
     # ---- beginning ----
 
     async def start(self) -> None:
-        await asyncio.to_thread(self.primary.create, self.stage.settings)
-        await asyncio.to_thread(self._prepare)
         for proxy in self.proxies.values():
             await proxy.start()
+        await asyncio.to_thread(self.cluster.create)
+        await asyncio.to_thread(self._prepare)
+        if self.stage.standby:
+            await self.add_standby()
         self.servers = [self._server(number) for number in range(1, self.stage.servers + 1)]
         crew = self.stage.crew.items()
         self.clients = [self._client(kind, number) for kind, count in crew for number in range(1, count + 1)]
-        for child in self.children:
+        for child in (*self.servers, *self.clients):
             child.start()
         self._tasks = [asyncio.create_task(work()) for work in (self._supervise, self._observe, self._retain)]
         await self._everyone_up()
+
+    async def add_standby(self) -> None:
+        wire = self.proxies.get("replication")
+        await asyncio.to_thread(self.cluster.add_standby, wire.port if wire else None)
 
     def _prepare(self) -> None:
         install(self.primary.url())
@@ -106,12 +142,19 @@ class World:
     def _server(self, number: int) -> Server:
         url = self.primary.url(self.proxies[f"db of s{number}"].port)
         log = self.directory / f"server-{number}.log"
-        return Server(f"server-{number}", log, self._ports[f"to s{number}"], url, {"FAULTS_BROKEN": self.stage.build})
+        return Server(
+            f"server-{number}",
+            log,
+            self._ports[f"to s{number}"],
+            url,
+            {"FAULTS_BROKEN": self.stage.build, **self._clock("servers")},
+        )
 
     def _client(self, kind: str, number: int) -> Client:
         ports = tuple(self.proxies[name].port for name in self._ports)
         settings = Settings(self.primary.url(self.proxies["db"].port), ports, self._seed, **self.stage.clients)
-        return Client(kind, f"{kind}-{number}", self.directory, settings.dump(), {})
+        clock = self._clock("consumers") if kind.startswith("pop") else {}
+        return Client(kind, f"{kind}-{number}", self.directory, settings.dump(), clock)
 
     async def _everyone_up(self) -> None:
         """Wait until every client has begun its history and the servers serve."""
@@ -125,12 +168,17 @@ class World:
     async def ready(self, server: Server) -> None:
         """Wait until a server serves; it may have to be started again first."""
         http = Http(server.port)
-        while True:
-            with contextlib.suppress(NotSent, NotAnswered):
-                if (await http.call("GET", "/ready"))[0] == 200:
-                    break
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        while await self._status(http) != 200:
+            if asyncio.get_running_loop().time() > deadline:
+                raise RuntimeError(f"{server.name} does not become ready: {server.last_words()}")
             await asyncio.sleep(0.1)
         await http.close()
+
+    async def _status(self, http: Http) -> int | None:
+        with contextlib.suppress(NotSent, NotAnswered):
+            return (await http.call("GET", "/ready"))[0]
+        return None
 
     # ---- what goes on meanwhile ----
 
@@ -146,7 +194,8 @@ class World:
             with contextlib.suppress(psycopg.Error):
                 async with self.connect() as db:
                     while True:
-                        ((heads, cursors),) = await (await db.execute(OBSERVE)).fetchall()
+                        arguments = {"lanes": await self._lanes(db)}
+                        ((heads, cursors),) = await (await db.execute(OBSERVE, arguments)).fetchall()
                         observer.told(observer.invoke("sample", heads=heads, cursors=cursors), "ok")
                         await asyncio.sleep(0.2)
             await asyncio.sleep(0.2)
@@ -157,9 +206,14 @@ class World:
             with contextlib.suppress(psycopg.Error):
                 async with self.connect() as db:
                     while True:
-                        await db.execute("SELECT count(*) FROM skep.retain()")
+                        await db.execute("SELECT count(*) FROM skep.retain(%s)", [await self._lanes(db)])
                         await asyncio.sleep(1)
             await asyncio.sleep(0.2)
+
+    async def _lanes(self, db: psycopg.AsyncConnection[Any]) -> list[int]:
+        """Return all lanes but those of a crowd."""
+        ((lanes,),) = await (await db.execute(LANES, [state.CROWD])).fetchall()
+        return lanes
 
     @contextlib.asynccontextmanager
     async def connect(self, **options: Any) -> AsyncGenerator[psycopg.AsyncConnection[Any]]:
@@ -193,7 +247,14 @@ class World:
                 if await self._to_do() == 0:
                     return took
             await asyncio.sleep(0.1)
+        await self._show_what_is_left()
         return inf
+
+    async def _show_what_is_left(self) -> None:
+        with contextlib.suppress(psycopg.Error):
+            async with self.connect() as db:
+                for (row,) in await (await db.execute(LEFT)).fetchall():
+                    log.info("  left: %s", row)
 
     async def _to_do(self) -> int:
         pairs = [(g, q.name) for q in self.setup.queues for g in (*q.groups, *q.auto_groups)]
@@ -207,7 +268,8 @@ class World:
         await asyncio.gather(*(client.stop() for client in self.clients))
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        ends = await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.complaints += [f"the suite itself fell over: {end!r}" for end in ends if isinstance(end, Exception)]
         found = await asyncio.to_thread(state.read, self.primary.url())
         found.most_connections = CONNECTIONS_OF_SERVER * len(self.servers)
         found.memory = {
@@ -227,11 +289,11 @@ class World:
             child.kill()
         for proxy in self.proxies.values():
             await proxy.close()
-        await asyncio.to_thread(self.primary.stop, "immediate")
+        await asyncio.to_thread(self.cluster.close)
 
     def surprises(self) -> list[str]:
         """Return what no process should have done: end by itself, or fall over something unforeseen."""
-        found = [surprise for child in self.children for surprise in child.surprises]
+        found = [*self.complaints, *(surprise for child in self.children for surprise in child.surprises)]
         logs: Iterable[Path] = self.directory.glob("*.log")
         return found + [f"{log.stem} has a traceback in its log" for log in sorted(logs) if _fell(log)]
 

@@ -1,6 +1,18 @@
 """All faults, by what they harm."""
 
-from faults.catalog import database, network, processes
+from faults.catalog import clock, database, disk, load, locks, network, processes, standby, upgrade
 from faults.catalog.fault import FAULTS, Fault
 
-__all__ = ["FAULTS", "Fault", "database", "network", "processes"]
+__all__ = [
+    "FAULTS",
+    "Fault",
+    "clock",
+    "database",
+    "disk",
+    "load",
+    "locks",
+    "network",
+    "processes",
+    "standby",
+    "upgrade",
+]

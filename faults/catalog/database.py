@@ -16,7 +16,7 @@ BUSY: LiteralString = """
 """
 
 
-@fault("SIGKILL of one backend: PostgreSQL ends all and recovers", lasts=3)
+@fault("SIGKILL of one backend: PostgreSQL ends all and recovers", lasts=3, stages=("plain", "forgetful"))
 async def kill_backend(world: World, dice: random.Random) -> str:
     pid = 0
     for _ in range(dice.randint(1, 2)):
@@ -29,7 +29,7 @@ async def kill_backend(world: World, dice: random.Random) -> str:
     return f"process {pid}"
 
 
-@fault("SIGKILL of the postmaster", lasts=3)
+@fault("SIGKILL of the postmaster", lasts=3, stages=("plain", "pooled", "clock", "forgetful", "crowd"))
 async def kill_postmaster(world: World, dice: random.Random) -> str:
     await asyncio.to_thread(world.primary.kill)
     down = dice.uniform(0, 2)
@@ -46,7 +46,7 @@ async def stop_immediate(world: World, dice: random.Random) -> str:
     return ""
 
 
-@fault("crash loop: killed again as soon as it is back", lasts=8)
+@fault("crash loop: killed again as soon as it is back", lasts=8, stages=("plain", "forgetful"))
 async def crash_loop(world: World, dice: random.Random) -> str:
     times = dice.randint(3, 5)
     for _ in range(times):
@@ -56,7 +56,7 @@ async def crash_loop(world: World, dice: random.Random) -> str:
     return f"{times} times"
 
 
-@fault("pg_terminate_backend storm", lasts=4)
+@fault("pg_terminate_backend storm", lasts=4, stages=("plain", "pooled", "standby", "crowd"))
 async def terminate_storm(world: World, dice: random.Random) -> str:
     ended = 0
     end = asyncio.get_running_loop().time() + dice.uniform(2, 5)

@@ -18,17 +18,20 @@ class Fault:
     stages: tuple[str, ...]
     lasts: float
     run: Harm
+    standing: bool = False  # until the end of the round, beside the others
 
 
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(title: str, *, lasts: float, stages: tuple[str, ...] = ("plain",)) -> Callable[[Harm], Harm]:
+def fault(
+    title: str, *, lasts: float = 0, stages: tuple[str, ...] = ("plain",), standing: bool = False
+) -> Callable[[Harm], Harm]:
     """Put a fault on the list, under the name of its function."""
 
     def add(run: Harm) -> Harm:
         name = run.__name__.replace("_", "-")
-        FAULTS[name] = Fault(name, title, stages, lasts, run)
+        FAULTS[name] = Fault(name, title, stages, lasts, run, standing)
         return run
 
     return add

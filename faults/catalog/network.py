@@ -12,7 +12,7 @@ WORDS_OF_DATABASE = (b"", b"", b"COMMIT")
 WORDS_OF_SERVER = (b"POST /api/v1/push", b"GET /api/v1/pop", b"POST /api/v1/ack", b"POST /api/v1/transaction")
 
 
-@fault("connections cut, and new ones refused for a while", lasts=2)
+@fault("connections cut, and new ones refused for a while", lasts=2, stages=("plain", "pooled"))
 async def cut(world: World, dice: random.Random) -> str:
     chosen = some(dice, list(world.proxies.values()))
     for proxy in chosen:
@@ -51,7 +51,7 @@ async def delay(world: World, dice: random.Random) -> str:
     return f"{names(chosen)} by {seconds} s"
 
 
-@fault("reset after COMMIT was sent and before the answer", lasts=4)
+@fault("reset after COMMIT was sent and before the answer", lasts=4, stages=("plain", "pooled", "standby"))
 async def lose_answer(world: World, dice: random.Random) -> str:
     lost = 0
     for _ in range(12):

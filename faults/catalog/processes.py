@@ -8,7 +8,7 @@ from faults.catalog.fault import fault, names, some
 from faults.world import World
 
 
-@fault("SIGKILL of a server", lasts=3)
+@fault("SIGKILL of a server", lasts=3, stages=("plain", "pooled", "standby", "disk", "crowd"))
 async def kill_server(world: World, dice: random.Random) -> str:
     killed = some(dice, world.servers)
     for server in killed:
@@ -17,7 +17,7 @@ async def kill_server(world: World, dice: random.Random) -> str:
     return names(killed)
 
 
-@fault("SIGKILL of consumers", lasts=2)
+@fault("SIGKILL of consumers", lasts=2, stages=("plain", "pooled", "standby", "clock", "crowd"))
 async def kill_consumer(world: World, dice: random.Random) -> str:
     killed = some(dice, world.of("pop"), 3)
     for client in killed:

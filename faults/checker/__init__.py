@@ -7,7 +7,7 @@ was invoked.
 
 from collections.abc import Callable, Iterable, Iterator
 
-from faults.checker import baseline, deliveries, leases, letters, log, samples, transactions
+from faults.checker import baseline, crowd, deliveries, leases, letters, log, samples, transactions
 from faults.checker.index import Index, Violation
 from faults.history import History
 from faults.state import Setup, State
@@ -32,6 +32,9 @@ RULES: dict[str, Rule] = {
     "both or none": transactions.both_or_none,
     "dead letters are accounted for": letters.accounted_for,
     "the log is whole": baseline.whole,
+    "a crowd of lanes gets everything": crowd.complete,
+    "a crowd of lanes gets nothing twice": crowd.once,
+    "a crowd of lanes is in order": crowd.in_order,
     "everything returns to its baseline": baseline.returned,
 }
 LOSING = {  # rules that hold even where a setting allows to lose the last moments before a crash

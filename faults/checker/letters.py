@@ -25,6 +25,9 @@ def accounted_for(index: Index) -> Iterator[Violation]:
                 f"{name} is a dead letter after {letter.attempts} attempts, and nobody refused it", letter.place
             )
     yield from _poison(index)
+    copies = sum(head.last + 1 for head in index.state.heads.values() if head.only_group)
+    if copies != index.state.redriven:
+        yield Violation(f"{index.state.redriven} dead letters were driven again, and there are {copies} copies")
 
 
 def _refused(index: Index) -> dict[tuple[str, Place], list[Answer]]:

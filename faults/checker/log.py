@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from faults.checker.index import Index, Violation, original
-from faults.history import Push
+from faults.history import Place, Push
 
 
 def one_value(index: Index) -> Iterator[Violation]:
@@ -15,9 +15,9 @@ def one_value(index: Index) -> Iterator[Violation]:
 
 
 def stored_once(index: Index) -> Iterator[Violation]:
-    """However often it was pushed: repeats carry its transaction id."""
+    """However often it was pushed: repeats carry its transaction id. (Copies of a redrive are another rule's.)"""
     for value, places in index.places.items():
-        if len(places) > 1:
+        if len(places) > 1 and value == original(value):
             yield Violation(f"stored at {', '.join(index.name(place) for place in sorted(places))}", value=value)
 
 
@@ -68,6 +68,20 @@ def _accepted(index: Index, push: Push) -> Iterator[Violation]:
         if not _forgiven(index, push):
             where = f", at {index.name(place)}" if place else ""
             yield Violation(f"{push.who} was told that it is stored{where}, and it is not there", place, value)
+
+
+def lost_by_contract(index: Index) -> int:
+    """Count what was accepted and is gone, where a setting allows it."""
+    sound = {place: value for place, value in index.state.log.items() if value is not None}
+    stored = set(sound.values())
+    told = {value for push in index.history.pushes if push.outcome == "ok" for _, value in push.items}
+    kept = {value for value in told if any(_below(index, place) for place in index.places.get(value, ()))}
+    return len(told - stored - kept) if index.setup.loses else 0
+
+
+def _below(index: Index, place: Place) -> bool:
+    head = index.state.heads.get(place[0])
+    return head is not None and place[1] < head.first
 
 
 def _forgiven(index: Index, push: Push) -> bool:

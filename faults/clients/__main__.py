@@ -13,12 +13,12 @@ KINDS = {
     "push-http": producers.http,
     "push-client": producers.client,
     "push-outbox": producers.outbox,
-    "push-poison": producers.poison,
     "pop-http": consumers.http,
     "pop-client": consumers.client,
     "pop-auto": consumers.auto,
     "pop-transform": consumers.transform,
     "pop-poison": consumers.poison,
+    "pop-many": consumers.many,
 }
 
 

@@ -11,6 +11,7 @@ from faults.checker.transactions import DERIVED, MAKER, derived
 from faults.clients.context import Me, lane_of, opened, outcome_of, row, value_of
 from faults.clients.http import Http, NotAnswered, NotSent
 from faults.history import Kind
+from faults.state import CROWD, MANY
 from skep import AsyncSkep, SkepError
 from skep.client.aio.batch import AsyncBatch
 from skep.message import Message
@@ -220,7 +221,8 @@ async def _by_client(me: Me, mq: AsyncSkep, batch: AsyncBatch, items: list[tuple
 
 
 async def _by_own(me: Me, mq: AsyncSkep, batch: AsyncBatch, items: list[tuple[str, str]]) -> None:
-    async with await psycopg.AsyncConnection.connect(me.settings.database, connect_timeout=10) as connection:
+    url = me.settings.database
+    async with await psycopg.AsyncConnection.connect(url, connect_timeout=10, prepare_threshold=None) as connection:
         for lane, value in items:
             await connection.execute("INSERT INTO public.rows (value) VALUES (%s)", [value])
             await mq.queue(DERIVED).push(me.payload(value), partition=lane, connection=connection)
@@ -245,6 +247,54 @@ async def _by_http(me: Me, server: Http, call: int, batch: AsyncBatch, items: li
         me.history.told(call, "unknown", error=answer)
     else:
         me.history.told(call, "ok" if answer["success"] else "refused", error=answer.get("error"))
+
+
+# ---- a crowd of lanes beside a long one ----
+
+
+async def many(me: Me) -> None:
+    """Takes as much as it can, and tells ranges."""
+    async with opened(me, 3) as mq, asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(_many(me, mq))
+
+
+async def _many(me: Me, mq: AsyncSkep) -> None:
+    while not me.stopping.is_set():
+        call = me.history.invoke("run", group=MANY)
+        try:
+            batch = await mq.queue(CROWD).pop(group=MANY, batch=5000, partitions=500, wait=1, lease_time=15)
+        except (SkepError, psycopg.Error) as error:
+            me.history.told(call, outcome_of(error), error=repr(error))
+            await me.pause(0.1)
+            continue
+        spans = _spans(batch)
+        me.history.told(call, "ok", lease=str(batch.lease) if batch else "", spans=spans)
+        if batch:
+            await _done(me, batch, spans)
+
+
+async def _done(me: Me, batch: AsyncBatch, spans: list[list[int]]) -> None:
+    call = me.history.invoke("run done", group=MANY, lease=str(batch.lease), spans=spans)
+    try:
+        await batch.ack()
+    except (SkepError, psycopg.Error) as error:
+        me.history.told(call, outcome_of(error), error=repr(error))
+    else:
+        me.history.told(call, "ok")
+
+
+def _spans(batch: AsyncBatch) -> list[list[int]]:
+    """Return ranges of offsets, lane by lane; every message says where it has to be."""
+    spans: list[list[int]] = []
+    for message in batch:
+        if message.payload["v"] != message.offset:
+            raise ValueError(f"{message.partition} has {message.payload['v']} at offset {message.offset}")
+        if spans and spans[-1][0] == message.partition_id and spans[-1][2] == message.offset:
+            spans[-1][2] += 1
+        else:
+            spans.append([message.partition_id, message.offset, message.offset + 1])
+    return spans
 
 
 # ---- poison ----

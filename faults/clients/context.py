@@ -18,9 +18,6 @@ from skep import AsyncSkep
 from skep.errors import SkepError, StaleLease
 from skep.message import Message
 
-# What the database says when it has undone a transaction. Anything else that ends a call may have come after COMMIT.
-UNDONE = {"40001", "40P01", "55P03", "57014", "53100", "53200", "23505"}
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -110,8 +107,8 @@ def outcome_of(error: Exception) -> Outcome:
     if isinstance(error, StaleLease):
         return "refused"
     cause = error if isinstance(error, psycopg.Error) else error.__cause__
-    if isinstance(cause, psycopg.Error) and cause.sqlstate in UNDONE:
-        return "failed"
+    if isinstance(cause, psycopg.Error) and cause.diag.severity_nonlocalized == "ERROR":
+        return "failed"  # the transaction was undone; what ends a session (FATAL, or silence) may come after its COMMIT
     if isinstance(error, SkepError) and not error.retryable:
         return "failed"
     return "unknown"

@@ -135,7 +135,7 @@ async def outbox(me: Me) -> None:
 
 async def _connected(me: Me, connection: psycopg.AsyncConnection | None) -> psycopg.AsyncConnection:
     if connection is None or connection.closed:
-        return await psycopg.AsyncConnection.connect(me.settings.database, connect_timeout=10)
+        return await psycopg.AsyncConnection.connect(me.settings.database, connect_timeout=10, prepare_threshold=None)
     return connection
 
 
@@ -149,12 +149,3 @@ async def _transaction(me: Me, mq: AsyncSkep, connection: psycopg.AsyncConnectio
         return "failed"
     await connection.commit()
     return "ok"
-
-
-async def poison(me: Me) -> None:
-    """Messages of which some can never be done: they fail, kill their consumer, or never end."""
-    async with opened(me, 2) as mq:
-        while not me.stopping.is_set():
-            value = me.value() + me.dice.choice((*[""] * 12, "!fail", "!crash", "!hang"))
-            await _push(me, mq, "poison", [(f"lane {me.dice.randrange(4)}", value)], named=False)
-            await me.pause(1)

@@ -18,7 +18,7 @@
     ├── Conflict                  SK007  it exists already, and differently
     ├── DataLoss                  retention deleted what a stream had not read; the message names it
     ├── PushBlocked               SK006  the queue takes no messages now (retryable)
-    └── TransientError            40001, 40P01, 55P03, 57014: deadlock, serialization, timeouts (retryable)
+    └── TransientError            40001, 40P01, 55P03, 57014: deadlock, serialization, timeouts, upgrades (retryable)
         ├── KeysUnavailable       the keys of tokens cannot be fetched (retryable)
         └── DatabaseUnavailable   08xxx, 53xxx, 57P01 to 57P05, 25P03, or no answer at all (retryable)
 
@@ -193,6 +193,8 @@ def explained() -> Generator[None]:
 
 
 def _kind(error: psycopg.Error) -> type[SkepError] | None:
+    if error.sqlstate == "XX000" and "cache lookup failed" in str(error):  # an upgrade replaced the function under way
+        return TransientError
     if error.sqlstate is not None:
         return SQLSTATES.get(error.sqlstate) or SQLSTATES.get(error.sqlstate[:2])
     if isinstance(error, psycopg.OperationalError):  # the server never answered

@@ -142,6 +142,27 @@ def test_an_install_waits_for_a_long_transaction_and_lets_others_pass(url: str, 
         assert report.result(30).version == 2
 
 
+def test_a_call_under_way_during_an_upgrade_can_be_made_again(url: str, session: psycopg.Connection):
+    """It finds that its function is gone, which is nobody's fault and over at once."""
+    install(url)
+    session.execute("SELECT pg_advisory_lock(7)")
+    newer = replace(packaged(), functions=(*packaged().functions, SqlFile("99_more", "-- more\n")))
+
+    def call() -> None:
+        with errors.explained(), psycopg.connect(url) as caller:
+            caller.execute("SELECT pg_advisory_xact_lock_shared(7), skep.notify('x', ARRAY['q'])")
+
+    with ThreadPoolExecutor() as threads:
+        calling = threads.submit(call)
+        while one(session, "SELECT count(*) FROM pg_locks WHERE NOT granted AND objid = 7") == 0:
+            time.sleep(0.01)
+        install(url, newer)
+        session.execute("SELECT pg_advisory_unlock(7)")
+        with pytest.raises(errors.TransientError, match="cache lookup failed"):
+            calling.result(30)
+    call()
+
+
 def test_an_install_gives_up_on_a_transaction_that_never_ends(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("skep.engine.install.ATTEMPTS", 1)
     install(url, TINY)

@@ -11,7 +11,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.engine.crowd import PATIENCE, at_once
-from tests.engine.verbs import ack, broken, call, drain, lag, pass_time, pop, push, push_to, take
+from tests.engine.verbs import ack, broken, call, configure, drain, lag, pass_time, pop, push, push_to, take
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -174,6 +174,31 @@ def test_a_clock_set_back_does_not_withhold_messages(mq: psycopg.Connection):
     push(mq, "q", "after", partition="met")
     assert sorted(delivery.payload for delivery in drain(mq, "q")) == ["after", "after", "before"]
     assert lag(mq) == {"met": 0, "unmet": 0}
+
+
+def test_a_clock_set_back_does_not_hold_what_was_returned(mq: psycopg.Connection):
+    """L9: what failed before the step comes again after its delay, not when the clock has caught up."""
+    configure(mq, "q", retry_delay=5)
+    push(mq, "q", "a", "b")
+    call(mq, "fail", lease=pop(mq, "q", batch=1)[0].lease, error="no")
+    pass_time(mq, -3600)
+    assert pop(mq, "q") == []
+    pass_time(mq, 7)
+    assert [(delivery.payload, delivery.attempt) for delivery in pop(mq, "q", batch=10)] == [("a", 2)]
+    assert broken(mq) == {}
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_clock_set_back_does_not_prolong_a_dead_consumers_lease(mq: psycopg.Connection, concurrency: int):
+    """L9: it is over when it would have been; others of the lane are served meanwhile, if there may be others."""
+    configure(mq, "q", concurrency=concurrency)
+    push(mq, "q", "a", "b")
+    pop(mq, "q", batch=1, lease_time=60)
+    pass_time(mq, -3600)
+    assert [delivery.payload for delivery in pop(mq, "q", batch=1, lease_time=600)] == ["a", "b"][1:concurrency]
+    pass_time(mq, 61)
+    assert [(delivery.payload, delivery.attempt) for delivery in pop(mq, "q", batch=1)] == [("a", 2)]
+    assert broken(mq) == {}
 
 
 def test_a_clock_set_back_leaves_leases_unharmed(mq: psycopg.Connection):

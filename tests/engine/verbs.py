@@ -81,7 +81,8 @@ def pass_time(connection: psycopg.Connection, seconds: float) -> None:
     for table, column in connection.execute(
         "SELECT table_name, column_name FROM information_schema.columns NATURAL JOIN information_schema.tables"
         " WHERE table_schema = 'skep' AND table_type = 'BASE TABLE' AND data_type = 'timestamp with time zone'"
-        " AND table_name NOT IN ('migrations', 'schema_info') AND column_name <> 'server_started'"
+        " AND table_name NOT IN ('migrations', 'schema_info')"
+        " AND column_name NOT IN ('server_started', 'watched_at')"  # it is the same server, and somebody watched
     ).fetchall():
         names = {"table": sql.Identifier(table), "column": sql.Identifier(column)}
         query = sql.SQL("UPDATE skep.{table} SET {column} = {column} - make_interval(secs => %s)").format(**names)

@@ -75,6 +75,26 @@ async def test_misses(mq: AsyncSkep, db: psycopg.Connection):
     assert await died(mq) == ["g"]
 
 
+async def test_silence_that_nobody_heard_is_none(mq: AsyncSkep, db: psycopg.Connection):
+    """103: the database was down, or all servers, or the clock has jumped: nobody dies, nothing owed is deleted."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE)
+    await subscribe(mq, "early", "late")
+    await q.push_many(range(3))
+    assert await died(mq) == []
+    pass_time(db, HOUR)
+    db.execute("UPDATE skep.settings SET watched_at = watched_at - interval '1 hour'")
+    await take(q, "early", batch=3)
+    assert (await died(mq), await mq.retain(), await kept(mq)) == ([], [], [0, 1, 2])
+    assert await statuses(mq) == {"early": "ACTIVE", "late": "ACTIVE"}
+    pass_time(db, 299)
+    await mq.heartbeat("early", Q)
+    assert await died(mq) == []
+    pass_time(db, 122)
+    await mq.heartbeat("early", Q)
+    assert await died(mq) == ["late"]  # it has had its time again, and somebody has listened
+
+
 async def test_misses_are_each_ones_own(clients: Callable[..., AsyncSkep], db: psycopg.Connection):
     """52: per group and per queue; they are counted by the clock, so a detector that starts anew has lost nothing."""
     mq = clients()

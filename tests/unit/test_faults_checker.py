@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from faults.checker import RULES, Index, check
-from faults.history import Answer, Harm, History, Message, Pop, Push, Sample, Seek
+from faults.history import Answer, Harm, History, Message, Pop, Push, Run, Sample, Seek
 from faults.life import life
 from faults.state import Head, Letter, Queue, Setup, State
 
@@ -76,6 +76,14 @@ class Story:
         self.change("answers", 0, places=tuple((LANE, n) for n in range(3) if n not in offsets))
         self.answer(2, *offsets, lease="L1", kind="failed")
         self.state.letters = [Letter("g", (LANE, offset), 1) for offset in offsets]
+
+    def crowd(self, *done: tuple[int, int], last: int = 9, cursor: int = 10) -> None:
+        """A lane of the crowd, delivered and done in these ranges, one after the other."""
+        for number, (first, end) in enumerate(done):
+            run = Run("m", "many", f"R{number}", ((99, first, end),), 10 + number, 10.2 + number, "ok")
+            self.history.runs.append(run)
+            self.history.done_runs.append(replace(run, invoked=run.told + 0.1, told=run.told + 0.2))
+        self.state.crowd = {99: (last, cursor)}
 
 
 Edit = Callable[[Story], None]
@@ -230,6 +238,11 @@ def dead_for_no_reason(story: Story) -> None:
     story.change("answers", 2, kind="released")
 
 
+def driven_again_twice(story: Story) -> None:
+    a_copy_was_driven_again(story)
+    story.state.redriven = 2
+
+
 def poison_completed(story: Story) -> None:
     story.history.pushes[0] = Push("p", "orders", (("lane", "a!fail"),), 0, 0.1, "ok")
     story.state.log[LANE, 0] = "a!fail"
@@ -257,6 +270,27 @@ def memory_has_grown(story: Story) -> None:
     story.state.memory = {"server": (50, 500)}
 
 
+def crowd_with_a_gap(story: Story) -> None:
+    story.crowd((0, 3), (5, 10))
+
+
+def crowd_left_behind(story: Story) -> None:
+    story.crowd((0, 5), cursor=5)
+
+
+def crowd_twice(story: Story) -> None:
+    story.crowd((0, 6), (5, 10))
+
+
+def crowd_again(story: Story) -> None:
+    story.crowd((0, 10))
+    story.history.runs.append(Run("n", "many", "R9", ((99, 4, 5),), 20, 20.1, "ok"))
+
+
+def crowd_out_of_order(story: Story) -> None:
+    story.crowd((5, 10), (0, 5))
+
+
 RED: dict[str, list[Edit]] = {
     "one value at a place": [two_values, two_rows_at_a_place],
     "a value is stored once": [stored_twice],
@@ -273,8 +307,17 @@ RED: dict[str, list[Edit]] = {
     "cursors only go forward": [cursor_goes_back, two_leases_in_a_sample],
     "retention spares what is owed": [deleted_too_early, missed_by_retention],
     "both or none": [made_twice, not_made, row_without_message, message_without_row],
-    "dead letters are accounted for": [dead_twice, dead_and_completed, dead_for_no_reason, poison_completed],
+    "dead letters are accounted for": [
+        dead_twice,
+        dead_and_completed,
+        dead_for_no_reason,
+        driven_again_twice,
+        poison_completed,
+    ],
     "the log is whole": [log_is_not_whole],
+    "a crowd of lanes gets everything": [crowd_with_a_gap, crowd_left_behind],
+    "a crowd of lanes gets nothing twice": [crowd_twice, crowd_again],
+    "a crowd of lanes is in order": [crowd_out_of_order],
     "everything returns to its baseline": [
         connections_are_left,
         a_transaction_is_left,
@@ -345,6 +388,7 @@ def a_copy_was_driven_again(story: Story) -> None:
     story.state.heads[9] = Head("orders", "lane (again for g)", 0, 0, "g")
     story.state.log[9, 0] = "b again"
     story.state.cursors["g", 9] = (0, 1)
+    story.state.redriven = 1
     story.history.pops.append(Pop("c9", "g", "orders", 5, 5.1, "ok", "L5", (Message((9, 0), "b again"),)))
     story.history.answers.append(Answer("c9", "g", "L5", "completed", ((9, 0),), 6, 6.1, "ok"))
 
@@ -378,7 +422,12 @@ def several_at_once_where_a_queue_allows_it(story: Story) -> None:
     story.answer(1.9, 2)
 
 
+def a_crowd_in_order(story: Story) -> None:
+    story.crowd((0, 5), (5, 10))
+
+
 GREEN: list[Edit] = [
+    a_crowd_in_order,
     retention_has_emptied_it,
     nobody_knows_of_an_ack,
     an_ack_was_refused_and_it_came_again,

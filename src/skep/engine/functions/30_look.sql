@@ -83,6 +83,7 @@ DECLARE
     seen  pg_snapshot;
     news  bigint;
     due   boolean;
+    back  boolean;
     postpones boolean;
     readers   integer[];
     lanes     bigint[];
@@ -90,10 +91,10 @@ DECLARE
     complete  boolean := true;
 BEGIN
     SELECT skep.current_view(), bool_or(found.lost OR found.looked_at < stamp - interval '1 minute'), count(found.lane),
-           bool_or(found.postpones),
+           bool_or(found.looked_at > stamp), bool_or(found.postpones),
            array_agg(found.reader_id) FILTER (WHERE found.lane IS NOT NULL AND found.asleep),
            array_agg(found.lane) FILTER (WHERE found.lane IS NOT NULL AND found.asleep)
-    INTO seen, due, news, postpones, readers, lanes
+    INTO seen, due, news, back, postpones, readers, lanes
     FROM (
         SELECT reader.id AS reader_id, reader.lost, reader.looked_at, reader.postpones, grown.lane,
                c.reader_id IS NULL OR c.next_offset <= l.last_offset AND (c.ready_at IS NULL
@@ -130,6 +131,9 @@ BEGIN
             PERFORM skep.postpone(readers, lanes);
         END IF;
     END IF;
+    IF back THEN
+        complete := skep.turn_back(locked_readers, stamp) AND complete;
+    END IF;
 
     IF skep.tidy(locked_readers, front, postpones, stamp) THEN
         changed := true;
@@ -138,6 +142,38 @@ BEGIN
         UPDATE skep.readers r SET snapshot = seen, looked_at = stamp, server_started = pg_postmaster_start_time()
         WHERE r.id = ANY (locked_readers);
     END IF;
+END $$;
+
+-- The clock was set back since the last look: lanes would wait for the end of leases and for retries until it is there again. By how much
+-- is known from the last service of each: it lies in the future. False if someone has one of the lanes in hand: then it is tried again.
+CREATE FUNCTION skep.turn_back(locked_readers integer[], stamp timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    ahead bigint;
+    moved bigint;
+BEGIN
+    WITH waiting AS MATERIALIZED (
+        SELECT c.partition_id, c.reader_id, mine.by
+        FROM unnest(locked_readers) AS locked (id)
+        JOIN skep.readers r ON r.id = locked.id
+        JOIN skep.partitions p ON p.queue_id = r.queue_id
+        CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c
+        LEFT JOIN LATERAL (
+            SELECT greatest(m.last_consumed_at, m.touched_at) - stamp AS by FROM skep.cursors m
+            WHERE m.partition_id = p.id AND m.reader_id = r.id FOR NO KEY UPDATE SKIP LOCKED
+        ) mine ON true
+        WHERE greatest(c.last_consumed_at, c.touched_at) > stamp
+    ), runs AS (
+        UPDATE skep.leases s SET expires_at = s.expires_at - w.by, retry_at = s.retry_at - w.by
+        FROM waiting w WHERE w.by IS NOT NULL AND s.partition_id = ANY (ARRAY[w.partition_id]) AND s.reader_id = ANY (ARRAY[w.reader_id])
+    ), lanes AS (
+        UPDATE skep.cursors c
+        SET ready_at = c.ready_at - w.by, last_consumed_at = c.last_consumed_at - w.by, touched_at = c.touched_at - w.by
+        FROM waiting w WHERE w.by IS NOT NULL AND c.partition_id = ANY (ARRAY[w.partition_id]) AND c.reader_id = ANY (ARRAY[w.reader_id])
+        RETURNING 1
+    )
+    SELECT (SELECT count(*) FROM waiting), (SELECT count(*) FROM lanes) INTO ahead, moved;
+    RETURN ahead = moved;
 END $$;
 
 -- Takes lanes at the front of the line that cannot be served now out of it, or to where they belong. True if there were any.

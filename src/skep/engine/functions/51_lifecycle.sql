@@ -192,6 +192,8 @@ $$;
 
 -- Declares groups dead that gave no sign of life for too long. A suspect that holds a live lease or has answered lately is alive: its
 -- sign of life is written down instead. Paused ones and queue mode, which belongs to nobody in particular, never die.
+-- If nobody has looked for longer than a group's timeout, it has the benefit of the doubt and that time again: the database was down, or all
+-- servers, or the clock has jumped, and it could not be heard.
 CREATE FUNCTION skep.detect_dead_groups()
 RETURNS TABLE (group_name text, queue text, namespace text, task text, last_heartbeat_at timestamptz, overdue_seconds double precision,
                misses integer, died boolean)
@@ -199,7 +201,10 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     stamp timestamptz := clock_timestamp();
+    deaf  interval := stamp - (SELECT w.watched_at FROM skep.settings w);
 BEGIN
+    UPDATE skep.settings w SET watched_at = stamp
+    FROM (SELECT FROM skep.settings FOR NO KEY UPDATE SKIP LOCKED) mine;
     RETURN QUERY
     WITH suspect AS MATERIALIZED (
         SELECT s.* FROM skep.subscriptions s
@@ -207,7 +212,9 @@ BEGIN
           AND s.last_heartbeat_at < stamp - skep.seconds(s.heartbeat_timeout)
         ORDER BY s.id FOR NO KEY UPDATE SKIP LOCKED
     ), seen AS MATERIALIZED (
-        SELECT suspect.id, greatest(suspect.last_heartbeat_at, skep.last_sign(suspect, stamp)) AS at FROM suspect
+        SELECT suspect.id, CASE WHEN deaf > skep.seconds(suspect.heartbeat_timeout) THEN stamp
+                                ELSE greatest(suspect.last_heartbeat_at, skep.last_sign(suspect, stamp)) END AS at
+        FROM suspect
     ), judged AS MATERIALIZED (
         SELECT seen.*, overdue.seconds, skep.misses(overdue.seconds, s.heartbeat_interval) AS misses
         FROM seen JOIN suspect s ON s.id = seen.id

@@ -1,0 +1,128 @@
+"""Faults of those who use Skep as they may: dashboards, operators, slow groups, messages that nobody can digest."""
+
+import asyncio
+import random
+import signal
+from itertools import count
+from typing import LiteralString
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from faults import state
+from faults.catalog.fault import fault, names
+from faults.clients.http import Http, NotAnswered, NotSent
+from faults.world import World
+
+PAGES = (
+    "/api/v1/status",
+    "/api/v1/status/queues",
+    "/api/v1/status/analytics",
+    "/api/v1/status/queues/orders",
+    "/api/v1/status/queues/orders/messages?limit=100",
+    "/api/v1/resources/overview",
+    "/api/v1/resources/queues",
+    "/api/v1/resources/partitions",
+    "/api/v1/consumer-groups",
+    "/api/v1/messages?limit=100",
+    "/api/v1/dlq?limit=100",
+    "/api/v1/analytics/queue-lag",
+    "/api/v1/analytics/queue-ops",
+    "/metrics/prometheus",
+)
+DASHBOARDS = 20
+_numbers = count(1)
+
+
+@fault("20 dashboards", lasts=6)
+async def dashboards(world: World, dice: random.Random) -> str:
+    end = asyncio.get_running_loop().time() + dice.uniform(4, 8)
+    looks = [_look(world, random.Random(dice.random()), end) for _ in range(DASHBOARDS)]
+    seen = [status for statuses in await asyncio.gather(*looks) for status in statuses]
+    if wrong := sorted({status for status in seen if status not in (200, 503)}):
+        world.complaints.append(f"dashboards were told {wrong}")
+    return f"{len(seen)} pages"
+
+
+async def _look(world: World, dice: random.Random, end: float) -> list[int]:
+    http = Http(dice.choice(world.servers).port)
+    statuses: list[int] = []
+    while asyncio.get_running_loop().time() < end:
+        try:
+            status, _ = await http.call("GET", dice.choice(PAGES))
+            statuses.append(status)
+        except (NotSent, NotAnswered):
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(dice.uniform(0, 0.2))
+    await http.close()
+    return statuses
+
+
+@fault("retention every second beside a group that stands still", lasts=6)
+async def stall_group(world: World, dice: random.Random) -> str:
+    kind = dice.choice(("pop-http", "pop-client", "pop-transform", "pop-auto"))
+    stalled = world.of(kind)
+    for client in stalled:
+        client.signal(signal.SIGSTOP)
+    await asyncio.sleep(dice.uniform(4, 7))
+    for client in stalled:
+        client.signal(signal.SIGCONT)
+    return names(stalled)
+
+
+@fault("poison messages: they fail, kill their consumer, or hang", lasts=3)
+async def poison(world: World, dice: random.Random) -> str:
+    """Among ten that are harmless."""
+    kinds = ["!fail", "!crash", "!hang", *[""] * 10]
+    dice.shuffle(kinds)
+    values = [f"poison.{next(_numbers)}{kind}" for kind in kinds]
+    items = [(f"lane {dice.randrange(4)}", value) for value in values]
+    call = world.harms.invoke("push", queue="poison", items=items)
+    messages = [{"queue": "poison", "partition": lane, "payload": {"v": value}} for lane, value in items]
+    try:
+        async with world.connect() as db:
+            cursor = await db.execute('SELECT partition_id, "offset" FROM skep.push(%s)', [Jsonb(messages)])
+            world.harms.told(call, "ok", stored=await cursor.fetchall())
+    except psycopg.Error:
+        world.harms.told(call, "unknown")
+    await asyncio.sleep(2)
+    return ""
+
+
+FILL: LiteralString = """
+    SELECT count(*) FROM skep.push_many(
+        array_fill(%(queue)s::text, ARRAY[%(end)s::integer - %(first)s::integer]),
+        (SELECT array_agg(coalesce(%(lane)s, 'lane ' || n) ORDER BY n)
+         FROM generate_series(%(first)s, %(end)s - 1) AS n),
+        (SELECT array_agg(jsonb_build_object('v', CASE WHEN %(lane)s::text IS NULL THEN 0 ELSE n END) ORDER BY n)
+         FROM generate_series(%(first)s, %(end)s - 1) AS n))
+"""
+CROWD_LANES, LONG_LANE, AT_ONCE = 100_000, 1_000_000, 20_000
+
+
+@fault("100,000 lanes beside one of 1,000,000 messages", stages=("crowd",))
+async def crowd(world: World, _dice: random.Random) -> str:
+    """They are there before the next fault comes, and are read while it does."""
+    begin = asyncio.get_running_loop().time()
+    pushed = 0
+    for lane, messages in ((None, CROWD_LANES), ("long", LONG_LANE)):
+        for first in range(0, messages, AT_ONCE):
+            piece = {"queue": state.CROWD, "lane": lane, "first": first, "end": first + AT_ONCE}
+            async with world.connect() as db:
+                await db.execute(FILL, piece)
+            pushed += AT_ONCE
+    filled = asyncio.get_running_loop().time() - begin
+    return f"{pushed:,} messages pushed in {filled:.0f} s"
+
+
+@fault("an operator moves a group back and drives its dead letters again", lasts=2)
+async def operator(world: World, dice: random.Random) -> str:
+    """Back by a few messages in each lane, as far as retention has left them."""
+    async with world.connect() as db:
+        group = dice.choice(("http", "handlers"))
+        call = world.harms.invoke("seek", group=group, queue="orders")
+        await db.execute("SELECT skep.seek(%s, 'orders', (clock_timestamp() - interval '2 s')::text)", [group])
+        world.harms.told(call, "ok")
+        cursor = await db.execute("SELECT dead_letter_id FROM skep.redrive('orders', 'client')")
+        driven = len(await cursor.fetchall())
+    return f"{group} back by 2 s, {driven} dead letters of client again"

@@ -1,0 +1,31 @@
+"""Faults that are none: the schema is upgraded under load."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+from faults.catalog.fault import fault
+from faults.world import World
+from skep.engine.install import install
+from skep.engine.sources import Migration, SqlFile
+
+
+@fault("schema upgrade: all functions dropped and created anew", stages=("upgrade",), lasts=3)
+async def upgrade_code(world: World, dice: random.Random) -> str:
+    file = SqlFile("98_faults", f"-- {dice.random()}\n")
+    functions = [each for each in world.sources.functions if each.name != file.name]
+    world.sources = replace(world.sources, functions=(*functions[:-1], file, functions[-1]))
+    await asyncio.to_thread(install, world.primary.url(), world.sources)
+    return ""
+
+
+@fault("schema upgrade: a migration that changes tables", stages=("upgrade",), lasts=3)
+async def upgrade_state(world: World, dice: random.Random) -> str:
+    """Columns and an index for the tables that everybody uses."""
+    number = world.sources.version + 1
+    table = dice.choice(("messages", "cursors", "partition_lookup", "queues", "journal"))
+    sql = f"ALTER TABLE skep.{table} ADD faults_{number} integer; CREATE INDEX ON skep.dead_letters (failed_at);"
+    migration = Migration(f"{number:04}_add_faults_{number}", sql)
+    world.sources = replace(world.sources, migrations=(*world.sources.migrations, migration))
+    report = await asyncio.to_thread(install, world.primary.url(), world.sources)
+    return f"skep.{table}, version {report.version}"
