@@ -29,15 +29,16 @@ CHUNK = 50_000
 FILL = """
     SELECT count(p.ord)
     FROM (SELECT array_agg('read'::text) AS queues, array_agg('lane-' || n %% %(lanes)s) AS partitions,
-                 array_agg(jsonb_build_object('order', n, 'customer', md5(n::text), 'note', repeat(md5((n * 7)::text), 4)))
-                     AS payloads
+                 array_agg(jsonb_build_object('order', n, 'customer', md5(n::text),
+                     'note', repeat(md5((n * 7)::text), 4))) AS payloads
           FROM generate_series(%(first)s::bigint, %(last)s::bigint) n) item
     CROSS JOIN LATERAL skep.push_many(queues, partitions, payloads) p
 """
 # What the connector gives, as a query for JDBC.
 QUERY = """
-    (SELECT q.name AS queue, p.name AS partition, m."offset", p.name AS key, m.payload::text AS value, m.headers::text AS headers,
-            m.transaction_id, m.created_at AS "timestamp", m.trace_id::text AS trace_id, m.producer, m.partition_id
+    (SELECT q.name AS queue, p.name AS partition, m."offset", p.name AS key, m.payload::text AS value,
+            m.headers::text AS headers, m.transaction_id, m.created_at AS "timestamp", m.trace_id::text AS trace_id,
+            m.producer, m.partition_id
      FROM skep.messages m JOIN skep.partitions p ON p.id = m.partition_id JOIN skep.queues q ON q.id = p.queue_id
      WHERE q.name = 'read') AS messages
 """
@@ -143,8 +144,12 @@ def _latency(spark: SparkSession, url: str, seconds: float) -> list[Row]:
 
 def _writing(spark: SparkSession, url: str, messages: int) -> list[Row]:
     """The sink beside one COPY of the same messages into a table of their own, with a primary key."""
-    value = "to_json(named_struct('order', id, 'customer', md5(string(id)), 'note', repeat(md5(string(id * 7)), 4))) AS value"
-    frame = spark.range(messages).selectExpr(f"concat('lane-', id % {LANES}) AS partition", value).persist()
+    fields = "'order', id, 'customer', md5(string(id)), 'note', repeat(md5(string(id * 7)), 4)"
+    frame = (
+        spark.range(messages)
+        .selectExpr(f"concat('lane-', id % {LANES}) AS partition", f"to_json(named_struct({fields})) AS value")
+        .persist()
+    )
     rows = "".join(f"{n},{row.partition},{_quoted(row.value)}\n" for n, row in enumerate(frame.toLocalIterator()))
     sink = frame.write.format("skep").options(url=url, queue="written").mode("append")
     ours, theirs = _in_turn(sink.save, lambda: _copy(url, rows))

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from skep.errors import ConfigError
 from skep.pipelines import tasks
 from skep.spark import session
-from tests.cli.conftest import cli as cli
+from tests.cli.conftest import cli  # noqa: F401  # pipelines of the command line run on this Spark
 from tests.server.environments import missing
 from tests.spark.killing import Killer
 from tests.spark.work import FAST, Work

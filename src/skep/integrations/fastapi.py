@@ -1,14 +1,14 @@
 """FastAPI: a client that lives as long as the application, and messages as server-sent events.
 
-    app = FastAPI(lifespan=lifespan())
+app = FastAPI(lifespan=lifespan())
 
-    @app.post("/orders")
-    async def order(body: dict[str, Any], mq: Mq) -> int:
-        return (await mq.queue("orders").push(body)).offset
+@app.post("/orders")
+async def order(body: dict[str, Any], mq: Mq) -> int:
+    return (await mq.queue("orders").push(body)).offset
 
-    @app.get("/orders/events")
-    async def events(request: Request, mq: Mq) -> EventStream:
-        return EventStream(request, mq, "orders", group="page")
+@app.get("/orders/events")
+async def events(request: Request, mq: Mq) -> EventStream:
+    return EventStream(request, mq, "orders", group="page")
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class EventStream(Response):
         self._heartbeat = heartbeat
         self._last_seen = request.headers.get("last-event-id")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Send until the listener goes away; what was not sent is given back then."""
         sending = asyncio.create_task(self._send(send))
         leaving = asyncio.create_task(_until_gone(receive))
