@@ -17,7 +17,7 @@ def test_after_a_restart_drained_lanes_stay_out_of_line(mq: psycopg.Connection):
     push_to(mq, [("q", f"idle {n}", n) for n in range(IDLE)])
     drain(mq, "q", partitions=IDLE, batch=IDLE)
     assert (pop(mq, "q"), in_line(mq)) == ([], 0)
-    mq.execute("UPDATE skep.readers SET server_started = 'epoch'")
+    mq.execute("UPDATE skep.looks SET server_started = 'epoch'")
     push(mq, "q", "new", partition="busy")
     push(mq, "q", "again", partition="idle 7")
     assert {message.partition for message in pop(mq, "q", partitions=10)} == {"busy", "idle 7"}

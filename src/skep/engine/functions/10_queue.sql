@@ -165,6 +165,7 @@ BEGIN
     END IF;
     PERFORM pg_advisory_xact_lock(x'736b6570'::integer, reader.id)
     FROM (SELECT r.id FROM skep.readers r WHERE r.queue_id = cleared ORDER BY r.id) reader;
+    PERFORM skep.start_line_anew(array_agg(r.id)) FROM skep.readers r WHERE r.queue_id = cleared;
     PERFORM FROM skep.cursors c WHERE c.partition_id = ANY (lanes) ORDER BY c.partition_id, c.reader_id FOR UPDATE;
     DELETE FROM skep.leases s WHERE s.partition_id = ANY (lanes);
     UPDATE skep.cursors c  -- what is gone was not consumed: totals stay

@@ -73,8 +73,9 @@ BEGIN
                 ORDER BY p.id
             ) named
             -- No lock before every lane exists: creating one while holding others could deadlock with its creator.
-            CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = named.id
-                                AND named.known = cardinality(lock_lanes.queues) FOR NO KEY UPDATE) l
+            CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l
+                                WHERE l.partition_id = named.id AND named.known = cardinality(lock_lanes.queues)
+                                ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE) l
             ORDER BY named.queue, named.partition
         ) lane;
         EXIT WHEN locked = cardinality(queues);
@@ -186,7 +187,7 @@ BEGIN
         UPDATE skep.partition_lookup l
         SET last_offset = grown.last_offset, last_created_at = greatest(l.last_created_at, stamp)
         FROM (SELECT lane, max("offset") AS last_offset FROM placed GROUP BY lane) grown
-        WHERE l.partition_id = ANY (ARRAY[lanes.partition_ids[lane]])
+        WHERE l.partition_id = ANY (ARRAY[lanes.partition_ids[lane]]) AND l.generation >= lanes.last_offsets[lane] >> 8
         RETURNING lane, l.partition_id, l.last_offset
     ), journaled AS (
         INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)

@@ -6,7 +6,11 @@
 -- The rule that loses no wake-up: cursors.ready_at is set to NULL (drained) or put off because there is nothing to serve only here.
 -- look() runs under the reader's lock and saves the snapshot of its first statement; heads are read in later ones. So a push that the
 -- decision "drained" did not see is not in the saved snapshot either: it is news to the next look. Acks therefore leave a lane in line
--- even when it looks drained, at the very front, and look() tidies the front of the line.
+-- even when it looks drained, and look() tidies the front of the line.
+--
+-- The line is read from looks.line_start on: before it there are only dead entries, and they stay for as long as somebody holds a transaction
+-- open. A lane gets its place from place_of(), half a second ago at most, and line_start stays a second behind: only an answer whose
+-- transaction goes on for longer can put a lane before it. Those are looked for when there is nothing else, and every five seconds.
 --
 -- Several small statements, because starting one large one costs more than running it: the usual look finds nothing to do.
 
@@ -19,7 +23,7 @@ DECLARE
     mid_time timestamptz;
 BEGIN
     SELECT CASE WHEN l.last_created_at < instant THEN l.last_offset + 1 ELSE l.first_offset END, l.last_offset + 1
-    INTO low, high FROM skep.partition_lookup l WHERE l.partition_id = offset_at.partition_id;
+    INTO low, high FROM skep.partition_lookup l WHERE l.partition_id = offset_at.partition_id ORDER BY l.generation DESC LIMIT 1;
     WHILE low < high LOOP
         mid := low + (high - low) / 2;
         SELECT m.created_at INTO mid_time FROM skep.messages m WHERE m.partition_id = offset_at.partition_id AND m."offset" = mid;
@@ -50,7 +54,7 @@ LANGUAGE sql STABLE AS $$
     LEFT JOIN LATERAL skep.subscription_of($1, q.name, NULL, q.namespace, q.task) wide ON true
     CROSS JOIN unnest($3) AS lane
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = lane LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane LIMIT 1) l
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane ORDER BY l.generation DESC LIMIT 1) l
     LEFT JOIN LATERAL (SELECT * FROM skep.subscriptions own WHERE own.group_name = $1 AND coalesce(own.queue, '') = q.name
                           AND coalesce(own.partition, '') = p.name LIMIT 1) own ON true
     CROSS JOIN LATERAL (SELECT own.mode, own.start_at, own.start_offset WHERE own.id IS NOT NULL
@@ -75,6 +79,38 @@ LANGUAGE sql AS $$
     SELECT coalesce(array_agg(id), '{}') FROM unnest($1) AS id WHERE pg_try_advisory_xact_lock(x'736b6570'::integer, id)
 $$;
 
+-- Where a lane belongs in line that was last served then: behind those that were served before it, if that was not too long ago.
+CREATE FUNCTION skep.place_of(last_consumed_at timestamptz, stamp timestamptz) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$ SELECT least($2, greatest($1, $2 - interval '500 milliseconds')) $$;
+
+CREATE FUNCTION skep.look_of(reader integer) RETURNS skep.looks
+LANGUAGE sql STABLE AS $$ SELECT k FROM skep.looks k WHERE k.reader_id = $1 ORDER BY k.generation DESC LIMIT 1 $$;
+
+-- Whether lanes or leases that are over lie before the start of the line; if so, the line is read from its beginning again.
+CREATE FUNCTION skep.find_hidden(locked_readers integer[]) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    hiding integer[];
+BEGIN
+    SELECT array_agg(reader) INTO hiding
+    FROM unnest(locked_readers) AS reader
+    CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = reader ORDER BY k.generation DESC LIMIT 1) look
+    WHERE EXISTS (SELECT FROM (SELECT FROM skep.cursors c WHERE c.reader_id = reader AND c.ready_at < look.line_start LIMIT 1) c)
+       OR EXISTS (SELECT FROM (SELECT FROM skep.leases s WHERE s.reader_id = reader AND s.expires_at < look.line_start LIMIT 1) s);
+    IF hiding IS NOT NULL THEN
+        PERFORM skep.start_line_anew(hiding);
+    END IF;
+    RETURN hiding IS NOT NULL;
+END $$;
+
+CREATE FUNCTION skep.start_line_anew(readers integer[]) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE skep.looks k SET line_start = '-infinity', number = k.number + 1
+    FROM (SELECT look.* FROM unnest($1) AS reader
+          CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = reader ORDER BY k.generation DESC LIMIT 1) look) old
+    WHERE k.reader_id = ANY (ARRAY[old.reader_id]) AND k.generation >= old.generation
+$$;
+
 -- front: how many lanes at the front of the line to tidy; a pop drains fewer than that, so the front stays clean.
 CREATE FUNCTION skep.look(locked_readers integer[], front integer) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -87,26 +123,29 @@ DECLARE
     postpones boolean;
     readers   integer[];
     lanes     bigint[];
+    unswept   boolean;
     changed   boolean := false;
     complete  boolean := true;
 BEGIN
     SELECT skep.current_view(), bool_or(found.lost OR found.looked_at < stamp - interval '1 minute'), count(found.lane),
-           bool_or(found.looked_at > stamp), bool_or(found.postpones),
+           bool_or(found.looked_at > stamp), bool_or(found.swept_at < stamp - interval '5 seconds'), bool_or(found.postpones),
            array_agg(found.reader_id) FILTER (WHERE found.lane IS NOT NULL AND found.asleep),
            array_agg(found.lane) FILTER (WHERE found.lane IS NOT NULL AND found.asleep)
-    INTO seen, due, news, back, postpones, readers, lanes
+    INTO seen, due, news, back, unswept, postpones, readers, lanes
     FROM (
-        SELECT reader.id AS reader_id, reader.lost, reader.looked_at, reader.postpones, grown.lane,
+        SELECT reader.id AS reader_id, reader.lost, reader.looked_at, reader.swept_at, reader.postpones, grown.lane,
                c.reader_id IS NULL OR c.next_offset <= l.last_offset AND (c.ready_at IS NULL
                    OR c.ready_at > stamp AND CASE WHEN reader.lost THEN c.leased + c.returned = 0
                                                   ELSE reader.concurrency > 1 AND c.leased < reader.concurrency END) AS asleep
         FROM (
-            SELECT r.*, q.concurrency, q.delayed_processing > 0 OR q.window_buffer > 0 AS postpones,
-                   r.snapshot IS NULL OR pg_snapshot_xmin(r.snapshot) < f.xid OR r.looked_at > stamp
-                       OR r.server_started IS DISTINCT FROM pg_postmaster_start_time() AS lost
+            SELECT r.id, r.queue_id, k.snapshot, k.looked_at, k.swept_at, q.concurrency,
+                   q.delayed_processing > 0 OR q.window_buffer > 0 AS postpones,
+                   k.snapshot IS NULL OR pg_snapshot_xmin(k.snapshot) < f.xid OR k.looked_at > stamp
+                       OR k.server_started IS DISTINCT FROM pg_postmaster_start_time() AS lost
             FROM unnest(locked_readers) AS locked (id)
             JOIN skep.readers r ON r.id = locked.id
             JOIN skep.queues q ON q.id = r.queue_id
+            CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = r.id ORDER BY k.generation DESC LIMIT 1) k
             CROSS JOIN skep.journal_floor f
         ) reader
         LEFT JOIN LATERAL (
@@ -119,11 +158,16 @@ BEGIN
             UNION ALL
             SELECT p.id FROM skep.partitions p WHERE reader.lost AND p.queue_id = reader.queue_id
         ) grown ON true
-        LEFT JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = grown.lane LIMIT 1) l ON true
+        LEFT JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = grown.lane ORDER BY l.generation DESC LIMIT 1) l ON true
         LEFT JOIN LATERAL (
-            SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = reader.id LIMIT 1
+            SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = reader.id ORDER BY c.next_offset DESC LIMIT 1
         ) c ON true
     ) found;
+    IF back THEN
+        PERFORM skep.start_line_anew(locked_readers);
+    ELSIF unswept THEN
+        PERFORM skep.find_hidden(locked_readers);
+    END IF;
     IF lanes IS NOT NULL THEN
         complete := skep.wake(readers, lanes, stamp);
         changed := true;
@@ -139,10 +183,24 @@ BEGIN
         changed := true;
     END IF;
     IF complete AND (changed OR due OR news > 16) THEN  -- otherwise it is cheaper to look again than to write
-        UPDATE skep.readers r SET snapshot = seen, looked_at = stamp, server_started = pg_postmaster_start_time()
-        WHERE r.id = ANY (locked_readers);
+        PERFORM skep.save_look(locked_readers, seen, stamp, unswept);
     END IF;
 END $$;
+
+CREATE FUNCTION skep.save_look(locked_readers integer[], seen pg_snapshot, stamp timestamptz, swept boolean) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE skep.looks k
+    SET snapshot = $2, looked_at = $3, server_started = pg_postmaster_start_time(), number = k.number + 1, line_start = old.first_place,
+        swept_at = CASE WHEN $4 THEN $3 ELSE k.swept_at END
+    FROM (
+        SELECT look.reader_id, look.generation, least(line.ready_at, $3 - interval '1 second') AS first_place
+        FROM unnest($1) AS reader
+        CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = reader ORDER BY k.generation DESC LIMIT 1) look
+        LEFT JOIN LATERAL (SELECT c.ready_at FROM skep.cursors c WHERE c.reader_id = reader AND c.ready_at >= look.line_start
+                           ORDER BY c.ready_at LIMIT 1) line ON true
+    ) old
+    WHERE k.reader_id = ANY (ARRAY[old.reader_id]) AND k.generation >= old.generation
+$$;
 
 -- The clock was set back since the last look: lanes would wait for the end of leases and for retries until it is there again. By how much
 -- is known from the last service of each: it lies in the future. False if someone has one of the lanes in hand: then it is tried again.
@@ -157,10 +215,10 @@ BEGIN
         FROM unnest(locked_readers) AS locked (id)
         JOIN skep.readers r ON r.id = locked.id
         JOIN skep.partitions p ON p.queue_id = r.queue_id
-        CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c
+        CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id ORDER BY c.next_offset DESC LIMIT 1) c
         LEFT JOIN LATERAL (
             SELECT greatest(m.last_consumed_at, m.touched_at) - stamp AS by FROM skep.cursors m
-            WHERE m.partition_id = p.id AND m.reader_id = r.id FOR NO KEY UPDATE SKIP LOCKED
+            WHERE m.partition_id = p.id AND m.reader_id = r.id AND m.next_offset >= c.next_offset FOR NO KEY UPDATE SKIP LOCKED
         ) mine ON true
         WHERE greatest(c.last_consumed_at, c.touched_at) > stamp
     ), runs AS (
@@ -187,15 +245,18 @@ BEGIN
     FROM (
         SELECT c.reader_id, c.partition_id
         FROM unnest(locked_readers) AS locked (id)
+        CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = locked.id ORDER BY k.generation DESC LIMIT 1) look
         CROSS JOIN LATERAL (
             SELECT c.partition_id, c.returned, c.next_offset, c.last_consumed_at > c.ready_at AS suspect FROM skep.cursors c
-            WHERE c.reader_id = locked.id AND c.ready_at <= stamp ORDER BY c.ready_at, c.partition_id LIMIT front
+            WHERE c.reader_id = locked.id AND c.ready_at >= look.line_start AND c.ready_at <= stamp
+            ORDER BY c.ready_at, c.partition_id LIMIT front
         ) line
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = line.partition_id LIMIT 1) l
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = line.partition_id ORDER BY l.generation DESC LIMIT 1) l
         CROSS JOIN LATERAL (
             SELECT c.reader_id, c.partition_id FROM skep.cursors c
             WHERE (line.next_offset > l.last_offset OR line.returned > 0 OR line.suspect OR postpones)
-              AND c.partition_id = line.partition_id AND c.reader_id = locked.id FOR NO KEY UPDATE SKIP LOCKED
+              AND c.partition_id = line.partition_id AND c.reader_id = locked.id AND c.next_offset >= line.next_offset
+            FOR NO KEY UPDATE SKIP LOCKED
         ) c
     ) idle;
     IF lanes IS NULL THEN
@@ -221,30 +282,33 @@ BEGIN
     SELECT array_agg(grown.reader_id) FILTER (WHERE c.mine), array_agg(grown.lane) FILTER (WHERE c.mine), coalesce(bool_and(c.mine), true)
     INTO met_readers, met_lanes, complete
     FROM unnest(wake.readers, wake.lanes) AS grown (reader_id, lane)
-    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id LIMIT 1) met
+    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id ORDER BY c.next_offset DESC LIMIT 1) met
     CROSS JOIN LATERAL (
         SELECT count(*) > 0 AS mine FROM (
-            SELECT FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id
+            SELECT FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id AND c.next_offset >= met.next_offset
             FOR NO KEY UPDATE SKIP LOCKED) c
     ) c;
 
-    UPDATE skep.cursors c SET ready_at = least(coalesce(c.last_consumed_at, '-infinity'), wake.stamp)
-    FROM unnest(met_readers, met_lanes) AS grown (reader_id, lane)
-    WHERE c.partition_id = ANY (ARRAY[grown.lane]) AND c.reader_id = ANY (ARRAY[grown.reader_id])
+    UPDATE skep.cursors c SET ready_at = greatest(grown.line_start, least(coalesce(c.last_consumed_at, '-infinity'), wake.stamp))
+    FROM (SELECT grown.*, look.line_start, met.next_offset FROM unnest(met_readers, met_lanes) AS grown (reader_id, lane)
+          CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = grown.reader_id ORDER BY k.generation DESC LIMIT 1) look
+          CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id
+                              ORDER BY c.next_offset DESC LIMIT 1) met) grown
+    WHERE c.partition_id = ANY (ARRAY[grown.lane]) AND c.reader_id = ANY (ARRAY[grown.reader_id]) AND c.next_offset >= grown.next_offset
       AND (c.ready_at IS NULL OR c.ready_at > wake.stamp);
 
     INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
-    SELECT s.partition_id, unmet.reader_id, s.start_offset, s.start_offset, s.start_offset, '-infinity'
+    SELECT s.partition_id, unmet.reader_id, s.start_offset, s.start_offset, s.start_offset, (skep.look_of(unmet.reader_id)).line_start
     FROM (SELECT grown.reader_id, array_agg(grown.lane) AS lanes
           FROM unnest(wake.readers, wake.lanes) AS grown (reader_id, lane)
           LEFT JOIN LATERAL (
-              SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id LIMIT 1
+              SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id ORDER BY c.next_offset DESC LIMIT 1
           ) c ON true
           WHERE c.reader_id IS NULL
           GROUP BY grown.reader_id) unmet
     JOIN skep.readers r ON r.id = unmet.reader_id
     CROSS JOIN LATERAL skep.starts(r.group_name, r.queue_id, unmet.lanes) s
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = s.partition_id LIMIT 1) l
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = s.partition_id ORDER BY l.generation DESC LIMIT 1) l
     WHERE s.start_offset <= l.last_offset
     ON CONFLICT DO NOTHING;
     RETURN complete;
@@ -252,16 +316,18 @@ END $$;
 
 -- When something changes in a lane by itself: a lease ends, or a returned run may come again.
 -- OFFSET 0: or min() would walk the leases of all lanes in order of expiry until it meets one of this lane.
-CREATE FUNCTION skep.first_deadline(partition_id bigint, reader_id integer) RETURNS timestamptz
+CREATE FUNCTION skep.first_deadline(c skep.cursors) RETURNS timestamptz
 LANGUAGE sql STABLE AS $$
     SELECT min(coalesce(s.expires_at, s.retry_at))
-    FROM (SELECT * FROM skep.leases s WHERE s.partition_id = $1 AND s.reader_id = $2 OFFSET 0) s
+    FROM (SELECT * FROM skep.leases s WHERE s.partition_id = ($1).partition_id AND s.reader_id = ($1).reader_id
+                                        AND s.first_offset >= ($1).cursor OFFSET 0) s
 $$;
 
 -- When the lowest returned run of a lane may come again: in strict order nothing comes before it.
-CREATE FUNCTION skep.first_retry(partition_id bigint, reader_id integer) RETURNS timestamptz
+CREATE FUNCTION skep.first_retry(c skep.cursors) RETURNS timestamptz
 LANGUAGE sql STABLE AS $$
-    SELECT s.retry_at FROM skep.leases s WHERE s.partition_id = $1 AND s.reader_id = $2 AND s.token IS NULL
+    SELECT s.retry_at FROM skep.leases s
+    WHERE s.partition_id = ($1).partition_id AND s.reader_id = ($1).reader_id AND s.first_offset >= ($1).cursor AND s.token IS NULL
     ORDER BY s.first_offset LIMIT 1
 $$;
 
@@ -270,16 +336,19 @@ CREATE FUNCTION skep.rest(readers integer[], lanes bigint[]) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.cursors c
     SET ready_at = CASE WHEN c.returned > 0 AND q.concurrency = 1 AND c.leased = 0 THEN
-                             greatest(least(c.last_consumed_at, clock_timestamp()), skep.first_retry(c.partition_id, c.reader_id))
+                             greatest(look.line_start, least(c.last_consumed_at, clock_timestamp()), skep.first_retry(c))
                         WHEN c.next_offset <= l.last_offset THEN
-                             CASE WHEN c.ready_at = '-infinity' THEN least(coalesce(c.last_consumed_at, '-infinity'), clock_timestamp())
+                             CASE WHEN c.ready_at = '-infinity' THEN
+                                       greatest(look.line_start, least(coalesce(c.last_consumed_at, '-infinity'), clock_timestamp()))
                                   ELSE c.ready_at END
-                        WHEN c.leased + c.returned > 0 THEN skep.first_deadline(c.partition_id, c.reader_id) END
+                        WHEN c.leased + c.returned > 0 THEN skep.first_deadline(c) END
     FROM unnest($1, $2) AS idle (reader_id, lane)
     JOIN skep.readers r ON r.id = idle.reader_id
     JOIN skep.queues q ON q.id = r.queue_id
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = idle.lane LIMIT 1) l
-    WHERE c.partition_id = ANY (ARRAY[idle.lane]) AND c.reader_id = ANY (ARRAY[idle.reader_id])
+    CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = idle.reader_id ORDER BY k.generation DESC LIMIT 1) look
+    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = idle.lane AND c.reader_id = idle.reader_id ORDER BY c.next_offset DESC LIMIT 1) old
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = idle.lane ORDER BY l.generation DESC LIMIT 1) l
+    WHERE c.partition_id = ANY (ARRAY[idle.lane]) AND c.reader_id = ANY (ARRAY[idle.reader_id]) AND c.next_offset >= old.next_offset
 $$;
 
 -- Puts lanes off until delayed_processing or window_buffer lets their next message out.
@@ -290,8 +359,8 @@ LANGUAGE sql AS $$
     FROM unnest($1, $2) AS grown (reader_id, lane)
     JOIN skep.readers r ON r.id = grown.reader_id
     JOIN skep.queues q ON q.id = r.queue_id
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = grown.lane LIMIT 1) l
-    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id LIMIT 1) old
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = grown.lane ORDER BY l.generation DESC LIMIT 1) l
+    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id ORDER BY c.next_offset DESC LIMIT 1) old
     CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = grown.lane AND m."offset" = old.next_offset LIMIT 1) m
     WHERE c.partition_id = ANY (ARRAY[grown.lane]) AND c.reader_id = ANY (ARRAY[grown.reader_id])
       AND c.returned = 0 AND c.leased = 0

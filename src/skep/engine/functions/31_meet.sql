@@ -69,12 +69,16 @@ CREATE FUNCTION skep.add_readers(queue text, group_name text, namespace text, ta
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
 BEGIN
-    INSERT INTO skep.readers (group_name, queue_id)
-    SELECT skep.group_on(q.semantics, add_readers.group_name), q.id
-    FROM skep.queues_of(add_readers.queue, add_readers.namespace, add_readers.task) named
-    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = named.id FOR KEY SHARE) q
-    ORDER BY q.id
-    ON CONFLICT DO NOTHING;
+    WITH created AS (
+        INSERT INTO skep.readers (group_name, queue_id)
+        SELECT skep.group_on(q.semantics, add_readers.group_name), q.id
+        FROM skep.queues_of(add_readers.queue, add_readers.namespace, add_readers.task) named
+        CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = named.id FOR KEY SHARE) q
+        ORDER BY q.id
+        ON CONFLICT DO NOTHING
+        RETURNING id
+    )
+    INSERT INTO skep.looks (reader_id) SELECT id FROM created;
     RETURN true;
 EXCEPTION WHEN lock_not_available THEN
     RETURN false;

@@ -11,17 +11,18 @@ DECLARE
     stamp timestamptz := clock_timestamp();
 BEGIN
     WITH candidate AS MATERIALIZED (
-        SELECT c.reader_id, c.partition_id, c.ready_at, q.priority
+        SELECT c.reader_id, c.partition_id, c.ready_at, c.next_offset, q.priority
         FROM unnest(readers) AS id
         JOIN skep.readers r ON r.id = id.id
         JOIN skep.queues q ON q.id = r.queue_id
+        CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = r.id ORDER BY k.generation DESC LIMIT 1) look
         CROSS JOIN LATERAL (
-            SELECT c.reader_id, c.partition_id, c.ready_at
+            SELECT c.reader_id, c.partition_id, c.ready_at, c.next_offset
             FROM skep.cursors c
-            CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = c.partition_id LIMIT 1) l
-            WHERE c.reader_id = r.id AND c.ready_at <= stamp AND c.leased < q.concurrency
-              AND (c.returned > 0 AND CASE WHEN q.concurrency = 1 THEN skep.first_retry(c.partition_id, c.reader_id) <= stamp ELSE EXISTS (
-                       SELECT FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
+            CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = c.partition_id ORDER BY l.generation DESC LIMIT 1) l
+            WHERE c.reader_id = r.id AND c.ready_at >= look.line_start AND c.ready_at <= stamp AND c.leased < q.concurrency
+              AND (c.returned > 0 AND CASE WHEN q.concurrency = 1 THEN skep.first_retry(c) <= stamp ELSE EXISTS (
+                       SELECT FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id AND s.first_offset >= c.cursor
                                                    AND s.token IS NULL AND s.retry_at <= stamp) END
                    OR (c.returned = 0 OR q.concurrency > 1) AND c.next_offset <= l.last_offset
                       AND (q.window_buffer = 0 OR l.last_created_at <= stamp - skep.seconds(q.window_buffer))
@@ -42,7 +43,8 @@ BEGIN
         FROM candidate
         CROSS JOIN LATERAL (
             SELECT c.reader_id, c.partition_id FROM skep.cursors c
-            WHERE c.partition_id = candidate.partition_id AND c.reader_id = candidate.reader_id FOR NO KEY UPDATE SKIP LOCKED
+            WHERE c.partition_id = candidate.partition_id AND c.reader_id = candidate.reader_id AND c.next_offset >= candidate.next_offset
+            FOR NO KEY UPDATE SKIP LOCKED
         ) c
         LIMIT wanted
     ) chosen;
@@ -54,22 +56,25 @@ CREATE FUNCTION skep.choose_lane(reader integer, lane bigint, OUT reader_ids int
 LANGUAGE plpgsql AS $$
 BEGIN
     SELECT ARRAY[c.reader_id], ARRAY[c.partition_id] INTO reader_ids, lane_ids
-    FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader FOR NO KEY UPDATE SKIP LOCKED;
+    FROM (SELECT c.next_offset FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader
+          ORDER BY c.next_offset DESC LIMIT 1) met
+    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader AND c.next_offset >= met.next_offset
+                        FOR NO KEY UPDATE SKIP LOCKED) c;
     IF FOUND THEN
         RETURN;
     END IF;
     SELECT c.reader_id, c.partition_id INTO locked_reader, locked_lane
-    FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader;
+    FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader ORDER BY c.next_offset DESC LIMIT 1;
     IF NOT FOUND THEN
         IF NOT pg_try_advisory_xact_lock(x'736b6570'::integer, reader) THEN
             locked_reader := reader;  -- a seek or another first contact is under way
             RETURN;
         END IF;
+        PERFORM skep.start_line_anew(ARRAY[reader]);
         INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
         SELECT s.partition_id, reader, s.start_offset, s.start_offset, s.start_offset, '-infinity'
         FROM skep.readers r CROSS JOIN LATERAL skep.starts(r.group_name, r.queue_id, ARRAY[lane]) s
-        WHERE r.id = reader
-        ON CONFLICT DO NOTHING
+        WHERE r.id = reader AND NOT EXISTS (SELECT FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader)
         RETURNING ARRAY[cursors.reader_id], ARRAY[cursors.partition_id] INTO reader_ids, lane_ids;
     END IF;
 END $$;
@@ -145,14 +150,14 @@ BEGIN
     UPDATE skep.cursors c
     SET leased = c.leased + 1, next_offset = greatest(c.next_offset, run.end_offset), last_consumed_at = stamp,
         returned = CASE WHEN c.returned = 0 THEN 0 ELSE
-                   (SELECT count(*) FROM skep.leases s
-                    WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id AND s.token IS NULL) END,
+                   (SELECT count(*) FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
+                                                         AND s.first_offset >= c.cursor AND s.token IS NULL) END,
         ready_at = CASE WHEN c.leased + 1 < q.concurrency THEN stamp
-                        WHEN q.concurrency = 1 THEN run.expires_at ELSE skep.first_deadline(c.partition_id, c.reader_id) END
+                        WHEN q.concurrency = 1 THEN run.expires_at ELSE skep.first_deadline(c) END
     FROM unnest(taken) run
     JOIN skep.readers r ON r.id = run.reader_id
     JOIN skep.queues q ON q.id = r.queue_id
-    WHERE c.partition_id = ANY (ARRAY[run.partition_id]) AND c.reader_id = ANY (ARRAY[run.reader_id]);
+    WHERE c.partition_id = ANY (ARRAY[run.partition_id]) AND c.reader_id = ANY (ARRAY[run.reader_id]) AND c.next_offset >= run.first_offset;
 
     RETURN some_deleted;
 END $$;
@@ -188,9 +193,10 @@ LANGUAGE sql STABLE AS $$
                                      ORDER BY m."offset" LIMIT 1) END) END AS fresh_end
         FROM unnest($1, $2, $3) WITH ORDINALITY AS chosen (reader_id, partition_id, batch, ord)
         CROSS JOIN LATERAL (
-            SELECT * FROM skep.cursors c WHERE c.partition_id = chosen.partition_id AND c.reader_id = chosen.reader_id LIMIT 1
+            SELECT * FROM skep.cursors c WHERE c.partition_id = chosen.partition_id AND c.reader_id = chosen.reader_id
+            ORDER BY c.next_offset DESC LIMIT 1
         ) c
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = chosen.partition_id LIMIT 1) l
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = chosen.partition_id ORDER BY l.generation DESC LIMIT 1) l
         JOIN skep.readers r ON r.id = chosen.reader_id
         JOIN skep.queues q ON q.id = r.queue_id
         CROSS JOIN LATERAL (  -- deleted messages at the head are passed at once, however many
@@ -208,6 +214,7 @@ LANGUAGE sql STABLE AS $$
         SELECT * FROM (
             SELECT s.first_offset, s.end_offset, s.done, s.attempt, s.retry_at FROM skep.leases s
             WHERE lane.returned > 0 AND s.partition_id = lane.partition_id AND s.reader_id = lane.reader_id AND s.token IS NULL
+              AND s.first_offset >= lane.cursor
               AND (s.retry_at <= $5 OR lane.concurrency = 1)  -- strict order: a lane waits for its lowest run
             ORDER BY s.first_offset LIMIT 1
         ) returned
@@ -227,7 +234,8 @@ CREATE FUNCTION skep.wait_turn(readers integer[], locked_reader integer, locked_
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(x'736b6570'::integer, id) FROM (SELECT unnest(readers) AS id ORDER BY 1) r;
-    PERFORM FROM skep.cursors c WHERE c.partition_id = locked_lane AND c.reader_id = locked_reader FOR NO KEY UPDATE;
+    PERFORM FROM skep.cursors c WHERE c.partition_id = locked_lane AND c.reader_id = locked_reader
+    ORDER BY c.next_offset DESC LIMIT 1 FOR NO KEY UPDATE;
     RETURN true;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     RETURN false;
@@ -283,6 +291,7 @@ DECLARE
     lane    bigint;
     deleted boolean;
     waits   integer := 0;
+    swept   boolean := false;
 BEGIN
     PERFORM skep.check_pop(queue, group_name, partition, namespace, task, b, p, lease_time)
     FROM (SELECT DISTINCT b, p FROM unnest(batches, partitions) AS request (b, p)) request;
@@ -306,6 +315,10 @@ BEGIN
         END IF;
         IF chosen.lane_ids IS NULL THEN
             -- Really nothing, if we looked ourselves. Otherwise another pop is looking, or another consumer has the lane in hand.
+            IF lane IS NULL AND locked @> readers AND NOT swept AND skep.find_hidden(readers) THEN
+                swept := true;
+                CONTINUE;
+            END IF;
             EXIT WHEN waits >= 2 OR chosen.locked_reader IS NULL AND (lane IS NOT NULL OR locked @> readers);
             EXIT WHEN NOT skep.wait_turn(CASE WHEN lane IS NULL OR chosen.locked_lane IS NULL THEN readers END,
                                          chosen.locked_reader, chosen.locked_lane);

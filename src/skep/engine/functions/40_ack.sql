@@ -11,12 +11,13 @@
 --
 -- Lock order: cursors rows by (partition_id, reader_id), then leases. Whoever changes a lease holds its cursors row.
 
--- Done runs leave. The lane stays in line; if it looks drained at the very front, where the next look finds it (see 30_look.sql).
+-- Done runs leave. The lane stays in line, even if it looks drained (see 30_look.sql).
 -- whole: everything not answered is completed now. Returns how many left.
 CREATE FUNCTION skep.complete(tokens uuid[], lane_ids bigint[], whole boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    stamp timestamptz := clock_timestamp();
     lanes bigint;
     ended skep.leases[];
 BEGIN
@@ -24,29 +25,26 @@ BEGIN
         DELETE FROM skep.leases s
         USING unnest(complete.tokens, complete.lane_ids) AS held (token, lane)
         WHERE s.token = ANY (ARRAY[held.token]) AND s.partition_id = ANY (ARRAY[held.lane])
-          AND s.failed = '{}' AND s.expires_at > clock_timestamp()
+          AND s.failed = '{}' AND s.expires_at > stamp
           AND (complete.whole OR s.done @> int8range(s.first_offset, s.end_offset))
-        RETURNING s.partition_id, s.reader_id, s.first_offset, s AS lease
+        RETURNING s.partition_id, s.reader_id, s.first_offset, s.end_offset, s AS lease
     ), lane AS (
-        SELECT partition_id, reader_id, count(*) AS leases, array_agg(first_offset) AS firsts
+        SELECT partition_id, reader_id, count(*) AS leases, array_agg(first_offset) AS firsts, max(end_offset) AS end_offset
         FROM gone GROUP BY partition_id, reader_id
     ), moved AS (
         UPDATE skep.cursors c
-        SET leased = c.leased - lane.leases, touched_at = clock_timestamp(),
+        SET leased = c.leased - lane.leases, touched_at = stamp,
             cursor = coalesce((SELECT s.first_offset FROM skep.leases s
                                WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
-                                 AND s.first_offset <> ALL (lane.firsts)
+                                 AND s.first_offset >= c.cursor AND s.first_offset <> ALL (lane.firsts)
                                ORDER BY s.first_offset LIMIT 1), c.next_offset),
-            ready_at = CASE WHEN c.returned = 0 AND c.leased = lane.leases
-                                 AND c.next_offset > (SELECT l.last_offset FROM skep.partition_lookup l
-                                                      WHERE l.partition_id = c.partition_id) THEN '-infinity'
-                            WHEN c.returned > 0 AND q.concurrency = 1 THEN
-                                 greatest(least(c.last_consumed_at, clock_timestamp()), skep.first_retry(c.partition_id, c.reader_id))
-                            ELSE least(c.last_consumed_at, clock_timestamp()) END
+            ready_at = greatest(skep.place_of(c.last_consumed_at, stamp),
+                                CASE WHEN c.returned > 0 AND q.concurrency = 1 THEN skep.first_retry(c) END)
         FROM lane
         JOIN skep.readers r ON r.id = lane.reader_id
         JOIN skep.queues q ON q.id = r.queue_id
         WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id])
+          AND c.next_offset >= lane.end_offset
         RETURNING q.lease_log_seconds
     )
     SELECT count(*), CASE WHEN count(lease_log_seconds) > 0 THEN (SELECT array_agg(lease) FROM gone) END INTO lanes, ended FROM moved;
@@ -129,7 +127,7 @@ BEGIN
         SELECT partition_id, reader_id, split, upper(back), next_attempt, again_at, int8multirange(int8range(split, upper(back))) - back
         FROM verdict WHERE split IS NOT NULL
     ), lane AS (
-        SELECT partition_id, reader_id, count(*) AS leases, array_agg(first_offset) AS firsts,
+        SELECT partition_id, reader_id, count(*) AS leases, array_agg(first_offset) AS firsts, max(end_offset) AS end_offset,
                count(*) FILTER (WHERE back <> '{}') + count(split) AS runs, min(lower(back)) AS lowest,
                min(again_at) FILTER (WHERE back <> '{}') AS again_at, bool_and(concurrency = 1) AS in_order
         FROM verdict GROUP BY partition_id, reader_id
@@ -139,19 +137,15 @@ BEGIN
         returned = c.returned + lane.runs,
         cursor = coalesce(least(lane.lowest, (SELECT s.first_offset FROM skep.leases s
                                               WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
-                                                AND s.first_offset <> ALL (lane.firsts)
+                                                AND s.first_offset >= c.cursor AND s.first_offset <> ALL (lane.firsts)
                                               ORDER BY s.first_offset LIMIT 1)), c.next_offset),
-        ready_at = CASE WHEN c.returned + lane.runs = 0 AND c.leased = lane.leases
-                             AND c.next_offset > (SELECT l.last_offset FROM skep.partition_lookup l
-                                                  WHERE l.partition_id = c.partition_id) THEN '-infinity'
-                        WHEN lane.in_order THEN greatest(least(c.last_consumed_at, stamp), lane.again_at)
-                        ELSE least(c.last_consumed_at, stamp) END
+        ready_at = greatest(skep.place_of(c.last_consumed_at, stamp), CASE WHEN lane.in_order THEN lane.again_at END)
     FROM lane
-    WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id]);
+    WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id]) AND c.next_offset >= lane.end_offset;
 END $$;
 
--- Runs whose lease is over, given back to their lanes: by the next pop of the group, or by upkeep.
-CREATE FUNCTION skep.return_expired(readers integer[]) RETURNS void
+-- Runs whose lease is over, given back to their lanes: by the next pop of the group, or by upkeep, which looks before the start of the line too.
+CREATE FUNCTION skep.return_expired(readers integer[], everything boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -163,13 +157,15 @@ BEGIN
     FROM (
         SELECT late.token, late.partition_id
         FROM unnest(readers) AS reader
+        CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = reader ORDER BY k.generation DESC LIMIT 1) look
         CROSS JOIN LATERAL (
-            SELECT s.token, s.partition_id FROM skep.leases s
-            WHERE s.reader_id = reader AND s.expires_at <= stamp
+            SELECT s.token, s.partition_id, s.end_offset FROM skep.leases s
+            WHERE s.reader_id = reader AND s.expires_at <= stamp AND s.expires_at >= CASE WHEN everything THEN '-infinity' ELSE look.line_start END
             ORDER BY s.expires_at LIMIT 100
         ) late
         CROSS JOIN LATERAL (
-            SELECT FROM skep.cursors c WHERE c.partition_id = late.partition_id AND c.reader_id = reader FOR NO KEY UPDATE SKIP LOCKED
+            SELECT FROM skep.cursors c WHERE c.partition_id = late.partition_id AND c.reader_id = reader AND c.next_offset >= late.end_offset
+            FOR NO KEY UPDATE SKIP LOCKED
         ) c
     ) late;
     IF tokens IS NOT NULL THEN
@@ -180,7 +176,7 @@ END $$;
 -- For upkeep: what consumers that died held, of any group, without waiting for its next pop.
 CREATE FUNCTION skep.reap() RETURNS void
 LANGUAGE sql AS $$
-    SELECT skep.return_expired(array_agg(r.id)) FROM skep.readers r
+    SELECT skep.return_expired(array_agg(r.id), everything => true) FROM skep.readers r
     WHERE EXISTS (SELECT FROM skep.leases s WHERE s.reader_id = r.id AND s.expires_at <= clock_timestamp())
 $$;
 
@@ -188,12 +184,13 @@ $$;
 CREATE FUNCTION skep.lock_leases(tokens uuid[]) RETURNS bigint[]
 LANGUAGE sql AS $$
     SELECT array_agg(held.partition_id)
-    FROM (SELECT s.partition_id, s.reader_id
+    FROM (SELECT s.partition_id, s.reader_id, s.end_offset
           FROM (SELECT DISTINCT token FROM unnest($1) AS token) named
-          CROSS JOIN LATERAL (SELECT s.partition_id, s.reader_id FROM skep.leases s WHERE s.token = named.token OFFSET 0) s
+          CROSS JOIN LATERAL (SELECT s.partition_id, s.reader_id, s.end_offset FROM skep.leases s WHERE s.token = named.token OFFSET 0) s
           ORDER BY s.partition_id, s.reader_id) held
     CROSS JOIN LATERAL (
-        SELECT FROM skep.cursors c WHERE c.partition_id = held.partition_id AND c.reader_id = held.reader_id FOR NO KEY UPDATE
+        SELECT FROM skep.cursors c WHERE c.partition_id = held.partition_id AND c.reader_id = held.reader_id AND c.next_offset >= held.end_offset
+        FOR NO KEY UPDATE
     ) c
 $$;
 

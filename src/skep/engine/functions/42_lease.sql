@@ -71,13 +71,14 @@ BEGIN
     WITH extended AS (
         UPDATE skep.leases s SET expires_at = greatest(s.expires_at, stamp + skep.seconds(extend.seconds))
         WHERE s.token = lease AND s.expires_at > stamp
-        RETURNING s.partition_id, s.reader_id, s.expires_at
+        RETURNING s.partition_id, s.reader_id, s.end_offset, s.expires_at
     ), put_off AS (  -- a lane with no room for another lease is next looked at when this one ends
         UPDATE skep.cursors c
         SET touched_at = stamp,
             ready_at = CASE WHEN c.leased = 1 AND c.ready_at > stamp THEN extended.expires_at ELSE c.ready_at END
         FROM extended
         WHERE c.partition_id = ANY (ARRAY[extended.partition_id]) AND c.reader_id = ANY (ARRAY[extended.reader_id])
+          AND c.next_offset >= extended.end_offset
     )
     SELECT min(expires_at) INTO deadline FROM extended;
     IF deadline IS NULL THEN

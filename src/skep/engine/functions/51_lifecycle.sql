@@ -166,7 +166,7 @@ BEGIN
         ORDER BY c.partition_id FOR UPDATE;
         DELETE FROM skep.leases s WHERE s.partition_id = ANY (doomed.lanes) AND s.reader_id = doomed.reader;
         DELETE FROM skep.cursors c WHERE c.partition_id = ANY (doomed.lanes) AND c.reader_id = doomed.reader;
-        UPDATE skep.readers r SET snapshot = NULL WHERE r.id = doomed.reader;  -- look at every lane again
+        UPDATE skep.looks k SET snapshot = NULL, number = k.number + 1 WHERE k.reader_id = doomed.reader;  -- look at every lane again
     END LOOP;
 END $$;
 
@@ -185,7 +185,7 @@ LANGUAGE sql STABLE AS $$
     FROM (SELECT * FROM skep.readers r WHERE r.group_name = ($1).group_name OFFSET 0) r
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = r.queue_id LIMIT 1) q
     CROSS JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = q.id OFFSET 0) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c
+    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id ORDER BY c.next_offset DESC LIMIT 1) c
     WHERE q.name = ($1).queue OR ($1).queue IS NULL
           AND (($1).namespace IS NULL OR q.namespace = ($1).namespace) AND (($1).task IS NULL OR q.task = ($1).task)
 $$;

@@ -7,9 +7,13 @@ LANGUAGE plpgsql AS $$
 DECLARE
     reader integer;
 BEGIN
-    INSERT INTO skep.readers (group_name, queue_id)
-    SELECT skep.group_on(semantics, hold_reader.group_name), id FROM skep.queues WHERE name = hold_reader.queue FOR KEY SHARE
-    ON CONFLICT DO NOTHING;
+    WITH created AS (
+        INSERT INTO skep.readers (group_name, queue_id)
+        SELECT skep.group_on(semantics, hold_reader.group_name), id FROM skep.queues WHERE name = hold_reader.queue FOR KEY SHARE
+        ON CONFLICT DO NOTHING
+        RETURNING id
+    )
+    INSERT INTO skep.looks (reader_id) SELECT id FROM created;
     SELECT r.id INTO reader FROM skep.queues q JOIN skep.readers r ON r.queue_id = q.id
     WHERE q.name = hold_reader.queue AND r.group_name = skep.group_on(q.semantics, hold_reader.group_name);
     PERFORM pg_advisory_xact_lock(x'736b6570'::integer, reader);
@@ -51,17 +55,25 @@ BEGIN
     ORDER BY c.partition_id FOR NO KEY UPDATE;
     DELETE FROM skep.leases s WHERE s.partition_id = ANY (lanes) AND s.reader_id = reader;
     -- Every lane that exists gets its row now, so that "end" is the end of this moment in each.
-    INSERT INTO skep.cursors AS c (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
-    SELECT s.partition_id, reader, goal, goal, goal, '-infinity'
-    FROM skep.readers r
-    CROSS JOIN LATERAL skep.starts(r.group_name, r.queue_id, lanes) s
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = s.partition_id LIMIT 1) l
-    CROSS JOIN LATERAL (SELECT CASE WHEN to_end THEN l.last_offset + 1 ELSE s.start_offset END AS goal) g
-    WHERE r.id = reader
-    ON CONFLICT (partition_id, reader_id) DO UPDATE
-    SET start_offset = excluded.start_offset, cursor = excluded.cursor, next_offset = excluded.next_offset, leased = 0, returned = 0,
-        ready_at = coalesce(c.last_consumed_at, '-infinity');
-    GET DIAGNOSTICS moved = ROW_COUNT;
+    WITH goal AS MATERIALIZED (
+        SELECT s.partition_id, CASE WHEN to_end THEN l.last_offset + 1 ELSE s.start_offset END AS at
+        FROM skep.readers r
+        CROSS JOIN LATERAL skep.starts(r.group_name, r.queue_id, lanes) s
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = s.partition_id ORDER BY l.generation DESC LIMIT 1) l
+        WHERE r.id = reader
+    ), met AS (
+        UPDATE skep.cursors c
+        SET start_offset = goal.at, cursor = goal.at, next_offset = goal.at, leased = 0, returned = 0,
+            ready_at = coalesce(c.last_consumed_at, '-infinity')
+        FROM goal WHERE c.partition_id = ANY (ARRAY[goal.partition_id]) AND c.reader_id = reader
+        RETURNING c.partition_id
+    ), unmet AS (
+        INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
+        SELECT goal.partition_id, reader, goal.at, goal.at, goal.at, '-infinity'
+        FROM goal WHERE NOT EXISTS (SELECT FROM met WHERE met.partition_id = goal.partition_id)
+    )
+    SELECT count(*) INTO moved FROM goal;
+    PERFORM skep.start_line_anew(ARRAY[reader]);
     RETURN moved;
 END $$;
 

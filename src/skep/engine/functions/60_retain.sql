@@ -17,7 +17,7 @@ LANGUAGE sql STABLE AS $$
                greatest(coalesce(c.cursor, st.start_offset), l.first_offset) AS at
         FROM unnest($1) AS lane (id)
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = lane.id LIMIT 1) p
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane.id LIMIT 1) l
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane.id ORDER BY l.generation DESC LIMIT 1) l
         CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
         CROSS JOIN LATERAL (
             SELECT s.group_name FROM skep.subscriptions s WHERE s.queue = q.name AND q.semantics <> 'queue'
@@ -30,7 +30,7 @@ LANGUAGE sql STABLE AS $$
         ) g
         LEFT JOIN LATERAL skep.subscription_of(g.group_name, q.name, p.name, q.namespace, q.task) s ON true
         LEFT JOIN LATERAL (SELECT * FROM skep.readers r WHERE r.queue_id = q.id AND r.group_name = g.group_name LIMIT 1) r ON true
-        LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c ON true
+        LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id ORDER BY c.next_offset DESC LIMIT 1) c ON true
         LEFT JOIN LATERAL (SELECT * FROM skep.starts(g.group_name, q.id, ARRAY[p.id]) WHERE c.reader_id IS NULL) st ON true
         WHERE (p.only_group IS NULL OR p.only_group = g.group_name) AND (s.id IS NOT NULL OR q.semantics = 'queue')
     ) lane
@@ -49,7 +49,7 @@ LANGUAGE sql STABLE AS $$
                    WHERE s.token IS NOT NULL ORDER BY s.first_offset LIMIT 1)) AS cut
         FROM unnest($1) AS lane (id)
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = lane.id LIMIT 1) p
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane.id LIMIT 1) l
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane.id ORDER BY l.generation DESC LIMIT 1) l
         CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
         LEFT JOIN LATERAL (SELECT * FROM skep.archive_marks a WHERE a.partition_id = p.id LIMIT 1) a ON true
         CROSS JOIN LATERAL (
@@ -175,9 +175,10 @@ BEGIN
     END LOOP;
     UPDATE skep.partition_lookup l
     SET first_offset = greatest(l.first_offset, emptied.stop), deleted_xid = emptied.xid, deleted_created_at = emptied.created_at
-    FROM (SELECT lane.* FROM unnest(emptied, stops, xids, times) AS lane (id, stop, xid, created_at)
-          CROSS JOIN LATERAL (SELECT FROM skep.partition_lookup k WHERE k.partition_id = lane.id FOR NO KEY UPDATE) k) emptied
-    WHERE l.partition_id = ANY (ARRAY[emptied.id]);
+    FROM (SELECT lane.*, k.generation FROM unnest(emptied, stops, xids, times) AS lane (id, stop, xid, created_at)
+          CROSS JOIN LATERAL (SELECT k.generation FROM skep.partition_lookup k WHERE k.partition_id = lane.id
+                              ORDER BY k.generation DESC LIMIT 1 FOR NO KEY UPDATE) k) emptied
+    WHERE l.partition_id = ANY (ARRAY[emptied.id]) AND l.generation >= emptied.generation;
 END $$;
 
 -- False if somebody has one of them in hand.

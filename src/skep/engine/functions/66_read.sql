@@ -35,7 +35,7 @@ DECLARE
     seen boolean;
 BEGIN
     SELECT l.first_offset, l.last_offset + 1, l.last_offset INTO low, high, mid
-    FROM skep.partition_lookup l WHERE l.partition_id = visible_end.partition_id;
+    FROM skep.partition_lookup l WHERE l.partition_id = visible_end.partition_id ORDER BY l.generation DESC LIMIT 1;
     WHILE low < high LOOP
         SELECT pg_visible_in_snapshot(m.xid, view) INTO seen
         FROM skep.messages m WHERE m.partition_id = visible_end.partition_id AND m."offset" = mid;
@@ -71,7 +71,7 @@ LANGUAGE sql STABLE AS $$
                 ELSE l.first_offset END
     FROM (SELECT * FROM skep.partitions p WHERE p.id = $1 LIMIT 1) p
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = $1 LIMIT 1) l
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = $1 ORDER BY l.generation DESC LIMIT 1) l
     CROSS JOIN LATERAL (SELECT coalesce(($2 -> 'offsets' -> q.name ->> p.name)::bigint, ($2 ->> 'other')::bigint) AS at) asked
 $$;
 
@@ -95,7 +95,7 @@ LANGUAGE sql STABLE AS $$
         GROUP BY run.lane
     ) grown
     LEFT JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = grown.lane LIMIT 1) p ON true
-    LEFT JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = grown.lane LIMIT 1) l ON true  -- none: deleted since
+    LEFT JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = grown.lane ORDER BY l.generation DESC LIMIT 1) l ON true  -- none: deleted since
     WHERE p.only_group IS NULL OR p.only_group = $4
     ORDER BY grown.lane
 $$;
@@ -108,7 +108,7 @@ LANGUAGE sql STABLE AS $$
     SELECT p.id, run.first_offset, run.end_offset, l.first_offset, lost.unseen, l.deleted_created_at
     FROM unnest($1) AS queue (id)
     JOIN skep.partitions p ON p.queue_id = queue.id
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id ORDER BY l.generation DESC LIMIT 1) l
     LEFT JOIN LATERAL (SELECT m.xid FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = l.last_offset LIMIT 1) last ON true
     CROSS JOIN LATERAL (  -- calls only where the ends of a lane do not tell
         SELECT CASE WHEN $2 IS NULL AND $3 = '{}' THEN l.first_offset

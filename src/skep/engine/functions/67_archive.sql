@@ -57,7 +57,7 @@ BEGIN
     FOR lane IN
         SELECT q.name AS queue, p.id, p.name, greatest(l.first_offset, a.end_offset) AS start, l.last_offset + 1 AS stop
         FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id ORDER BY l.generation DESC LIMIT 1) l
         LEFT JOIN LATERAL (SELECT * FROM skep.archive_marks a WHERE a.partition_id = p.id LIMIT 1) a ON true
         WHERE q.name = ANY (queues) AND p.only_group IS NULL AND l.last_offset >= greatest(l.first_offset, a.end_offset)
         ORDER BY q.id, p.id
@@ -216,7 +216,7 @@ LANGUAGE sql STABLE AS $$
     SELECT greatest(old.end_offset, CASE WHEN log.first_offset > l.first_offset OR l.last_created_at < $2 THEN log.first_offset END),
            least(new.first_offset, log.end_offset)
     FROM unnest($1) WITH ORDINALITY AS lane (id, ord)
-    LEFT JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane.id LIMIT 1) l ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane.id ORDER BY l.generation DESC LIMIT 1) l ON true
     CROSS JOIN LATERAL (
         SELECT CASE WHEN $2 IS NOT NULL THEN skep.offset_at(lane.id, $2) END AS first_offset,
                CASE WHEN $3 IS NOT NULL THEN skep.offset_at(lane.id, $3) END AS end_offset

@@ -16,14 +16,21 @@ BEGIN
     ORDER BY c.partition_id, c.reader_id FOR NO KEY UPDATE;
     DELETE FROM skep.leases s WHERE s.partition_id = ANY (follow.lanes) AND s.reader_id = ANY (readers);
 
-    INSERT INTO skep.cursors AS c (partition_id, reader_id, start_offset, cursor, next_offset, ready_at, last_consumed_at, touched_at)
-    SELECT p.id, r.id, lane.start_offset, lane.at, lane.at, '-infinity', clock_timestamp(), clock_timestamp()
-    FROM unnest(follow.lanes, follow.start_offsets, follow.offsets) AS lane (id, start_offset, at)
-    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = lane.id LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.readers r WHERE r.id = ANY (readers) AND r.queue_id = p.queue_id LIMIT 1) r
-    ORDER BY p.id
-    ON CONFLICT (partition_id, reader_id) DO UPDATE
-    SET start_offset = least(c.start_offset, excluded.start_offset), cursor = excluded.cursor, next_offset = excluded.next_offset,
-        leased = 0, returned = 0, ready_at = '-infinity', last_consumed_at = excluded.last_consumed_at, touched_at = excluded.touched_at;
+    WITH place AS MATERIALIZED (
+        SELECT p.id, r.id AS reader_id, lane.start_offset, lane.at
+        FROM unnest(follow.lanes, follow.start_offsets, follow.offsets) AS lane (id, start_offset, at)
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = lane.id LIMIT 1) p
+        CROSS JOIN LATERAL (SELECT * FROM skep.readers r WHERE r.id = ANY (readers) AND r.queue_id = p.queue_id LIMIT 1) r
+    ), met AS (
+        UPDATE skep.cursors c
+        SET start_offset = least(c.start_offset, place.start_offset), cursor = place.at, next_offset = place.at, leased = 0, returned = 0,
+            ready_at = '-infinity', last_consumed_at = clock_timestamp(), touched_at = clock_timestamp()
+        FROM place WHERE c.partition_id = ANY (ARRAY[place.id]) AND c.reader_id = ANY (ARRAY[place.reader_id])
+        RETURNING c.partition_id
+    )
+    INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at, last_consumed_at, touched_at)
+    SELECT place.id, place.reader_id, place.start_offset, place.at, place.at, '-infinity', clock_timestamp(), clock_timestamp()
+    FROM place WHERE NOT EXISTS (SELECT FROM met WHERE met.partition_id = place.id) ORDER BY place.id;
+    PERFORM skep.start_line_anew(readers);
     RETURN (SELECT max(s.id) FROM skep.subscriptions s WHERE s.group_name = follow.group_name);
 END $$;

@@ -9,7 +9,7 @@ LANGUAGE sql STABLE AS $$
     SELECT p.name, p.id, c.met, c.cursor - c.start_offset, todo.lag, m.created_at, c.last_consumed_at, c.leased, run.token, run.expires_at
     FROM (
         SELECT c.partition_id, true AS met, c.start_offset, c.cursor, c.leased, c.last_consumed_at
-        FROM skep.partitions p CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = $3 LIMIT 1) c
+        FROM skep.partitions p CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = $3 ORDER BY c.next_offset DESC LIMIT 1) c
         WHERE p.queue_id = $2
         UNION ALL
         SELECT s.partition_id, false, s.start_offset, s.start_offset, 0, NULL FROM skep.starts($1, $2, ARRAY(
@@ -17,7 +17,7 @@ LANGUAGE sql STABLE AS $$
             WHERE p.queue_id = $2 AND NOT EXISTS (SELECT FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = $3 OFFSET 0))) s
     ) c
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = c.partition_id LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = c.partition_id LIMIT 1) l
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = c.partition_id ORDER BY l.generation DESC LIMIT 1) l
     CROSS JOIN LATERAL (SELECT greatest(c.cursor, l.first_offset) AS at) place
     CROSS JOIN LATERAL (SELECT greatest(l.last_offset + 1 - place.at, 0) AS lag) todo
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE todo.lag > 0 AND m.partition_id = p.id AND m."offset" >= place.at

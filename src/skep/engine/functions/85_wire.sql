@@ -76,7 +76,7 @@ RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
     LEFT JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = skep.partition_of(item.lane) LIMIT 1) p ON true
     LEFT JOIN skep.queues q ON q.id = p.queue_id
     LEFT JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, item.group_name)
-    LEFT JOIN LATERAL (SELECT c.cursor FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT c.cursor FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id ORDER BY c.next_offset DESC LIMIT 1) c ON true
     LEFT JOIN LATERAL (  -- within the dedup window a transaction id is unique; beyond it the one that is leased is meant, else the last
         SELECT m."offset" FROM (
             SELECT m."offset" FROM skep.messages m WHERE m.partition_id = p.id AND m.transaction_id = item.transaction_id
@@ -154,14 +154,20 @@ $$;
 -- for many at once, so that thousands of parked requests cost one statement a second; pop decides.
 CREATE FUNCTION skep.due(queues text[], groups text[]) RETURNS boolean[]
 LANGUAGE sql STABLE AS $$
-    SELECT array_agg(q.id IS NOT NULL AND (r.id IS NULL OR r.snapshot IS NULL OR lane.partition_id IS NOT NULL OR news.id IS NOT NULL)
+    SELECT array_agg(q.id IS NOT NULL AND (r.id IS NULL OR k.snapshot IS NULL OR lane.partition_id IS NOT NULL OR news.id IS NOT NULL)
                      ORDER BY asked.n)
     FROM (SELECT asked.*, clock_timestamp() AS stamp FROM unnest($1, $2) WITH ORDINALITY AS asked (queue, group_name, n) OFFSET 0) asked
     LEFT JOIN skep.queues q ON q.name = asked.queue
     LEFT JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, asked.group_name)
-    LEFT JOIN LATERAL (SELECT c.partition_id FROM skep.cursors c WHERE c.reader_id = r.id AND c.ready_at <= asked.stamp LIMIT 1) lane ON true
-    LEFT JOIN LATERAL (SELECT j.id FROM skep.journal j WHERE j.queue_id = q.id AND j.xid >= pg_snapshot_xmin(r.snapshot)
-                                                         AND NOT pg_visible_in_snapshot(j.xid, r.snapshot) LIMIT 1) news ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = r.id ORDER BY k.generation DESC LIMIT 1) k ON true
+    LEFT JOIN LATERAL (
+        (SELECT c.partition_id FROM skep.cursors c WHERE c.reader_id = r.id AND c.ready_at >= k.line_start AND c.ready_at <= asked.stamp LIMIT 1)
+        UNION ALL
+        (SELECT c.partition_id FROM skep.cursors c WHERE c.reader_id = r.id AND c.ready_at < k.line_start LIMIT 1)
+        LIMIT 1
+    ) lane ON true
+    LEFT JOIN LATERAL (SELECT j.id FROM skep.journal j WHERE j.queue_id = q.id AND j.xid >= pg_snapshot_xmin(k.snapshot)
+                                                         AND NOT pg_visible_in_snapshot(j.xid, k.snapshot) LIMIT 1) news ON true
 $$;
 
 -- Answers and pushes as one. An answer that does not count now, or a push that is a repeat, undoes it all.

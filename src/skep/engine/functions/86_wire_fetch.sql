@@ -14,7 +14,7 @@ BEGIN
     FOR asked IN SELECT * FROM unnest(queues, partitions, offsets, max_bytes) WITH ORDINALITY AS e (queue, partition, "offset", bytes, n) ORDER BY n LOOP
         SELECT l.* INTO lane FROM skep.queues q
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = asked.partition LIMIT 1) p
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l WHERE q.name = asked.queue;
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id ORDER BY l.generation DESC LIMIT 1) l WHERE q.name = asked.queue;
         IF NOT FOUND THEN
             RETURN NEXT json_build_object('records', '[]'::json, 'highWatermark', -1, 'logStartOffset', -1, 'error', 'UNKNOWN_TOPIC_OR_PARTITION');
             CONTINUE;
@@ -60,7 +60,7 @@ LANGUAGE sql STABLE AS $$
     FROM skep.queues q
     LEFT JOIN LATERAL (
         SELECT p.id, p.name, l.* FROM skep.partitions p
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id ORDER BY l.generation DESC LIMIT 1) l
         WHERE p.queue_id = q.id AND p.name > coalesce($3, '') AND ($2 IS NULL OR l.last_created_at >= $2)
         ORDER BY p.name LIMIT $4
     ) lane ON true

@@ -37,7 +37,7 @@ LANGUAGE sql STABLE AS $$
            coalesce(c.start_offset, s.start_offset), coalesce(c.leased + c.returned, 0)
     FROM skep.queues q
     JOIN skep.readers r ON r.queue_id = q.id AND ($1.only_group IS NULL OR $1.only_group = r.group_name)
-    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = $1.id AND c.reader_id = r.id LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = $1.id AND c.reader_id = r.id ORDER BY c.next_offset DESC LIMIT 1) c ON true
     LEFT JOIN LATERAL (SELECT * FROM skep.starts(r.group_name, q.id, ARRAY[$1.id]) WHERE c.reader_id IS NULL) s ON true
     WHERE q.id = $1.queue_id AND (c.reader_id IS NOT NULL OR q.semantics = 'queue'
                                   OR (skep.subscription_of(r.group_name, q.name, $1.name, q.namespace, q.task)).id IS NOT NULL)
@@ -121,7 +121,7 @@ CREATE FUNCTION skep.wire_stretches(
         SELECT p.id, stretch.low, stretch.high, coalesce(head.created_at, l.last_created_at) AS head
         FROM skep.queues q
         JOIN skep.partitions p ON p.queue_id = q.id AND ($2 IS NULL OR p.name = $2)
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id ORDER BY l.generation DESC LIMIT 1) l
         LEFT JOIN LATERAL skep.wire_bounds(p, $5) b ON $5 IN ('pending', 'processing', 'completed')
         CROSS JOIN LATERAL (
             SELECT greatest(l.first_offset, b.low) AS low,

@@ -104,7 +104,7 @@ BEGIN
     updated := skep.seek(wire_seek_partition.group_name, wire_seek_partition.queue, "position", wire_seek_partition.partition);
     moved_to := (SELECT skep.message_id(lane, c.cursor - 1) FROM skep.queues q
                  JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, wire_seek_partition.group_name)
-                 CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = r.id LIMIT 1) c
+                 CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = r.id ORDER BY c.next_offset DESC LIMIT 1) c
                  WHERE q.name = wire_seek_partition.queue AND c.cursor > 0);
     RETURN NEXT;
 END $$;

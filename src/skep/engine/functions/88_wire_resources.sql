@@ -16,7 +16,7 @@ LANGUAGE sql STABLE AS $$
            least(g.returned, todo.undone - held.leased), g.consumed, l.first_offset, nullif(l.last_created_at, '-infinity')
     FROM live
     CROSS JOIN skep.partitions p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id ORDER BY l.generation DESC LIMIT 1) l
     CROSS JOIN LATERAL (SELECT l.last_offset - l.first_offset + 1 AS total) kept
     CROSS JOIN LATERAL (
         SELECT max(l.last_offset + 1 - greatest(r.cursor, l.first_offset)) AS undone,

@@ -20,7 +20,7 @@ LANGUAGE sql STABLE AS $$
     LEFT JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, $1)
     JOIN skep.partitions p ON p.queue_id = q.id
     JOIN skep.partition_lookup l ON l.partition_id = p.id
-    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id ORDER BY c.next_offset DESC LIMIT 1) c ON true
     LEFT JOIN LATERAL (SELECT * FROM skep.starts(skep.group_on(q.semantics, $1), q.id, ARRAY[p.id]) WHERE c.reader_id IS NULL) s ON true
     WHERE ($2 IS NULL OR q.name = $2) AND ($3 IS NULL OR p.name = $3) AND (p.only_group IS NULL OR p.only_group = r.group_name)
       AND (r.id IS NOT NULL OR (skep.subscription_of($1, q.name, p.name, q.namespace, q.task)).id IS NOT NULL)
@@ -64,11 +64,11 @@ DECLARE
     added    bigint[];
     repaired bigint[];
 BEGIN
+    PERFORM pg_advisory_xact_lock(x'736b7273'::integer, 0);  -- two at once could add the same row
     WITH missing AS (
         INSERT INTO skep.partition_lookup (partition_id)
         SELECT p.id FROM skep.partitions p LEFT JOIN skep.partition_lookup l ON l.partition_id = p.id
         WHERE l.partition_id IS NULL ORDER BY p.id
-        ON CONFLICT DO NOTHING
         RETURNING partition_id
     )
     SELECT array_agg(partition_id) INTO added FROM missing;
@@ -123,7 +123,12 @@ LANGUAGE sql STABLE AS $$
     JOIN skep.readers r ON r.id = c.reader_id
     WHERE c.ready_at IS NULL AND (c.leased + c.returned > 0 OR c.next_offset <= l.last_offset AND NOT EXISTS (
         SELECT FROM skep.journal j WHERE j.queue_id = r.queue_id AND c.partition_id = ANY (j.partition_ids)
-                                     AND NOT pg_visible_in_snapshot(j.xid, r.snapshot)))
+                                     AND NOT pg_visible_in_snapshot(j.xid, (SELECT k.snapshot FROM skep.looks k WHERE k.reader_id = r.id))))
+    UNION ALL
+    SELECT 'one row for each lane and reader', count(*) FROM (
+        SELECT FROM skep.cursors GROUP BY partition_id, reader_id HAVING count(*) > 1
+        UNION ALL SELECT FROM skep.partition_lookup GROUP BY partition_id HAVING count(*) > 1
+        UNION ALL SELECT FROM skep.readers r LEFT JOIN skep.looks k ON k.reader_id = r.id GROUP BY r.id HAVING count(k.reader_id) <> 1) odd
 $$;
 
 -- Forgets journal rows that are older than this and committed. A reader that has not seen them looks at every lane once.
@@ -158,7 +163,7 @@ LANGUAGE sql STABLE AS $$
             (SELECT p.id, p.name, $4::bigint AS messages FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = $2 LIMIT 1)
             UNION ALL
             (SELECT p.id, p.name, l.last_offset + 1 - greatest(l.first_offset, $3) FROM skep.partitions p
-             CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
+             CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id ORDER BY l.generation DESC LIMIT 1) l
              WHERE $2 IS NULL AND p.queue_id = q.id AND l.last_offset >= greatest(l.first_offset, $3) ORDER BY p.name LIMIT $4)
         ) p
     ) lane

@@ -53,7 +53,7 @@ LANGUAGE sql STABLE AS $$
                 WHEN o.status IN ('DEAD', 'CANCELLED') THEN 'released' ELSE 'pending' END
     FROM (SELECT skep.partition_of($1) AS lane, skep.offset_of($1) AS o) at
     CROSS JOIN LATERAL skep.obligations(ARRAY[at.lane]) o
-    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = at.lane AND c.reader_id = o.reader_id LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = at.lane AND c.reader_id = o.reader_id ORDER BY c.next_offset DESC LIMIT 1) c ON true
     LEFT JOIN LATERAL (SELECT * FROM skep.leases s WHERE s.partition_id = at.lane AND s.reader_id = o.reader_id
                                                      AND s.first_offset <= at.o AND at.o < s.end_offset LIMIT 1) run ON true
     CROSS JOIN LATERAL (
@@ -84,7 +84,7 @@ RETURNS TABLE (partition_id bigint, group_name text, status text, start_offset b
 LANGUAGE sql STABLE AS $$
     SELECT o.partition_id, o.group_name, o.status, coalesce(c.start_offset, o."position"), o."position", o.owed_from
     FROM skep.obligations($1) o
-    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = o.partition_id AND c.reader_id = o.reader_id LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = o.partition_id AND c.reader_id = o.reader_id ORDER BY c.next_offset DESC LIMIT 1) c ON true
 $$;
 
 -- Who holds back what: for each lane the floor below which every group is done, and the groups that stand on it. Dead groups are listed
@@ -97,9 +97,9 @@ LANGUAGE sql STABLE AS $$
            o.status IN ('ACTIVE', 'PAUSED') AND o.owed_from = min(o.owed_from) FILTER (WHERE o.status IN ('ACTIVE', 'PAUSED')) OVER (PARTITION BY lane.id)
     FROM (SELECT q.name AS queue, p.name AS partition, p.id FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
           WHERE $1 IS NULL OR q.name = $1) lane
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane.id LIMIT 1) l
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane.id ORDER BY l.generation DESC LIMIT 1) l
     CROSS JOIN LATERAL skep.obligations(ARRAY[lane.id]) o
-    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = lane.id AND c.reader_id = o.reader_id LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = lane.id AND c.reader_id = o.reader_id ORDER BY c.next_offset DESC LIMIT 1) c ON true
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = lane.id AND m."offset" >= o.owed_from
                        ORDER BY m."offset" LIMIT 1) m ON true
     WHERE o.owed_from <= l.last_offset AND o.status <> 'CANCELLED'
@@ -132,7 +132,8 @@ BEGIN
         WHERE r.id = reader AND o.reader_id = reader ORDER BY p.id
     LOOP
         INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
-        VALUES (lane.id, reader, lane."position", lane."position", lane."position", '-infinity') ON CONFLICT DO NOTHING;
+        SELECT lane.id, reader, lane."position", lane."position", lane."position", '-infinity'
+        WHERE NOT EXISTS (SELECT FROM skep.cursors c WHERE c.partition_id = lane.id AND c.reader_id = reader);
         CONTINUE WHEN NOT skep.lock_cursors(lane.id);
         lane.cut := least(lane.cut, (SELECT s.first_offset FROM skep.leases s WHERE s.partition_id = lane.id AND s.reader_id = reader
                                      AND s.token IS NOT NULL ORDER BY s.first_offset LIMIT 1));
@@ -140,5 +141,6 @@ BEGIN
         finished := finished + skep.undone(lane.id, reader, lane."position", lane.cut);
         PERFORM skep.advance(lane.id, lane.cut, reader);
     END LOOP;
+    PERFORM skep.start_line_anew(ARRAY[reader]);
     RETURN finished;
 END $$;

@@ -130,7 +130,7 @@ LANGUAGE sql VOLATILE AS $$
     FROM skep.lag($1, $2) g
     JOIN skep.queues q ON q.name = g.queue
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = g.partition LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = p.id LIMIT 1) h
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = p.id ORDER BY h.generation DESC LIMIT 1) h
     CROSS JOIN LATERAL (SELECT greatest(g.cursor, h.first_offset) AS at) place
     CROSS JOIN LATERAL (SELECT CASE WHEN $3 = 'end' THEN h.last_offset + 1 ELSE greatest(skep.offset_at(p.id, $3::timestamptz), h.first_offset) END AS at) goal
 $$;

@@ -25,7 +25,7 @@ LANGUAGE sql STABLE AS $$
         WHERE q.name = $1 AND ($2 IS NULL OR who.name = $2)
     ) g
     CROSS JOIN LATERAL skep.group_lanes(g.name, g.id, g.reader_id) l
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = l.partition_id LIMIT 1) h
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = l.partition_id ORDER BY h.generation DESC LIMIT 1) h
     LEFT JOIN LATERAL (SELECT * FROM skep.subscriptions own WHERE own.group_name = g.name AND coalesce(own.queue, '') = $1
                           AND coalesce(own.partition, '') = l.partition LIMIT 1) own ON true
     WHERE l.lag > 0 AND g.status <> 'CANCELLED'
@@ -55,7 +55,7 @@ LANGUAGE sql VOLATILE AS $$
         ) l GROUP BY l.id
     ) place
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = place.id LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = place.id LIMIT 1) h
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = place.id ORDER BY h.generation DESC LIMIT 1) h
     LEFT JOIN LATERAL (SELECT m."offset", m.created_at FROM skep.messages m
                        WHERE h.last_created_at > clock_timestamp() - interval '5 minutes' AND m.partition_id = place.id
                          AND m."offset" = greatest(h.first_offset, h.last_offset - 99) LIMIT 1) m ON true
@@ -108,7 +108,7 @@ LANGUAGE sql VOLATILE AS $$
                min(run.expires_at) AS expires_at, min(run.partition_id) AS partition_id, min(c.last_consumed_at) AS since
         FROM reader
         CROSS JOIN LATERAL (SELECT * FROM skep.leases run WHERE run.reader_id = reader.id AND run.expires_at > clock_timestamp()) run
-        LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = run.partition_id AND c.reader_id = reader.id LIMIT 1) c ON true
+        LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = run.partition_id AND c.reader_id = reader.id ORDER BY c.next_offset DESC LIMIT 1) c ON true
         GROUP BY run.token)
     SELECT json_build_object('total', (SELECT count(*) FROM lease),
         'again', (SELECT count(*) FROM reader JOIN skep.leases run ON run.reader_id = reader.id AND run.expires_at IS NULL),

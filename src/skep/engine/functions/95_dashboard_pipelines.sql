@@ -5,7 +5,7 @@ CREATE FUNCTION skep.dash_unarchived(queue_id integer) RETURNS TABLE (pending bi
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(sum(l.last_offset + 1 - place.at), 0)::bigint, min(m.created_at)
     FROM skep.partitions p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id ORDER BY l.generation DESC LIMIT 1) l
     LEFT JOIN LATERAL (SELECT * FROM skep.archive_marks a WHERE a.partition_id = p.id LIMIT 1) a ON true
     CROSS JOIN LATERAL (SELECT greatest(a.end_offset, l.first_offset) AS at) place
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = place.at LIMIT 1) m ON true
