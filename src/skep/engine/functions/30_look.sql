@@ -123,15 +123,18 @@ DECLARE
     postpones boolean;
     readers   integer[];
     lanes     bigint[];
+    unsaved   boolean;
     unswept   boolean;
+    line      record;
     changed   boolean := false;
     complete  boolean := true;
 BEGIN
     SELECT skep.current_view(), bool_or(found.lost OR found.looked_at < stamp - interval '1 minute'), count(found.lane),
-           bool_or(found.looked_at > stamp), bool_or(found.swept_at < stamp - interval '5 seconds'), bool_or(found.postpones),
+           bool_or(found.looked_at > stamp), bool_or(found.looked_at < stamp - interval '1 second'),
+           bool_or(found.swept_at < stamp - interval '5 seconds'), bool_or(found.postpones),
            array_agg(found.reader_id) FILTER (WHERE found.lane IS NOT NULL AND found.asleep),
            array_agg(found.lane) FILTER (WHERE found.lane IS NOT NULL AND found.asleep)
-    INTO seen, due, news, back, unswept, postpones, readers, lanes
+    INTO seen, due, news, back, unsaved, unswept, postpones, readers, lanes
     FROM (
         SELECT reader.id AS reader_id, reader.lost, reader.looked_at, reader.swept_at, reader.postpones, grown.lane,
                c.reader_id IS NULL OR c.next_offset <= l.last_offset AND (c.ready_at IS NULL
@@ -165,8 +168,6 @@ BEGIN
     ) found;
     IF back THEN
         PERFORM skep.start_line_anew(locked_readers);
-    ELSIF unswept THEN
-        PERFORM skep.find_hidden(locked_readers);
     END IF;
     IF lanes IS NOT NULL THEN
         complete := skep.wake(readers, lanes, stamp);
@@ -179,10 +180,12 @@ BEGIN
         complete := skep.turn_back(locked_readers, stamp) AND complete;
     END IF;
 
-    IF skep.tidy(locked_readers, front, postpones, stamp) THEN
-        changed := true;
-    END IF;
-    IF complete AND (changed OR due OR news > 16) THEN  -- otherwise it is cheaper to look again than to write
+    line := skep.tidy(locked_readers, front, postpones, stamp);
+    -- Otherwise it is cheaper to look again than to write.
+    IF complete AND (changed OR line.changed OR due OR news > 16 OR unsaved AND line.busy) THEN
+        IF unswept THEN
+            PERFORM skep.find_hidden(locked_readers);
+        END IF;
         PERFORM skep.save_look(locked_readers, seen, stamp, unswept);
     END IF;
 END $$;
@@ -234,14 +237,17 @@ BEGIN
     RETURN ahead = moved;
 END $$;
 
--- Takes lanes at the front of the line that cannot be served now out of it, or to where they belong. True if there were any.
-CREATE FUNCTION skep.tidy(locked_readers integer[], front integer, postpones boolean, stamp timestamptz) RETURNS boolean
+-- Takes lanes at the front of the line that cannot be served now out of it, or to where they belong. changed: there were some; busy: there is
+-- a line.
+CREATE FUNCTION skep.tidy(locked_readers integer[], front integer, postpones boolean, stamp timestamptz, OUT changed boolean, OUT busy boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     readers integer[];
     lanes   bigint[];
 BEGIN
-    SELECT array_agg(idle.reader_id), array_agg(idle.partition_id) INTO readers, lanes
+    SELECT array_agg(idle.reader_id) FILTER (WHERE idle.reader_id IS NOT NULL),
+           array_agg(idle.partition_id) FILTER (WHERE idle.reader_id IS NOT NULL), count(*) > 0
+    INTO readers, lanes, busy
     FROM (
         SELECT c.reader_id, c.partition_id
         FROM unnest(locked_readers) AS locked (id)
@@ -252,21 +258,20 @@ BEGIN
             ORDER BY c.ready_at, c.partition_id LIMIT front
         ) line
         CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = line.partition_id ORDER BY l.generation DESC LIMIT 1) l
-        CROSS JOIN LATERAL (
+        LEFT JOIN LATERAL (
             SELECT c.reader_id, c.partition_id FROM skep.cursors c
             WHERE (line.next_offset > l.last_offset OR line.returned > 0 OR line.suspect OR postpones)
               AND c.partition_id = line.partition_id AND c.reader_id = locked.id AND c.next_offset >= line.next_offset
             FOR NO KEY UPDATE SKIP LOCKED
-        ) c
+        ) c ON true
     ) idle;
-    IF lanes IS NULL THEN
-        RETURN false;
+    changed := lanes IS NOT NULL;
+    IF changed THEN
+        PERFORM skep.rest(readers, lanes);
+        IF postpones THEN
+            PERFORM skep.postpone(readers, lanes);
+        END IF;
     END IF;
-    PERFORM skep.rest(readers, lanes);
-    IF postpones THEN
-        PERFORM skep.postpone(readers, lanes);
-    END IF;
-    RETURN true;
 END $$;
 
 -- Puts lanes that grew in line: at the place of their last service, or first if they were never served.

@@ -1,0 +1,53 @@
+"""A transaction that somebody holds open keeps every dead row. Push, pop and ack cost what they did before."""
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.engine.verbs import broken, lag, push, take
+
+TOUCHED = """
+    SELECT sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))
+    FROM pg_statio_user_tables WHERE schemaname = 'skep'
+"""
+
+
+@pytest.fixture
+def held(connect: Callable[..., psycopg.Connection]) -> psycopg.Connection:
+    """A session beside one whose transaction has an id and does not end."""
+    connect(autocommit=False).execute("CREATE TEMP TABLE held (x integer)")
+    return connect()
+
+
+def work(connection: psycopg.Connection, rounds: int) -> None:
+    """One message after the other, to three lanes in turn and on to two groups."""
+    for n in range(rounds):
+        push(connection, "q", n, partition=str(n % 3))
+        for group in ("a", "b"):
+            assert take(connection, "q", group, batch=1)
+
+
+def cost(connection: psycopg.Connection) -> int:
+    """Count the blocks that a few rounds touch."""
+    seen: list[int] = []
+    for rounds in (0, 20):
+        work(connection, rounds)
+        connection.execute("SELECT pg_stat_force_next_flush()")
+        seen.append(connection.execute(TOUCHED).fetchall()[0][0])
+    return int(seen[1] - seen[0])
+
+
+@pytest.mark.parametrize("waiting", [0, 5], ids=["drained", "never_drained"])
+def test_the_cost_stays(held: psycopg.Connection, waiting: int):
+    """Whether lanes are drained by every pop, or never."""
+    for lane in range(3):
+        push(held, "q", *range(waiting + 1), partition=str(lane))
+    for group in ("a", "b"):
+        assert [len(take(held, "q", group, batch=1)) for _ in range(3)] == [1] * 3
+    work(held, 400)
+    early = cost(held)
+    work(held, 1600)
+    late = cost(held)
+    assert late < 1.0 * early, (early, late)
+    assert (broken(held), sum(lag(held, "a").values())) == ({}, 3 * waiting)
