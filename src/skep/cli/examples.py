@@ -97,7 +97,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "pipeline archive": (
         "skep pipeline archive orders payments --archive /srv/archive",
-        "skep pipeline archive --namespace shop --archive s3a://bucket/archive --master spark://host:7077",
+        "skep pipeline archive --namespace shop --archive s3://bucket/archive --master spark://host:7077",
     ),
     "pipeline compact": ("skep pipeline compact --archive /srv/archive",),
     "pipeline import": (
