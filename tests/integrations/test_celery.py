@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,16 +44,16 @@ class Workers:
     def send(self, task: str, *arguments: object, **options: Any) -> None:
         self.app.send_task(f"{APP}.{task}", arguments, **options)
 
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
-        return self._stack.enter_context(self._worker(options))
+    def start(self, *options: str, app: str = APP, cwd: Path = ROOT) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "celery", "-A", app, "worker", "-l", "INFO", *options]
+        return self._stack.enter_context(self._running(command, cwd))
 
     @contextmanager
-    def _worker(self, options: tuple[str, ...]) -> Generator[subprocess.Popen[bytes]]:
-        command = [sys.executable, "-m", "celery", "-A", APP, "worker", "-l", "INFO", "-n", f"{len(options)}@%h"]
+    def _running(self, command: list[str], cwd: Path) -> Generator[subprocess.Popen[bytes]]:
         with (self._log_dir / "worker.log").open("ab") as output:
             process = subprocess.Popen(
-                [*command, *options],
-                cwd=ROOT,
+                command,
+                cwd=cwd,
                 env=os.environ | {"SKEP_DATABASE_URL": self.url},
                 stdout=output,
                 stderr=output,
@@ -205,3 +206,37 @@ def test_kombu_alone(workers: Workers):
         assert queue.qsize() == queue.clear() == 2
         with pytest.raises(queue.Empty):
             queue.get_nowait()
+
+
+FORK = """
+import os, sys
+from kombu.connection import Connection
+from skep.integrations.celery import broker
+
+connection = Connection(broker(sys.argv[1]))
+queue = connection.SimpleQueue("simple")
+queue.put(1)
+message = queue.get(timeout=9)
+if not (child := os.fork()):
+    connection.release()
+    os._exit(0)
+os.waitpid(child, 0)
+message.ack()
+queue.put(2)
+print(queue.get(timeout=9).payload)
+connection.release()
+"""
+
+
+def test_the_child_of_a_fork_leaves_alone_what_is_its_parents(workers: Workers):
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, workers.url], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.returncode) == ("2\n", 0), done.stderr
+
+
+def test_the_example(workers: Workers):
+    environment = os.environ | {"SKEP_DATABASE_URL": workers.url}
+    subprocess.run([sys.executable, "-W", "error", ROOT / "examples/celery_tasks.py"], env=environment, check=True)
+    workers.start("--pool", "solo", app="celery_tasks", cwd=ROOT / "examples")
+    workers.until(lambda: re.findall("billing [0-9]", workers.log()) == ["billing 0", "billing 1", "billing 2"])

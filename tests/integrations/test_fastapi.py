@@ -5,12 +5,17 @@ import contextlib
 import http.client
 import json
 import logging
+import os
 import random
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -20,6 +25,9 @@ from fastapi import FastAPI, Request
 from skep import AsyncSkep, Message, NewMessage, Skep
 from skep.errors import SkepError
 from skep.integrations.fastapi import EventStream, Mq, lifespan
+from skep.message import Lag
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -91,6 +99,13 @@ class Listener:
         self.leave()
 
 
+def post(port: int, order: object) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    with contextlib.closing(connection):
+        connection.request("POST", "/orders", json.dumps(order), {"content-type": "application/json"})
+        return connection.getresponse().read()
+
+
 def application(database_url: str, **options: Any) -> FastAPI:
     app = FastAPI(lifespan=lifespan(database_url))
 
@@ -108,11 +123,7 @@ def application(database_url: str, **options: Any) -> FastAPI:
 def test_the_client_lives_as_long_as_the_application(database_url: str):
     app = application(database_url)
     with serving(app) as port:
-        for offset in range(2):
-            connection = http.client.HTTPConnection("127.0.0.1", port)
-            connection.request("POST", "/orders", json.dumps({"id": offset}), {"content-type": "application/json"})
-            assert connection.getresponse().read() == str(offset).encode()
-            connection.close()
+        assert [post(port, {"id": number}) for number in range(2)] == [b"0", b"1"]
     with pytest.raises(SkepError, match="this client is closed"):
         asyncio.run(app.state.skep.ping())
     with Skep(database_url) as mq:
@@ -189,18 +200,40 @@ def test_no_payload_forges_an_event(database_url: str, hostile: str, data: Calla
         assert page.comments == ["here"]
 
 
+@contextmanager
+def one_who_does_not_read(mq: Skep, port: int) -> Generator[Lag]:
+    """Somebody for whom more is there than fits on the way to him; where that has come to a halt."""
+    mq.queue("orders").push_many([f"{number:02}" + "x" * 1_000_000 for number in range(30)])
+    with Listener(port) as page:
+        assert page.event()[1:3] == "00"
+        lane, before = mq.queue("orders").lag("page")[0], None
+        while (lane.cursor, lane.leased) != before or not lane.leased:
+            before = (lane.cursor, lane.leased)
+            time.sleep(0.5)
+            (lane,) = mq.queue("orders").lag("page")
+        yield lane
+
+
 def test_a_listener_that_leaves_gives_back_what_was_not_sent(database_url: str):
-    """More than fits on the way to one who does not read."""
     with Skep(database_url) as mq, serving(application(database_url, batch=2)) as port:
-        mq.queue("orders").push_many([f"{number:02}" + "x" * 1_000_000 for number in range(30)])
-        with Listener(port) as page:
-            assert page.event()[1:3] == "00"
-            until(lambda: [lane.leased for lane in mq.queue("orders").lag("page")] == [1])
+        with one_who_does_not_read(mq, port):
+            pass
         until(lambda: [lane.leased for lane in mq.queue("orders").lag("page")] == [0])
         (lane,) = mq.queue("orders").lag("page")
         (message,) = mq.queue("orders").pop(group="page")
         assert 0 < lane.cursor == message.offset < 30
         assert message.attempt == 1
+
+
+def test_a_listener_takes_from_his_old_connection_what_it_holds(database_url: str):
+    with (
+        Skep(database_url) as mq,
+        serving(application(database_url, batch=2)) as port,
+        one_who_does_not_read(mq, port) as lane,
+    ):
+        (seen,) = mq.peek("orders", "Default", lane.cursor - 1, 1)
+        with Listener(port, last_id=str(seen.id)) as page:
+            assert page.event()[1:3] == f"{lane.cursor:02}"
 
 
 def test_a_listener_that_comes_back_goes_on_right_there(database_url: str):
@@ -264,3 +297,20 @@ def test_an_open_stream_ends_with_the_server(database_url: str):
             page.event()
         page.leave()
         assert [(lane.cursor, lane.leased) for lane in mq.queue("orders").lag("page")] == [(5, 0)]
+
+
+def test_the_example(database_url: str):
+    """fastapi_events.py, by the command it names."""
+    command = [sys.executable, "-m", "uvicorn", "fastapi_events:app", "--timeout-graceful-shutdown", "5", "--port", "0"]
+    env = os.environ | {"SKEP_DATABASE_URL": database_url, "PYTHONUNBUFFERED": "1"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=EXAMPLES, env=env, **pipes) as server:
+        assert server.stdout
+        port = next(int(found[1]) for line in server.stdout if (found := re.search(r"127.0.0.1:(\d+)", line)))
+        with Listener(port, "/orders/events/ann") as page:
+            assert post(port, {"id": 7}) == b"0"
+            assert page.events(1) == [{"id": 7}]
+        assert any(line == "billing 7\n" for line in server.stdout)
+        server.terminate()
+        server.stdout.read()
+    assert server.returncode in (0, -signal.SIGTERM)

@@ -50,12 +50,18 @@ class Leases:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self._process = os.getpid()
         self._held: dict[str, Batch] = {}
         self._over = threading.Event()
         self._keeper: threading.Thread | None = None
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def is_inherited(self) -> bool:
+        """True in the child of a fork, which tidies up connections that are still its parent's."""
+        return self._process != os.getpid()
 
     def hold(self, batch: Batch) -> None:
         self._held[str(batch.lease)] = batch
@@ -77,7 +83,7 @@ class Leases:
 
     def give_back(self, tag: str) -> None:
         """Let go. A database that is away learns it by itself, when the lease ends."""
-        if batch := self._held.pop(tag, None):
+        if (batch := self._held.pop(tag, None)) and not self.is_inherited:
             try:
                 batch.release()
             except SkepError as error:
@@ -208,7 +214,6 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **options: Any) -> None:  # noqa: ANN401
         super().__init__(client, **options)
-        self._process = os.getpid()
         self.mq = Skep(client.hostname, pool_size=4)
         self.leases = Leases(float(client.transport_options.get("visibility_timeout", 60)))
 
@@ -225,8 +230,8 @@ class Transport(virtual.Transport):
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:  # noqa: ANN401
-        if self._process != os.getpid():
-            return  # the child of a fork: all of this is still its parent's
+        if self.leases.is_inherited:
+            return
         super().close_connection(connection)
         self.leases.close()
         self.mq.close()
