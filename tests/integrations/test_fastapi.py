@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http.client
+import itertools
 import json
 import logging
 import os
@@ -252,8 +253,9 @@ def test_a_listener_that_comes_back_goes_on_right_there(database_url: str):
 
 def test_the_new_connection_of_a_listener_wins(database_url: str):
     """The old one is not noticed to be gone, and the server goes on to write into it."""
-    with Skep(database_url) as mq, serving(application(database_url, batch=2)) as port, Listener(port) as old:
-        orders, seen = mq.queue("orders"), []
+    app = application(database_url, batch=2, heartbeat=0.1)
+    with Skep(database_url) as mq, serving(app) as port, Listener(port) as old:
+        orders, seen, more = mq.queue("orders"), [], iter(range(10, 100))
         orders.push_many(range(10))
         assert old.events(3) == [0, 1, 2]
         last_id, connections = old.last_id, 0
@@ -261,7 +263,7 @@ def test_the_new_connection_of_a_listener_wins(database_url: str):
             connections += 1
             with Listener(port, last_id=last_id) as page, contextlib.suppress(EOFError):
                 while len(seen) < 97:
-                    orders.push_many([len(seen) + 10] if len(seen) < 90 else [])
+                    orders.push_many(itertools.islice(more, 1))
                     seen += page.events(1)
                     last_id = page.last_id
     assert seen == list(range(3, 100))

@@ -151,21 +151,28 @@ class EventStream(Response):
                 coming = asyncio.ensure_future(anext(batches, None))
                 try:
                     while not (await asyncio.wait([coming], timeout=self._heartbeat))[0]:
+                        if await self._is_left_behind():
+                            return
                         yield ": still here\n\n"
                     batch = coming.result()
                 finally:
                     await _end(coming)
-                if batch is None or await self._has_gap(batch):
+                if batch is None or await self._has_gap(batch[0].offset):
                     return
                 yield "".join(map(self._event, batch))
                 self._next = batch[-1].offset + 1
 
-    async def _has_gap(self, batch: AsyncBatch) -> bool:
-        """Tell whether another connection of this listener was sent something in between. Then he has to come again."""
-        if self._partition is None or self._next is None or batch[0].offset <= self._next:
+    async def _has_gap(self, offset: int) -> bool:
+        """Tell whether another connection of this listener was sent something below. Then he has to come again."""
+        if self._partition is None or self._next is None or offset <= self._next:
             return False
         between = await self._mq.peek(self._queue, self._partition, self._next)
-        return any(message.offset < batch[0].offset and not message.deleted for message in between)
+        return any(message.offset < offset and not message.deleted for message in between)
+
+    async def _is_left_behind(self) -> bool:
+        """The same while nothing comes: what we were sent is all that is done."""
+        lanes = await self._mq.lag(self._group, self._queue, self._partition)
+        return len(lanes) == 1 and await self._has_gap(lanes[0].cursor)
 
     def _event(self, message: Message) -> str:
         lines = "".join(f"data: {line}\n" for line in LINE_END.split(self._data(message)))
