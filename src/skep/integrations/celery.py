@@ -162,7 +162,7 @@ class Channel(virtual.Channel):
             raw["properties"]["delivery_tag"] = str(batch.lease)
             raw["properties"]["delivery_info"]["redelivered"] = batch[0].attempt > 1
             self.Message(raw, channel=self)
-        except (LookupError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             batch.dead_letter(None, f"not a task of Celery: {error!r}")
             raise Empty from None
         self.leases.hold(batch)

@@ -27,6 +27,7 @@ from starlette.types import Receive, Scope, Send
 
 from skep.client import AsyncSkep
 from skep.client.aio.batch import AsyncBatch
+from skep.errors import TransientError
 from skep.message import DEFAULT_PARTITION, Message
 
 log = logging.getLogger("skep")
@@ -170,9 +171,14 @@ class EventStream(Response):
         return any(message.offset < offset and not message.deleted for message in between)
 
     async def _is_left_behind(self) -> bool:
-        """The same while nothing comes: what we were sent is all that is done."""
-        lanes = await self._mq.lag(self._group, self._queue, self._partition)
-        return len(lanes) == 1 and await self._has_gap(lanes[0].cursor)
+        """The same while nothing comes, when nobody should have come further. A database that is away says nothing."""
+        if self._partition is None:
+            return False
+        try:
+            lanes = await self._mq.lag(self._group, self._queue, self._partition)
+            return len(lanes) == 1 and await self._has_gap(lanes[0].cursor)
+        except TransientError:
+            return False
 
     def _event(self, message: Message) -> str:
         lines = "".join(f"data: {line}\n" for line in LINE_END.split(self._data(message)))
