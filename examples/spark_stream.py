@@ -1,5 +1,6 @@
-"""A stream: count the orders of each customer as they come. Run it again, and it goes on where it was."""
+"""A stream: the orders and the total of each customer, as they come, in another queue. Run it again, and it goes on."""
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from skep import Skep
@@ -10,10 +11,19 @@ with Skep() as mq:
 
 spark = session()
 messages = spark.readStream.format("skep").option("subscribe", "orders").option("startingOffsets", "earliest").load()
-orders = parse(messages, "id long, total double").groupBy("partition").agg(f.count("*"), f.sum("data.total"))
+orders = parse(messages, "id long, total double").groupBy("partition")
+totals = orders.agg(f.count("*").alias("orders"), f.sum("data.total").alias("total"))
+
+
+def publish(changed: DataFrame, _: int) -> None:
+    """Spark may do a batch again; a customer's total after so many orders is pushed once, by its transaction id."""
+    value, once = "to_json(struct(orders, total)) AS value", "concat(partition, '-', orders) AS transaction_id"
+    changed.selectExpr("partition", value, once).write.format("skep").option("queue", "totals").mode("append").save()
+
+
 query = (
-    orders.writeStream.outputMode("update")
-    .format("console")
+    totals.writeStream.outputMode("update")
+    .foreachBatch(publish)
     .option("checkpointLocation", "checkpoints/orders")
     .trigger(availableNow=True)  # what is there now; without it, the stream runs until it is stopped
     .start()

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 import typer
+from pyarrow.fs import FileSystem
 
 from skep import Skep
 from skep.cli import app
@@ -69,6 +70,13 @@ def test_examples_are_right_and_shown(name: str, cli: Cli):
         assert arguments_of(example)[: len(name.split())] == name.split()
         resolve(arguments_of(example))
         assert " ".join(example.split()) in shown
+
+
+def test_examples_name_places_that_arrow_knows():
+    schemes = set(re.findall(r"(\w+)://bucket", str(EXAMPLES)))
+    assert schemes
+    for scheme in schemes:  # a region, so that nobody is asked for it
+        FileSystem.from_uri(f"{scheme}://bucket/archive?region=eu-central-1")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -67,6 +68,22 @@ async def test_a_cancelled_pop_leaves_no_lease(
     assert (leased(db), broken(db)) == (0, {})
     (message,) = await mq.queue("orders").pop(**GROUP)
     assert (message.payload, message.attempt) == ("a", 1)
+
+
+async def test_a_cancellation_that_gets_lost(mq: AsyncSkep, monkeypatch: pytest.MonkeyPatch):
+    """As Python 3.11 loses one that comes together with what was waited for: the call is cancelled all the same."""
+    take = AsyncDatabase._take
+
+    async def deaf(*arguments: Any) -> Any:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return await take(*arguments)
+
+    monkeypatch.setattr(AsyncDatabase, "_take", deaf)
+    task = asyncio.create_task(mq.queue("orders").push("a"))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    assert await cancelled(task)
 
 
 async def test_pops_cancelled_at_any_moment(mq: AsyncSkep, db: psycopg.Connection):

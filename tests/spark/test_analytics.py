@@ -52,8 +52,8 @@ def tell_story(connection: psycopg.Connection, push: Any, meanwhile: Callable[[]
     pass_time(connection, 3)
     ack(connection, deliveries)
     call(connection, "sample", not_within="0 s")
-    meanwhile()
     pass_time(connection, 100)
+    meanwhile()
     push(Q, *range(6), partition="x")
     ack(connection, pop(connection, Q, "b", batch=2, partition="x"))
     for number in (1, 22):
@@ -154,7 +154,7 @@ def test_archive_and_log_say_what_the_log_alone_says(work: Work, monkeypatch: py
     assert work.sql("SELECT count(*) FROM skep.messages") == [(6,)]
     assert both.messages == alone.messages == 12
     for name in MEASURES:
-        if name not in ("fanout", "fanout_groups"):  # retention has moved a group meanwhile
+        if not name.startswith("fanout"):  # retention has moved a group meanwhile
             assert table(both, name) == table(alone, name), name
 
 

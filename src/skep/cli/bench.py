@@ -90,7 +90,11 @@ class Bench:
                 times.append(perf_counter() - before)
 
         with errors.status(what):
-            await asyncio.gather(*(work() for _ in range(self._wish.workers)))
+            async with (
+                asyncio.TaskGroup() as workers
+            ):  # if it is stopped, no push is under way when the queue is deleted
+                for _ in range(self._wish.workers):
+                    workers.create_task(work())
         return measured(what, messages, perf_counter() - start, times)
 
     async def _way(self) -> Measured:

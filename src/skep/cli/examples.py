@@ -91,9 +91,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "key list": ("skep key list",),
     "key revoke": ("skep key revoke 0123456789ab",),
+    "pipeline analytics": (
+        "skep pipeline analytics --reports /srv/reports",
+        "skep pipeline analytics orders payments --since 1d --archive /srv/archive --reports /srv/reports",
+    ),
     "pipeline archive": (
         "skep pipeline archive orders payments --archive /srv/archive",
-        "skep pipeline archive --namespace shop --archive s3a://bucket/archive --master spark://host:7077",
+        "skep pipeline archive --namespace shop --archive s3://bucket/archive --master spark://host:7077",
     ),
     "pipeline compact": ("skep pipeline compact --archive /srv/archive",),
     "pipeline import": (

@@ -13,19 +13,26 @@ async def events(request: Request, mq: Mq) -> EventStream:
 
 import asyncio
 import json
+import logging
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import Depends, FastAPI, Request
+from fastapi.requests import HTTPConnection
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from skep.client import AsyncSkep
 from skep.client.aio.batch import AsyncBatch
-from skep.message import Message
+from skep.errors import TransientError
+from skep.message import DEFAULT_PARTITION, Message
 
+log = logging.getLogger("skep")
+
+LINE_END = re.compile("\r\n|\r|\n")  # what ends a line of an event; str.splitlines knows more, which are data
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the second one tells nginx to pass on at once
 
 
@@ -42,17 +49,29 @@ def lifespan(
         client = mq if isinstance(mq, AsyncSkep) else AsyncSkep(mq)
         async with client:
             app.state.skep = client
-            running = asyncio.create_task(client.run()) if consumers else None
-            yield
-            await client.stop()
-            if running is not None:
-                await running
+            if not consumers:
+                yield
+                return
+            running = asyncio.create_task(client.run())
+            running.add_done_callback(_tell)
+            try:
+                yield
+            finally:
+                while not running.done():  # they may not have begun yet, when there was nothing to stop
+                    await client.stop()
+                    await asyncio.wait([running], timeout=0.1)
+            await running
 
     return live
 
 
-def get_skep(request: Request) -> AsyncSkep:
-    return request.app.state.skep
+def _tell(running: asyncio.Task[None]) -> None:
+    if not running.cancelled() and (error := running.exception()):
+        log.critical("the consumers of the application have ended: %s", error)
+
+
+def get_skep(connection: HTTPConnection) -> AsyncSkep:
+    return connection.app.state.skep
 
 
 Mq = Annotated[AsyncSkep, Depends(get_skep)]
@@ -65,9 +84,12 @@ def payload_only(message: Message) -> str:
 class EventStream(Response):
     """The messages of a group, as long as somebody listens; each is acknowledged once it is sent.
 
-    The id of an event is that of its message. A browser that comes back tells the last one it has seen: its partition
+    The id of an event is that of its message. A browser that comes back tells the last one it has seen: the partition
     goes on right there, whatever had been sent and got lost, or had arrived and was not acknowledged. So each listener
-    needs a group of its own; others of the same group would share the messages with it.
+    needs a group of its own; if an old connection of his is still open, the new one wins.
+
+    `partition` None is every partition. Then the one of the last event goes on right there, and the others behind what
+    was sent: what was on its way when the connection broke is not sent again.
     """
 
     media_type = "text/event-stream"
@@ -79,7 +101,7 @@ class EventStream(Response):
         queue: str,
         *,
         group: str,
-        partition: str | None = None,
+        partition: str | None = DEFAULT_PARTITION,
         subscription_mode: str = "new",
         data: Callable[[Message], str] = payload_only,
         batch: int = 20,
@@ -96,6 +118,7 @@ class EventStream(Response):
         self._batch = batch
         self._heartbeat = heartbeat
         self._last_seen = request.headers.get("last-event-id")
+        self._next: int | None = None  # the offset behind the last one sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Send until the listener goes away; what was not sent is given back then."""
@@ -116,6 +139,7 @@ class EventStream(Response):
         async with aclosing(self._events()) as events:
             async for text in events:
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
     async def _events(self) -> AsyncGenerator[str]:
         """Going on to the next batch acknowledges the one before, which is sent by then."""
@@ -125,17 +149,39 @@ class EventStream(Response):
         yield ": here\n\n"
         async with aclosing(batches):
             while True:
-                coming = asyncio.ensure_future(anext(batches))
+                coming = asyncio.ensure_future(anext(batches, None))
                 try:
                     while not (await asyncio.wait([coming], timeout=self._heartbeat))[0]:
+                        if await self._is_left_behind():
+                            return
                         yield ": still here\n\n"
                     batch = coming.result()
                 finally:
                     await _end(coming)
+                if batch is None or await self._has_gap(batch[0].offset):
+                    return
                 yield "".join(map(self._event, batch))
+                self._next = batch[-1].offset + 1
+
+    async def _has_gap(self, offset: int) -> bool:
+        """Tell whether another connection of this listener was sent something below. Then he has to come again."""
+        if self._partition is None or self._next is None or offset <= self._next:
+            return False
+        between = await self._mq.peek(self._queue, self._partition, self._next)
+        return any(message.offset < offset and not message.deleted for message in between)
+
+    async def _is_left_behind(self) -> bool:
+        """The same while nothing comes, when nobody should have come further. A database that is away says nothing."""
+        if self._partition is None:
+            return False
+        try:
+            lanes = await self._mq.lag(self._group, self._queue, self._partition)
+            return len(lanes) == 1 and await self._has_gap(lanes[0].cursor)
+        except TransientError:
+            return False
 
     def _event(self, message: Message) -> str:
-        lines = "".join(f"data: {line}\n" for line in self._data(message).splitlines() or [""])
+        lines = "".join(f"data: {line}\n" for line in LINE_END.split(self._data(message)))
         return f"id: {message.id}\n{lines}\n"
 
     async def _resume(self) -> None:
@@ -146,12 +192,13 @@ class EventStream(Response):
             return
         if seen is None or seen.queue != self._queue or self._partition not in (None, seen.partition):
             return
+        self._next = seen.offset + 1
         lanes = await self._mq.lag(self._group, self._queue, seen.partition)
-        if [lane.cursor for lane in lanes] != [seen.offset + 1]:
-            await self._mq.seek(self._group, self._queue, seen.offset + 1, partition=seen.partition)
+        if [(lane.cursor, lane.leased) for lane in lanes] != [(self._next, 0)]:
+            await self._mq.seek(self._group, self._queue, self._next, partition=seen.partition)
 
 
-async def _end(coming: "asyncio.Future[AsyncBatch]") -> None:
+async def _end(coming: "asyncio.Future[AsyncBatch | None]") -> None:
     if not coming.done():
         coming.cancel()
         await asyncio.wait([coming])

@@ -23,12 +23,20 @@ LOCAL = {
 }
 
 
-def session(name: str = "skep", *, master: str = "local[*]", config: Mapping[str, str] | None = None) -> SparkSession:
-    """Start Spark, or return the session that runs, with the data source in it. `config` has the last word."""
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set for programs that spark-submit runs
+
+
+def session(name: str = "skep", *, master: str | None = None, config: Mapping[str, str] | None = None) -> SparkSession:
+    """Start Spark, or return the session that runs, with the data source in it. `config` has the last word.
+
+    Without a master it is this machine, or what spark-submit says.
+    """
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run whatever python3 is on the PATH
-    builder: SparkSession.Builder = SparkSession.builder.appName(name).master(master)
-    settings = {**ALWAYS, **(LOCAL if master.startswith("local") else {}), **(config or {})}
+    builder: SparkSession.Builder = SparkSession.builder.appName(name)
+    where = master or (None if SUBMITTED in os.environ else "local[*]")
+    own = {} if where is None else {"spark.master": where, **(LOCAL if where.startswith("local") else {})}
+    settings = {**ALWAYS, **own, **(config or {})}
     for key, value in settings.items():
         builder = builder.config(key, value)
     return register(builder.getOrCreate())

@@ -26,6 +26,7 @@ WINDOW: LiteralString = """
         start => %(start)s::jsonb, stop => %(stop)s::jsonb, group_name => %(group)s)
 """
 READ: LiteralString = "SELECT * FROM skep.read(%(lanes)s, %(firsts)s, %(ends)s, %(payloads)s)"
+READ_PACKED: LiteralString = "SELECT * FROM skep.read_packed(%(lanes)s, %(firsts)s, %(ends)s, %(payloads)s)"
 LANE_NAMES: LiteralString = "SELECT * FROM skep.lane_names(%(lanes)s)"
 OFFSETS_AT: LiteralString = "SELECT skep.offsets_at(%(lanes)s, %(instant)s::timestamptz)"
 TIMES_OF: LiteralString = "SELECT oldest, newest FROM skep.times_of(%(lanes)s, %(firsts)s, %(ends)s)"

@@ -8,9 +8,10 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from skep.spark.archive import recall
-from skep.spark.arrow import Array, RecordBatch, arrow_schema, pa
+from skep.spark.arrow import Array, RecordBatch, arrow_schema, pa, pc
 from skep.spark.database import LANE_NAMES, READ, Database, database
 from skep.spark.options import SourceOptions
+from skep.spark.packed import Packed, read_packed
 from skep.spark.window import Lost, Run, chunks, count
 
 AT_ONCE = 10_000
@@ -41,11 +42,19 @@ def read_task(options: SourceOptions, schema: StructType, task: InputPartition) 
 
 
 def _columns(db: Database, options: SourceOptions, runs: Sequence[Run], names: Sequence[str]) -> Columns:
-    rows, known = fetch(db, options, runs, payloads="value" in names)
-    rows = [row for row in rows if not row[3]]
+    payloads = "value" in names
+    lanes = [run.lane for run in runs]
+    if packed := read_packed(db, runs, payloads=payloads):
+        known = lane_names(db, lanes)
+    else:
+        rows, known = fetch(db, options, runs, payloads=payloads)
+        packed = _packed([row for row in rows if not row[3]])
     queues, partitions = zip(*known, strict=True)
-    lanes = pa.array([run.lane for run in runs], pa.int64())
-    return _arrow(rows, pa.array(queues, pa.string()), pa.array(partitions, pa.string()), lanes)
+    found = _named(
+        packed, pa.array(queues, pa.string()), pa.array(partitions, pa.string()), pa.array(lanes, pa.int64())
+    )
+    alive = pc.not_equal(packed.values, "")
+    return found if pc.all(alive).as_py() else {name: column.filter(alive) for name, column in found.items()}
 
 
 def fetch(
@@ -55,33 +64,46 @@ def fetch(
     lanes = [run.lane for run in runs]
     arguments = {"lanes": lanes, "firsts": [run.first for run in runs], "ends": [run.end for run in runs]}
     rows = db.rows(READ, **arguments, payloads=payloads)
-    names: list[tuple[Any, ...]] = db.rows(LANE_NAMES, lanes=lanes)
+    names = lane_names(db, lanes)
     if len(rows) == count(runs) or not (options.archive or options.fail_on_data_loss):
-        return rows, [(queue, partition) for queue, partition in names]
+        return rows, names
     ords = {run.lane: number for number, run in enumerate(runs, 1)}
     old, known = recall(db, options.archive, _missing(runs, rows), ords, strict=options.fail_on_data_loss)
     rows = sorted([*old, *rows], key=lambda row: row[:2])
-    return rows, [known.get(lane, (name[0], name[1])) for lane, name in zip(lanes, names, strict=True)]
+    return rows, [known.get(lane, name) for lane, name in zip(lanes, names, strict=True)]
 
 
-def _arrow(rows: list[tuple[Any, ...]], queues: Array, partitions: Array, lanes: Array) -> Columns:
-    ords, offsets, times, _, values, headers, transactions, traces, producers = (
-        zip(*rows, strict=True) if rows else ((),) * 9
+def lane_names(db: Database, lanes: list[int]) -> list[tuple[str | None, str | None]]:
+    """Return queue and partition of each; None for what is gone."""
+    return [(queue, partition) for queue, partition in db.rows(LANE_NAMES, lanes=lanes)]
+
+
+def _packed(rows: list[tuple[Any, ...]]) -> Packed:
+    ords, offsets, times, _, values, *texts = zip(*rows, strict=True) if rows else ((),) * 9
+    return Packed(
+        pa.array([number - 1 for number in ords], pa.int32()),
+        pa.array(offsets, pa.int64()),
+        pa.array(times, pa.timestamp("us", tz="UTC")),
+        pa.array(values, pa.string()),
+        *texts,
     )
-    run = pa.array([number - 1 for number in ords], pa.int32())
-    partition = partitions.take(run)
+
+
+def _named(packed: Packed, queues: Array, partitions: Array, lanes: Array) -> Columns:
+    partition = partitions.take(packed.run)
+    nothing = [None] * len(partition)
     return {
-        "queue": queues.take(run),
+        "queue": queues.take(packed.run),
         "partition": partition,
-        "offset": pa.array(offsets, pa.int64()),
+        "offset": packed.offsets,
         "key": partition,
-        "value": pa.array(values, pa.string()),
-        "headers": pa.array([_pairs(text) for text in headers], pa.map_(pa.string(), pa.string())),
-        "transaction_id": pa.array(transactions, pa.string()),
-        "timestamp": pa.array(times, pa.timestamp("us", tz="UTC")),
-        "trace_id": pa.array(traces, pa.string()),
-        "producer": pa.array(producers, pa.string()),
-        "partition_id": lanes.take(run),
+        "value": packed.values,
+        "headers": pa.array(map(_pairs, packed.headers or nothing), pa.map_(pa.string(), pa.string())),
+        "transaction_id": pa.array(packed.transactions or nothing, pa.string()),
+        "timestamp": packed.times,
+        "trace_id": pa.array(packed.traces or nothing, pa.string()),
+        "producer": pa.array(packed.producers or nothing, pa.string()),
+        "partition_id": lanes.take(packed.run),
     }
 
 

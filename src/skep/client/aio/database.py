@@ -62,14 +62,15 @@ class AsyncDatabase:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncGenerator[AsyncPooled]:
-        pool = self._pool or await self.open()
-        with explained():
-            connection = await self._take(pool)
-            try:
-                yield connection
-            finally:
-                connection.used_at = monotonic()
-                await pool.putconn(connection)
+        with runtime.interruptible():
+            pool = self._pool or await self.open()
+            with explained():
+                connection = await self._take(pool)
+                try:
+                    yield connection
+                finally:
+                    connection.used_at = monotonic()
+                    await pool.putconn(connection)
 
     async def _take(self, pool: AsyncConnectionPool[AsyncPooled]) -> AsyncPooled:
         """Skip what a restart of the database left in the pool: connections that were idle and are dead."""

@@ -5,8 +5,9 @@ import contextvars
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from skep.errors import InvalidArgument
@@ -116,6 +117,16 @@ def _call_plain(handler: Callable[[Any], Any], argument: object) -> object:
         return handler(argument)
     except StopIteration as error:  # a future cannot hold it: who awaits it would wait for ever
         raise RuntimeError(f"the handler raised {error!r}") from error
+
+
+@contextmanager
+def interruptible() -> Generator[None]:
+    """Be cancelled in the end if a cancellation got lost inside, as asyncio.wait_for loses some before Python 3.12."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    yield
+    if task and task.cancelling() > before:
+        raise asyncio.CancelledError
 
 
 async def in_thread(work: Callable[[], T]) -> T:

@@ -167,6 +167,12 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance, AsyncApiKeys):
         finally:
             self._wakes.remove(waiter)
 
+    def make_waiter(self, queue: str | None = None) -> AsyncWaiter:
+        """Return somebody who is woken by every push to a queue, or to any, until the client is closed."""
+        waiter = AsyncWaiter(queue)
+        self._wakes.add(waiter)
+        return waiter
+
     def make_stream(
         self,
         queue: str,

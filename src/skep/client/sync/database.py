@@ -63,14 +63,15 @@ class Database:
 
     @contextmanager
     def _connection(self) -> Generator[Pooled]:
-        pool = self._pool or self.open()
-        with explained():
-            connection = self._take(pool)
-            try:
-                yield connection
-            finally:
-                connection.used_at = monotonic()
-                pool.putconn(connection)
+        with runtime.interruptible():
+            pool = self._pool or self.open()
+            with explained():
+                connection = self._take(pool)
+                try:
+                    yield connection
+                finally:
+                    connection.used_at = monotonic()
+                    pool.putconn(connection)
 
     def _take(self, pool: ConnectionPool[Pooled]) -> Pooled:
         """Skip what a restart of the database left in the pool: connections that were idle and are dead."""

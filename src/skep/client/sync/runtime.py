@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
 from skep.errors import InvalidArgument
@@ -92,6 +93,10 @@ def call_handler(handler: Callable[[Any], Any], argument: object) -> None:
     if inspect.iscoroutine(answer):
         answer.close()
         raise TypeError("the handler returned a coroutine, which only AsyncSkep awaits")
+
+
+def interruptible() -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def in_thread(work: Callable[[], T]) -> T:

@@ -168,6 +168,12 @@ class Skep(Groups, DeadLetters, Maintenance, ApiKeys):
         finally:
             self._wakes.remove(waiter)
 
+    def make_waiter(self, queue: str | None = None) -> Waiter:
+        """Return somebody who is woken by every push to a queue, or to any, until the client is closed."""
+        waiter = Waiter(queue)
+        self._wakes.add(waiter)
+        return waiter
+
     def make_stream(
         self,
         queue: str,
