@@ -9,8 +9,9 @@
 -- even when it looks drained, and look() tidies the front of the line.
 --
 -- The line is read from looks.line_start on: before it there are only dead entries, and they stay for as long as somebody holds a transaction
--- open. A lane gets its place from place_of(), half a second ago at most, and line_start stays a second behind: only an answer whose
--- transaction goes on for longer can put a lane before it. Those are looked for when there is nothing else, and every five seconds.
+-- open. A lane gets its place from place_of(), 0.1 s ago at most, and line_start stays 0.25 s behind: only an answer whose commit comes later
+-- than that can put a lane before it. Those are looked for when there is nothing else to serve, and otherwise every second, if they are
+-- late by 10 seconds at most, or every half minute.
 --
 -- Several small statements, because starting one large one costs more than running it: the usual look finds nothing to do.
 
@@ -81,13 +82,13 @@ $$;
 
 -- Where a lane belongs in line that was last served then: behind those that were served before it, if that was not too long ago.
 CREATE FUNCTION skep.place_of(last_consumed_at timestamptz, stamp timestamptz) RETURNS timestamptz
-LANGUAGE sql STABLE AS $$ SELECT least($2, greatest($1, $2 - interval '500 milliseconds')) $$;
+LANGUAGE sql STABLE AS $$ SELECT least($2, greatest($1, $2 - interval '100 milliseconds')) $$;
 
 CREATE FUNCTION skep.look_of(reader integer) RETURNS skep.looks
 LANGUAGE sql STABLE AS $$ SELECT k FROM skep.looks k WHERE k.reader_id = $1 ORDER BY k.generation DESC LIMIT 1 $$;
 
--- Whether lanes or leases that are over lie before the start of the line; if so, the line is read from its beginning again.
-CREATE FUNCTION skep.find_hidden(locked_readers integer[]) RETURNS boolean
+-- Whether lanes or leases that are over lie before the start of the line, not longer than this (NULL: ever); if so, the line is read from its beginning again.
+CREATE FUNCTION skep.find_hidden(locked_readers integer[], before interval) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     hiding integer[];
@@ -95,8 +96,10 @@ BEGIN
     SELECT array_agg(reader) INTO hiding
     FROM unnest(locked_readers) AS reader
     CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = reader ORDER BY k.generation DESC LIMIT 1) look
-    WHERE EXISTS (SELECT FROM (SELECT FROM skep.cursors c WHERE c.reader_id = reader AND c.ready_at < look.line_start LIMIT 1) c)
-       OR EXISTS (SELECT FROM (SELECT FROM skep.leases s WHERE s.reader_id = reader AND s.expires_at < look.line_start LIMIT 1) s);
+    WHERE EXISTS (SELECT FROM (SELECT FROM skep.cursors c WHERE c.reader_id = reader AND c.ready_at < look.line_start
+                                                             AND c.ready_at >= coalesce(look.line_start - before, '-infinity') LIMIT 1) c)
+       OR EXISTS (SELECT FROM (SELECT FROM skep.leases s WHERE s.reader_id = reader AND s.expires_at < look.line_start
+                                                           AND s.expires_at >= coalesce(look.line_start - before, '-infinity') LIMIT 1) s);
     IF hiding IS NOT NULL THEN
         PERFORM skep.start_line_anew(hiding);
     END IF;
@@ -125,23 +128,25 @@ DECLARE
     lanes     bigint[];
     unsaved   boolean;
     unswept   boolean;
+    unswept_all boolean;
     line      record;
     changed   boolean := false;
     complete  boolean := true;
 BEGIN
     SELECT skep.current_view(), bool_or(found.lost OR found.looked_at < stamp - interval '1 minute'), count(found.lane),
            bool_or(found.looked_at > stamp), bool_or(found.looked_at < stamp - interval '1 second'),
-           bool_or(found.swept_at < stamp - interval '5 seconds'), bool_or(found.postpones),
+           bool_or(found.swept_at < stamp - interval '1 second'), bool_or(found.swept_all_at < stamp - interval '30 seconds'),
+           bool_or(found.postpones),
            array_agg(found.reader_id) FILTER (WHERE found.lane IS NOT NULL AND found.asleep),
            array_agg(found.lane) FILTER (WHERE found.lane IS NOT NULL AND found.asleep)
-    INTO seen, due, news, back, unsaved, unswept, postpones, readers, lanes
+    INTO seen, due, news, back, unsaved, unswept, unswept_all, postpones, readers, lanes
     FROM (
-        SELECT reader.id AS reader_id, reader.lost, reader.looked_at, reader.swept_at, reader.postpones, grown.lane,
+        SELECT reader.id AS reader_id, reader.lost, reader.looked_at, reader.swept_at, reader.swept_all_at, reader.postpones, grown.lane,
                c.reader_id IS NULL OR c.next_offset <= l.last_offset AND (c.ready_at IS NULL
                    OR c.ready_at > stamp AND CASE WHEN reader.lost THEN c.leased + c.returned = 0
                                                   ELSE reader.concurrency > 1 AND c.leased < reader.concurrency END) AS asleep
         FROM (
-            SELECT r.id, r.queue_id, k.snapshot, k.looked_at, k.swept_at, q.concurrency,
+            SELECT r.id, r.queue_id, k.snapshot, k.looked_at, k.swept_at, k.swept_all_at, q.concurrency,
                    q.delayed_processing > 0 OR q.window_buffer > 0 AS postpones,
                    k.snapshot IS NULL OR pg_snapshot_xmin(k.snapshot) < f.xid OR k.looked_at > stamp
                        OR k.server_started IS DISTINCT FROM pg_postmaster_start_time() AS lost
@@ -184,19 +189,19 @@ BEGIN
     -- Otherwise it is cheaper to look again than to write.
     IF complete AND (changed OR line.changed OR due OR news > 16 OR unsaved AND line.busy) THEN
         IF unswept THEN
-            PERFORM skep.find_hidden(locked_readers);
+            PERFORM skep.find_hidden(locked_readers, CASE WHEN NOT unswept_all THEN interval '10 seconds' END);
         END IF;
-        PERFORM skep.save_look(locked_readers, seen, stamp, unswept);
+        PERFORM skep.save_look(locked_readers, seen, stamp, unswept, unswept_all);
     END IF;
 END $$;
 
-CREATE FUNCTION skep.save_look(locked_readers integer[], seen pg_snapshot, stamp timestamptz, swept boolean) RETURNS void
+CREATE FUNCTION skep.save_look(locked_readers integer[], seen pg_snapshot, stamp timestamptz, swept boolean, swept_all boolean) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.looks k
     SET snapshot = $2, looked_at = $3, server_started = pg_postmaster_start_time(), number = k.number + 1, line_start = old.first_place,
-        swept_at = CASE WHEN $4 THEN $3 ELSE k.swept_at END
+        swept_at = CASE WHEN $4 THEN $3 ELSE k.swept_at END, swept_all_at = CASE WHEN $5 THEN $3 ELSE k.swept_all_at END
     FROM (
-        SELECT look.reader_id, look.generation, least(line.ready_at, $3 - interval '1 second') AS first_place
+        SELECT look.reader_id, look.generation, least(line.ready_at, $3 - interval '250 milliseconds') AS first_place
         FROM unnest($1) AS reader
         CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = reader ORDER BY k.generation DESC LIMIT 1) look
         LEFT JOIN LATERAL (SELECT c.ready_at FROM skep.cursors c WHERE c.reader_id = reader AND c.ready_at >= look.line_start
@@ -294,11 +299,14 @@ BEGIN
             FOR NO KEY UPDATE SKIP LOCKED) c
     ) c;
 
+    WITH grown AS MATERIALIZED (
+        SELECT grown.*, look.line_start, met.next_offset FROM unnest(met_readers, met_lanes) AS grown (reader_id, lane)
+        CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = grown.reader_id ORDER BY k.generation DESC LIMIT 1) look
+        CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id
+                            ORDER BY c.next_offset DESC LIMIT 1) met
+    )
     UPDATE skep.cursors c SET ready_at = greatest(grown.line_start, least(coalesce(c.last_consumed_at, '-infinity'), wake.stamp))
-    FROM (SELECT grown.*, look.line_start, met.next_offset FROM unnest(met_readers, met_lanes) AS grown (reader_id, lane)
-          CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = grown.reader_id ORDER BY k.generation DESC LIMIT 1) look
-          CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = grown.lane AND c.reader_id = grown.reader_id
-                              ORDER BY c.next_offset DESC LIMIT 1) met) grown
+    FROM grown
     WHERE c.partition_id = ANY (ARRAY[grown.lane]) AND c.reader_id = ANY (ARRAY[grown.reader_id]) AND c.next_offset >= grown.next_offset
       AND (c.ready_at IS NULL OR c.ready_at > wake.stamp);
 
@@ -339,21 +347,26 @@ $$;
 -- Takes lanes that have nothing to serve out of line: until a lease ends, a run may come again, or they grow. Others take their place.
 CREATE FUNCTION skep.rest(readers integer[], lanes bigint[]) RETURNS void
 LANGUAGE sql AS $$
+    WITH idle AS MATERIALIZED (
+        SELECT idle.*, q.concurrency, look.line_start, old.next_offset, l.last_offset
+        FROM unnest($1, $2) AS idle (reader_id, lane)
+        JOIN skep.readers r ON r.id = idle.reader_id
+        JOIN skep.queues q ON q.id = r.queue_id
+        CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = idle.reader_id ORDER BY k.generation DESC LIMIT 1) look
+        CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = idle.lane AND c.reader_id = idle.reader_id
+                            ORDER BY c.next_offset DESC LIMIT 1) old
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = idle.lane ORDER BY l.generation DESC LIMIT 1) l
+    )
     UPDATE skep.cursors c
-    SET ready_at = CASE WHEN c.returned > 0 AND q.concurrency = 1 AND c.leased = 0 THEN
-                             greatest(look.line_start, least(c.last_consumed_at, clock_timestamp()), skep.first_retry(c))
-                        WHEN c.next_offset <= l.last_offset THEN
+    SET ready_at = CASE WHEN c.returned > 0 AND idle.concurrency = 1 AND c.leased = 0 THEN
+                             greatest(idle.line_start, least(c.last_consumed_at, clock_timestamp()), skep.first_retry(c))
+                        WHEN c.next_offset <= idle.last_offset THEN
                              CASE WHEN c.ready_at = '-infinity' THEN
-                                       greatest(look.line_start, least(coalesce(c.last_consumed_at, '-infinity'), clock_timestamp()))
+                                       greatest(idle.line_start, least(coalesce(c.last_consumed_at, '-infinity'), clock_timestamp()))
                                   ELSE c.ready_at END
                         WHEN c.leased + c.returned > 0 THEN skep.first_deadline(c) END
-    FROM unnest($1, $2) AS idle (reader_id, lane)
-    JOIN skep.readers r ON r.id = idle.reader_id
-    JOIN skep.queues q ON q.id = r.queue_id
-    CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = idle.reader_id ORDER BY k.generation DESC LIMIT 1) look
-    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = idle.lane AND c.reader_id = idle.reader_id ORDER BY c.next_offset DESC LIMIT 1) old
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = idle.lane ORDER BY l.generation DESC LIMIT 1) l
-    WHERE c.partition_id = ANY (ARRAY[idle.lane]) AND c.reader_id = ANY (ARRAY[idle.reader_id]) AND c.next_offset >= old.next_offset
+    FROM idle
+    WHERE c.partition_id = ANY (ARRAY[idle.lane]) AND c.reader_id = ANY (ARRAY[idle.reader_id]) AND c.next_offset >= idle.next_offset
 $$;
 
 -- Puts lanes off until delayed_processing or window_buffer lets their next message out.

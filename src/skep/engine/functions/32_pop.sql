@@ -315,7 +315,7 @@ BEGIN
         END IF;
         IF chosen.lane_ids IS NULL THEN
             -- Really nothing, if we looked ourselves. Otherwise another pop is looking, or another consumer has the lane in hand.
-            IF lane IS NULL AND locked @> readers AND NOT swept AND skep.find_hidden(readers) THEN
+            IF lane IS NULL AND locked @> readers AND NOT swept AND skep.find_hidden(readers, NULL) THEN
                 swept := true;
                 CONTINUE;
             END IF;

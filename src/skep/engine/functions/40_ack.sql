@@ -24,7 +24,7 @@ BEGIN
     WITH gone AS (
         DELETE FROM skep.leases s
         USING unnest(complete.tokens, complete.lane_ids) AS held (token, lane)
-        WHERE s.token = ANY (ARRAY[held.token]) AND s.partition_id = ANY (ARRAY[held.lane])
+        WHERE s.token = ANY (ARRAY[held.token]) AND int8eq(s.partition_id, held.lane)  -- no condition for the index of lanes and their dead leases
           AND s.failed = '{}' AND s.expires_at > stamp
           AND (complete.whole OR s.done @> int8range(s.first_offset, s.end_offset))
         RETURNING s.partition_id, s.reader_id, s.first_offset, s.end_offset, s AS lease

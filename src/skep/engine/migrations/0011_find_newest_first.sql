@@ -16,8 +16,9 @@ CREATE TABLE skep.looks (
     snapshot       pg_snapshot,
     looked_at      timestamptz,                                -- later than now: the clock was set back, and no time in cursors can be trusted
     server_started timestamptz,                                -- transaction ids mean nothing in another cluster: a snapshot counts only under this postmaster
-    line_start     timestamptz NOT NULL DEFAULT '-infinity',   -- no lane in line before this, but for those that hidden_lanes() finds
-    swept_at       timestamptz NOT NULL DEFAULT '-infinity',
+    line_start     timestamptz NOT NULL DEFAULT '-infinity',   -- no lane in line before this, but for those that find_hidden() finds
+    swept_at       timestamptz NOT NULL DEFAULT '-infinity',   -- when it last looked for them: among the recent ones, and all
+    swept_all_at   timestamptz NOT NULL DEFAULT '-infinity',
     PRIMARY KEY (reader_id, generation)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
 INSERT INTO skep.looks (reader_id, snapshot, looked_at, server_started) SELECT id, snapshot, looked_at, server_started FROM skep.readers;
