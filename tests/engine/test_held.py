@@ -77,7 +77,7 @@ def test_it_is_served_soon_while_others_are_busy(connect: Callable[..., psycopg.
     push(others, "q", *range(20_000), partition="other")
     with late.transaction():
         ack(late, held)
-        for _ in range(5):
+        for _ in range(12):
             assert take(others, "q", batch=1) != ["late"]
             time.sleep(0.2)
     begin = time.monotonic()
