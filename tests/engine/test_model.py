@@ -221,7 +221,7 @@ class Engine(RuleBasedStateMachine):
     @rule(which=recent)
     def expire(self, which: int) -> None:
         token, leases = self.pick(which)
-        past = "UPDATE skep.leases SET expires_at = clock_timestamp() - interval '1 second' WHERE token = %s"
+        past = "UPDATE skep.leases SET expires_at = clock_timestamp() WHERE token = %s"
         self.mq.execute(past, [token])
         for lease in leases:
             lease.expired = True
