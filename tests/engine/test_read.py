@@ -39,14 +39,11 @@ def test_the_journal_and_the_lanes_say_the_same(
     assert by_journal == mq.execute(ask.replace("{}", lanes, 1).encode(), view).fetchall()
 
 
-def stage(connection: psycopg.Connection, batch: int, *payloads: int, sink: str = "s") -> UUID:
+def stage(connection: psycopg.Connection, batch: int, *payloads: int, sink: str = "s", **more: object) -> UUID:
     piece = uuid4()
-    rows = """
-        INSERT INTO skep.sink_rows (sink, batch, piece, ord, queue, partition, payload)
-        VALUES (%s, %s, %s, %s, 'q', 'p', %s)
-    """
-    for number, payload in enumerate(payloads):
-        connection.execute(rows, [sink, batch, piece, number, str(payload)])
+    values = "\x1e".join(map(str, payloads))
+    lane: dict[str, object] = {"queues": ["q"], "partitions": ["p"], "counts": [len(payloads)]}
+    call(connection, "stage_piece", sink=sink, batch=batch, piece=piece, payloads=values, **{**lane, **more})
     return piece
 
 
@@ -70,7 +67,7 @@ def test_a_batch_is_published_once(mq: psycopg.Connection):
         with refused("SK007", "belongs to another query"):
             publish(mq, 3, counts=[], query="somebody else")
     assert [delivery.payload for delivery in drain(mq, "q")] == [1, 2, 3, 4, 5]
-    assert mq.execute("SELECT count(*) FROM skep.sink_rows").fetchall() == [(0,)]
+    assert mq.execute("SELECT count(*) FROM skep.sink_pieces").fetchall() == [(0,)]
 
 
 def test_a_batch_that_lost_rows_is_refused(mq: psycopg.Connection):
