@@ -82,6 +82,7 @@ def test_an_import_with_a_name_is_done_once(work: Work):
         ("SELECT 1 AS value", {"queue": "q"}, "column value is int, a message needs string"),
         ("SELECT '1' AS value, 'p' AS partiton", {"queue": "q"}, 'unknown column "partiton": did you mean partition?'),
         ("SELECT '{' AS value", {"queue": "q"}, "invalid input syntax for type json"),
+        ("SELECT concat('1', char(30), '2') AS value", {"queue": "q"}, "contains the character U+001E"),
         ("SELECT CAST(NULL AS string) AS value", {"queue": "q"}, "column value is null in 1 rows"),
     ],
 )

@@ -10,7 +10,7 @@ SEPARATOR = "\x1e"  # JSON has it only escaped
 
 
 def cut(rows: RecordBatch) -> Iterator[RecordBatch]:
-    """Halve what is too large for one piece. A row that is too large by itself is a piece, and for the database to refuse."""
+    """Halve what is too large for one piece. A row too large by itself is a piece, and for the database to judge."""
     if rows.num_rows > 1 and (rows.num_rows > ROWS or rows.nbytes > BYTES):
         half = rows.num_rows // 2
         yield from cut(rows.slice(0, half))
