@@ -35,10 +35,11 @@ BEGIN
         PERFORM skep.refuse('SK001', 'the lanes of a piece do not go with its messages',
                             'Name each lane once, with how many messages it gets; the other arrays have one element per message, or are NULL.');
     END IF;
+    -- Row by row: a cast of the whole array would keep all that the parser leaves behind until its end, and take half as long again.
     INSERT INTO skep.sink_pieces
     SELECT sink, batch, piece, total, queues, partitions, counts,
            ARRAY(SELECT lane FROM unnest(counts) WITH ORDINALITY AS run (n, lane), generate_series(1, n) ORDER BY lane),
-           texts::jsonb[], headers, transaction_ids, trace_ids, producers
+           ARRAY(SELECT text::jsonb FROM unnest(texts) AS text), headers, transaction_ids, trace_ids, producers
     FROM (SELECT string_to_array(payloads, chr(30)) AS texts OFFSET 0) split
     WHERE cardinality(texts) = total;
     IF NOT FOUND THEN
@@ -118,11 +119,12 @@ BEGIN
            array_agg(greatest(lanes.last_times[lane], stamp) ORDER BY n) AS times, array_agg(lanes.payload_limits[lane] ORDER BY n) AS limits
     INTO runs FROM run;
 
+    -- unnest in the list of columns, because in FROM it would copy everything first.
     INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, trace_id, producer)
     SELECT runs.ids[lane], runs.bases[lane] + ord, runs.times[lane], payload, item.headers, trace_id, producer
     FROM skep.sink_pieces p
-    CROSS JOIN unnest(p.lane_of, p.payloads, p.headers, p.trace_ids, p.producers)
-          WITH ORDINALITY AS item (lane, payload, headers, trace_id, producer, ord)
+    CROSS JOIN LATERAL (SELECT unnest(p.lane_of) AS lane, unnest(p.payloads) AS payload, unnest(p.headers) AS headers,
+                               unnest(p.trace_ids) AS trace_id, unnest(p.producers) AS producer, generate_series(1, p.messages) AS ord) item
     WHERE p.sink = append_piece.sink AND p.batch = append_piece.batch AND p.piece = append_piece.piece
       AND (pg_column_size(payload) <= runs.limits[lane] AND coalesce(jsonb_typeof(item.headers) = 'object', true)
            OR skep.check_item(ord, payload, runs.limits[lane], NULL, item.headers));
