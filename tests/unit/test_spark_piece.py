@@ -28,10 +28,10 @@ def taken_apart(piece: dict[str, Any]) -> list[tuple[str | None, ...]]:
     return [(*name, *rest) for name, *rest in zip(names, payloads, *others, strict=True)]
 
 
-@given(MESSAGES)
-def test_sorting_by_lane_keeps_messages_whole_and_lanes_in_order(messages: list[tuple[str | None, ...]]):
+@given(MESSAGES, st.sampled_from([pa.string(), pa.large_string()]))
+def test_sorting_by_lane_keeps_messages_whole_and_lanes_in_order(messages: list[tuple[str | None, ...]], text: Any):
     columns = zip(COLUMNS, zip(*messages, strict=True), strict=True)
-    piece = as_piece({name: pa.array(column, pa.string()) for name, column in columns})
+    piece = as_piece({name: pa.array(column, text) for name, column in columns})
     found = taken_apart(piece)
     lanes = list(zip(piece["queues"], piece["partitions"], strict=True))
     assert len(lanes) == len(set(lanes))

@@ -40,7 +40,9 @@ def as_piece(messages: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def _joined(texts: Array) -> str:
-    return pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), SEPARATOR)[0].as_py()
+    """Join texts of whatever type: Spark can be told to use large ones."""
+    lists = pa.ListArray.from_arrays([0, len(texts)], texts)
+    return pc.binary_join(lists, pa.scalar(SEPARATOR, texts.type))[0].as_py()
 
 
 def _listed(column: Array, order: Array) -> list[str | None] | None:
