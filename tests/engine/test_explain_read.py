@@ -1,4 +1,4 @@
-"""Reading outside of groups goes by its indexes, with and without statistics, and costs what changes."""
+"""Reading outside of groups and writing in batches goes by indexes, with and without statistics."""
 
 from collections.abc import Generator
 
@@ -7,6 +7,7 @@ import pytest
 
 from tests.engine.plans import FREEZE, assert_indexed, explained
 from tests.engine.test_read import snapshot
+from tests.engine.test_sink import publish, stage
 from tests.engine.verbs import Row, call, push, push_to
 
 LANES = 2_000
@@ -64,3 +65,20 @@ def test_a_peek_reads_what_it_shows(wide: psycopg.Connection, partition: str | N
     plans = explained(wide, lambda: call(wide, "find", message=message.id), analyze=True)
     assert_indexed(plans, "partitions_pkey", "queues_pkey", "messages_pkey")
     assert call(wide, "find", message=message.id) == [message]
+
+
+@pytest.mark.parametrize("transaction_ids", [None, ["t1", "t2"]])
+def test_a_batch_is_published_by_keys(wide: psycopg.Connection, transaction_ids: list[str] | None):
+    """However many lanes there are and pieces of others lie about: a batch touches its own."""
+    for _ in range(50):
+        stage(wide, 0, 1, sink="another")
+
+    def write(batch: int) -> None:
+        pieces = [stage(wide, batch, 1, 2, transaction_ids=transaction_ids) for _ in range(2)]
+        publish(wide, batch, *pieces, counts=[2, 2])
+
+    wide.execute("DELETE FROM skep.sinks")
+    write(1)
+    plans = explained(wide, lambda: write(2), analyze=True)
+    assert_indexed(plans, "sink_pieces_pkey", "sinks_pkey", "partition_lookup_pkey")
+    assert sum(plan.rows_touched() for plan in plans) < 50

@@ -14,7 +14,7 @@ from tests.engine.verbs import call, drain, pop, push, refused
 
 PRODUCER = {
     "push", "push_many", "push_to_outbox", "notify", "wire_push", "hold_push",
-    "open_sink", "publish_batch", "clear_sink", "drop_sink",
+    "open_sink", "stage_piece", "publish_batch", "clear_sink", "drop_sink",
 }  # fmt: skip
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
@@ -112,7 +112,7 @@ def test_public_has_no_rights_on_tables_and_sequences(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_has_its_rights_on_tables_and_no_more(mq: psycopg.Connection, role: str):
-    """Producers insert into the outbox and a sink, administrators read everything, nobody writes past functions."""
+    """Producers insert into the outbox, administrators read everything, nobody writes past functions."""
     rights = """
         SELECT c.relname::text, privilege FROM pg_class c,
             unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS privilege
@@ -123,7 +123,7 @@ def test_a_role_has_its_rights_on_tables_and_no_more(mq: psycopg.Connection, rol
     """
     found = set(mq.execute(rights, {"role": role}).fetchall())
     readable = {name for name, privilege in found if privilege == "SELECT"}
-    writable = {("outbox", "INSERT"), ("sink_rows", "INSERT")} if role != "skep_consumer" else set()
+    writable = {("outbox", "INSERT")} if role != "skep_consumer" else set()
     assert found - {(name, "SELECT") for name in readable} == writable
     relations = "SELECT relname::text FROM pg_class WHERE relnamespace = 'skep'::regnamespace AND relkind IN ('r', 'v')"
     everything = {name for (name,) in mq.execute(relations).fetchall()} - {"migrations", "schema_info"}

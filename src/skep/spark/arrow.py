@@ -8,7 +8,6 @@ from pyspark.sql.types import StructType
 
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
-csv: Any = importlib.import_module("pyarrow.csv")
 _types: Any = importlib.import_module("pyspark.sql.pandas.types")
 
 Array: TypeAlias = Any

@@ -46,9 +46,10 @@ HEARTBEAT: LiteralString = "SELECT count(*) FROM skep.heartbeat(%(group)s)"
 FOLLOW: LiteralString = "SELECT skep.follow(%(group)s, %(lanes)s, %(starts)s, %(offsets)s)"
 OPEN_SINK: LiteralString = "SELECT skep.open_sink(%(sink)s, %(query)s)"
 STAGE: LiteralString = """
-    COPY skep.sink_rows (
-        sink, batch, piece, ord, queue, partition, payload, headers, transaction_id, trace_id, producer)
-    FROM STDIN (FORMAT csv)
+    SELECT skep.stage_piece(
+        sink => %(sink)s, batch => %(batch)s, piece => %(piece)s, queues => %(queues)s, partitions => %(partitions)s,
+        counts => %(counts)s::integer[], payloads => %(payloads)s, transaction_ids => %(transaction_ids)s,
+        headers => %(headers)s::jsonb[], trace_ids => %(trace_ids)s::uuid[], producers => %(producers)s)
 """
 PUBLISH: LiteralString = "SELECT skep.publish_batch(%(sink)s, %(query)s, %(batch)s, %(pieces)s::uuid[], %(counts)s)"
 CLEAR_SINK: LiteralString = "SELECT skep.clear_sink(%(sink)s, %(batch)s)"

@@ -1,6 +1,5 @@
 """Writing: tasks stage their rows, and the driver publishes a batch in one transaction, once."""
 
-import io
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +14,11 @@ from pyspark.sql.types import StructType
 from skep.client.calls import NOTIFY
 from skep.errors import InvalidArgument
 from skep.message import DEFAULT_PARTITION
-from skep.spark.arrow import Array, RecordBatch, csv, pa, pc
+from skep.spark.arrow import Array, RecordBatch, pa, pc
 from skep.spark.database import CLEAR_SINK, DROP_SINK, OPEN_SINK, PUBLISH, STAGE, Database, database
 from skep.spark.options import SinkOptions
+from skep.spark.piece import as_piece, cut
 
-NO_HEADER = csv.WriteOptions(include_header=False)
 log = logging.getLogger("skep.spark")
 
 
@@ -89,36 +88,27 @@ def stage(options: SinkOptions, batches: Iterator[RecordBatch], sink: str, query
     db.rows(OPEN_SINK, sink=sink, query=query)
     staged = Staged(sink, query, [], [], [])
     for rows in batches:
-        if rows.num_rows:
-            table = as_messages(rows, options.queue)
-            staged.pieces.append(_copy(db, table, sink, batch))
-            staged.counts.append(rows.num_rows)
-            staged.queues = sorted({*staged.queues, *table["queue"].unique().to_pylist()})
+        for part in cut(rows):
+            piece = as_piece(as_messages(part, options.queue))
+            staged.pieces.append(_stage(db, piece, sink, batch))
+            staged.counts.append(part.num_rows)
+            staged.queues = sorted({*staged.queues, *piece["queues"]})
     return staged
 
 
-def _copy(db: Database, table: Mapping[str, Array], sink: str, batch: int) -> str:
-    """Stage rows as a piece of their own; an attempt that failed is a piece that nobody asks for."""
+def _stage(db: Database, piece: Mapping[str, object], sink: str, batch: int) -> str:
+    """Stage a piece under a name of its own; an attempt that failed is a piece that nobody asks for."""
 
     def attempt(connection: psycopg.Connection) -> str:
-        piece = str(uuid4())
-        with connection.cursor().copy(STAGE) as copy:
-            copy.write(_csv(table, sink, batch, piece))
-        return piece
+        name = str(uuid4())
+        connection.execute(STAGE, {"sink": sink, "batch": batch, "piece": name, **piece})
+        return name
 
     return db.retrying(attempt)
 
 
-def _csv(table: Mapping[str, Array], sink: str, batch: int, piece: str) -> bytes:
-    rows = len(table["queue"])
-    whose = {"sink": pa.repeat(sink, rows), "batch": pa.repeat(batch, rows), "piece": pa.repeat(piece, rows)}
-    text = io.BytesIO()
-    csv.write_csv(pa.table({**whose, "ord": pa.array(range(rows)), **table}), text, NO_HEADER)
-    return text.getvalue()
-
-
 def as_messages(rows: RecordBatch, queue: str | None) -> dict[str, Array]:
-    """Return the columns of a message, in the order they are staged in."""
+    """Return the columns of a message, with what is given or else a default."""
     given = dict(zip(rows.schema.names, rows.columns, strict=True))
     nothing = pa.nulls(rows.num_rows, pa.string())
     value, queues = given["value"], given.get("queue", nothing)

@@ -41,7 +41,7 @@ DO $$
 DECLARE
     routine   regprocedure;
     producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push', 'hold_push',
-                              'open_sink', 'publish_batch', 'clear_sink', 'drop_sink'];
+                              'open_sink', 'stage_piece', 'publish_batch', 'clear_sink', 'drop_sink'];
     consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
                               'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend', 'wire_conflation', 'stream_register', 'stream_state',
                               'stream_step', 'read_view', 'read_window', 'read', 'read_packed', 'lane_names', 'offsets_at', 'times_of', 'group_exists', 'follow',
@@ -82,6 +82,5 @@ END $$;
 
 GRANT USAGE ON SCHEMA skep TO skep_producer, skep_consumer, skep_admin;
 GRANT INSERT (queue, partition, payload, headers, transaction_id, trace_id, producer) ON skep.outbox TO skep_producer;
-GRANT INSERT (sink, batch, piece, ord, queue, partition, payload, headers, transaction_id, trace_id, producer) ON skep.sink_rows TO skep_producer;
 GRANT skep_producer, skep_consumer TO skep_admin;
 GRANT SELECT ON ALL TABLES IN SCHEMA skep TO skep_admin;
