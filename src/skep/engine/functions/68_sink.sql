@@ -108,7 +108,7 @@ BEGIN
         UPDATE skep.partition_lookup l
         SET last_offset = lanes.last_offsets[lane] + count, last_created_at = greatest(l.last_created_at, stamp)
         FROM run
-        WHERE l.partition_id = ANY (ARRAY[lanes.partition_ids[lane]])
+        WHERE l.partition_id = ANY (ARRAY[lanes.partition_ids[lane]]) AND l.generation >= lanes.last_offsets[lane] >> 8
         RETURNING lane, l.partition_id, l.last_offset
     ), journaled AS (
         INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
