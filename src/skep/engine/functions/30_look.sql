@@ -84,9 +84,6 @@ $$;
 CREATE FUNCTION skep.place_of(last_consumed_at timestamptz, stamp timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE AS $$ SELECT least($2, greatest($1, $2 - interval '100 milliseconds')) $$;
 
-CREATE FUNCTION skep.look_of(reader integer) RETURNS skep.looks
-LANGUAGE sql STABLE AS $$ SELECT k FROM skep.looks k WHERE k.reader_id = $1 ORDER BY k.generation DESC LIMIT 1 $$;
-
 -- Whether lanes or leases that are over lie before the start of the line, not longer than this (NULL: ever); if so, the line is read from its beginning again.
 CREATE FUNCTION skep.find_hidden(locked_readers integer[], before interval) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -311,7 +308,7 @@ BEGIN
       AND (c.ready_at IS NULL OR c.ready_at > wake.stamp);
 
     INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
-    SELECT s.partition_id, unmet.reader_id, s.start_offset, s.start_offset, s.start_offset, (skep.look_of(unmet.reader_id)).line_start
+    SELECT s.partition_id, unmet.reader_id, s.start_offset, s.start_offset, s.start_offset, look.line_start
     FROM (SELECT grown.reader_id, array_agg(grown.lane) AS lanes
           FROM unnest(wake.readers, wake.lanes) AS grown (reader_id, lane)
           LEFT JOIN LATERAL (
@@ -320,6 +317,7 @@ BEGIN
           WHERE c.reader_id IS NULL
           GROUP BY grown.reader_id) unmet
     JOIN skep.readers r ON r.id = unmet.reader_id
+    CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = r.id ORDER BY k.generation DESC LIMIT 1) look
     CROSS JOIN LATERAL skep.starts(r.group_name, r.queue_id, unmet.lanes) s
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = s.partition_id ORDER BY l.generation DESC LIMIT 1) l
     WHERE s.start_offset <= l.last_offset

@@ -24,8 +24,8 @@ BEGIN
     WITH gone AS (
         DELETE FROM skep.leases s
         USING unnest(complete.tokens, complete.lane_ids) AS held (token, lane)
-        WHERE s.token = ANY (ARRAY[held.token]) AND int8eq(s.partition_id, held.lane)  -- no condition for the index of lanes and their dead leases
-          AND s.failed = '{}' AND s.expires_at > stamp
+        WHERE s.token = ANY (ARRAY[held.token]) AND int8eq(s.partition_id, held.lane)
+          AND s.failed = '{}' AND (s.expires_at > stamp) IS TRUE  -- neither is a condition for an index: those of lanes and of times are full of dead leases
           AND (complete.whole OR s.done @> int8range(s.first_offset, s.end_offset))
         RETURNING s.partition_id, s.reader_id, s.first_offset, s.end_offset, s AS lease
     ), lane AS (
@@ -34,10 +34,11 @@ BEGIN
     ), moved AS (
         UPDATE skep.cursors c
         SET leased = c.leased - lane.leases, touched_at = stamp,
-            cursor = coalesce((SELECT s.first_offset FROM skep.leases s
+            cursor = CASE WHEN c.leased + c.returned = lane.leases THEN c.next_offset ELSE coalesce((
+                               SELECT s.first_offset FROM skep.leases s
                                WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
                                  AND s.first_offset >= c.cursor AND s.first_offset <> ALL (lane.firsts)
-                               ORDER BY s.first_offset LIMIT 1), c.next_offset),
+                               ORDER BY s.first_offset LIMIT 1), c.next_offset) END,
             ready_at = greatest(skep.place_of(c.last_consumed_at, stamp),
                                 CASE WHEN c.returned > 0 AND q.concurrency = 1 THEN skep.first_retry(c) END)
         FROM lane
