@@ -7,7 +7,7 @@ LANGUAGE sql VOLATILE AS $$
     SELECT array_agg(s.at ORDER BY s.at)
     FROM (SELECT extract(epoch FROM $1)::double precision / $2 AS width) w
     CROSS JOIN LATERAL (SELECT ceil(extract(epoch FROM clock_timestamp())::double precision / w.width) AS number) last
-    CROSS JOIN generate_series(0, $2) AS n
+    CROSS JOIN generate_series(0, least($2, 10000)) AS n
     CROSS JOIN LATERAL (
         SELECT s.at FROM skep.samples s
         WHERE s.at > to_timestamp((last.number - n - 1) * w.width) AND s.at <= to_timestamp((last.number - n) * w.width)
