@@ -28,12 +28,6 @@ BUILDS = {
         "offsets are taken without the lock of the lane",
         frozenset({"one value at a place"}),
         (("lock_lanes", "DESC LIMIT 1 FOR NO KEY UPDATE)", "DESC LIMIT 1)"),),
-            (
-                "lock_lanes",
-                "ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE)",
-                "ORDER BY l.generation DESC LIMIT 1)",
-            ),
-        ),
         """
         ALTER TABLE skep.messages DROP CONSTRAINT messages_pkey;
         CREATE INDEX messages_pkey ON skep.messages (partition_id, "offset")
