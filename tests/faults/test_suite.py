@@ -58,13 +58,15 @@ async def test_builds_that_are_broken_on_purpose_are_red(tmp_path: Path, home: P
     steps = (Step("stop-consumer", 0.5, 1), Step("stop-consumer", 0.5, 2))
     clients = {"lanes": 2, "pause": 0.03, "think": 0.1, "batch": 20}
 
-    async def seen(build: str) -> set[str]:
+    async def seen(build: str, times: int = 1) -> set[str]:
+        """Whether it is seen hangs on who is late when: try again before calling it green."""
         stage = Stage({"push-http": 1, "pop-http": 2}, 1, clients, build)
-        name = build or "sound"
+        name = f"{build or 'sound'}-{times}"
         for path in (tmp_path / name, home / name):
             path.mkdir()
         verdict = await play(Round(1, "plain", SEED, steps), tmp_path / name, home / name, stage, patience=1)
-        return {violation.rule for violation in verdict.violations}
+        found = {violation.rule for violation in verdict.violations}
+        return found if times == 3 or not build or found & BUILDS[build].rules else await seen(build, times + 1)
 
     sound, *rules = await asyncio.gather(*(seen(build) for build in ("", *BUILDS)))
     assert sound <= {"lag returns to zero"}  # nobody waited for it
