@@ -6,7 +6,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tests.engine.verbs import ack, broken, lag, pop, push, take
+from tests.engine.verbs import ack, broken, call, lag, pop, push, refused, take
 
 TOUCHED = """
     SELECT sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))
@@ -85,3 +85,19 @@ def test_it_is_served_soon_while_others_are_busy(connect: Callable[..., psycopg.
     while take(others, "q", batch=1) != ["late"]:
         assert time.monotonic() < begin + 10
     assert lag(others)["late"] == 0
+
+
+def test_an_older_snapshot_does_not_meet_a_lane_again(connect: Callable[..., psycopg.Connection]):
+    """It is refused (40001), whether the group has met the lane by a look or by its name, and gone on since."""
+    for by_name in (False, True):
+        queue, options = f"q{by_name}", {"partition": "a"} if by_name else {}
+        older, others = connect(), connect()
+        push(others, queue, *range(5), partition="a")
+        call(others, "subscribe", group_name="g", queue=queue, mode="all")
+        older.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with refused("40001"), older.transaction():
+            older.execute("SELECT 1")
+            assert take(others, queue, batch=2, **options) == [0, 1]
+            pop(older, queue, batch=1, **options)
+        assert take(others, queue, batch=5, **options) == [2, 3, 4]
+        assert broken(others) == {}

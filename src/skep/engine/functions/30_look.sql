@@ -188,7 +188,7 @@ BEGIN
         IF unswept THEN
             PERFORM skep.find_hidden(locked_readers, CASE WHEN NOT unswept_all THEN interval '10 seconds' END);
         END IF;
-        PERFORM skep.save_look(locked_readers, seen, stamp, unswept, unswept_all);
+        PERFORM skep.save_look(locked_readers, seen, stamp, unswept, unswept AND unswept_all);
     END IF;
 END $$;
 
@@ -322,6 +322,9 @@ BEGIN
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = s.partition_id ORDER BY l.generation DESC LIMIT 1) l
     WHERE s.start_offset <= l.last_offset
     ON CONFLICT DO NOTHING;
+    IF FOUND AND NOT complete THEN  -- the look will not be saved, and a transaction with an older snapshot must not add the same rows
+        PERFORM skep.start_line_anew(ARRAY(SELECT DISTINCT unnest(wake.readers)));
+    END IF;
     RETURN complete;
 END $$;
 
