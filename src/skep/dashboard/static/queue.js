@@ -20,14 +20,14 @@ export function Queue({ name }) {
   const [seconds, setSeconds] = useState(3600);
   const status = usePoll(url`api/v1/queues/${name}`);
   const trend = usePoll(`${url`api/v1/dashboard/queues/${name}/trend`}?seconds=${seconds}`, 10);
-  if (status.error && !status.data) return html`<${Page} title=${name}><${Failure} error=${status.error} /></${Page}>`;
+  if (!status.data) return html`<${Page} title=${name}><${Failure} error=${status.error} /></${Page}>`; // one refusal is enough
   const links = html`<a class="button" href=${messagesLink({ queue: name })}>Messages</a><${RangePicker} value=${seconds} onChange=${setSeconds} />`;
   return html`<${Page} title=${name} aside=${links}>
-    ${status.data && html`<${Tiles} queue=${status.data} rows=${trend.data ?? []} />`}
+    <${Tiles} queue=${status.data} rows=${trend.data ?? []} />
     <${Trends} rows=${trend.data} />
     <${Partitions} name=${name} />
     <${Holders} name=${name} />
-    ${status.data && html`<${Options} queue=${status.data} reload=${status.reload} />`}
+    <${Options} queue=${status.data} reload=${status.reload} />
   </${Page}>`;
 }
 
