@@ -89,9 +89,10 @@ def _sum(runs: list[dict[str, Any]]) -> str:
     rounds = [played for run in runs for played in run["rounds"]]
     seconds, operations = (sum(played[name] for played in rounds) for name in ("seconds", "operations"))
     red = sum(bool(played["violations"]) for played in rounds)
+    told = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     machines = ", ".join(sorted({run["machine"] for run in runs}))
     return (
-        f"{len(runs)} runs, {len(rounds)} rounds, {seconds / 60:.0f} minutes, {operations:,} operations,"
+        f"{told}, {len(rounds)} rounds, {seconds / 60:.0f} minutes, {operations:,} operations,"
         f" {red} rounds red. Machine: {machines}."
     )
 

@@ -1,4 +1,4 @@
-"""One frozen value holds every setting; environment variables and flags are derived from its fields."""
+"""One frozen value holds every setting; the names of environment variables and flags are derived from its fields."""
 
 import os
 import re
@@ -22,6 +22,8 @@ MIB = 1024 * 1024
 MOST = 2**53 - 1  # what JSON and JavaScript can count to
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 OF_CLIENT = ("database_url", "data_dir")
+# Those of `skep serve`.
+FLAGS = (*OF_CLIENT, "host", "port", "workers", "auth", "tls_cert", "tls_key", "log_format", "log_level")
 
 
 def _setting(
@@ -40,7 +42,7 @@ def _setting(
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The settings of one Skep process; `SKEP_DATABASE_URL` and `--database-url` set `database_url`, and so on."""
+    """The settings of one Skep process; `SKEP_DATABASE_URL` sets `database_url`, and so on."""
 
     database_url: str | None = _setting(
         None,
@@ -199,7 +201,8 @@ def _refused(setting: Field[Any], value: object, wrong: str) -> ConfigError:
 def _example(name: str) -> str:
     setting = _field(name)
     example = setting.metadata["example"] or str(setting.default).lower()
-    return f"for example {env_name(name)}={example}, or {flag_name(name)}"
+    flag = f", or {flag_name(name)}" if name in FLAGS else ""
+    return f"for example {env_name(name)}={example}{flag}"
 
 
 def _check_tls(config: Config) -> None:

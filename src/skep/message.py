@@ -232,6 +232,15 @@ class Retained:
 
 
 @dataclass(frozen=True, slots=True)
+class Swept:
+    """What retention took from all lanes: messages, how many of them were still owed, and lanes that were idle."""
+
+    messages: int
+    missed: int
+    dropped_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """A moment of a queue or a group: messages per second since the one before, and what was left to do."""
 

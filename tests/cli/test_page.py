@@ -1,6 +1,7 @@
-"""What docs/cli.md shows is what works."""
+"""What docs/cli.md shows is what works, and what other pages show is a command."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -9,8 +10,13 @@ import pytest
 from skep.cli import app
 from skep.cli.examples import commands_of
 from tests.cli.process import SKEP, environment
+from tests.cli.test_consistency import NAMES, resolve
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "cli.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMAND = re.compile(r"`skep ([^`\n]+)`|^(?:\$ )?skep (.*)$", re.MULTILINE)
+SHELL = re.compile(r"\s(?:\|\|?|>|2>|&&|#|\\).*")
 # Of output.
 BEGINNINGS = (
     "queued|leased|orders|numbers/|customer-7|queue|partition|group|billing|id|letters|when|0 |1,000|5 queues|servers"
@@ -43,3 +49,12 @@ def printed(text: str) -> set[str]:
 
 def test_every_command_is_there():
     assert [name for name, _ in commands_of(app) if f"skep {name}" not in PAGE] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_of_other_pages_are_some(page: Path):
+    for inline, line in COMMAND.findall(page.read_text()):
+        arguments = shlex.split(SHELL.sub("", inline or line))
+        named = any(f"{name} ".startswith(f"{' '.join(arguments)} ") for name in NAMES)  # and no more than that
+        if not (named or "…" in arguments or "--help" in arguments):
+            resolve(arguments)

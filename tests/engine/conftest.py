@@ -12,7 +12,8 @@ FORGET = """
         EXECUTE (SELECT 'TRUNCATE ' || string_agg(oid::regclass::text, ', ') || ' RESTART IDENTITY' FROM pg_class
                  WHERE relnamespace = 'skep'::regnamespace AND relkind = 'r'
                    AND relname NOT IN ('migrations', 'schema_info', 'settings', 'journal_floor'));
-        UPDATE skep.settings SET default_subscription_mode = DEFAULT, max_poll_interval = DEFAULT;
+        DELETE FROM skep.settings;
+        INSERT INTO skep.settings DEFAULT VALUES;
         UPDATE skep.journal_floor SET xid = DEFAULT;
     END $$
 """

@@ -74,6 +74,9 @@ def test_what_nobody_published_is_pruned(mq: psycopg.Connection):
     assert call(mq, "prune_sinks")[0].prune_sinks == 0
     mq.execute("UPDATE skep.sinks SET used_at = 'epoch'")
     assert call(mq, "prune_sinks")[0].prune_sinks == 2
+    call(mq, "drop_sink", sink="s")
+    stage(mq, 0, 3)  # a task that was slower than its query
+    assert call(mq, "prune_sinks")[0].prune_sinks == 1
 
 
 STORED = """

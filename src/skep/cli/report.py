@@ -3,6 +3,7 @@
 import psycopg
 from rich.console import Console
 
+from skep.cli.show import one_line
 from skep.engine.install import USE_RIGHTS, InstallReport
 from skep.errors import PermissionDenied, SkepError, from_sqlstate
 
@@ -30,7 +31,7 @@ def explain(error: Exception) -> SkepError:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return one_line(" ".join(text.split()))
 
 
 def describe(report: InstallReport) -> str:

@@ -8,7 +8,8 @@ BEGIN
                AND c.relname NOT IN ('migrations', 'schema_info', 'settings', 'journal_floor') ORDER BY c.oid DESC LOOP
         EXECUTE format('DELETE FROM %s', one);
     END LOOP;
-    UPDATE skep.settings SET default_subscription_mode = DEFAULT, max_poll_interval = DEFAULT;
+    DELETE FROM skep.settings;
+    INSERT INTO skep.settings DEFAULT VALUES;
     UPDATE skep.journal_floor SET xid = DEFAULT;
     PERFORM setval(c.oid, 1, false) FROM pg_class c WHERE c.relnamespace = 'skep'::regnamespace AND c.relkind = 'S';
 END $$

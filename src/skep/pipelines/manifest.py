@@ -1,4 +1,4 @@
-"""The manifest of an archive, as jobs see it: calls of `67_archive.sql`."""
+"""The manifest of an archive, as jobs see it: calls of `67_archive.sql` and `67_compact.sql`."""
 
 import json
 import time

@@ -10,9 +10,9 @@ import psycopg
 
 from skep.spark.arrow import Array, pa, pc
 from skep.spark.database import READ_PACKED, Database
+from skep.spark.piece import SEPARATOR
 from skep.spark.window import Run, count
 
-SEPARATOR = "\x1e"  # JSON has no such character that is not escaped
 YEAR_2000 = 946_684_800_000_000  # microseconds: what PostgreSQL counts from
 
 

@@ -82,7 +82,7 @@ def pipeline_compact(
         int, typer.Option(min=2, help="At most so many messages in a file; files of half as many stay as they are.")
     ] = 1_000_000,
     grace: Annotated[
-        str, typer.Option(help="How long the old files stay, for who reads them: 90, 30m, 2h, 1d.")
+        str, typer.Option(help="How long the old files stay, for those who read them: 90, 30m, 2h, 1d.")
     ] = "1d",
     master: Master = "local[*]",
     as_json: Json = False,

@@ -153,7 +153,7 @@ class AsyncDriver(AsyncWaiter):
             self._plan.extended(asked_at, lease)
 
     def _lose(self, lease: UUID) -> None:
-        """It expired, or the group was seeked or deleted. Its messages come again."""
+        """It expired, or the group was moved or deleted. Its messages come again."""
         batch = self._held[lease]
         if not self._plan.lost(lease):
             del self._held[lease]

@@ -5,7 +5,10 @@ from datetime import timedelta
 
 from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
-from skep.message import Detected, Drained, MaintenanceStatus, Place, Retained, Sample
+from skep.message import Detected, Drained, MaintenanceStatus, Place, Retained, Sample, Swept
+
+LANES = 200  # in one transaction
+MESSAGES = 10_000  # of a lane
 
 
 class AsyncMaintenance:
@@ -18,11 +21,23 @@ class AsyncMaintenance:
         return await self._database.value(calls.LANES_AFTER, {"lane": lane, "limit": limit})
 
     async def retain(
-        self, lanes: Sequence[int] | None = None, *, max_messages: int = 10_000, dry_run: bool = False
+        self, lanes: Sequence[int] | None = None, *, max_messages: int = MESSAGES, dry_run: bool = False
     ) -> list[Retained]:
         """Delete what retention allows, at most `max_messages` of each lane; returns what went, and who missed it."""
         arguments = {"lanes": None if lanes is None else list(lanes), "max_messages": max_messages, "dry_run": dry_run}
         return await self._database.call(calls.RETAIN, arguments, Retained)
+
+    async def sweep(self) -> Swept:
+        """Retain all lanes, page by page, and drop those that are idle. It can be stopped anywhere."""
+        lane = messages = missed = 0
+        while lanes := await self.lanes_after(lane, LANES):
+            lane = lanes[-1]
+            while lanes:
+                done = await self.retain(lanes, max_messages=MESSAGES)
+                messages += sum(row.messages for row in done)
+                missed += sum(row.missed for row in done)
+                lanes = [row.partition_id for row in done if row.messages >= MESSAGES]  # these may have more
+        return Swept(messages, missed, await self.drop_idle_partitions())
 
     async def drop_idle_partitions(self) -> int:
         """Drop lanes that are empty and have been idle for longer than their queue's `drop_idle_seconds`."""

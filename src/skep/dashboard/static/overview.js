@@ -74,7 +74,7 @@ function Health({ troubles: found, now }) {
 }
 
 function DatabaseTiles({ database: { data, error } }) {
-  if (error?.status === 403 || !data) return null; // about the whole database: not for who sees some queues only
+  if (error?.status === 403 || !data) return null; // about the whole database: not for those who see some queues only
   const skep = data.clients.filter((each) => each.application.startsWith("skep"));
   const open = data.oldest_transaction;
   return html`

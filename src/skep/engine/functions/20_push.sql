@@ -264,7 +264,7 @@ BEGIN
     ORDER BY p.ord;
 END $$;
 
--- Every way into skep.messages goes through push_many: a raw INSERT or COPY would leave partition_lookup stale.
+-- Every way into skep.messages goes through push_many or append_piece: a raw INSERT or COPY would leave partition_lookup stale.
 CREATE FUNCTION skep.refuse_raw_insert() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,5 +1,5 @@
 -- The log of finished leases, of queues that have the option lease_log_seconds. complete() and judge() write a row as they end a lease, in its
--- transaction: the log is exactly as true as the cursors are. What is dropped (seek, delete, cancel) was not finished and is not logged.
+-- transaction: the log is exactly as true as the cursors are. What is dropped (seek, delete) was not finished and is not logged.
 
 -- When the first and the last message of a run were pushed.
 CREATE FUNCTION skep.pushed_between(partition_id bigint, first_offset bigint, end_offset bigint)

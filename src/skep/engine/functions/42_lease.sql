@@ -1,5 +1,5 @@
 -- The verbs of a consumer. Each takes the lease that pop gave, and a message's id or NULL for everything not answered yet.
--- A lease that is over (expired, taken over, seeked, group deleted) is refused and nothing changes.
+-- A lease that is over (expired, taken over, group moved or deleted) is refused and nothing changes.
 
 CREATE FUNCTION skep.ack_many(leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL)
 RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
@@ -28,7 +28,7 @@ BEGIN
     IF NOT (SELECT applied FROM skep.ack_many(ARRAY[lease], ARRAY[id], ARRAY[status], ARRAY[error])) THEN
         PERFORM skep.refuse('SK003', format('lease %s is over%s', coalesce(lease::text, 'NULL'),
                                             CASE WHEN id IS NULL THEN '' ELSE format(', or message %s is not in it', id) END),
-                            'It expired, was taken over, or the group was seeked or deleted. Nothing changed; the messages come again.');
+                            'It expired, was taken over, or the group was moved or deleted. Nothing changed; the messages come again.');
     END IF;
 END $$;
 
@@ -83,7 +83,7 @@ BEGIN
     SELECT min(expires_at) INTO deadline FROM extended;
     IF deadline IS NULL THEN
         PERFORM skep.refuse('SK003', format('lease %s is over', coalesce(lease::text, 'NULL')),
-                            'It expired, was taken over, or the group was seeked or deleted. The messages come again.');
+                            'It expired, was taken over, or the group was moved or deleted. The messages come again.');
     END IF;
     RETURN deadline;
 END $$;

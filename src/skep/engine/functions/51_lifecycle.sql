@@ -64,7 +64,7 @@ BEGIN
 END $$;
 
 -- What the consumers of these subscriptions hold is given back, nothing charged. Their answers are refused from now on.
-CREATE FUNCTION skep.drop_leases(ids bigint[]) RETURNS bigint
+CREATE FUNCTION skep.give_back_leases(ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     tokens   uuid[];
@@ -87,7 +87,6 @@ BEGIN
     IF tokens IS NOT NULL THEN
         PERFORM skep.judge(tokens, lane_ids, 'released');
     END IF;
-    RETURN coalesce(cardinality(tokens), 0);
 END $$;
 
 -- Nothing is delivered, everything owed stays owed.
@@ -99,7 +98,7 @@ BEGIN
     PERFORM skep.refuse_cancelled(ids);
     SELECT array_agg(s.id) INTO ids FROM skep.subscriptions s WHERE s.id = ANY (ids) AND s.status <> 'CANCELLED';
     RETURN QUERY SELECT * FROM skep.set_status(ids, 'PAUSED');
-    PERFORM skep.drop_leases(ids);
+    PERFORM skep.give_back_leases(ids);
 END $$;
 
 CREATE FUNCTION skep.resume(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
@@ -119,7 +118,7 @@ DECLARE
     ids bigint[] := skep.subscriptions_for(group_name, queue, namespace, task);
 BEGIN
     RETURN QUERY SELECT * FROM skep.set_status(ids, 'CANCELLED');
-    PERFORM skep.drop_leases(ids);
+    PERFORM skep.give_back_leases(ids);
 END $$;
 
 -- For an administrator: cancels, and says how many messages no longer wait for the group. One that is cancelled already is a conflict.

@@ -62,7 +62,7 @@ LANGUAGE sql STABLE AS $$
                 WHEN $2 ? 'timestamp' THEN skep.offset_at($1, ($2 ->> 'timestamp')::timestamptz)
                 WHEN $2 ? 'group' THEN greatest(l.first_offset, coalesce(
                     (SELECT c.cursor FROM skep.readers r JOIN skep.cursors c ON c.partition_id = $1 AND c.reader_id = r.id
-                     WHERE r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, $2 ->> 'group')),
+                     WHERE r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, $2 ->> 'group') ORDER BY c.next_offset DESC LIMIT 1),
                     (SELECT s.start_offset FROM skep.starts(skep.group_on(q.semantics, $2 ->> 'group'), q.id, ARRAY[$1]) s)))
                 WHEN $2 ? 'archive' THEN least(l.first_offset, (
                     SELECT r.first_offset FROM skep.archive_runs r WHERE r.partition_id = $1 ORDER BY r.first_offset LIMIT 1))

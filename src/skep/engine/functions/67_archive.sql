@@ -157,7 +157,8 @@ DECLARE
     next bigint;
 BEGIN
     SELECT greatest(l.first_offset, a.end_offset) INTO at
-    FROM skep.partition_lookup l LEFT JOIN skep.archive_marks a ON a.partition_id = l.partition_id WHERE l.partition_id = lane;
+    FROM (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane ORDER BY l.generation DESC LIMIT 1) l
+    LEFT JOIN skep.archive_marks a ON a.partition_id = lane;
     LOOP
         SELECT r.end_offset INTO next
         FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = lane AND r.first_offset <= at

@@ -159,6 +159,6 @@ CREATE FUNCTION skep.prune_sinks(older_than interval DEFAULT '1 day') RETURNS bi
 LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM skep.sink_pieces p
-        WHERE p.sink IN (SELECT s.id FROM skep.sinks s WHERE s.used_at < clock_timestamp() - $1) RETURNING messages)
+        WHERE NOT EXISTS (SELECT FROM skep.sinks s WHERE s.id = p.sink AND s.used_at >= clock_timestamp() - $1) RETURNING messages)
     SELECT coalesce(sum(messages), 0) FROM gone
 $$;

@@ -19,7 +19,7 @@ LANGUAGE sql STABLE AS $$
     FROM skep.queues q
     LEFT JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, $1)
     JOIN skep.partitions p ON p.queue_id = q.id
-    JOIN skep.partition_lookup l ON l.partition_id = p.id
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id ORDER BY l.generation DESC LIMIT 1) l
     LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id ORDER BY c.next_offset DESC LIMIT 1) c ON true
     LEFT JOIN LATERAL (SELECT * FROM skep.starts(skep.group_on(q.semantics, $1), q.id, ARRAY[p.id]) WHERE c.reader_id IS NULL) s ON true
     WHERE ($2 IS NULL OR q.name = $2) AND ($3 IS NULL OR p.name = $3) AND (p.only_group IS NULL OR p.only_group = r.group_name)

@@ -37,7 +37,7 @@ LANGUAGE sql STABLE AS $$
         LEFT JOIN LATERAL (SELECT p.id FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
                            WHERE q.name = g.queue AND p.name = l.partition LIMIT 1) p ON true
         LEFT JOIN LATERAL (SELECT c.* FROM skep.queues q JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, g.group_name)
-                           JOIN skep.cursors c ON c.partition_id = p.id AND c.reader_id = r.id WHERE q.name = g.queue LIMIT 1) c ON true
+                           JOIN skep.cursors c ON c.partition_id = p.id AND c.reader_id = r.id WHERE q.name = g.queue ORDER BY c.next_offset DESC LIMIT 1) c ON true
         LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE l.lag > 0 AND m.partition_id = p.id AND m."offset" >= l.cursor
                            ORDER BY m."offset" LIMIT 1) m ON true
     ) lane

@@ -115,7 +115,7 @@ async def dead_letters(call: Call) -> Reply:
 
 
 async def pipelines(call: Call) -> Reply:
-    """Tell what is archived, and name the reports to who may read them."""
+    """Tell what is archived, and name the reports to those who may read them."""
     archived = await admin.ask_text(call, admin.DASH_PIPELINES, visible=await admin.visible(call))
     folder = call.state.config.reports if call.identity.allows("read", None) else None
     found = await asyncio.to_thread(reports, folder)

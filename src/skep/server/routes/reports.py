@@ -1,4 +1,4 @@
-"""The reports of `skep pipeline analytics`, out of the folder SKEP_REPORTS, for who may read every queue.
+"""The reports of `skep pipeline analytics`, out of the folder SKEP_REPORTS, for those who may read every queue.
 
 A link in a page cannot carry a token, and a token in an address would end up in logs: so a form posts it. What is sent
 is in a sandbox: a report has no scripts, belongs to no origin, and asks nobody for anything.

@@ -1,21 +1,10 @@
 """Retention: what it would delete, and do it now."""
 
-import msgspec
-
-from skep.message import Retained
+from skep.message import Retained, Swept
 from skep.server.endpoint import Call, Endpoint, Param, Reply, reply
 
 LANES = 200
-MESSAGES = 10_000  # of one lane in one transaction
 MOST = 10_000
-
-
-class Swept(msgspec.Struct):
-    """What retention took."""
-
-    messages: int
-    missed: int
-    dropped_partitions: int
 
 
 async def report(call: Call) -> Reply:
@@ -31,16 +20,7 @@ async def report(call: Call) -> Reply:
 
 async def run(call: Call) -> Reply:
     """Do what upkeep does, in the same small steps."""
-    lane = messages = missed = 0
-    mq = call.state.mq
-    while lanes := await mq.lanes_after(lane, LANES):
-        lane = lanes[-1]
-        while lanes:
-            done = await mq.retain(lanes, max_messages=MESSAGES)
-            messages += sum(row.messages for row in done)
-            missed += sum(row.missed for row in done)
-            lanes = [row.partition_id for row in done if row.messages >= MESSAGES]
-    return reply(Swept(messages, missed, await mq.drop_idle_partitions()))
+    return reply(await call.state.mq.sweep())
 
 
 ENDPOINTS = (
