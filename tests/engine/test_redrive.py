@@ -131,3 +131,40 @@ def test_a_payload_is_for_one(mq: psycopg.Connection, letters: list[Row], named:
     with refused("SK001", "one dead letter"):
         call(mq, "redrive", payload="1", **named)
     assert len(call(mq, "list_dead_letters")) == 6
+
+
+@pytest.mark.parametrize("start", ["seek", "subscribe"])
+def test_an_offset_of_the_queue_is_none_among_letters(mq: psycopg.Connection, start: str):
+    """99: whoever was told to start at offset 2 gets dead letters again all the same."""
+    configure(mq, Q, retry_limit=0)
+    push(mq, Q, *range(4), partition="p")
+    if start == "seek":
+        call(mq, "seek", group_name="a", queue=Q, position="2")
+    else:
+        call(mq, "subscribe", group_name="a", queue=Q, start_from="2")
+    for message in pop(mq, Q, "a"):
+        call(mq, "fail", lease=message.lease, id=message.id, error="no")
+    call(mq, "redrive")
+    assert [row.payload for row in drain(mq, Q, "a")] == [2, 3]
+    call(mq, "seek", group_name="a", queue=Q, position="3")
+    assert [row.payload for row in drain(mq, Q, "a")] == [3], "and is not given them once more"
+
+
+def test_who_pops_one_partition_gets_its_letters(mq: psycopg.Connection):
+    """99: also a group that has nothing but this partition; what it is owed is kept for it."""
+    configure(mq, Q, retry_limit=0, zero_subscriber_retention_seconds=1, completed_retention_seconds=1)
+    push(mq, Q, 0, partition="p")
+    (message,) = pop(mq, Q, "a", partition="p")
+    call(mq, "fail", lease=message.lease, id=message.id, error="no")
+    for _ in range(2):  # it fails once more, and comes again in the same lane
+        call(mq, "redrive")
+        pass_time(mq, 60)
+        call(mq, "retain")
+        assert lag(mq, "a")["p (again for a)"] == 1
+        push(mq, Q, 1, partition="p")
+        assert pop(mq, Q, "a", partition="elsewhere") == []
+        (again,) = pop(mq, Q, "a", partition="p")
+        assert (again.payload, again.partition) == (0, "p (again for a)")
+        assert take(mq, Q, "a", partition="p") == [1], "one that is out does not hide what is there"
+        call(mq, "fail", lease=again.lease, id=again.id, error="no")
+    assert broken(mq) == {}

@@ -264,6 +264,20 @@ def test_idle_partitions_are_dropped(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
+@pytest.mark.parametrize("partition", [None, "done"])
+def test_a_lane_somebody_was_sent_into_is_not_dropped(mq: psycopg.Connection, partition: str | None):
+    """It would begin at 0 again, and everything below that offset be skipped."""
+    configure(mq, Q, **AT_ONCE, drop_idle_seconds=HOUR)
+    push(mq, Q, *range(3), partition="done")
+    call(mq, "seek", group_name="g", queue=Q, position="2", partition=partition)
+    drain(mq, Q)
+    retain(mq)
+    pass_time(mq, HOUR + 1)
+    assert call(mq, "drop_idle_partitions")[0].drop_idle_partitions == 0
+    push(mq, Q, 3, partition="done")
+    assert [row.payload for row in drain(mq, Q)] == [3]
+
+
 def test_two_at_once_change_nothing_twice(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
     """84: the second finds the lane taken, or nothing left to do; what is missed is counted once."""
     configure(mq, Q, max_size=1)

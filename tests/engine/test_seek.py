@@ -180,3 +180,31 @@ def test_seek_creates_a_group_that_was_never_seen(mq: psycopg.Connection):
     seek(mq, "1", group="fresh")
     assert lag(mq, "fresh") == {"Default": 1}
     assert take(mq, "q", "fresh") == ["b"]
+
+
+def test_who_is_cancelled_is_not_moved(mq: psycopg.Connection):
+    """Section 5: cancelled is final until subscribed anew."""
+    push(mq, "q", 1)
+    take(mq, "q")
+    call(mq, "cancel", group_name="g", queue="q")
+    for lane in ({}, {"partition": "Default"}):
+        with refused("SK007", "cancelled"):
+            seek(mq, "beginning", **lane)
+
+
+def test_all_queues_of_a_group(mq: psycopg.Connection):
+    """S7: those it has met, is subscribed to, or will find by its namespace; nobody else's, and none that it left."""
+    for queue in ("met", "left", "others"):
+        push(mq, queue, 0, 1)
+    take(mq, "met")
+    take(mq, "left")
+    take(mq, "others", "h")
+    call(mq, "cancel", group_name="g", queue="left")
+    call(mq, "subscribe", group_name="g", queue="to come")
+    call(mq, "subscribe", group_name="g", namespace="n")
+    assert call(mq, "seek", group_name="g", queue=None, position="1")[0][0] == 1
+    call(mq, "configure_queue", queue="born", namespace="n")
+    for queue in ("to come", "born"):
+        push(mq, queue, 0, 1)
+    assert [take(mq, queue) for queue in ("met", "to come", "born")] == [[1], [1], [1]]
+    assert (lag(mq, "h"), broken(mq)) == ({"Default": 0}, {})

@@ -62,7 +62,8 @@ def test_the_answer_says_what_was_stored(client: Client, module_database_url: st
     assert made["queueId"]
     assert made["partitionId"]
     stored = columns(module_database_url, "made")
-    assert (stored["lease_time"], stored["retry_delay"], stored["max_size"]) == (17, 0.25, 1000)
+    assert (stored["lease_time"], stored["retry_delay"]) == (17, 0.25)
+    assert stored["max_size"] is None, "Queen keeps it and deletes nothing by it"
     assert (stored["retention_seconds"], stored["completed_retention_seconds"]) == (90, 50)
 
 

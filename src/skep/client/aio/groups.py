@@ -93,9 +93,12 @@ class AsyncGroups:
         return await self._database.value(calls.FORCE_COMPLETE, arguments)
 
     async def seek(
-        self, group: str, queue: str, position: datetime | int | str, *, partition: str | None = None
+        self, group: str, queue: str | None, position: datetime | int | str, *, partition: str | None = None
     ) -> int:
-        """Move a group to "beginning", "end", a time or an offset, in a queue or one partition; drops its leases."""
+        """Move a group to "beginning", "end", a time or an offset, in a queue, one partition, or (None) everywhere.
+
+        Its leases are dropped; all else of its subscription stays. Returns how many lanes moved.
+        """
         where = {"group": group, "queue": queue, "partition": partition}
         return await self._database.value(calls.SEEK, where | {"position": place(position)})
 

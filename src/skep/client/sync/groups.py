@@ -93,8 +93,13 @@ class Groups:
         arguments = {"group": group, "queue": queue, "older_than": older_than}
         return self._database.value(calls.FORCE_COMPLETE, arguments)
 
-    def seek(self, group: str, queue: str, position: datetime | int | str, *, partition: str | None = None) -> int:
-        """Move a group to "beginning", "end", a time or an offset, in a queue or one partition; drops its leases."""
+    def seek(
+        self, group: str, queue: str | None, position: datetime | int | str, *, partition: str | None = None
+    ) -> int:
+        """Move a group to "beginning", "end", a time or an offset, in a queue, one partition, or (None) everywhere.
+
+        Its leases are dropped; all else of its subscription stays. Returns how many lanes moved.
+        """
         where = {"group": group, "queue": queue, "partition": partition}
         return self._database.value(calls.SEEK, where | {"position": place(position)})
 

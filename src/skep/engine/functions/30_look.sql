@@ -44,13 +44,13 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- Where a group starts in lanes it has not met: the most specific subscription decides, never the clock of this moment. A lane for
--- another group alone is no lane for it. What holds for the whole queue is looked up once, however many lanes are asked for.
+-- another group alone is no lane for it, and in its own, of dead letters, an offset of the queue's lanes means nothing. What holds for the
+-- whole queue is looked up once, however many lanes are asked for.
 CREATE FUNCTION skep.starts(group_name text, queue_id integer, lanes bigint[]) RETURNS TABLE (partition_id bigint, start_offset bigint)
 LANGUAGE sql STABLE AS $$
-    SELECT lane, CASE s.mode WHEN 'offset' THEN greatest(s.start_offset, l.first_offset)
-                             WHEN 'timestamp' THEN skep.offset_at(lane, s.start_at)
-                             WHEN 'new' THEN skep.offset_at(lane, s.start_at)
-                             ELSE l.first_offset END
+    SELECT lane, CASE WHEN s.mode = 'offset' AND p.only_group IS NULL THEN greatest(s.start_offset, l.first_offset)
+                      WHEN s.mode IN ('timestamp', 'new') THEN skep.offset_at(lane, s.start_at)
+                      ELSE l.first_offset END
     FROM skep.queues q
     LEFT JOIN LATERAL skep.subscription_of($1, q.name, NULL, q.namespace, q.task) wide ON true
     CROSS JOIN unnest($3) AS lane

@@ -16,12 +16,12 @@ BEGIN
         WHERE s.group_name = meet.group_name AND coalesce(s.queue, '') = coalesce(meet.queue, '')
           AND coalesce(s.partition, '') = coalesce(meet.partition, '') AND coalesce(s.namespace, '') = coalesce(meet.namespace, '')
           AND coalesce(s.task, '') = coalesce(meet.task, '')) AND NOT (
-        -- A wider subscription covers a call that does not ask for a start of its own.
-        meet.mode IS NULL AND meet.start_from IS NULL AND meet.queue IS NOT NULL AND EXISTS (
-            SELECT FROM (SELECT q.namespace, q.task FROM skep.queues q WHERE q.name = meet.queue
-                         UNION ALL SELECT NULL, NULL LIMIT 1) q
-            CROSS JOIN LATERAL skep.subscription_of(meet.group_name, meet.queue, meet.partition, q.namespace, q.task) s
-            WHERE s.id IS NOT NULL)) THEN
+        -- A wider subscription covers a call that does not ask for a start of its own, and that of queue mode any call.
+        meet.queue IS NOT NULL AND EXISTS (
+            SELECT FROM (SELECT q.namespace, q.task, q.semantics FROM skep.queues q WHERE q.name = meet.queue
+                         UNION ALL SELECT NULL, NULL, NULL LIMIT 1) q
+            CROSS JOIN LATERAL skep.subscription_of(skep.group_on(q.semantics, meet.group_name), meet.queue, meet.partition, q.namespace, q.task) s
+            WHERE s.id IS NOT NULL AND (q.semantics = 'queue' OR meet.mode IS NULL AND meet.start_from IS NULL))) THEN
         IF NOT skep.first_contact(meet.group_name, meet.queue, meet.partition, meet.namespace, meet.task, meet.mode, meet.start_from) THEN
             RETURN NULL;
         END IF;

@@ -50,7 +50,7 @@ BEGIN
     ) chosen;
 END $$;
 
--- One lane by name: met now if it was not, and locked.
+-- One lane: met now if it was not, and locked.
 CREATE FUNCTION skep.choose_lane(reader integer, lane bigint, OUT reader_ids integer[], OUT lane_ids bigint[],
                                  OUT locked_reader integer, OUT locked_lane bigint)
 LANGUAGE plpgsql AS $$
@@ -275,6 +275,26 @@ LANGUAGE sql IMMUTABLE AS $$
           CROSS JOIN LATERAL generate_series(1, least(lanes, $4)) AS turn ORDER BY turn, ord LIMIT $4) dealt
 $$;
 
+-- The lane in which a group, and nobody else, gets its dead letters of a lane again, however often. Order among them is kept.
+CREATE FUNCTION skep.redrive_lane(group_name text, partition text) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN right($2, length(again)) = again THEN $2 ELSE left($2 || again, 255) END FROM format(' (again for %s)', $1) AS again
+$$;
+
+-- Whoever pops one partition gets its dead letters that are driven again as well, when they are due.
+CREATE FUNCTION skep.lane_named(reader integer, partition text) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT p.id FROM skep.readers r
+    CROSS JOIN LATERAL (
+        SELECT p.* FROM skep.partitions p
+        WHERE p.queue_id = r.queue_id AND p.name = ANY (ARRAY[$2, skep.redrive_lane(r.group_name, $2)]) AND (p.name = $2 OR p.only_group = r.group_name)
+    ) p
+    WHERE r.id = $1
+    ORDER BY p.name <> $2 AND (EXISTS (SELECT FROM skep.offers(ARRAY[$1], ARRAY[p.id], ARRAY[1], NULL, clock_timestamp()))
+                               OR NOT EXISTS (SELECT FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = $1)) DESC, p.name = $2 DESC
+    LIMIT 1
+$$;
+
 -- The lanes that have waited longest, leased to several requests that differ in nothing but their size. Each has a token of its own, which
 -- becomes its lease; one that gets nothing is not in the answer. NULL: there is nothing for anyone.
 CREATE FUNCTION skep.take(
@@ -297,9 +317,7 @@ BEGIN
     FROM (SELECT DISTINCT b, p FROM unnest(batches, partitions) AS request (b, p)) request;
     readers := skep.meet(queue, group_name, partition, namespace, task, subscription_mode, subscription_from);
     IF partition IS NOT NULL THEN
-        SELECT p.id INTO lane FROM skep.readers r
-        CROSS JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = r.queue_id AND p.name = take.partition LIMIT 1) p
-        WHERE r.id = readers[1];
+        lane := skep.lane_named(readers[1], partition);
     END IF;
     IF coalesce(readers, '{}') = '{}' OR partition IS NOT NULL AND lane IS NULL THEN
         RETURN;

@@ -43,22 +43,25 @@ CREATE FUNCTION skep.store_subscription(
 ) RETURNS skep.subscriptions LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    who    text := coalesce((SELECT skep.group_on(q.semantics, store_subscription.group_name) FROM skep.queues q
+                             WHERE q.name = store_subscription.queue), store_subscription.group_name);
     start  record;
     stored skep.subscriptions;
     place  text;
 BEGIN
-    -- Queue mode belongs to nobody in particular: it always starts at the beginning.
-    start := skep.parse_start(CASE WHEN store_subscription.group_name = '__QUEUE_MODE__' THEN 'all' ELSE store_subscription.mode END,
-                              CASE WHEN store_subscription.group_name = '__QUEUE_MODE__' THEN NULL ELSE store_subscription.start_from END);
+    start := skep.parse_start(store_subscription.mode, store_subscription.start_from);
+    IF who = '__QUEUE_MODE__' THEN  -- it belongs to nobody in particular: it always starts at the beginning
+        start := skep.parse_start('all', NULL);
+    END IF;
     INSERT INTO skep.subscriptions (group_name, queue, partition, namespace, task, mode, start_at, start_offset, backfill,
                                     heartbeat_interval, heartbeat_timeout, miss_threshold)
-    VALUES (store_subscription.group_name, store_subscription.queue, store_subscription.partition, store_subscription.namespace,
+    VALUES (who, store_subscription.queue, store_subscription.partition, store_subscription.namespace,
             store_subscription.task, start.start_mode, start.start_at, start.start_offset,
             coalesce(store_subscription.backfill, start.start_mode <> 'new'), coalesce(store_subscription.heartbeat_interval, 60),
             coalesce(store_subscription.heartbeat_timeout, 300), coalesce(store_subscription.miss_threshold, 3))
     ON CONFLICT DO NOTHING;
     SELECT * INTO stored FROM skep.subscriptions s
-    WHERE s.group_name = store_subscription.group_name AND coalesce(s.queue, '') = coalesce(store_subscription.queue, '')
+    WHERE s.group_name = who AND coalesce(s.queue, '') = coalesce(store_subscription.queue, '')
       AND coalesce(s.partition, '') = coalesce(store_subscription.partition, '')
       AND coalesce(s.namespace, '') = coalesce(store_subscription.namespace, '') AND coalesce(s.task, '') = coalesce(store_subscription.task, '');
     RETURN stored;
@@ -84,6 +87,10 @@ BEGIN
     stored := skep.store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
                                       heartbeat_timeout, miss_threshold);
     IF stored.status = 'CANCELLED' THEN
+        IF stored.partition IS NULL THEN
+            DELETE FROM skep.subscriptions s WHERE s.group_name = stored.group_name AND s.queue = stored.queue AND s.partition IS NOT NULL
+                AND s.status = 'CANCELLED';
+        END IF;
         PERFORM skep.forget_progress(stored);
         DELETE FROM skep.subscriptions s WHERE s.id = stored.id AND s.status = 'CANCELLED';
         stored := skep.store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,

@@ -1,12 +1,24 @@
 -- The life of a subscription: pause, resume, cancel, heartbeat, death. The states are drawn in migration 0002.
 
--- A sign of life. Not waited for: whoever holds the row gives one too.
+-- A subscription, and those of its group to the same queue, or to partitions of the queues it is for.
+CREATE FUNCTION skep.beside(subscription_id bigint) RETURNS bigint[]
+LANGUAGE sql STABLE AS $$
+    SELECT array_agg(other.id) FROM (SELECT * FROM skep.subscriptions WHERE id = $1) one
+    JOIN skep.subscriptions other ON other.group_name = one.group_name
+    WHERE other.id = one.id OR other.queue = one.queue
+       OR one.queue IS NULL AND other.partition IS NOT NULL AND EXISTS (
+              SELECT FROM skep.queues q WHERE q.name = other.queue AND q.namespace = coalesce(one.namespace, q.namespace)
+                                          AND q.task = coalesce(one.task, q.task))
+$$;
+
+-- A sign of life, also for what the group has on the same queue for single partitions. Not waited for: whoever holds a row gives one too.
 CREATE FUNCTION skep.beat(subscription_id bigint) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.subscriptions s
     SET last_heartbeat_at = clock_timestamp(), status = CASE s.status WHEN 'DEAD' THEN 'ACTIVE' ELSE s.status END,
         status_changed_at = CASE s.status WHEN 'DEAD' THEN clock_timestamp() ELSE s.status_changed_at END
-    FROM (SELECT id FROM skep.subscriptions WHERE id = $1 AND status <> 'CANCELLED' FOR NO KEY UPDATE SKIP LOCKED) mine
+    FROM (SELECT id FROM skep.subscriptions WHERE id = ANY (skep.beside($1)) AND status <> 'CANCELLED'
+          ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) mine
     WHERE s.id = mine.id
 $$;
 
@@ -208,6 +220,7 @@ BEGIN
     WITH suspect AS MATERIALIZED (
         SELECT s.* FROM skep.subscriptions s
         WHERE s.status = 'ACTIVE' AND s.group_name <> '__QUEUE_MODE__'
+          AND NOT EXISTS (SELECT FROM skep.queues q WHERE q.name = s.queue AND q.semantics = 'queue')
           AND s.last_heartbeat_at < stamp - skep.seconds(s.heartbeat_timeout)
         ORDER BY s.id FOR NO KEY UPDATE SKIP LOCKED
     ), seen AS MATERIALIZED (

@@ -32,7 +32,7 @@ LANGUAGE sql STABLE AS $$
         LEFT JOIN LATERAL (SELECT * FROM skep.readers r WHERE r.queue_id = q.id AND r.group_name = g.group_name LIMIT 1) r ON true
         LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id ORDER BY c.next_offset DESC LIMIT 1) c ON true
         LEFT JOIN LATERAL (SELECT * FROM skep.starts(g.group_name, q.id, ARRAY[p.id]) WHERE c.reader_id IS NULL) st ON true
-        WHERE (p.only_group IS NULL OR p.only_group = g.group_name) AND (s.id IS NOT NULL OR q.semantics = 'queue')
+        WHERE (p.only_group IS NULL OR p.only_group = g.group_name) AND (s.id IS NOT NULL OR q.semantics = 'queue' OR p.only_group IS NOT NULL)
     ) lane
 $$;
 
@@ -219,6 +219,9 @@ BEGIN
                       < clock_timestamp() - skep.seconds(q.drop_idle_seconds) FOR UPDATE SKIP LOCKED) l
             WHERE q.drop_idle_seconds IS NOT NULL
               AND NOT EXISTS (SELECT FROM skep.leases s WHERE s.partition_id = p.id)
+              -- A new lane of that name begins at 0: who was told to start at an offset would miss what comes below it.
+              AND NOT EXISTS (SELECT FROM skep.subscriptions s WHERE s.mode = 'offset' AND coalesce(s.queue, q.name) = q.name
+                                                                 AND coalesce(s.partition, p.name) = p.name)
             ORDER BY l.partition_id LIMIT max_lanes
         ) lane GROUP BY lane.queue_id, lane.queue ORDER BY lane.queue_id
     LOOP

@@ -31,10 +31,6 @@ LANGUAGE sql STABLE AS $$
     FROM skep.find_dead_letters($1, $2, NULL, $3, $4, NULL, NULL) d GROUP BY 1, 2, 3
 $$;
 
--- The lane in which a group, and nobody else, gets its dead letters of a lane again. Order among them is kept.
-CREATE FUNCTION skep.redrive_lane(group_name text, partition text) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$ SELECT left(format('%s (again for %s)', $2, $1), 255) $$;
-
 -- The headers of a letter that is driven again. The seal of a payload goes with it.
 CREATE FUNCTION skep.redriven_headers(old jsonb, new jsonb, edited boolean, origin jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE AS $$

@@ -208,9 +208,9 @@ END $$;
 CREATE FUNCTION skep.wire_options(q skep.queues) RETURNS jsonb
 LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object('retryDelay', 1000, 'ttl', 3600, 'deadLetterQueue', false, 'dlqAfterMaxRetries', false, 'retentionEnabled', false,
-               'retentionSeconds', 0, 'completedRetentionSeconds', 0, 'maxWaitTimeSeconds', 0) || $1.queen_options || jsonb_build_object(
+               'retentionSeconds', 0, 'completedRetentionSeconds', 0, 'maxWaitTimeSeconds', 0, 'maxSize', 0) || $1.queen_options || jsonb_build_object(
                'leaseTime', $1.lease_time, 'retryLimit', $1.retry_limit, 'retryDelay', $1.retry_delay * 1000, 'priority', $1.priority,
-               'maxSize', coalesce($1.max_size, 0), 'delayedProcessing', $1.delayed_processing, 'windowBuffer', $1.window_buffer,
+               'delayedProcessing', $1.delayed_processing, 'windowBuffer', $1.window_buffer,
                'encryptionEnabled', $1.encryption_enabled)
 $$;
 
@@ -231,12 +231,11 @@ BEGIN
     SELECT * INTO q FROM skep.queues WHERE name = wire_configure.queue FOR NO KEY UPDATE;
     kept := q.queen_options || (SELECT coalesce(jsonb_object_agg(key, value), '{}') FROM jsonb_each(given)
                                 WHERE key IN ('ttl', 'deadLetterQueue', 'dlqAfterMaxRetries', 'retentionEnabled', 'retentionSeconds',
-                                              'completedRetentionSeconds', 'maxWaitTimeSeconds'));
+                                              'completedRetentionSeconds', 'maxWaitTimeSeconds', 'maxSize'));
     SELECT coalesce(jsonb_object_agg(ours, CASE WHEN theirs = 'retryDelay' THEN to_jsonb((given ->> theirs)::double precision / 1000)
-                                                WHEN theirs = 'maxSize' AND given -> theirs = '0' THEN 'null'
                                                 ELSE given -> theirs END), '{}')
     INTO own
-    FROM (VALUES ('leaseTime', 'lease_time'), ('retryLimit', 'retry_limit'), ('retryDelay', 'retry_delay'), ('maxSize', 'max_size'),
+    FROM (VALUES ('leaseTime', 'lease_time'), ('retryLimit', 'retry_limit'), ('retryDelay', 'retry_delay'),
                  ('priority', 'priority'), ('delayedProcessing', 'delayed_processing'), ('windowBuffer', 'window_buffer'),
                  ('encryptionEnabled', 'encryption_enabled')) name (theirs, ours)
     WHERE given ? theirs;
