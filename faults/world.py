@@ -32,7 +32,7 @@ log = logging.getLogger("faults")
 
 PATIENCE = 120  # seconds for a server to become ready, on a machine that has other things to do
 CLOCKS = ("database", "servers", "consumers")
-CONNECTIONS_OF_SERVER = 23  # as docs/server.md says: 17 and 6 for upkeep
+CONNECTIONS_OF_SERVER = 27  # as docs/server.md says: 21 and 6 for upkeep
 
 OBSERVE: LiteralString = """
     SELECT (SELECT coalesce(json_agg(json_build_array(partition_id, first_offset, last_offset)), '[]')

@@ -223,12 +223,20 @@ def test_write_block(mq: psycopg.Connection):
     assert take(mq, Q) == [0, 1, 3, 5]
 
 
+VIEW = """
+    SELECT required_consumer_groups, completed_consumer_groups, owing
+    FROM skep.fanout WHERE queue = %s AND partition = 'Default' ORDER BY "offset"
+"""
+
+
 def test_fan_out_of_a_message(mq: psycopg.Connection):
     """4, 27, 31: required by those subscribed, completed one by one, whoever still owes it is named."""
 
     def state() -> list[tuple[int, int, list[str]]]:
         rows = call(mq, "message_status", queue=Q, partition="Default")
-        return [(row.required_consumer_groups, row.completed_consumer_groups, row.owing) for row in rows]
+        told = [(row.required_consumer_groups, row.completed_consumer_groups, row.owing) for row in rows]
+        assert mq.execute(VIEW, [Q]).fetchall() == told
+        return told
 
     for group in "abc":
         subscribe(mq, group)

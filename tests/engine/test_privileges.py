@@ -30,7 +30,7 @@ ADMIN = {
     "stale_partitions", "resync_partition_lookup", "check_consistency", "prune_journal", "settle_restored",
     "queue_status", "group_status", "list_dead_letters",
     "pause", "resume", "cancel", "remove_group", "detect_dead_groups", "message_groups", "message_status", "blocked",
-    "group_progress",
+    "group_progress", "fanout_of",
     "force_complete", "retain", "lanes_after", "mark_archived", "drop_idle_partitions", "reap",
     "redrive", "purge_dead_letters", "count_dead_letters", "sample", "prune_samples", "history", "places",
     "create_api_key", "revoke_api_key", "list_api_keys", "find_api_key",
@@ -232,7 +232,7 @@ def test_an_administrator_administers(mq: psycopg.Connection):
     """Reads every table and view, runs every function, but writes to no table."""
     push(mq, "q", 1)
     with as_role(mq, "skep_admin"):
-        for relation in ("lanes", "messages", "subscriptions", "cursors", "settings", "dead_letters"):
+        for relation in ("lanes", "fanout", "messages", "subscriptions", "cursors", "settings", "dead_letters"):
             mq.execute(f"SELECT * FROM skep.{relation}").fetchall()
         call(mq, "configure_queue", queue="q", options=Jsonb({"priority": 3}))
         call(mq, "configure_defaults", max_poll_interval=3)

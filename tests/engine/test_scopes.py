@@ -107,9 +107,8 @@ def test_a_seek_moves_and_changes_nothing_else(mq: psycopg.Connection, partition
     mq.execute("UPDATE skep.subscriptions SET conflation = true")
     call(mq, "pause", group_name="g", queue="q")
     seek(mq, "1", partition)
-    rows = mq.execute(
-        "SELECT DISTINCT status, conflation, heartbeat_interval, heartbeat_timeout, miss_threshold FROM skep.subscriptions"
-    ).fetchall()
+    options = "status, conflation, heartbeat_interval, heartbeat_timeout, miss_threshold"
+    rows = mq.execute(f"SELECT DISTINCT {options} FROM skep.subscriptions").fetchall()
     assert rows == [("PAUSED", True, *PAUSED.values())]
     assert pop(mq, "q") == pop(mq, "q", partition="p") == []
     call(mq, "resume", group_name="g", queue="q")

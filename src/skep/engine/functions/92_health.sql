@@ -62,18 +62,31 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- The fan-out of messages of a lane: how many groups each is required by, how many have completed it, and who still owes it.
+CREATE FUNCTION skep.fanout_of(id uuid, OUT required_consumer_groups bigint, OUT completed_consumer_groups bigint, OUT owing text[])
+LANGUAGE sql STABLE AS $$
+    SELECT count(*) FILTER (WHERE g.required OR g.completed), count(*) FILTER (WHERE g.completed),
+           coalesce(array_agg(g.group_name ORDER BY g.group_name) FILTER (WHERE g.required AND NOT g.completed), '{}')
+    FROM skep.message_groups($1) g
+$$;
+
+-- For people: ask for a queue and a partition, and better for offsets too. It is computed for each row that is asked for.
+CREATE VIEW skep.fanout AS
+    SELECT q.name AS queue, p.name AS partition, m."offset", id.id, m.created_at, f.*
+    FROM skep.queues q
+    JOIN skep.partitions p ON p.queue_id = q.id
+    JOIN skep.messages m ON m.partition_id = p.id
+    CROSS JOIN LATERAL (SELECT skep.message_id(m.partition_id, m."offset") AS id) id
+    CROSS JOIN LATERAL skep.fanout_of(id.id) f;
+
 CREATE FUNCTION skep.message_status(queue text, partition text, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100)
 RETURNS TABLE ("offset" bigint, id uuid, created_at timestamptz, required_consumer_groups bigint, completed_consumer_groups bigint, owing text[])
 LANGUAGE sql STABLE AS $$
-    SELECT m."offset", skep.message_id(m.partition_id, m."offset"), m.created_at, g.required, g.completed, g.owing
+    SELECT m."offset", id.id, m.created_at, f.*
     FROM skep.queues q
     JOIN skep.partitions p ON p.queue_id = q.id AND p.name = $2
     CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" >= $3 ORDER BY m."offset" LIMIT $4) m
-    CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE g.required OR g.completed) AS required, count(*) FILTER (WHERE g.completed) AS completed,
-               coalesce(array_agg(g.group_name ORDER BY g.group_name) FILTER (WHERE g.required AND NOT g.completed), '{}') AS owing
-        FROM skep.message_groups(skep.message_id(m.partition_id, m."offset")) g
-    ) g
+    CROSS JOIN LATERAL (SELECT skep.message_id(m.partition_id, m."offset") AS id) id
+    CROSS JOIN LATERAL skep.fanout_of(id.id) f
     WHERE q.name = $1 ORDER BY m."offset"
 $$;
 
