@@ -65,6 +65,8 @@ def test_a_batch_that_lost_rows_is_refused(mq: psycopg.Connection):
         publish(mq, 0, piece, counts=[3])
     with refused("SK002"):
         publish(mq, 0, piece, uuid4(), counts=[2, 1])
+    with refused("SK002"):
+        publish(mq, 0, uuid4(), counts=[None])
     assert mq.execute("SELECT count(*) FROM skep.messages").fetchall() == [(0,)]
 
 

@@ -64,7 +64,7 @@ BEGIN
         SELECT array_agg((SELECT p.messages FROM skep.sink_pieces p WHERE p.sink = publish_batch.sink AND p.batch = publish_batch.batch
                                                                       AND p.piece = asked.id) ORDER BY asked.ord) INTO staged
         FROM unnest(pieces) WITH ORDINALITY AS asked (id, ord);
-        IF staged IS DISTINCT FROM nullif(counts, '{}') THEN
+        IF staged IS DISTINCT FROM nullif(counts, '{}') OR array_position(staged, NULL) > 0 THEN
             -- Not retryable: publishing again finds no more rows, only writing the batch again does.
             PERFORM skep.refuse('SK002', format('rows of batch %s of sink "%s" are gone: the database crashed while it was written',
                                                 batch, sink), 'Start the query again: it writes the batch again.');
