@@ -68,9 +68,6 @@ def _wait_until_ready(process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("the server ended")
 
 
-# ---- push ----
-
-
 def _pushes(connection: psycopg.Connection, server: subprocess.Popen[bytes], seconds: float) -> list[Row]:
     one = _by_sql(connection, 1, seconds)
     hundred = _by_sql(connection, 100, seconds)
@@ -106,9 +103,6 @@ def _rows(name: str, load: Load, reference: str, other: float, at_least: float |
     ]
 
 
-# ---- pop ----
-
-
 def _pops(connection: psycopg.Connection, server: subprocess.Popen[bytes], seconds: float) -> list[Row]:
     connection.execute("SELECT skep.delete_queue('http')")
     fill(connection, "http", int(400_000 * max(seconds, 1)), lanes=LANES, prefix="p")
@@ -119,9 +113,6 @@ def _pops(connection: psycopg.Connection, server: subprocess.Popen[bytes], secon
         name = f"HTTP pop {batch}{' + ack' if ack else ', auto ack'} x {connections} connections"
         rows += _rows(name, load, "", load.messages, None)
     return rows
-
-
-# ---- wrk ----
 
 
 def wrk(server: int, seconds: float, connections: int, script: str, *arguments: object) -> Load:
@@ -177,9 +168,6 @@ def _cpu(server: int) -> tuple[float, float]:
 
 def _memory(pid: int) -> float:
     return int(_find(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())) / 1024
-
-
-# ---- latency from end to end ----
 
 
 def _latency(rate: int) -> Row:

@@ -31,9 +31,6 @@ def _size(connection: Connection, queue: str) -> tuple[int, int]:
     return int(str(kept)), int(str(deleted))
 
 
-# ---- pushes beside retention ----
-
-
 def push_done(session: Session) -> int:
     return push_batch(session, "done")
 
@@ -81,9 +78,6 @@ def _beside_pushes(url: str, connection: Connection, seconds: float) -> list[Row
             Row(f"kept at the end of {seconds:g} s, {label}", 100 * kept, "%", "pushed", kept, at_most=0.5),
         ]
     return rows
-
-
-# ---- scenarios 104 to 107 ----
 
 
 def _groups(url: str, connection: Connection, number: int, seconds: float) -> tuple[list[float], int, int, float]:

@@ -91,8 +91,6 @@ class Postgres:
     def url(self, port: int | None = None, database: str = DATABASE) -> str:
         return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}"
 
-    # ---- life ----
-
     def create(self, settings: Mapping[str, str]) -> None:
         options = (
             "--auth=trust",

@@ -58,8 +58,6 @@ class Proxy:
         finally:
             self._links.discard(link)
 
-    # ---- harm ----
-
     def cut(self) -> int:
         for link in tuple(self._links):
             link.cut()

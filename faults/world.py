@@ -105,8 +105,6 @@ class World:
         """Return the clients of these kinds; `push` and `pop` are all of them."""
         return [client for client in self.clients if client.kind.startswith(kinds)]
 
-    # ---- beginning ----
-
     async def start(self) -> None:
         for proxy in self.proxies.values():
             await proxy.start()
@@ -180,8 +178,6 @@ class World:
             return (await http.call("GET", "/ready"))[0]
         return None
 
-    # ---- what goes on meanwhile ----
-
     async def _supervise(self) -> None:
         while True:
             for child in self.children:
@@ -229,8 +225,6 @@ class World:
 
     def remember_memory(self) -> None:
         self._memory = {server.name: server.memory() for server in self.servers}
-
-    # ---- the end ----
 
     async def stop_producing(self) -> None:
         await asyncio.gather(*(client.stop() for client in self.of("push")))

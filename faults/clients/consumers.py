@@ -23,9 +23,6 @@ def places(messages: Sequence[Message]) -> list[tuple[int, int]]:
     return [(message.partition_id, message.offset) for message in messages]
 
 
-# ---- over HTTP ----
-
-
 async def http(me: Me) -> None:
     """Pop by long poll and acknowledge the whole batch; the next server when one does not answer."""
     servers = [Http(port) for port in me.settings.ports]
@@ -83,9 +80,6 @@ async def _told(me: Me, call: int, calling: Awaitable[tuple[int, Any]]) -> tuple
     except NotAnswered as error:
         me.history.told(call, "unknown", error=str(error))
         raise
-
-
-# ---- with the client ----
 
 
 async def client(me: Me) -> None:
@@ -183,9 +177,6 @@ async def auto(me: Me) -> None:
         await running
 
 
-# ---- something new of each message, in the transaction that acknowledges it ----
-
-
 async def transform(me: Me) -> None:
     """By a transaction of the client, by one of our own with a row of ours, and by one over HTTP."""
     servers = [Http(port) for port in me.settings.ports]
@@ -249,9 +240,6 @@ async def _by_http(me: Me, server: Http, call: int, batch: AsyncBatch, items: li
         me.history.told(call, "ok" if answer["success"] else "refused", error=answer.get("error"))
 
 
-# ---- a crowd of lanes beside a long one ----
-
-
 async def many(me: Me) -> None:
     """Takes as much as it can, and tells ranges."""
     async with opened(me, 3) as mq, asyncio.TaskGroup() as group:
@@ -295,9 +283,6 @@ def _spans(batch: AsyncBatch) -> list[list[int]]:
         else:
             spans.append([message.partition_id, message.offset, message.offset + 1])
     return spans
-
-
-# ---- poison ----
 
 
 async def poison(me: Me) -> None:

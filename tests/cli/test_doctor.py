@@ -74,9 +74,6 @@ def own_url() -> Generator[str]:
         shutil.rmtree(directory)
 
 
-# ---- as a whole ----
-
-
 def test_a_healthy_database(cli: Cli, own_url: str):
     done = cli("doctor", "--database-url", own_url)
     assert (done.code, done.stderr) == (0, "")
@@ -145,9 +142,6 @@ def test_one_who_may_do_little(database_url: str, cli: Cli, connect: Connect):
     assert checks["upkeep"]["found"].startswith("this user may not look: permission denied")
 
 
-# ---- between here and the database ----
-
-
 def test_a_long_way(database_url: str):
     assert verdict(database_url, "round trip") == "ok"
     with wire(database_url) as way:
@@ -188,9 +182,6 @@ def test_few_connections_left(own_url: str):
         for _ in range(2):
             stack.enter_context(psycopg.connect(own_url))
         assert verdict(own_url, "connections") == "fail"
-
-
-# ---- settings ----
 
 
 @pytest.mark.parametrize(("number", "expected"), [(130022, "fail"), (140000, "ok"), (180006, "ok"), (190000, "warn")])
@@ -272,9 +263,6 @@ def test_no_autovacuum_of_a_table(database_url: str, connect: Connect):
     connect().execute("ALTER TABLE skep.leases SET (autovacuum_enabled = 0)")
     finding = look(database_url, "autovacuum")
     assert (finding.verdict, finding.found) == ("fail", "off for leases")
-
-
-# ---- what keeps dead rows ----
 
 
 @pytest.fixture
@@ -377,9 +365,6 @@ def test_dead_rows(database_url: str, connect: Connect):
         "warn",
         "skep.samples has 60,000 dead rows beside 0; its last vacuum was never",
     )
-
-
-# ---- Skep ----
 
 
 @pytest.mark.parametrize(

@@ -229,9 +229,6 @@ async def test_errors_of_any_kind_are_stored(mq: AsyncSkep):
     assert (await dead(mq, "orders"))[len(errors)] == "failed"
 
 
-# ---- `with batch` ----
-
-
 async def test_a_block_that_ends_well_acknowledges(mq: AsyncSkep, db: psycopg.Connection):
     q = mq.queue("orders")
     await q.push_many("abc")

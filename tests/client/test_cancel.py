@@ -184,9 +184,6 @@ async def test_a_block_that_is_cancelled_gives_back(mq: AsyncSkep, db: psycopg.C
     assert leased(db) == 0
 
 
-# ---- handlers of one face ----
-
-
 async def test_a_handler_that_raises_cancelled_has_failed(mq: AsyncSkep):
     """Nobody cancelled it; released uncharged it would come again for ever."""
 
@@ -251,8 +248,6 @@ def test_the_synchronous_client_refuses_what_it_cannot_call(db: psycopg.Connecti
         (letter,) = mq.dead_letters("orders")
     assert "returned a coroutine" in letter.error
 
-
-# ---- the end of the program ----
 
 PROGRAMS = {
     "sync": """

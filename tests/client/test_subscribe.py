@@ -27,9 +27,6 @@ def stored(db: psycopg.Connection, group: str = "g") -> list[tuple]:
     return db.execute(query, [group]).fetchall()
 
 
-# ---- seed 000 ----
-
-
 async def test_new_mode_on_one_partition(mq: AsyncSkep, db: psycopg.Connection):
     """S1, seed 000 test 1: the message that is there when the group is born, and those after it."""
     q = mq.queue("q")
@@ -120,9 +117,6 @@ async def test_defaults_count_only_at_birth(mq: AsyncSkep, db: psycopg.Connectio
     assert await take(q, QUEUE_MODE, **NEW) == ["M1", "M2"]
 
 
-# ---- seed 004 ----
-
-
 async def test_new_mode_skips_history_and_not_the_first_message(mq: AsyncSkep, db: psycopg.Connection):
     """S2, scenarios 1 to 3 and 5: what is older than the lookback never comes, what woke the consumer does."""
     q = mq.queue("q")
@@ -163,9 +157,6 @@ async def test_the_lookback_is_four_seconds(mq: AsyncSkep, db: psycopg.Connectio
     await q.push("M")
     pass_time(db, age)
     assert await take(q, **NEW) == (["M"] if comes else [])
-
-
-# ---- what follows from them ----
 
 
 @pytest.mark.parametrize("how", ["pop", "subscribe"])
@@ -238,9 +229,6 @@ async def test_wrong_words_are_refused(mq: AsyncSkep):
         await q.pop(group="g", subscription_mode="sometimes")
     with refused(InvalidArgument, "nowhere"):
         await q.seek("g", "nowhere")
-
-
-# ---- seek ----
 
 
 async def minute_by_minute(mq: AsyncSkep, db: psycopg.Connection, *lanes: str) -> datetime:

@@ -24,9 +24,6 @@ async def subscribed(mq: AsyncSkep, *groups: str) -> None:
         await mq.subscribe(group, Q)
 
 
-# ---- fan-out ----
-
-
 async def test_three_live_groups_get_everything(clients: Clients, db: psycopg.Connection):
     """83: fan-out through the real producer and consumer: each of three groups gets each of 1000 messages once."""
     groups, producer = clients(poll_interval=0.05), clients()
@@ -48,9 +45,6 @@ async def test_three_live_groups_get_everything(clients: Clients, db: psycopg.Co
     await retain(producer)
     assert (await producer.queue(Q).status()).messages == 0
     assert broken(db) == {}
-
-
-# ---- death ----
 
 
 async def test_ten_cleanups_are_as_one(mq: AsyncSkep, db: psycopg.Connection):
@@ -191,9 +185,6 @@ async def test_a_wrong_client_clock(
     assert early  # it was popped 290 s ago, whatever the client believes
 
 
-# ---- joining ----
-
-
 async def test_joining_in_the_past(mq: AsyncSkep, db: psycopg.Connection):
     """86: a group joins at an offset that others have still to do: nobody loses a message."""
     q = mq.queue(Q)
@@ -273,9 +264,6 @@ async def test_an_idle_lane_holds_nothing_back(mq: AsyncSkep, db: psycopg.Connec
     assert [await kept(mq, lane) for lane in ("drained", "busy", "idle")] == [[], [], [0]]
 
 
-# ---- pause, stop, restart ----
-
-
 async def test_an_hour_of_pause_under_traffic(mq: AsyncSkep, db: psycopg.Connection):
     """89: everything that was pushed meanwhile is delivered, in order, while it is within the hard limit."""
     q = mq.queue(Q)
@@ -348,9 +336,6 @@ async def test_a_clean_stop(clients: Clients, db: psycopg.Connection):
 
 async def drain_into(mq: AsyncSkep, came: list[int]) -> None:
     came.extend(payloads(await drain(mq.queue(Q), "a")))
-
-
-# ---- order ----
 
 
 async def test_a_long_transaction(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):

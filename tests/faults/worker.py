@@ -126,9 +126,6 @@ class Producer:
         return True
 
 
-# ---- jobs of a process ----
-
-
 def wait_to_be_killed() -> None:
     while True:
         time.sleep(60)

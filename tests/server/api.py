@@ -33,8 +33,6 @@ class Api:
     def delete(self, path: str, *, expect: int = 200, **query: Any) -> Any:
         return self._expected(expect, self.call("DELETE", path, **query))
 
-    # ---- what tests do before they look ----
-
     def push(self, queue: str, *payloads: Any, partition: str = "Default", ids: list[str] | None = None) -> list[Any]:
         names = [{"transactionId": name} for name in ids] if ids else [{}] * len(payloads)
         items = [

@@ -212,8 +212,6 @@ def test_retention_is_reported_before_it_is_done(client: Client, queue: str):
     assert [message["data"] for message in client.pop(other)] == [3]
 
 
-# ---- rights ----
-
 EVERYTHING = ["push", "pop", "ack", "seek", "configure", "read", "redrive", "admin"]
 
 

@@ -22,9 +22,6 @@ async def refusal(checks: Authenticator, given: str | None) -> str:
     return caught.value.message
 
 
-# ---- the header ----
-
-
 async def test_without_auth_everyone_may_do_everything():
     checks = Authenticator(Config(), nobody)
     assert await checks.identify(None) is ANYONE
@@ -75,9 +72,6 @@ async def test_a_token_that_is_good_but_giant_is_not_read():
     said = await refusal(checks, f"Bearer {token(padding='x' * 8192)}")
     assert said == "Malformed token: it has more than 8192 characters"
     assert (await checks.identify(f"Bearer {token(padding='x' * 5500)}")).subject == "ann"
-
-
-# ---- the signature ----
 
 
 @pytest.mark.parametrize(
@@ -156,9 +150,6 @@ async def test_without_any_key_of_tokens_there_are_api_keys_only():
     assert (await refusal(authenticator(), token())).startswith("Malformed token: its algorithm")
 
 
-# ---- the claims ----
-
-
 @pytest.mark.parametrize(
     ("claims", "says"),
     [
@@ -228,9 +219,6 @@ async def test_subjects(subject: str | None, becomes: str | None):
     assert (await authenticator(jwt_secret=SECRET).identify(token(sub=subject))).subject == becomes
 
 
-# ---- what the caller may do ----
-
-
 @pytest.mark.parametrize(
     ("claims", "roles"),
     [
@@ -281,9 +269,6 @@ async def test_grants_of_a_wrong_type_are_refused_not_ignored(grants: Any):
     assert (await refusal(authenticator(jwt_secret=SECRET), bad)).startswith("Malformed token: ")
 
 
-# ---- what is remembered ----
-
-
 async def test_a_token_is_checked_once_until_it_expires(monkeypatch: pytest.MonkeyPatch):
     now, checked, check = [time.time()], [], Authenticator._decode
 
@@ -320,9 +305,6 @@ async def test_what_is_refused_is_not_remembered_and_memory_is_bounded(monkeypat
     await refusal(checks, token("another secret of 32 bytes or more"))
     assert len(checks._known) == 3
     assert all(len(digest) == 32 for digest in checks._known)  # not the tokens themselves
-
-
-# ---- settings ----
 
 
 def test_a_key_comes_from_a_file(tmp_path: Any):

@@ -147,9 +147,6 @@ async def test_private_parts_of_a_published_key_are_not_read():
     assert found == ed_key().public_key()
 
 
-# ---- when they are fetched ----
-
-
 async def test_an_unknown_kid_fetches_but_not_for_everyone():
     issuer = Issuer(published(rsa_key(), "a"))
     await issuer.keys.find("RS256", "a")
@@ -229,9 +226,6 @@ async def test_without_any_keys_nobody_can_tell():
     issuer.document = document
     issuer.now += 30
     assert (await checks.identify(token(rsa_key(), "RS256", "a"))).subject == "ann"
-
-
-# ---- over HTTP ----
 
 
 @contextmanager

@@ -160,9 +160,6 @@ def cannot_be_sent(text: str) -> bool:
     return any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)
 
 
-# ---- the text of a failure ----
-
-
 class Silent(Exception):
     """An exception that cannot even say what it is."""
 

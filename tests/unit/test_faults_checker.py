@@ -342,9 +342,6 @@ def test_red(rule: str, edit: Edit):
     assert rule in story.broken()
 
 
-# ---- what looks alike, and is allowed ----
-
-
 def retention_has_emptied_it(story: Story) -> None:
     for offset in range(3):
         del story.state.log[LANE, offset]

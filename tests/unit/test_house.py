@@ -37,6 +37,12 @@ def test_a_file_has_400_lines_at_most(path: Path):
     assert len(path.read_text().splitlines()) <= 400
 
 
+def test_no_file_has_banners():
+    assert [
+        relative(path) for path in [*PYTHON, *SQL] if re.search(r"^\s*(?:#|--) ?[-=*]{3,}", path.read_text(), re.M)
+    ] == []
+
+
 @pytest.mark.parametrize("path", PYTHON, ids=relative)
 def test_a_python_function_has_50_lines_at_most(path: Path):
     functions = (

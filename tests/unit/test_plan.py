@@ -21,8 +21,6 @@ from skep.client.plan import (
 from skep.errors import InvalidArgument
 from tests.unit.play import LEASE, POLL, Play, seconds, uuid, word
 
-# ---- handing out ----
-
 
 def test_batches_are_handed_out_in_the_order_they_came():
     play = Play(concurrency=1, fetch_ahead=3)
@@ -77,9 +75,6 @@ def test_what_was_given_back_is_left_to_others_until_a_handler_is_free():
     assert isinstance(play.later(5), Wait)
     play.finish(1)
     play.pop(3, 4)
-
-
-# ---- extending ----
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["busy", "ready"])
@@ -147,9 +142,6 @@ def test_a_lost_lease_keeps_its_handler_busy_until_that_ends(*, stopping: bool):
     assert play.next() == (Done() if stopping else Pop())
 
 
-# ---- answering ----
-
-
 def test_answers_are_stored_before_anything_else_is_asked_of_the_database():
     play = Play(concurrency=3, fetch_ahead=1, lease_time=PATIENCE)
     play.pop(1, 2, 3, 4)
@@ -171,9 +163,6 @@ def test_what_is_answered_meanwhile_is_stored_next():
     play.plan.stored((word(1),))
     play.store(word(2, "failed"))
     assert play.next() == Pop()
-
-
-# ---- waiting ----
 
 
 def test_an_idle_consumer_looks_less_and_less_often():
@@ -257,9 +246,6 @@ def test_being_busy_is_not_being_idle():
     assert play.later(0.01) == Done()
 
 
-# ---- faults ----
-
-
 def test_faults_are_answered_with_patience():
     play = Play()
     pauses = []
@@ -303,9 +289,6 @@ def test_what_failed_is_asked_for_again():
                 play.plan.released(lease)
             case Extend(lease):
                 play.plan.extended(play.now, lease)
-
-
-# ---- stopping ----
 
 
 def test_stop_finishes_what_is_begun_and_gives_back_what_is_not():

@@ -49,8 +49,6 @@ class Consumer(RuleBasedStateMachine):
     def begin(self, concurrency: int, fetch_ahead: int, lease_time: float, idle_timeout: float | None) -> None:
         self.plan = Plan(concurrency, fetch_ahead, lease_time, poll_interval=1, idle_timeout=idle_timeout)
 
-    # ---- the driver ----
-
     @precondition(lambda self: not self.done)
     @rule(turns=turns)
     def the_driver_acts(self, turns: list[tuple[str, float, float]]) -> None:
@@ -150,8 +148,6 @@ class Consumer(RuleBasedStateMachine):
         assert lease not in self.ended
         self.ended[lease] = how
 
-    # ---- the handlers, and the world ----
-
     @precondition(lambda self: self.working())
     @rule(data=st.data())
     def a_handler_answers(self, data: st.DataObject) -> None:
@@ -201,8 +197,6 @@ class Consumer(RuleBasedStateMachine):
 
         if chance == 0:
             self.inbox.append(report)
-
-    # ---- what always holds ----
 
     @invariant()
     def no_more_is_handled_than_allowed(self) -> None:

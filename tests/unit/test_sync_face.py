@@ -43,9 +43,6 @@ def words(signature: inspect.Signature) -> str:
     return make_sync.translate(re.sub(r"(?:\w+\.)+(?=\w)", "", str(signature)))
 
 
-# ---- the files ----
-
-
 @functools.cache
 def generated() -> dict[Path, str]:
     return make_sync.generate()
@@ -118,9 +115,6 @@ def test_how_it_is_translated(asynchronous: str, plain: str):
     assert make_sync.translate(asynchronous) == plain
 
 
-# ---- the names ----
-
-
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_a_class_has_the_same_methods_on_both_faces(kind: type):
     expected = {SPECIAL.get(name, name) for name in methods(kind)}
@@ -147,9 +141,6 @@ def test_what_is_awaited_here_is_a_plain_function_there():
         for name, method in methods(twin(kind)).items():
             assert not inspect.iscoroutinefunction(method), f"{kind.__name__}.{name}"
             assert not inspect.isasyncgenfunction(method), f"{kind.__name__}.{name}"
-
-
-# ---- the part that is written twice ----
 
 
 def defined(module: ModuleType) -> dict[str, Any]:

@@ -132,8 +132,6 @@ class Plan:
                 "a consumer needs concurrency >= 1, fetch_ahead >= 0, and lease_time and poll_interval above 0"
             )
 
-    # ---- what to do ----
-
     def next(self, now: float) -> Action:
         if start := self._start(now):
             return start
@@ -191,8 +189,6 @@ class Plan:
         for lease, held in chain(self._busy.items(), self._ready.items()):
             if not held.lost:
                 yield lease, held
-
-    # ---- what came of it ----
 
     def popped(self, asked_at: float, now: float, lease: UUID | None) -> None:
         """The deadline counts from before the call: the database's clock began at some time during it."""

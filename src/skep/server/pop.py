@@ -184,8 +184,6 @@ class Lines:
         except SkepError as error:
             log.info("the lease of a client that went away runs out by itself: %s", error)
 
-    # ---- serving ----
-
     def wake(self, queues: Iterable[str] | None) -> None:
         """Something was stored in these queues; None: perhaps, anywhere."""
         woken = list(self._lines) if queues is None else self._wanting(queues)

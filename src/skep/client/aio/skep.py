@@ -93,8 +93,6 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance, AsyncApiKeys):
     def queue(self, name: str) -> AsyncQueue:
         return AsyncQueue(self, name)
 
-    # ---- push ----
-
     async def push_many(self, messages: Iterable[tuple[str, object]]) -> list[Receipt]:
         """Store messages of any queues in one call, all or none: pairs of queue name and payload or `NewMessage`."""
         items = [as_object(queue, message, self._producer) for queue, message in messages]
@@ -117,8 +115,6 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance, AsyncApiKeys):
         made = AsyncBuffer(self._database, self._wakes, queue, self._producer, size=size, delay=delay, limit=limit)
         self._buffers.add(made)
         return made
-
-    # ---- consume ----
 
     async def pop(
         self,
@@ -255,8 +251,6 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance, AsyncApiKeys):
         """Note something about a message one works on; names tie notes on many messages together. False: it is gone."""
         arguments = {"id": message.id, "group": group, "event": event, "names": list(names), "worker": self._producer}
         return await self._database.value(calls.TRACE, {**arguments, "data": dumps([data])[1:-1]}) is not None
-
-    # ---- queues ----
 
     async def queues(self, name: str | None = None) -> list[QueueStatus]:
         return await self._database.call(calls.QUEUES, {"queue": name}, QueueStatus)

@@ -94,8 +94,6 @@ class Skep(Groups, DeadLetters, Maintenance, ApiKeys):
     def queue(self, name: str) -> Queue:
         return Queue(self, name)
 
-    # ---- push ----
-
     def push_many(self, messages: Iterable[tuple[str, object]]) -> list[Receipt]:
         """Store messages of any queues in one call, all or none: pairs of queue name and payload or `NewMessage`."""
         items = [as_object(queue, message, self._producer) for queue, message in messages]
@@ -118,8 +116,6 @@ class Skep(Groups, DeadLetters, Maintenance, ApiKeys):
         made = Buffer(self._database, self._wakes, queue, self._producer, size=size, delay=delay, limit=limit)
         self._buffers.add(made)
         return made
-
-    # ---- consume ----
 
     def pop(
         self,
@@ -256,8 +252,6 @@ class Skep(Groups, DeadLetters, Maintenance, ApiKeys):
         """Note something about a message one works on; names tie notes on many messages together. False: it is gone."""
         arguments = {"id": message.id, "group": group, "event": event, "names": list(names), "worker": self._producer}
         return self._database.value(calls.TRACE, {**arguments, "data": dumps([data])[1:-1]}) is not None
-
-    # ---- queues ----
 
     def queues(self, name: str | None = None) -> list[QueueStatus]:
         return self._database.call(calls.QUEUES, {"queue": name}, QueueStatus)
