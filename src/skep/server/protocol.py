@@ -33,9 +33,9 @@ class Corked:
         self._parts.append(data)
 
     def flush(self) -> None:
-        if self._parts:
-            data = b"".join(self._parts)
-            self._parts.clear()
+        data = b"".join(self._parts)
+        self._parts.clear()
+        if data and not self._transport.is_closing():  # uvloop's raises when it is closed
             self._transport.write(data)
 
     def close(self) -> None:
