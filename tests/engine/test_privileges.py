@@ -19,6 +19,7 @@ PRODUCER = {
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
     "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend", "wire_conflation",
+    "wire_lend",
     "stream_register", "stream_state", "stream_step", "stream_cycle",
     "read_view", "read_window", "read", "read_packed", "lane_names", "offsets_at", "times_of", "group_exists", "follow",
     "archived_runs", "archived_lanes", "span_of", "archived_files", "archive_status",
