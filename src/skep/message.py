@@ -333,6 +333,18 @@ class MaintenanceStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class OutboxStatus:
+    """How many open transactions have written to the outbox, how long the oldest has been open, what is left behind.
+
+    `waiting` are rows that were committed and not published, counted up to 10,000; 0 unless triggers were off.
+    """
+
+    transactions: int
+    oldest_seconds: float | None
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class Drained:
     """How many held messages were stored, in which queues, and how many requests the database refused."""
 

@@ -306,3 +306,13 @@ def test_the_audit_names_who_did_it(as_somebody: Callable[..., Client]):
     kill(admin, "mine", 1)
     good(admin, "POST", "dead-letters/redrive", {"queue": "mine"})
     assert [each["done_by"] for each in good(admin, "GET", "dead-letters/audit")] == ["me"]
+
+
+def test_the_outbox(client: Client, db: psycopg.Connection, queue: str):
+    assert good(client, "GET", "outbox") == {"transactions": 0, "oldest_seconds": None, "waiting": 0}
+    with db.transaction():
+        db.execute("INSERT INTO skep.outbox (queue, payload) VALUES (%s, '1')", [queue])
+        told = good(client, "GET", "outbox")
+        assert (told["transactions"], told["waiting"]) == (1, 0)
+        assert told["oldest_seconds"] > 0
+    assert [message["data"] for message in client.pop(queue)] == [1]

@@ -122,6 +122,8 @@ MAINTENANCE: Query = "SELECT push, pop, held, refused, is_pending FROM skep.main
 SET_MAINTENANCE: Query = "SELECT skep.set_maintenance(%(push)s, %(pop)s)"
 DRAIN_HELD_PUSHES: Query = "SELECT messages, refused, queues FROM skep.drain_held_pushes(again => %(again)s)"
 
+OUTBOX_STATUS: Query = "SELECT transactions, oldest_seconds, waiting FROM skep.outbox_status()"
+
 CREATE_API_KEY: Query = """
     SELECT * FROM skep.create_api_key(
         %(id)s, %(name)s, %(hash)s, %(role)s, CAST(%(grants)s AS jsonb), CAST(%(expires_at)s AS timestamptz))

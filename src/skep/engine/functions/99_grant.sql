@@ -63,7 +63,7 @@ DECLARE
                               'wire_resubscribe', 'wire_seek_partition', 'wire_queues', 'wire_queue', 'wire_partition_list', 'wire_queue_status',
                               'wire_namespaces', 'wire_tasks', 'wire_overview', 'wire_status', 'wire_pushed', 'wire_worker_metrics',
                               'wire_queue_lag', 'wire_queue_ops', 'wire_retention', 'wire_postgres', 'wire_refresh',
-                              'maintenance', 'set_maintenance', 'drain_held_pushes', 'metrics', 'replace_options',
+                              'maintenance', 'set_maintenance', 'outbox_status', 'drain_held_pushes', 'metrics', 'replace_options',
                               'dash_overview', 'dash_trend', 'dash_queue_trend', 'dash_queues', 'dash_groups', 'dash_lanes', 'dash_holders',
                               'dash_seek', 'dash_database', 'dash_leases', 'dash_pipelines'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse', 'wire_time'];
