@@ -308,6 +308,21 @@ def test_the_audit_names_who_did_it(as_somebody: Callable[..., Client]):
     assert [each["done_by"] for each in good(admin, "GET", "dead-letters/audit")] == ["me"]
 
 
+def test_dead_letters_of_a_time(client: Client, queue: str):
+    kill(client, queue, "early")
+    ((early,),) = [good(client, "GET", "dead-letters", queue=queue)]
+    kill(client, queue, "late")
+
+    def found(**times: str) -> list[Any]:
+        return [letter["payload"] for letter in good(client, "GET", "dead-letters", queue=queue, **times)]
+
+    between = (datetime.fromisoformat(early["failed_at"]) + timedelta(microseconds=1)).isoformat()
+    assert found() == ["late", "early"]
+    assert (found(failed_after=between), found(failed_before=between)) == (["late"], ["early"])
+    assert found(failed_after=between, failed_before=between) == []
+    assert "failed_before" in refused(client, 400, "GET", "dead-letters", failed_before="yesterday")
+
+
 def test_the_outbox(client: Client, db: psycopg.Connection, queue: str):
     assert good(client, "GET", "outbox") == {"transactions": 0, "oldest_seconds": None, "waiting": 0}
     with db.transaction():
