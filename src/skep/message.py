@@ -123,6 +123,14 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
+class Defaults:
+    """The mode of groups that name none, and the longest time between two polls: `new` looks back twice as far."""
+
+    subscription_mode: str
+    max_poll_interval: float
+
+
+@dataclass(frozen=True, slots=True)
 class QueueStatus:
     """A queue, its size and its options."""
 

@@ -323,6 +323,23 @@ def test_dead_letters_of_a_time(client: Client, queue: str):
     assert "failed_before" in refused(client, 400, "GET", "dead-letters", failed_before="yesterday")
 
 
+def test_defaults(client: Client, queue: str):
+    usual = {"subscription_mode": "all", "max_poll_interval": 2}
+    assert good(client, "GET", "defaults") == usual
+    try:
+        assert good(client, "PATCH", "defaults", {"subscription_mode": "new"}) == usual | {"subscription_mode": "new"}
+        assert good(client, "PATCH", "defaults", {"max_poll_interval": 0.5})["subscription_mode"] == "new"
+        client.pop(queue, consumerGroup="born new")
+    finally:
+        assert good(client, "PATCH", "defaults", usual) == usual
+    client.pop(queue, consumerGroup="born later")
+    modes = {each["group"]: each["mode"] for each in good(client, "GET", "subscriptions", queue=queue)}
+    assert modes == {"born new": "new", "born later": "all"}
+    for wrong in ({"subscription_mode": "timestamp"}, {"max_poll_interval": 0}, {"max_poll": 1}):
+        refused(client, 400, "PATCH", "defaults", wrong)
+    assert good(client, "GET", "defaults") == usual
+
+
 def test_the_outbox(client: Client, db: psycopg.Connection, queue: str):
     assert good(client, "GET", "outbox") == {"transactions": 0, "oldest_seconds": None, "waiting": 0}
     with db.transaction():
