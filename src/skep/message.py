@@ -123,6 +123,14 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
+class Defaults:
+    """The mode of groups that name none, and the longest time between two polls: `new` looks back twice as far."""
+
+    subscription_mode: str
+    max_poll_interval: float
+
+
+@dataclass(frozen=True, slots=True)
 class QueueStatus:
     """A queue, its size and its options."""
 
@@ -339,6 +347,18 @@ class MaintenanceStatus:
     held: int
     refused: int
     is_pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxStatus:
+    """How many open transactions have written to the outbox, how long the oldest has been open, what is left behind.
+
+    `waiting` are rows that were committed and not published, counted up to 10,000; 0 unless triggers were off.
+    """
+
+    transactions: int
+    oldest_seconds: float | None
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)

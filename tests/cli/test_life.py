@@ -130,3 +130,20 @@ def test_who_holds_back_what(cli: Cli, orders: Skep):
     ]
     assert cli("group", "blocked", "--limit", "1").lines[-1] == "and 1 more, with less; --limit 2 shows all"
     assert cli("group", "blocked", "nothing").stderr.startswith('error: there is no queue "nothing"\n')
+
+
+def test_defaults(cli: Cli, mq: Skep):
+    assert cli("group", "defaults").stdout.startswith("groups without a mode get all; new ones begin 4 s before")
+    changed = cli("group", "defaults", "--mode", "new", "--json").json
+    assert changed == {"subscription_mode": "new", "max_poll_interval": 2}
+    assert cli("group", "defaults", "--max-poll-interval", "1m", "--json").json == changed | {"max_poll_interval": 60}
+    assert cli("group", "defaults", "--json").json == {"subscription_mode": "new", "max_poll_interval": 60}
+    assert mq.subscribe("late", "orders").mode == "new"
+
+
+def test_defaults_that_cannot_be(cli: Cli):
+    for wrong in (("--mode", "timestamp"), ("--max-poll-interval", "0"), ("--max-poll-interval", "soon")):
+        done = cli("group", "defaults", *wrong)
+        assert (done.code, done.stdout) == (1, "")
+        assert "hint: " in done.stderr
+    assert cli("group", "defaults", "--json").json == {"subscription_mode": "all", "max_poll_interval": 2}

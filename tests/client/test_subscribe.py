@@ -8,9 +8,9 @@ import pytest
 
 from skep import AsyncSkep, NewMessage
 from skep.errors import InvalidArgument, StaleLease
-from skep.message import QUEUE_MODE
+from skep.message import QUEUE_MODE, Defaults
 from tests.client.verbs import drain, hold, lag, payloads, refused, take
-from tests.engine.verbs import call, pass_time
+from tests.engine.verbs import pass_time
 
 HOUR = 3600
 NEW: Any = {"subscription_mode": "new"}
@@ -108,10 +108,11 @@ async def test_defaults_count_only_at_birth(mq: AsyncSkep, db: psycopg.Connectio
     q = mq.queue("q")
     await old(mq, db, "M1")
     await mq.subscribe("elder", "q")
-    call(db, "configure_defaults", subscription_mode="new")
+    assert await mq.configure_defaults(subscription_mode="new") == Defaults("new", 2)
     assert await take(q, "elder") == ["M1"]
     assert await take(q, "young") == []
-    call(db, "configure_defaults", subscription_mode="all")
+    await mq.configure_defaults(subscription_mode="all", max_poll_interval=3)
+    assert await mq.defaults() == Defaults("all", 3)
     await q.push("M2")
     assert [await take(q, group) for group in ("elder", "young")] == [["M2"], ["M2"]]
     assert await take(q, QUEUE_MODE, **NEW) == ["M1", "M2"]

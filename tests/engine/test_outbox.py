@@ -243,3 +243,41 @@ def test_a_producer_may_insert_into_the_outbox_and_no_more(producer: psycopg.Con
     producer.execute("RESET ROLE")
     assert [d.payload for d in drain(producer, "q")] == ["hello"]
     producer.execute("SET ROLE shop")
+
+
+def status(connection: psycopg.Connection) -> tuple[int, float | None, int]:
+    columns = "SELECT transactions, oldest_seconds, waiting FROM skep.outbox_status()"
+    return connection.execute(columns).fetchall()[0]
+
+
+def test_the_status_tells_of_open_transactions(connect: Connect):
+    one, two, observer = connect(), connect(), connect()
+    assert status(observer) == (0, None, 0)
+    with one.transaction():
+        publish(one, 1, 2)
+        with two.transaction():
+            publish(two, 3)
+            transactions, oldest, waiting = status(observer)
+            assert (transactions, waiting) == (2, 0)
+            assert oldest is not None
+            assert 0 < oldest < PATIENCE
+            assert status(two)[::2] == (1, 0), "one's own are no news"
+        assert status(observer)[0] == 1
+    assert status(observer) == (0, None, 0)
+
+
+def test_the_status_tells_of_rows_that_nobody_moves(connect: Connect):
+    connection, observer = connect(), connect()
+    connection.execute("SET session_replication_role = replica")
+    connection.execute(
+        INSERT.replace("VALUES (%s, %s, %s)", "SELECT 'q', 'p', to_jsonb(n) FROM generate_series(1, 3) n")
+    )
+    assert status(observer) == (0, None, 3)
+    connection.execute("INSERT INTO skep.outbox (queue, payload) SELECT 'q', '0' FROM generate_series(1, 10000)")
+    assert status(observer) == (0, None, 10_000), "it stops counting"
+    connection.execute("DELETE FROM skep.outbox WHERE partition = 'Default'")
+    observer.execute("""
+        WITH gone AS (DELETE FROM skep.outbox RETURNING *)
+        INSERT INTO skep.outbox (queue, partition, payload) SELECT queue, partition, payload FROM gone ORDER BY xid, id
+    """)
+    assert (stored(observer), status(observer)) == ([1, 2, 3], (0, None, 0))

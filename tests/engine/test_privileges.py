@@ -19,6 +19,7 @@ PRODUCER = {
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
     "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend", "wire_conflation",
+    "wire_lend",
     "stream_register", "stream_state", "stream_step", "stream_cycle",
     "read_view", "read_window", "read", "read_packed", "lane_names", "offsets_at", "times_of", "group_exists", "follow",
     "archived_runs", "archived_lanes", "span_of", "archived_files", "archive_status",
@@ -45,7 +46,7 @@ ADMIN = {
     "wire_resubscribe", "wire_seek_partition", "wire_queues", "wire_queue", "wire_partition_list", "wire_queue_status",
     "wire_namespaces", "wire_tasks", "wire_overview", "wire_status", "wire_pushed", "wire_worker_metrics",
     "wire_queue_lag", "wire_queue_ops", "wire_retention", "wire_postgres", "wire_refresh",
-    "maintenance", "set_maintenance", "drain_held_pushes", "metrics", "replace_options",
+    "maintenance", "set_maintenance", "outbox_status", "drain_held_pushes", "metrics", "replace_options",
     "dash_overview", "dash_trend", "dash_queue_trend", "dash_queues", "dash_groups", "dash_lanes", "dash_holders",
     "dash_seek", "dash_database", "dash_leases", "dash_pipelines",
     "prune_sinks", "prune_lease_log",

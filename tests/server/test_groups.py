@@ -184,10 +184,47 @@ def test_seek_to_the_end_and_back(api: Api, db: psycopg.Connection):
     assert broken(db) == {}
 
 
-@pytest.mark.parametrize("body", [None, {}, {"toEnd": False}, {"timestamp": None}, {"timestamp": ""}])
+@pytest.mark.parametrize("body", [None, {}, {"toEnd": False}, {"timestamp": None}, {"timestamp": ""}, {"position": ""}])
 def test_seek_needs_a_place(api: Api, body: Any):
     answer = api.post("consumer-groups/g/queues/q/seek", body, expect=400)
-    assert answer["error"] == "Must specify either 'toEnd': true or 'timestamp'"
+    assert answer["error"].startswith("Must specify either 'toEnd': true or 'timestamp', or a 'position'")
+
+
+@pytest.mark.parametrize(
+    ("position", "taken"),
+    [("beginning", [1, 2, 3]), ("BEGINNING", [1, 2, 3]), ("end", []), (1, [2, 3]), ("2", [3]), (9, []),
+     ("2020-01-01T00:00:00Z", [1, 2, 3]), ("2099-01-01", [])],
+)  # fmt: skip
+def test_seek_to_a_position(api: Api, position: str | int, taken: list[int]):
+    api.push("q", 1, 2, 3)
+    assert api.take("q", "g") == [1, 2, 3]
+    api.push("q", 7, partition="p")
+    path = "consumer-groups/g/queues/q"
+    answer = api.post(f"{path}/seek", {"position": position})
+    assert (answer["seekToEnd"], answer["partitionsUpdated"]) == (position == "end", 2)
+    assert sorted(each for each in api.take("q", "g") if each != 7) == taken
+    assert api.post(f"{path}/partitions/Default/seek", {"position": position})["updated"] is True
+    assert api.take("q", "g") == taken
+
+
+@pytest.mark.parametrize(
+    "path", ["consumer-groups/g/queues/q/seek", "consumer-groups/g/queues/q/partitions/Default/seek"]
+)
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"position": "middle"}, "position cannot be 'middle'; it is `beginning`, `end`, an offset, or a time"),
+        ({"position": "-1"}, "position cannot be '-1'"),
+        ({"position": -1}, "position"),
+        ({"position": "9" * 30}, "999"),
+        ({"position": "end", "timestamp": "2020-01-01T00:00:00Z"}, "position stands alone"),
+        ({"position": 0, "toEnd": True}, "position stands alone"),
+    ],
+)
+def test_seek_to_what_is_no_position(api: Api, path: str, body: Any, error: str):
+    api.push("q", 1)
+    assert error in api.post(path, body, expect=400)["error"]
+    assert api.take("q", "g") == [1]
 
 
 def test_seek_to_what_is_no_time(api: Api):

@@ -304,3 +304,45 @@ def test_the_audit_names_who_did_it(as_somebody: Callable[..., Client]):
     kill(admin, "mine", 1)
     good(admin, "POST", "dead-letters/redrive", {"queue": "mine"})
     assert [each["done_by"] for each in good(admin, "GET", "dead-letters/audit")] == ["me"]
+
+
+def test_dead_letters_of_a_time(client: Client, queue: str):
+    kill(client, queue, "early")
+    ((early,),) = [good(client, "GET", "dead-letters", queue=queue)]
+    kill(client, queue, "late")
+
+    def found(**times: str) -> list[Any]:
+        return [letter["payload"] for letter in good(client, "GET", "dead-letters", queue=queue, **times)]
+
+    between = (datetime.fromisoformat(early["failed_at"]) + timedelta(microseconds=1)).isoformat()
+    assert found() == ["late", "early"]
+    assert (found(failed_after=between), found(failed_before=between)) == (["late"], ["early"])
+    assert found(failed_after=between, failed_before=between) == []
+    assert "failed_before" in refused(client, 400, "GET", "dead-letters", failed_before="yesterday")
+
+
+def test_defaults(client: Client, queue: str):
+    usual = {"subscription_mode": "all", "max_poll_interval": 2}
+    assert good(client, "GET", "defaults") == usual
+    try:
+        assert good(client, "PATCH", "defaults", {"subscription_mode": "new"}) == usual | {"subscription_mode": "new"}
+        assert good(client, "PATCH", "defaults", {"max_poll_interval": 0.5})["subscription_mode"] == "new"
+        client.pop(queue, consumerGroup="born new")
+    finally:
+        assert good(client, "PATCH", "defaults", usual) == usual
+    client.pop(queue, consumerGroup="born later")
+    modes = {each["group"]: each["mode"] for each in good(client, "GET", "subscriptions", queue=queue)}
+    assert modes == {"born new": "new", "born later": "all"}
+    for wrong in ({"subscription_mode": "timestamp"}, {"max_poll_interval": 0}, {"max_poll": 1}):
+        refused(client, 400, "PATCH", "defaults", wrong)
+    assert good(client, "GET", "defaults") == usual
+
+
+def test_the_outbox(client: Client, db: psycopg.Connection, queue: str):
+    assert good(client, "GET", "outbox") == {"transactions": 0, "oldest_seconds": None, "waiting": 0}
+    with db.transaction():
+        db.execute("INSERT INTO skep.outbox (queue, payload) VALUES (%s, '1')", [queue])
+        told = good(client, "GET", "outbox")
+        assert (told["transactions"], told["waiting"]) == (1, 0)
+        assert told["oldest_seconds"] > 0
+    assert [message["data"] for message in client.pop(queue)] == [1]

@@ -1,12 +1,14 @@
 """GET /api/v1/pop…: shapes, empty answers, waiting, groups, many at once."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import Any
 
+import psycopg
 import pytest
 
+from skep import Skep
 from tests.server.serving import Client
 
 Beside = Callable[..., Future[Any]]
@@ -182,7 +184,83 @@ def test_from_a_time(client: Client):
     client.push("timed", "new")
     got = client.pop("timed", consumerGroup="g", subscriptionFrom=f"{later}")
     assert got[-1]["data"] == "new"
-    assert len(client.pop("timed", consumerGroup="h", subscriptionFrom="no time at all")) == 2
+
+
+@pytest.fixture
+def default_new(module_database_url: str) -> Generator[None]:
+    """Groups that say nothing begin behind what is there."""
+    with psycopg.connect(module_database_url, autocommit=True) as connection:
+        connection.execute("SELECT skep.configure_defaults('new', 0.01)")
+        yield
+        connection.execute("SELECT skep.configure_defaults('all', 2)")
+
+
+EVERYTHING: list[str] = ["old"]
+NOTHING: list[str] = []
+
+
+@pytest.mark.usefixtures("default_new")
+@pytest.mark.parametrize(
+    ("wish", "got"),
+    {
+        "nothing": ({}, NOTHING),
+        "empty": ({"subscriptionMode": "", "subscriptionFrom": ""}, NOTHING),
+        "all": ({"subscriptionMode": "all"}, EVERYTHING),
+        "loud": ({"subscriptionMode": "FROM_BEGINNING"}, EVERYTHING),
+        "now": ({"subscriptionMode": "now"}, NOTHING),
+        "time": ({"subscriptionFrom": "2026-01-31T12:00:00Z"}, EVERYTHING),
+        "mode beside a time": ({"subscriptionMode": "new", "subscriptionFrom": "2026-01-31 12:00"}, EVERYTHING),
+        "timestamp": ({"subscriptionMode": "timestamp", "subscriptionFrom": "2026-01-31"}, EVERYTHING),
+        "mode beside now": ({"subscriptionMode": "all", "subscriptionFrom": "NOW"}, NOTHING),
+        "offset": ({"subscriptionMode": "offset", "subscriptionFrom": "0"}, EVERYTHING),
+        "offset behind": ({"subscriptionMode": "offset", "subscriptionFrom": "1"}, NOTHING),
+    }.values(),
+)
+def test_a_group_that_says_where_it_starts_does_not_get_the_default(
+    client: Client, wish: dict[str, str], got: list[str]
+):
+    queue = f"said-{'-'.join(wish)}-{'-'.join(wish.values())}"
+    client.push(queue, "old")
+    time.sleep(0.1)  # older than twice the poll interval, from where a new group starts
+    for group in ("g", "h"):  # a group that is not new here keeps where it began
+        assert [m["data"] for m in client.pop(queue, consumerGroup=group, **wish)] == got
+
+
+@pytest.mark.parametrize("mode", ["all", "now", "from_now", "new"])
+def test_modes_mean_what_they_say_under_the_usual_default(client: Client, module_database_url: str, mode: str):
+    client.pop("kept-mode", consumerGroup=mode, subscriptionMode=mode)
+    with Skep(module_database_url) as mq:
+        (stored,) = mq.subscriptions(mode, "kept-mode")
+    assert stored.mode == ("all" if mode == "all" else "new")
+
+
+@pytest.mark.parametrize("group", [{}, {"consumerGroup": "g"}])
+@pytest.mark.parametrize(
+    ("wish", "allowed"),
+    [
+        ({"subscriptionMode": "latest"}, "all, from_beginning"),
+        ({"subscriptionFrom": "no time at all"}, "`now`, a time"),
+        ({"subscriptionMode": "new", "subscriptionFrom": "yesterday"}, "`now`, a time"),
+        ({"subscriptionFrom": "9999-12-31T23:59:59-23:59"}, "`now`, a time"),
+        ({"subscriptionFrom": "-infinity"}, "`now`, a time"),
+    ],
+)
+def test_a_start_that_nobody_knows_is_refused(
+    client: Client, module_database_url: str, group: dict[str, str], wish: dict[str, str], allowed: str
+):
+    refused = client.get("/api/v1/pop/queue/unborn", **group, **wish)
+    assert refused.status == 400
+    assert list(wish)[-1] in refused.json["error"]
+    assert allowed in refused.json["error"]
+    with Skep(module_database_url) as mq:
+        assert mq.subscriptions(queue="unborn") == []
+
+
+@pytest.mark.parametrize("mode", ["timestamp", "offset", "message_id"])
+@pytest.mark.parametrize("start", [{}, {"subscriptionFrom": "x"}])
+def test_a_mode_that_needs_a_place_needs_a_good_one(client: Client, mode: str, start: dict[str, str]):
+    refused = client.get("/api/v1/pop/queue/placeless", consumerGroup="g", subscriptionMode=mode, **start)
+    assert refused.status == 400
 
 
 def test_conflation_gives_the_newest_of_each_partition(client: Client):

@@ -68,6 +68,11 @@ def test_transaction(queen: Conversation):
     assert seen["many"] == ["a1", "a2", "b1", "b2", "c1", "c2"]
 
 
+def test_transaction_over_two_leases(queen: Conversation):
+    """Clients of 0.15 name them beside the operations."""
+    assert queen("transaction")["two leases"] == [2, True]
+
+
 def test_transaction_undone(queen: Conversation):
     seen = queen("transaction")
     assert "Message not found" in seen["rollback"]

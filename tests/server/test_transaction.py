@@ -80,6 +80,44 @@ def test_old_clients_name_the_lease_beside_the_operations(client: Client):
     assert not run(client, ack(one, leaseId=None))["success"]
 
 
+def test_an_answer_counts_for_one_of_several_leases(client: Client):
+    client.push("several-a", 1)
+    client.push("several-b", 2)
+    messages = client.pop("several-a", consumerGroup="g") + client.pop("several-b", consumerGroup="h")
+    leases = [message["leaseId"] for message in messages]
+    acks = [ack(message, leaseId=None, consumerGroup=message["consumerGroup"]) for message in messages]
+    assert not run(client, *acks, requiredLeases=[leases[0], str(uuid4())])["success"]
+    outcome = run(client, push("several-out", 1), *acks, requiredLeases=leases)
+    assert [result["success"] for result in outcome["results"]] == [True, True, True]
+    assert not run(client, *acks, requiredLeases=leases)["success"]
+
+
+def test_stale_leases_beside_the_operations_do_not_count_for_their_next_owner(client: Client):
+    """A zombie whose two leases ran out cannot answer what somebody else has been given since."""
+    queues = ("zombie-a", "zombie-b")
+    for queue in queues:
+        client.push(queue, 1)
+    stale = [message for queue in queues for message in client.pop(queue, leaseSeconds=1)]
+    mine = [message for queue in queues for message in client.pop(queue, wait="true", timeout=5000)]
+    assert [message["deliveryAttempt"] for message in mine] == [2, 2]
+    leases = [message["leaseId"] for message in stale]
+    acks = [ack(message, leaseId=None) for message in stale]
+    for required in (leases, [*leases, "no uuid"], [""]):
+        outcome = run(client, push("zombie-out", 1), *acks, requiredLeases=required)
+        assert (outcome["success"], outcome["reason"]) == (False, "ack_rejected"), required
+    assert client.pop("zombie-out") == []
+    assert run(client, *(ack(message) for message in mine))["success"]
+
+
+def test_one_good_lease_among_the_required_does_not_carry_the_others(client: Client):
+    client.push("carried", 1, partition="a")
+    client.push("carried", 2, partition="b")
+    (first,), (second,) = client.pop("carried", batch=1), client.pop("carried", batch=1)
+    acks = [ack(message, leaseId=None) for message in (first, second)]
+    assert not run(client, *acks, requiredLeases=[first["leaseId"], str(uuid4())])["success"]
+    assert run(client, *acks, requiredLeases=[first["leaseId"], second["leaseId"]])["success"]
+
+
 def test_only_what_is_named_is_done(client: Client):
     """H19: acknowledging the last message of a batch does not complete the ones before it."""
     client.push("last", 1, 2, 3)

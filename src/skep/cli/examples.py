@@ -76,6 +76,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "group cancel": ("skep group cancel audit orders --yes",),
     "group remove": ("skep group remove audit", "skep group remove audit orders --yes --json"),
     "group force-complete": ("skep group force-complete audit orders --older-than 2h",),
+    "group defaults": ("skep group defaults", "skep group defaults --mode new --max-poll-interval 5s"),
     "dlq list": ("skep dlq list --queue orders --since 1d --limit 20", "skep dlq list --error timeout --json"),
     "dlq count": ("skep dlq count", "skep dlq count --queue orders --since 1h"),
     "dlq redrive": (

@@ -50,6 +50,9 @@ SUBSCRIPTIONS: Query = f"""
     SELECT {_SUBSCRIPTION} FROM skep.subscriptions
     WHERE group_name = coalesce(%(group)s, group_name) AND (queue = %(queue)s OR %(queue)s::text IS NULL) ORDER BY id
 """
+_DEFAULTS: Query = "SELECT default_subscription_mode, max_poll_interval FROM"
+DEFAULTS: Query = f"{_DEFAULTS} skep.settings"
+CONFIGURE_DEFAULTS: Query = f"{_DEFAULTS} skep.configure_defaults(%(subscription_mode)s, %(max_poll_interval)s)"
 PAUSE: Query = f"SELECT {_SUBSCRIPTION} FROM skep.pause{_SCOPE}"
 RESUME: Query = f"SELECT {_SUBSCRIPTION} FROM skep.resume{_SCOPE}"
 CANCEL: Query = f"SELECT {_SUBSCRIPTION} FROM skep.cancel{_SCOPE}"
@@ -121,6 +124,8 @@ HISTORY: Query = "SELECT * FROM skep.history(%(queue)s, %(group)s, %(since)s)"
 MAINTENANCE: Query = "SELECT push, pop, held, refused, is_pending FROM skep.maintenance()"
 SET_MAINTENANCE: Query = "SELECT skep.set_maintenance(%(push)s, %(pop)s)"
 DRAIN_HELD_PUSHES: Query = "SELECT messages, refused, queues FROM skep.drain_held_pushes(again => %(again)s)"
+
+OUTBOX_STATUS: Query = "SELECT transactions, oldest_seconds, waiting FROM skep.outbox_status()"
 
 CREATE_API_KEY: Query = """
     SELECT * FROM skep.create_api_key(

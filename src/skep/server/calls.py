@@ -24,6 +24,10 @@ TRANSACTION: Query = """
         %(partition_ids)s::uuid[], %(transaction_ids)s::text[], %(groups)s::text[], %(leases)s::uuid[],
         %(statuses)s::text[], %(errors)s::text[], %(messages)s::jsonb)
 """
+LEND: Query = """
+    SELECT skep.wire_lend(%(partition_ids)s::uuid[], %(transaction_ids)s::text[], %(groups)s::text[],
+        %(leases)s::uuid[], %(required)s::uuid[])
+"""
 EXTEND: Query = "SELECT lanes, skep.wire_time(expires_at) FROM skep.wire_extend(%(lease)s::uuid, %(seconds)s)"
 CONFIGURE: Query = (
     "SELECT skep.wire_configure(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s, %(replace)s)::text"

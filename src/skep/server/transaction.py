@@ -1,7 +1,7 @@
 """POST /api/v1/transaction: pushes and answers, all of them or none."""
 
 from typing import Any, Literal
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 
@@ -80,6 +80,8 @@ async def run(database: AsyncDatabase, transaction: Body, items: list[push.NewIt
         for answer in answers:
             _check(answer, transaction.required_leases)
         arguments = ack.arguments(answers) | {"messages": f"[{push.prepare(items).encoded}]"}
+        if transaction.required_leases and not all(answer.lease_id for answer in answers):
+            arguments["leases"] = await _lend(database, arguments, transaction.required_leases)
         arguments["statuses"] = ["completed" if status == "completed" else "dlq" for status in arguments["statuses"]]
         ((dlq, lanes, offsets),) = await database.call(calls.TRANSACTION, arguments, lambda *row: row)
     except SkepError as error:
@@ -95,6 +97,12 @@ def _check(answer: Answer, required: list[str]) -> None:
         raise StaleLease(f"ACK operation failed: {error}")
     if required and answer.lease_id and answer.lease_id not in required:
         raise StaleLease("ACK operation failed: its lease is not among requiredLeases")
+
+
+async def _lend(database: AsyncDatabase, arguments: dict[str, Any], required: list[str]) -> list[UUID]:
+    """Find out for which of these leases each answer counts that names none; that it still holds is checked later."""
+    leases = [lease for lease in required if address.is_uuid(lease)]
+    return await database.value(calls.LEND, arguments | {"required": leases})
 
 
 def _reason(error: SkepError) -> Reason:

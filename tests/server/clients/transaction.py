@@ -8,7 +8,7 @@ NOBODYS = "0190a8b2-0000-7000-8000-000000000001"
 
 async def conversation(queen: Queen) -> dict:
     seen = {}
-    for part in (committed, rolled_back, in_a_group, with_a_lost_lease, only_pushes):
+    for part in (committed, over_two_leases, rolled_back, in_a_group, with_a_lost_lease, only_pushes):
         seen.update(await part(queen))
     return seen
 
@@ -26,6 +26,15 @@ async def committed(queen: Queen) -> dict:
         "target": data(await pop(queen, target, partition="p")),
         "other": data(await pop(queen, name("other"))),
     }
+
+
+async def over_two_leases(queen: Queen) -> dict:
+    queues = name("first"), name("second")
+    for queue in queues:
+        await queen.queue(queue).push({"data": queue})
+    messages = [message for queue in queues for message in await pop(queen, queue)]
+    answer = await queen.transaction().ack(messages).commit()
+    return {"two leases": [len({message["leaseId"] for message in messages}), answer["success"]]}
 
 
 async def rolled_back(queen: Queen) -> dict:

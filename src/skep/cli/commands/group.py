@@ -248,3 +248,27 @@ def group_force_complete(
 
     config = Config.load_client(database_url, data_dir)
     force_complete(config, group, queue, older_than, yes=yes, as_json=as_json)
+
+
+@group_app.command("defaults")
+def group_defaults(
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|new",
+            help="Where groups start that do not say it.",
+            autocompletion=choose("all", "new"),
+            show_default=False,
+        ),
+    ] = None,
+    max_poll_interval: Annotated[
+        str | None, typer.Option(metavar="TIME", help="new looks back twice as far: 2s.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show what groups get that do not say where they start, or change it; those that are there keep theirs."""
+    from skep.cli.defaults import run
+
+    run(Config.load_client(database_url, data_dir), mode, max_poll_interval, as_json=as_json)

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
-from skep.message import Blocked, GroupStatus, Lag, MessageGroup, MessageStatus, Subscription
+from skep.message import Blocked, Defaults, GroupStatus, Lag, MessageGroup, MessageStatus, Subscription
 
 
 class AsyncGroups:
@@ -47,6 +47,19 @@ class AsyncGroups:
 
     async def subscriptions(self, group: str | None = None, queue: str | None = None) -> list[Subscription]:
         return await self._database.call(calls.SUBSCRIPTIONS, {"group": group, "queue": queue}, Subscription)
+
+    async def defaults(self) -> Defaults:
+        """Return what groups get that do not say where they start."""
+        (defaults,) = await self._database.call(calls.DEFAULTS, {}, Defaults)
+        return defaults
+
+    async def configure_defaults(
+        self, *, subscription_mode: str | None = None, max_poll_interval: float | None = None
+    ) -> Defaults:
+        """Change what is given: the mode ("all" or "new"), and seconds. Groups keep what they began with."""
+        arguments = {"subscription_mode": subscription_mode, "max_poll_interval": max_poll_interval}
+        (defaults,) = await self._database.call(calls.CONFIGURE_DEFAULTS, arguments, Defaults)
+        return defaults
 
     async def pause(
         self, group: str, queue: str | None = None, *, namespace: str | None = None, task: str | None = None

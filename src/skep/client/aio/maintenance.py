@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
-from skep.message import Detected, Drained, MaintenanceStatus, Place, Retained, Sample, Swept
+from skep.message import Detected, Drained, MaintenanceStatus, OutboxStatus, Place, Retained, Sample, Swept
 
 LANES = 200  # in one transaction
 MESSAGES = 10_000  # of a lane
@@ -94,6 +94,11 @@ class AsyncMaintenance:
 
     def _pushed_again(self, queues: set[str]) -> None:
         raise NotImplementedError
+
+    async def outbox_status(self) -> OutboxStatus:
+        """Return what is in the outbox that is not published."""
+        (status,) = await self._database.call(calls.OUTBOX_STATUS, {}, OutboxStatus)
+        return status
 
     async def history(self, queue: str, group: str = "", since: timedelta = timedelta(hours=1)) -> list[Sample]:
         """Return rates and lags over time: of a queue, or of a group on it."""

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from skep.client import calls
 from skep.client.sync.database import Database
-from skep.message import Blocked, GroupStatus, Lag, MessageGroup, MessageStatus, Subscription
+from skep.message import Blocked, Defaults, GroupStatus, Lag, MessageGroup, MessageStatus, Subscription
 
 
 class Groups:
@@ -48,6 +48,19 @@ class Groups:
 
     def subscriptions(self, group: str | None = None, queue: str | None = None) -> list[Subscription]:
         return self._database.call(calls.SUBSCRIPTIONS, {"group": group, "queue": queue}, Subscription)
+
+    def defaults(self) -> Defaults:
+        """Return what groups get that do not say where they start."""
+        (defaults,) = self._database.call(calls.DEFAULTS, {}, Defaults)
+        return defaults
+
+    def configure_defaults(
+        self, *, subscription_mode: str | None = None, max_poll_interval: float | None = None
+    ) -> Defaults:
+        """Change what is given: the mode ("all" or "new"), and seconds. Groups keep what they began with."""
+        arguments = {"subscription_mode": subscription_mode, "max_poll_interval": max_poll_interval}
+        (defaults,) = self._database.call(calls.CONFIGURE_DEFAULTS, arguments, Defaults)
+        return defaults
 
     def pause(
         self, group: str, queue: str | None = None, *, namespace: str | None = None, task: str | None = None

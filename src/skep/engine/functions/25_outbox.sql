@@ -46,3 +46,15 @@ BEGIN
 EXCEPTION WHEN check_violation OR not_null_violation THEN
     PERFORM skep.refuse('SK001', SQLERRM, 'Names and transaction ids have 1 to 255 characters; headers are a JSON object.');
 END $$;
+
+-- What is in the outbox and not in the log. The rows of an open transaction nobody else sees; its lock on the table everybody does.
+-- waiting: rows that were committed and not moved, counted up to 10,000. There are none unless they came while triggers were off, as they
+-- do by logical replication: nothing moves those.
+CREATE FUNCTION skep.outbox_status(OUT transactions bigint, OUT oldest_seconds double precision, OUT waiting bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT count(*), max(extract(epoch FROM clock_timestamp() - a.xact_start))::double precision,
+           (SELECT count(*) FROM (SELECT FROM skep.outbox o WHERE o.xid IS DISTINCT FROM pg_current_xact_id_if_assigned() LIMIT 10000) o)
+    FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'relation' AND l.relation = 'skep.outbox'::regclass AND l.mode = 'RowExclusiveLock' AND l.granted
+      AND a.datname = current_database() AND l.pid <> pg_backend_pid()
+$$;

@@ -43,7 +43,7 @@ DECLARE
     producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push', 'hold_push',
                               'open_sink', 'stage_piece', 'publish_batch', 'clear_sink', 'drop_sink'];
     consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
-                              'lag', 'wire_pop', 'wire_ack', 'due', 'wire_extend', 'wire_conflation', 'stream_register', 'stream_state',
+                              'lag', 'wire_pop', 'wire_ack', 'wire_lend', 'due', 'wire_extend', 'wire_conflation', 'stream_register', 'stream_state',
                               'stream_step', 'read_view', 'read_window', 'read', 'read_packed', 'lane_names', 'offsets_at', 'times_of', 'group_exists', 'follow',
                               'archived_runs', 'archived_lanes', 'span_of', 'archived_files', 'archive_status'];
     ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
@@ -64,7 +64,7 @@ DECLARE
                               'wire_resubscribe', 'wire_seek_partition', 'wire_queues', 'wire_queue', 'wire_partition_list', 'wire_queue_status',
                               'wire_namespaces', 'wire_tasks', 'wire_overview', 'wire_status', 'wire_pushed', 'wire_worker_metrics',
                               'wire_queue_lag', 'wire_queue_ops', 'wire_retention', 'wire_postgres', 'wire_refresh',
-                              'maintenance', 'set_maintenance', 'drain_held_pushes', 'metrics', 'replace_options',
+                              'maintenance', 'set_maintenance', 'outbox_status', 'drain_held_pushes', 'metrics', 'replace_options',
                               'dash_overview', 'dash_trend', 'dash_queue_trend', 'dash_queues', 'dash_groups', 'dash_lanes', 'dash_holders',
                               'dash_seek', 'dash_database', 'dash_leases', 'dash_pipelines'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse', 'wire_time'];

@@ -107,6 +107,8 @@ async def dead_letters(call: Call) -> Reply:
         call.text("queue"),
         call.text("group"),
         error=call.text("error"),
+        failed_after=admin.moment(call, "failed_after"),
+        failed_before=admin.moment(call, "failed_before"),
         before=before or None,
         limit=call.integer("limit", 25, least=1, most=200),
     )
@@ -259,6 +261,8 @@ ENDPOINTS = (
             Param("queue"),
             Param("group"),
             Param("error", help="A part of the text."),
+            Param("failed_after", help="A time."),
+            Param("failed_before", help="A time."),
             Param("before", "integer", "Older than this one, by its id."),
             Param("limit", "integer", "At most so many, 25 if not given."),
         ),

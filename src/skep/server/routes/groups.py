@@ -1,15 +1,16 @@
 """Consumer groups: how far they are, where they are to be, and forgetting them."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from skep.server import admin
 from skep.server.admin import ask
 from skep.server.endpoint import Call, Endpoint, Param, Reply, instant, reply
-from skep.server.http import bad_request
+from skep.server.http import HttpError, bad_request
 
 WHERE = "Must specify either 'toEnd': true or 'timestamp'"
+POSITIONS = "`beginning`, `end`, an offset, or a time such as 2026-01-31T12:00:00Z"
 
 
 class Subscription(msgspec.Struct, rename="camel"):
@@ -19,15 +20,29 @@ class Subscription(msgspec.Struct, rename="camel"):
 
 
 class Seek(msgspec.Struct, rename="camel"):
-    """What is posted to move a group."""
+    """What is posted to move a group: as Queen has it, or a position: beginning, end, an offset or a time."""
 
     to_end: bool = False
     timestamp: str | None = None
+    position: str | Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
 
-    def position(self) -> str | None:
+    def place(self) -> str | None:
+        if self.position not in (None, "") and (self.to_end or self.timestamp):
+            raise bad_request("position stands alone, without toEnd and timestamp")
         if self.to_end:
             return "end"
-        return instant(self.timestamp, "timestamp").isoformat() if self.timestamp else None
+        if self.timestamp:
+            return instant(self.timestamp, "timestamp").isoformat()
+        return _position(str(self.position)) if self.position not in (None, "") else None
+
+
+def _position(given: str) -> str:
+    if given.lower() in ("beginning", "end") or (given.isascii() and given.isdigit()):
+        return given.lower()
+    try:
+        return instant(given, "position").isoformat()
+    except HttpError:
+        raise bad_request(f"position cannot be {given[:40]!r}; it is {POSITIONS}") from None
 
 
 async def list_groups(call: Call) -> Reply:
@@ -65,20 +80,20 @@ async def resubscribe(call: Call) -> Reply:
 async def seek(call: Call) -> Reply:
     group, queue = call.params["group"], call.params["queue"]
     wish = await call.json(Seek, default=Seek())
-    position = wish.position()
-    if position is None:
-        raise bad_request(WHERE)
-    moved = await call.state.mq.seek(group, queue, position)
+    place = wish.place()
+    if place is None:
+        raise bad_request(f"{WHERE}, or a 'position': {POSITIONS}")
+    moved = await call.state.mq.seek(group, queue, place)
     call.state.pushed([queue])  # there may be something to get again
-    told: dict[str, Any] = {"success": True, "consumerGroup": group, "queueName": queue, "seekToEnd": wish.to_end}
+    told: dict[str, Any] = {"success": True, "consumerGroup": group, "queueName": queue, "seekToEnd": place == "end"}
     return reply(told | {"targetTimestamp": None if wish.to_end else wish.timestamp, "partitionsUpdated": moved})
 
 
 async def seek_partition(call: Call) -> Reply:
-    """Move to the end, as Queen does whatever is posted; or to a time, if one is."""
+    """Move to the end, as Queen does whatever is posted; or to a time or position, if one is."""
     group, queue, partition = (call.params[name] for name in ("group", "queue", "partition"))
     wish = await call.json(Seek, default=Seek())
-    arguments = {"group": group, "queue": queue, "partition": partition, "position": wish.position() or "end"}
+    arguments = {"group": group, "queue": queue, "partition": partition, "position": wish.place() or "end"}
     rows = await call.state.admin.call(admin.SEEK_PARTITION, arguments, lambda *row: row)
     if not rows:
         return reply({"success": False, "error": "Partition not found", "code": "not_found"}, 404)
@@ -158,7 +173,7 @@ ENDPOINTS = (
         path=f"{_GROUPS}/{{group}}/queues/{{queue}}/seek",
         action="seek",
         run=seek,
-        summary="Move a group on a queue to the end or to a time.",
+        summary="Move a group on a queue: to the beginning, the end, a time or an offset.",
         body=Seek,
     ),
     Endpoint(

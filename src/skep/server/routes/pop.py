@@ -16,7 +16,9 @@ from skep.server.pop import Popped, Wanted
 MAX_WAIT = 110.0  # seconds
 AUTOPILOT = (200, 4)  # messages and partitions for a client that leaves the choice to the server
 NOTHING: Mapping[str, bool] = {}
-NEW = {"new": "new", "new-only": "new"}
+MODES = {"from_beginning": "all", "new-only": "new", "now": "new", "from_now": "new"} | {
+    word: word for word in ("all", "new", "timestamp", "offset", "message_id")
+}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -105,8 +107,7 @@ def _wanted(call: Call, **place: str | None) -> Wanted:
     conflate = call.flag("conflation")
     if conflate and (auto_ack or group == QUEUE_MODE):
         raise bad_request("conflation needs a consumerGroup, and no autoAck")
-    mode = NEW.get((call.text("subscriptionMode") or "").lower())
-    start = _start(call.text("subscriptionFrom"))
+    mode, start = _birth(call)
     lease = call.integer("leaseSeconds", 0)
     return Wanted(
         queue=place.get("queue"),
@@ -116,20 +117,29 @@ def _wanted(call: Call, **place: str | None) -> Wanted:
         task=place.get("task"),
         lease_time=float(lease) if lease else None,
         auto_ack=auto_ack,
-        mode=None if group == QUEUE_MODE or start else mode,
+        mode=None if group == QUEUE_MODE else mode,
         start=None if group == QUEUE_MODE else start,
         conflate=conflate,
     )
 
 
-def _start(given: str | None) -> str | None:
-    """Return where a new group begins; what is not a time is, as in Queen, no wish."""
-    if given is None or given == "now":
-        return given
+def _birth(call: Call) -> tuple[str | None, str | None]:
+    """Return where a new group begins, as mode and start. A time is the more exact wish; no wish is the default's."""
+    word, start = call.text("subscriptionMode"), call.text("subscriptionFrom")
+    mode = None if word is None else MODES.get(word.lower())
+    if word is not None and mode is None:
+        raise bad_request(f"unknown subscriptionMode {word[:40]!r}; it is one of {', '.join(sorted(MODES))}")
+    if start is None or mode in ("offset", "message_id"):
+        return mode, start
+    return None, "now" if start.lower() == "now" else _time(start)
+
+
+def _time(given: str) -> str:
     try:
         return instant(given.replace(" ", "+"), "subscriptionFrom").isoformat()
     except HttpError:
-        return None
+        allowed = "`now`, a time such as 2026-01-31T12:00:00Z, or what subscriptionMode offset or message_id needs"
+        raise bad_request(f"subscriptionFrom cannot be {given[:40]!r}; it is {allowed}") from None
 
 
 def _size(call: Call) -> tuple[int, int]:
@@ -194,8 +204,10 @@ _QUERY = (
     Param("timeout", "integer", "Milliseconds to wait, 30000 if not given."),
     Param("consumerGroup", "string", "Whose position counts; the queue's own if not given."),
     Param("autoAck", "boolean", "The delivered count as completed at once."),
-    Param("subscriptionMode", "string", "`new`: a group that is new here starts behind what is there."),
-    Param("subscriptionFrom", "string", "`now` or a time: where a group that is new here starts."),
+    Param("subscriptionMode", "string", f"Where a group that is new here starts: {', '.join(sorted(MODES))}."),
+    Param(
+        "subscriptionFrom", "string", "`now` or a time, instead of a mode; an offset or message id beside such a one."
+    ),
     Param("leaseSeconds", "integer", "Instead of the lease time of the queue."),
     Param("autopilot", "boolean", "Leave `batch` and `partitions` to the server."),
     Param("conflation", "boolean", "Deliver only the newest message of each partition."),
