@@ -138,13 +138,18 @@ CREATE FUNCTION skep.subscribe(
 #variable_conflict use_column
 DECLARE
     stored skep.subscriptions;
+    ended  bigint[];
 BEGIN
     PERFORM skep.check_pop(queue, group_name, partition, namespace, task, 1, 1, NULL);
     stored := skep.store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
                                       heartbeat_timeout, miss_threshold);
     IF stored.status = 'CANCELLED' THEN
-        PERFORM skep.forget_progress(stored);
-        DELETE FROM skep.subscriptions s WHERE s.id = stored.id AND s.status = 'CANCELLED';
+        -- With those of its partitions, as cancel() does: or their lanes would have no part in the new life.
+        SELECT array_agg(s.id) INTO ended FROM skep.subscriptions s
+        WHERE s.group_name = stored.group_name AND s.status = 'CANCELLED'
+          AND (s.id = stored.id OR stored.partition IS NULL AND s.queue = stored.queue);
+        PERFORM skep.forget_progress(s) FROM skep.subscriptions s WHERE s.id = ANY (ended);
+        DELETE FROM skep.subscriptions s WHERE s.id = ANY (ended) AND s.status = 'CANCELLED';
         stored := skep.store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
                                           heartbeat_timeout, miss_threshold);
     ELSIF stored.status = 'DEAD' THEN
