@@ -87,7 +87,15 @@ async def test_one_bad_item_and_nothing_is_stored(mq: AsyncSkep, db: psycopg.Con
 
 async def test_the_item_is_named(mq: AsyncSkep):
     q = mq.queue("orders")
-    for bad in ({1, 2}, NewMessage(1, headers=[1]), NewMessage(1, transaction_id="x" * 300)):  # pyright: ignore[reportArgumentType]
+    for bad in (
+        {1, 2},
+        NewMessage(1, headers=[1]),  # pyright: ignore[reportArgumentType]
+        NewMessage(1, partition=7),  # pyright: ignore[reportArgumentType]
+        NewMessage(1, partition="x" * 256),
+        NewMessage(1, transaction_id=7),  # pyright: ignore[reportArgumentType]
+        NewMessage(1, transaction_id="x" * 300),
+        NewMessage(1, trace_id="no uuid"),
+    ):
         with refused(InvalidArgument, "item 2") as caught:
             await q.push_many([0, 1, bad, 3])
         assert caught.error.hint

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from skep import AsyncSkep, NewMessage
-from skep.errors import InvalidArgument, StaleLease
+from skep.errors import InvalidArgument, NotFound, StaleLease
 from skep.message import QUEUE_MODE, Defaults
 from tests.client.verbs import drain, hold, lag, payloads, refused, take
 from tests.engine.verbs import pass_time
@@ -192,7 +192,7 @@ async def test_the_most_specific_subscription_decides(mq: AsyncSkep, specific: i
 
 
 async def test_a_subscription_says_where_it_starts(mq: AsyncSkep, db: psycopg.Connection):
-    """Scenario 14: times and offsets are inclusive, an id is an offset, and what is stored is returned."""
+    """Scenario 14: times, offsets and ids are inclusive, and what is stored is returned: an id is a time elsewhere."""
     q = mq.queue("q")
     receipts = await q.push_many("abc")
     pass_time(db, 60)
@@ -205,7 +205,7 @@ async def test_a_subscription_says_where_it_starts(mq: AsyncSkep, db: psycopg.Co
     }
     assert {name: (s.group, s.queue, s.mode, s.start_offset) for name, s in starts.items()} == {
         "offset": ("offset", "q", "offset", 1),
-        "id": ("id", "q", "offset", 1),
+        "id": ("id", "q", "timestamp", None),
         "time": ("time", "q", "timestamp", None),
         "soon": ("soon", "q", "timestamp", None),
         "now": ("now", "q", "new", None),
@@ -223,6 +223,9 @@ async def test_wrong_words_are_refused(mq: AsyncSkep):
         await mq.subscribe("g", "q", mode="sometimes")
     with refused(InvalidArgument, "half past nine"):
         await mq.subscribe("g", "q", start_from="half past nine")
+    elsewhere = await mq.queue("other").push(1)
+    with refused(NotFound, f"no message {elsewhere.id}"):
+        await mq.subscribe("g", "q", mode="message_id", start_from=elsewhere.id)
     with refused(InvalidArgument):
         await mq.subscribe("g")
     await q.pop(group="g")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import LiteralString
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -36,7 +37,6 @@ PUSHES = {
         """push('[{"queue": "q"}, {"queue": "q", "transactionId": "t"}]'::jsonb)""", "SK001", "item 1", "transactionId",
     ),
     "a message has no queue": ("""push('[{"payload": 1}]'::jsonb)""", "SK001", "queue"),
-    "a trace id in JSON": ("""push('[{"queue": "q", "trace_id": "x"}]'::jsonb)""", "22P02", "uuid"),
     "arrays are NULL": ("push_many(NULL, NULL, NULL)", "SK001", "push_many"),
     "a missing array": ("push_many(ARRAY['q'], NULL, ARRAY['1']::jsonb[])", "SK001"),
     "fewer partitions": ("push_many(ARRAY['q', 'q'], ARRAY['p'], ARRAY['1', '2']::jsonb[])", "SK001", "length"),
@@ -174,10 +174,55 @@ def test_the_error_names_the_item_of_a_batch(mq: psycopg.Connection, bad: int):
     configure(mq, "q", max_payload_bytes=100)
     with refused("SK004", f"item {bad}"):
         push_to(mq, [("q", "p", "x" * 200 if n == bad else n) for n in range(3)])
-    with refused("SK001", "queue name"):
+    with refused("SK001", f"item {bad}: queue name"):
         push_to(mq, [("" if n == bad else "q", "p", n) for n in range(3)])
+    with refused("SK001", f"item {bad}: partition name"):
+        push_to(mq, [("q", "x" * 256 if n == bad else "p", n) for n in range(3)])
     mq.execute("SELECT skep.delete_queue('q')")
     assert contents(mq) == before
+
+
+MESSAGES: dict[str, tuple[dict, str]] = {
+    "queue is a number": ({"queue": 5}, "queue is a JSON number"),
+    "queue is a boolean": ({"queue": True}, "queue is a JSON boolean"),
+    "queue is null": ({"queue": None}, "queue name is missing"),
+    "queue over 255": ({"queue": "q" * 256}, "queue name is 256 characters"),
+    "partition is an object": ({"partition": {"a": 1}}, "partition is a JSON object"),
+    "partition is a number": ({"partition": 7}, "partition is a JSON number"),
+    "partition is empty": ({"partition": ""}, "partition name is missing"),
+    "transaction id is a number": ({"transaction_id": 7}, "transaction_id is a JSON number"),
+    "transaction id is empty": ({"transaction_id": ""}, "the transaction id has 0 characters"),
+    "producer is an array": ({"producer": []}, "producer is a JSON array"),
+    "trace id is a number": ({"trace_id": 7}, "trace_id is a JSON number"),
+    "trace id is no uuid": ({"trace_id": "x"}, 'trace_id is "x"'),
+    "headers are a text": ({"headers": "x"}, "headers are a JSON string"),
+}
+
+
+@pytest.mark.parametrize("function", ["push", "push_to_outbox"])
+@pytest.mark.parametrize(("wrong", "said"), MESSAGES.values(), ids=MESSAGES)
+def test_the_error_names_the_item_of_a_json_batch(mq: psycopg.Connection, function: str, wrong: dict, said: str):
+    """Wrong types are not made into texts, for what was meant is not known."""
+    good = {"queue": "q", "payload": 1, "partition": None, "transaction_id": None, "trace_id": None, "producer": None}
+    before = contents(mq)
+    with refused("SK001", f"item 1: {said}"):
+        call(mq, function, messages=Jsonb([good | {"headers": None}, good | wrong, good | wrong]))
+    assert contents(mq) == before
+    call(mq, function, messages=Jsonb([good, {"queue": "q", "trace_id": str(UUID(int=7))}]))
+    assert take(mq, "q") == [1, None]
+
+
+@pytest.mark.parametrize("messages", [{}, 1, None, [1], [[]], [{"queue": "q", "transactionId": "t"}]])
+def test_the_outbox_takes_what_push_takes(mq: psycopg.Connection, messages: object):
+    """Both refuse the same; nothing to publish is no error in either."""
+    said: list[str | None] = []
+    for function in ("push", "push_to_outbox"):
+        with pytest.raises(psycopg.Error) as caught:
+            call(mq, function, messages=Jsonb(messages))
+        said += [caught.value.sqlstate, caught.value.diag.message_primary]
+    assert said[:2] == said[2:]
+    assert said[0] == "SK001"
+    call(mq, "push_to_outbox", messages=Jsonb([]))
 
 
 def test_other_callers_are_unaffected(connect: Connect):

@@ -106,6 +106,19 @@ def test_remove(mq: psycopg.Connection):
         call(mq, "remove_group", group_name="nobody", queue=Q)
 
 
+def test_a_new_life_has_every_partition(mq: psycopg.Connection):
+    """Also one that had a start of its own, by a seek, and was cancelled with the queue."""
+    push(mq, Q, 0, partition="a")
+    push(mq, Q, 1, partition="b")
+    subscribe(mq)
+    call(mq, "seek", group_name="g", queue=Q, position="end", partition="a")
+    call(mq, "cancel", group_name="g", queue=Q)
+    subscribe(mq, mode="all")
+    assert {row.status for row in call(mq, "obligations", lanes=[1, 2])} == {"ACTIVE"}
+    assert sorted(delivery.payload for delivery in drain(mq, Q)) == [0, 1]
+    assert broken(mq) == {}
+
+
 @pytest.mark.parametrize("verb", ["pause", "resume", "cancel", "heartbeat"])
 def test_unknown_subscriptions(mq: psycopg.Connection, verb: str):
     """20"""

@@ -1,11 +1,13 @@
 """Reading outside of groups, as Spark does, with few rights."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import psycopg
+import pytest
 
 from tests.engine.test_privileges import as_role
-from tests.engine.verbs import broken, call, drain, push, push_to, refused
+from tests.engine.verbs import broken, call, configure, drain, push, push_to, refused
 
 
 def snapshot(connection: psycopg.Connection) -> str:
@@ -51,3 +53,24 @@ def test_a_group_is_put_where_a_reader_is(mq: psycopg.Connection):
             call(mq, "ack", lease=held.lease)
     assert broken(mq) == {}
     assert [delivery.payload for delivery in drain(mq, "q", "g")] == list(range(3, 10))
+
+
+@pytest.mark.parametrize(("way", "queue"), [("retain", {}), ("clear_queue", {"queue": "q"})])
+def test_what_is_deleted_unread_is_noticed(mq: psycopg.Connection, way: str, queue: dict[str, str]):
+    """By the journal and, where it does not reach back, by the lanes. A reader that has seen it all misses nothing."""
+    configure(mq, "q", retention_seconds=0.000001)
+    push_to(mq, [("q", "a", 0), ("q", "b", 0)])
+    since = snapshot(mq)
+    push(mq, "q", 1, 2, partition="a")
+    up_to_date = snapshot(mq)
+    for _ in range(2):  # the second finds nothing, and does not forget what the first deleted
+        call(mq, way, **queue)
+
+    def lost(view: str) -> list[tuple[int, int, bool]]:
+        window = call(mq, "read_window", queue_ids=[1], since=view, until=snapshot(mq))
+        return [(row.partition_id, row.kept_from, row.unseen) for row in window]
+
+    assert (lost(since), lost(up_to_date)) == ([(1, 3, False)], [])
+    call(mq, "prune_journal", older_than=timedelta())
+    assert (lost(since), lost(up_to_date)) == ([(1, 3, True)], [])
+    assert broken(mq) == {}

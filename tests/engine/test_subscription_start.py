@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.engine.verbs import broken, call, configure, drain, lag, pass_time, pop, push, push_to, take
+from tests.engine.verbs import broken, call, configure, drain, lag, pass_time, pop, push, push_to, refused, take
 
 
 def modes(connection: psycopg.Connection) -> list[tuple]:
@@ -161,10 +161,102 @@ def test_an_offset_is_inclusive_and_may_lie_ahead(mq: psycopg.Connection, start:
     assert take(mq, "q", batch=200) == list(range(max(first, 6), 102))
 
 
-def test_a_message_id_is_inclusive(mq: psycopg.Connection):
-    answers = push(mq, "q", *"abc")
-    identity = call(mq, "message_id", partition_id=answers[1].partition_id, offset=1)[0][0]
-    assert take(mq, "q", subscription_mode="message_id", subscription_from=str(identity)) == ["b", "c"]
+def id_of(connection: psycopg.Connection, answer: Any) -> str:
+    return str(call(connection, "message_id", partition_id=answer.partition_id, offset=answer.offset)[0][0])
+
+
+def two_lanes(connection: psycopg.Connection) -> str:
+    """Two lanes whose offsets differ, and the id of `a3`, which was pushed together with `a2` and `a4`."""
+    push(connection, "ns.q", "a0", "a1", partition="a")
+    push(connection, "ns.q", *(f"b{n}" for n in range(5)), partition="b")
+    pass_time(connection, 60)
+    _, third, _ = push(connection, "ns.q", "a2", "a3", "a4", partition="a")
+    push(connection, "ns.q", "b5", "b6", partition="b")
+    return id_of(connection, third)
+
+
+FROM_A3 = ["a3", "a4", "b5", "b6"]
+
+
+@pytest.mark.parametrize("scope", [{"queue": "ns.q"}, {"queue": None, "namespace": "ns"}, {"queue": None, "task": "q"}])
+@pytest.mark.parametrize("first", ["subscribe", "pop"])
+def test_a_message_id_is_a_place_in_its_lane_and_a_time_in_others(
+    mq: psycopg.Connection, scope: dict[str, Any], first: str
+):
+    """Exact: nothing before it, nothing skipped, also in lanes that are born later."""
+    identity = two_lanes(mq)
+    if first == "subscribe":
+        call(mq, "subscribe", group_name="g", mode="message_id", start_from=identity, **scope)
+        assert lag(mq) == {"a": 2, "b": 2}
+        start: dict[str, str] = {}
+    else:
+        start = {"subscription_mode": "message_id", "subscription_from": identity}
+    pass_time(mq, 3600)
+    push(mq, "ns.q", "c0", "c1", partition="c")
+    got = [d.payload for d in drain(mq, group="g", partitions=3, **scope, **start)]
+    assert sorted(got) == [*FROM_A3, "c0", "c1"]
+    push(mq, "ns.q", "a5", partition="a")
+    assert take(mq, group="g", **scope, **start) == ["a5"]
+    assert broken(mq) == {}
+
+
+@pytest.mark.parametrize(("partition", "expected"), [("a", ["a3", "a4"]), ("b", ["b5", "b6"])])
+def test_a_message_id_for_one_partition(mq: psycopg.Connection, partition: str, expected: list[str]):
+    """Also one of a sister lane."""
+    identity = two_lanes(mq)
+    call(mq, "subscribe", group_name="g", queue="ns.q", partition=partition, mode="message_id", start_from=identity)
+    assert take(mq, "ns.q", partition=partition) == expected
+
+
+def test_a_message_id_that_is_not_there(mq: psycopg.Connection):
+    """Of another queue, of no message, of one that is gone: refused, and nothing is stored."""
+    two_lanes(mq)
+    (other,) = push(mq, "other", 1)
+    (last,) = push(mq, "gone", 1)
+    call(mq, "clear_queue", queue="gone")
+    ahead = last._replace(partition_id=1, offset=100)
+    scopes: list[dict[str, Any]] = [{"queue": "ns.q"}, {"queue": "gone"}, {"queue": None, "namespace": "ns"}]
+    for scope in scopes:
+        for identity in (id_of(mq, other), id_of(mq, last), id_of(mq, ahead), "6f0e6c0e-0000-4000-8000-000000000000"):
+            with refused("SK002", f"no message {identity}"):
+                pop(mq, group="g", subscription_mode="message_id", subscription_from=identity, **scope)
+            with refused("SK002", f"no message {identity}"):
+                call(mq, "subscribe", group_name="g", mode="message_id", start_from=identity, **scope)
+    assert modes(mq) == []
+
+
+def test_a_message_id_whose_message_is_gone_since(mq: psycopg.Connection):
+    """The first mode stays: a consumer whose calls name its start can be restarted. A new life needs a message."""
+    identity = two_lanes(mq)
+    start = {"subscription_mode": "message_id", "subscription_from": identity}
+    assert sorted(take(mq, "ns.q", partitions=2, **start)) == FROM_A3
+    call(mq, "clear_queue", queue="ns.q")
+    push(mq, "ns.q", "a5", partition="a")
+    call(mq, "subscribe", group_name="g", queue="ns.q", mode="message_id", start_from=identity)
+    assert take(mq, "ns.q", **start) == ["a5"]
+    call(mq, "cancel", group_name="g", queue="ns.q")
+    with refused("SK002"):
+        call(mq, "subscribe", group_name="g", queue="ns.q", mode="message_id", start_from=identity)
+
+
+def test_a_message_id_after_the_end_of_a_life(mq: psycopg.Connection):
+    identity = two_lanes(mq)
+    assert len(drain(mq, "ns.q")) == 12
+    call(mq, "cancel", group_name="g", queue="ns.q")
+    call(mq, "subscribe", group_name="g", queue="ns.q", mode="message_id", start_from=identity)
+    assert sorted(d.payload for d in drain(mq, "ns.q")) == FROM_A3
+    assert broken(mq) == {}
+
+
+def test_a_message_id_does_not_move_who_has_started(mq: psycopg.Connection):
+    """The first mode wins, and a queue with one cursor for all has no starts of groups."""
+    identity = two_lanes(mq)
+    assert take(mq, "ns.q", partition="a", batch=1) == ["a0"]
+    call(mq, "subscribe", group_name="g", queue="ns.q", mode="message_id", start_from=identity)
+    assert take(mq, "ns.q", partition="a") == ["a1", "a2", "a3", "a4"]
+    configure(mq, "ns.q", semantics="queue")
+    call(mq, "subscribe", group_name="h", queue="ns.q", mode="message_id", start_from=identity)
+    assert len(drain(mq, "ns.q", "h")) == 12
 
 
 def test_a_time_in_the_future_delivers_nothing_yet(mq: psycopg.Connection):

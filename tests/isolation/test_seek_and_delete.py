@@ -124,3 +124,27 @@ def test_delete_and_pop(stage: Stage, delete, lane: str | None):
 
     a = [begin + patient(pop(lane)), ack + commit]
     every_order(stage, prepare, check, A=a, D=[begin + delete, commit])
+
+
+ALL_OF_IT = "SELECT skep.subscribe('g', %(queue)s, mode => 'all')"
+BEGINNING = "SELECT skep.seek('g', %(queue)s, 'beginning')"
+
+
+@pytest.mark.parametrize("other", [ALL_OF_IT, BEGINNING], ids=["subscribe", "seek"])
+def test_a_start_at_a_message_and_another_start(stage: Stage, other: LiteralString):
+    """S1: one of them wins in every lane: a message does not start its own lane beside an `all` that came first."""
+
+    def prepare(story: Story) -> None:
+        for step in (push("a", "x"), push("b", "x"), push("c", "x")):
+            step.do(story.sessions["A"])
+
+    def check(story: Story) -> None:
+        asked = "SELECT mode FROM skep.subscriptions WHERE queue = %s"
+        ((mode,),) = stage.observer.execute(asked, [story.sessions["A"].queue]).fetchall()
+        assert what_comes(story) == {"all": ["a x", "b x", "c x"], "timestamp": ["c x"]}[mode]
+
+    at_message = run("subscribe", """
+        SELECT skep.subscribe('g', q.name, mode => 'message_id', start_from => skep.message_id(p.id, 2)::text)
+        FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id WHERE q.name = %(queue)s
+    """)  # fmt: skip
+    every_order(stage, prepare, check, A=[begin + run("other", other), commit], B=[begin + at_message, commit])

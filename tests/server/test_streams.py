@@ -154,7 +154,7 @@ def test_a_step_does_everything(client: Client, queue: str):
         ({"query_id": str(uuid4())}, "query_id is unknown"),
         ({"query_id": "nonsense"}, "query_id is unknown"),
         ({"partition_id": "nonsense"}, "partition_id is unknown"),
-        ({"push_items": [{"queue": "x" * 300}]}, "queue name is 300 characters long"),
+        ({"push_items": [{"queue": "x" * 300}]}, "item 0: queue name is 300 characters long"),
     ],
 )
 def test_a_step_that_fails_changes_nothing(client: Client, queue: str, broken: dict[str, Any], error: str):

@@ -173,9 +173,13 @@ BEGIN
         leased = 0, returned = 0, ready_at = '-infinity'
     FROM skep.partition_lookup l WHERE l.partition_id = ANY (lanes) AND c.partition_id = l.partition_id;
     DELETE FROM skep.traces t WHERE t.partition_id = ANY (lanes);
+    UPDATE skep.partition_lookup l  -- as retain() does, so that a reader that is behind learns of it
+    SET first_offset = l.last_offset + 1, deleted_xid = last.xid, deleted_created_at = last.created_at
+    FROM unnest(lanes) AS lane (id)
+    CROSS JOIN LATERAL (SELECT m.* FROM skep.messages m WHERE m.partition_id = lane.id ORDER BY m."offset" DESC LIMIT 1) last
+    WHERE l.partition_id = lane.id;
     DELETE FROM skep.messages m WHERE m.partition_id = ANY (lanes);
     GET DIAGNOSTICS gone = ROW_COUNT;
-    UPDATE skep.partition_lookup l SET first_offset = l.last_offset + 1 WHERE l.partition_id = ANY (lanes);
     RETURN gone;
 END $$;
 

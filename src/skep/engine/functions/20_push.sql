@@ -6,8 +6,9 @@ CREATE FUNCTION skep.create_lanes(queues text[], partitions text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM skep.check_name('queue', queue), skep.check_name('partition', partition)
-    FROM unnest(create_lanes.queues, create_lanes.partitions) AS asked (queue, partition);
+    PERFORM skep.check_name(format('item %s: queue', n - 1), queue), skep.check_name(format('item %s: partition', n - 1), partition)
+    FROM unnest(create_lanes.queues, create_lanes.partitions) WITH ORDINALITY AS asked (queue, partition, n)
+    WHERE (char_length(queue) BETWEEN 1 AND 255 AND char_length(partition) BETWEEN 1 AND 255) IS NOT TRUE;
 
     INSERT INTO skep.queues (name, namespace, task)
     SELECT DISTINCT queue, split_part(queue, '.', 1), split_part(queue, '.', 2)
@@ -227,20 +228,49 @@ BEGIN
                         ARRAY[push.trace_id], ARRAY[push.producer]) p;
 END $$;
 
--- What a message in JSON may look like, for push(messages) and push_to_outbox(messages).
-CREATE FUNCTION skep.check_messages(messages jsonb) RETURNS void
+-- What a message in JSON looks like: known keys, and texts where columns are text. Inlined, so it costs little for each message.
+CREATE FUNCTION skep.is_message(value jsonb) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN jsonb_typeof($1) = 'object' THEN
+        ($1 - '{queue,partition,payload,transaction_id,headers,trace_id,producer}'::text[] <> '{}'
+         OR jsonb_typeof($1 -> 'queue') NOT IN ('string', 'null') OR jsonb_typeof($1 -> 'partition') NOT IN ('string', 'null')
+         OR jsonb_typeof($1 -> 'transaction_id') NOT IN ('string', 'null') OR jsonb_typeof($1 -> 'trace_id') NOT IN ('string', 'null')
+         OR jsonb_typeof($1 -> 'producer') NOT IN ('string', 'null')) IS NOT TRUE ELSE false END
+$$;
+
+-- The slow half: says what is wrong with a message, if something is.
+CREATE FUNCTION skep.check_message(ord bigint, message jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    known text[] := ARRAY['queue', 'partition', 'payload', 'transaction_id', 'headers', 'trace_id', 'producer'];
+    item  text := format('item %s', ord - 1);
+    texts text[] := ARRAY['queue', 'partition', 'transaction_id', 'trace_id', 'producer'];
+    wrong record;
+BEGIN
+    IF (CASE WHEN jsonb_typeof(message) = 'object' THEN message - texts - ARRAY['payload', 'headers'] <> '{}' ELSE true END) THEN
+        PERFORM skep.refuse('SK001', format('%s is not a message: %s', item, left(message::text, 80)),
+                            'A message is an object with the keys payload, headers, ' || array_to_string(texts, ', ') || '.');
+    END IF;
+    SELECT * INTO wrong FROM jsonb_each(message) WHERE key = ANY (texts) AND jsonb_typeof(value) NOT IN ('string', 'null') LIMIT 1;
+    IF FOUND THEN
+        PERFORM skep.refuse('SK001', format('%s: %s is a JSON %s', item, wrong.key, jsonb_typeof(wrong.value)),
+                            array_to_string(texts, ', ') || ' are strings.');
+    END IF;
+    PERFORM skep.check_name(item || ': queue', message ->> 'queue'),
+            skep.check_name(item || ': partition', coalesce(message ->> 'partition', 'Default')),
+            skep.check_item(ord, 'null', 100, message ->> 'transaction_id', nullif(message -> 'headers', 'null')),
+            (message ->> 'trace_id')::uuid;
+EXCEPTION WHEN invalid_text_representation THEN
+    PERFORM skep.refuse('SK001', format('%s: trace_id is "%s"', item, left(message ->> 'trace_id', 80)), 'Trace ids are UUIDs.');
+END $$;
+
+CREATE FUNCTION skep.check_messages(messages jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
 BEGIN
     IF jsonb_typeof(messages) IS DISTINCT FROM 'array' THEN
         PERFORM skep.refuse('SK001', format('messages are a JSON %s', coalesce(jsonb_typeof(messages), 'NULL')),
                             'Give an array of objects with queue and payload.');
     END IF;
-    PERFORM skep.refuse('SK001', format('item %s is not a message: %s', n - 1, left(value::text, 80)),
-                        'A message is an object with the keys ' || array_to_string(known, ', ') || '.')
-    FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n)
-    WHERE CASE WHEN jsonb_typeof(value) = 'object' THEN value - known <> '{}' ELSE true END LIMIT 1;
+    PERFORM skep.check_message(n, value) FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n);
 END $$;
 
 -- The same as a JSON array of {queue, partition, payload, transaction_id, headers, trace_id, producer}. From a driver this is the
@@ -248,19 +278,30 @@ END $$;
 CREATE FUNCTION skep.push(messages jsonb)
 RETURNS TABLE (ord bigint, status text, id uuid, partition_id bigint, "offset" bigint, created_at timestamptz)
 LANGUAGE plpgsql AS $$
+DECLARE
+    m record;
 BEGIN
-    PERFORM skep.check_messages(messages);
+    BEGIN
+        SELECT bool_and(skep.is_message(value)) AS is_sound,
+               array_agg(value ->> 'queue' ORDER BY n) AS queues,
+               array_agg(coalesce(value ->> 'partition', 'Default') ORDER BY n) AS partitions,
+               array_agg(coalesce(value -> 'payload', 'null') ORDER BY n) AS payloads,
+               array_agg(value ->> 'transaction_id' ORDER BY n) AS transaction_ids,
+               array_agg(nullif(value -> 'headers', 'null') ORDER BY n) AS headers,
+               array_agg((value ->> 'trace_id')::uuid ORDER BY n) AS trace_ids,
+               array_agg(value ->> 'producer' ORDER BY n) AS producers
+        INTO m FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n);
+    EXCEPTION WHEN invalid_text_representation OR invalid_parameter_value THEN
+        PERFORM skep.check_messages(messages);  -- says what is wrong
+        RAISE;
+    END;
+    IF m.is_sound IS NOT TRUE THEN
+        PERFORM skep.check_messages(messages);
+        RETURN;  -- no message at all
+    END IF;
     RETURN QUERY
     SELECT p.ord, p.status, skep.message_id(p.partition_id, p."offset"), p.partition_id, p."offset", p.created_at
-    FROM (SELECT array_agg(value ->> 'queue' ORDER BY n) AS queues,
-                 array_agg(coalesce(value ->> 'partition', 'Default') ORDER BY n) AS partitions,
-                 array_agg(coalesce(value -> 'payload', 'null') ORDER BY n) AS payloads,
-                 array_agg(value ->> 'transaction_id' ORDER BY n) AS transaction_ids,
-                 array_agg(nullif(value -> 'headers', 'null') ORDER BY n) AS headers,
-                 array_agg((value ->> 'trace_id')::uuid ORDER BY n) AS trace_ids,
-                 array_agg(value ->> 'producer' ORDER BY n) AS producers
-          FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n) HAVING count(*) > 0) m
-    CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers) p
+    FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers) p
     ORDER BY p.ord;
 END $$;
 

@@ -38,13 +38,17 @@ CREATE CONSTRAINT TRIGGER move_outbox AFTER INSERT ON skep.outbox_transactions D
 CREATE FUNCTION skep.push_to_outbox(messages jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM skep.check_messages(messages);
-    INSERT INTO skep.outbox (queue, partition, payload, headers, transaction_id, trace_id, producer)
-    SELECT value ->> 'queue', coalesce(value ->> 'partition', 'Default'), coalesce(value -> 'payload', 'null'),
-           nullif(value -> 'headers', 'null'), value ->> 'transaction_id', (value ->> 'trace_id')::uuid, value ->> 'producer'
-    FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n) ORDER BY n;
-EXCEPTION WHEN check_violation OR not_null_violation THEN
-    PERFORM skep.refuse('SK001', SQLERRM, 'Names and transaction ids have 1 to 255 characters; headers are a JSON object.');
+    IF (SELECT bool_and(skep.is_message(value)) FROM jsonb_array_elements(messages) AS value) THEN
+        INSERT INTO skep.outbox (queue, partition, payload, headers, transaction_id, trace_id, producer)
+        SELECT value ->> 'queue', coalesce(value ->> 'partition', 'Default'), coalesce(value -> 'payload', 'null'),
+               nullif(value -> 'headers', 'null'), value ->> 'transaction_id', (value ->> 'trace_id')::uuid, value ->> 'producer'
+        FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n) ORDER BY n;
+    ELSE
+        PERFORM skep.check_messages(messages);
+    END IF;
+EXCEPTION WHEN check_violation OR not_null_violation OR invalid_text_representation OR invalid_parameter_value THEN
+    PERFORM skep.check_messages(messages);  -- says what is wrong
+    RAISE;
 END $$;
 
 -- What is in the outbox and not in the log. The rows of an open transaction nobody else sees; its lock on the table everybody does.
