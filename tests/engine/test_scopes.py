@@ -1,5 +1,7 @@
 """What a group has on a queue, on single partitions and on a namespace lives, ends and begins together."""
 
+from typing import Any
+
 import psycopg
 import pytest
 
@@ -19,15 +21,15 @@ def seek(mq: psycopg.Connection, position: str, partition: str | None = None) ->
 
 
 @pytest.mark.parametrize("scope", [{"queue": "q"}, {"namespace": "n"}, {"queue": "q", "partition": "p"}])
-def test_any_pop_is_a_sign_of_life_for_all_of_the_group(mq: psycopg.Connection, scope: dict[str, str]):
+def test_any_pop_is_a_sign_of_life_for_all_of_the_group(mq: psycopg.Connection, scope: dict[str, Any]):
     """Section 5: a group that polls and gets nothing is not dead, in no partition, and keeps what it is owed there."""
     call(mq, "configure_queue", queue="q", namespace="n")
     configure(mq, "q", completed_retention_seconds=0.001, zero_subscriber_retention_seconds=0.001)
-    call(mq, "subscribe", group_name="g", **({"queue": "q"} | scope if "queue" in scope else scope))
+    call(mq, "subscribe", group_name="g", **scope)
     call(mq, "subscribe", group_name="g", queue="q", partition="other")
     for _ in range(10):
         pass_time(mq, 60)
-        pop(mq, scope.get("queue"), **{name: value for name, value in scope.items() if name != "queue"})
+        call(mq, "pop", group_name="g", **scope)
         call(mq, "detect_dead_groups")
     assert set(status(mq).values()) == {"ACTIVE"}
     push(mq, "q", 1, partition="other")
@@ -71,7 +73,7 @@ def test_names_on_a_work_queue_mean_everybody(mq: psycopg.Connection, first: str
     if first == "subscribe":
         call(mq, "subscribe", group_name="workers", queue="jobs")
     else:
-        pop(mq, "jobs", "workers", **({"subscription_mode": "new"} if first == "pop with a mode" else {}))
+        pop(mq, "jobs", "workers", subscription_mode="new" if first == "pop with a mode" else None)
     assert status(mq) == {("__QUEUE_MODE__", None): "ACTIVE"}
     push(mq, "jobs", 1)
     for verb in ("heartbeat", "pause"):

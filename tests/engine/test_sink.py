@@ -1,6 +1,6 @@
 """Writing in batches, as Spark does, with few rights: each batch once, and whole."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -36,9 +36,14 @@ def stage(connection: psycopg.Connection, batch: int, *payloads: int, **more: An
 
 
 def publish(
-    connection: psycopg.Connection, batch: int, *pieces: UUID, counts: list[int], query: str = "me", sink: str = "s"
+    connection: psycopg.Connection,
+    batch: int,
+    *pieces: UUID,
+    counts: Sequence[int | None],
+    query: str = "me",
+    sink: str = "s",
 ) -> int | None:
-    arguments = {"sink": sink, "query": query, "batch": batch, "pieces": list(pieces), "counts": counts}
+    arguments = {"sink": sink, "query": query, "batch": batch, "pieces": list(pieces), "counts": list(counts)}
     return call(connection, "publish_batch", **arguments)[0].publish_batch
 
 
