@@ -1,5 +1,6 @@
 """`skep` as a process of its own."""
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -70,6 +71,7 @@ class Terminal:
         self._size(rows, columns)
         self.before = termios.tcgetattr(self._own)
         self.written = ""
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode  # a read may end within a character
         self.process = subprocess.Popen(
             [SKEP, *arguments],
             env={name: value for name, value in environment(TERM="xterm").items() if name not in ("COLUMNS", "LINES")},
@@ -97,7 +99,7 @@ class Terminal:
         while text not in self.written:
             ready, _, _ = select.select([self._controller], [], [], 0.1)
             if ready:
-                self.written += os.read(self._controller, 65536).decode()
+                self.written += self._decode(os.read(self._controller, 65536))
             assert time.monotonic() < deadline, (text, self.written)
         return self.written
 
