@@ -13,9 +13,11 @@ async def restart_pgbouncer(world: World, dice: random.Random) -> str:
     pooler = world.cluster.pooler
     assert pooler is not None
     how = dice.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
+    process = pooler.process  # it is started again as soon as it has ended
+    assert process is not None
     pooler.killed = True
     pooler.signal(how)
-    while pooler.alive:
+    while process.poll() is None:
         await asyncio.sleep(0.02)
     await asyncio.sleep(dice.uniform(0, 1))
     return f"by {how.name}"
