@@ -24,6 +24,7 @@ def test_the_story(cli: Cli, mq: Skep, connect: Connect, monkeypatch: pytest.Mon
     """A day of 15 seconds, in which everything happens early, beside a queue of somebody else."""
     monkeypatch.setattr(import_module("skep.cli.demo"), "CHAPTER", 2)
     monkeypatch.setattr(shop, "MOST_LETTERS", 10)
+    monkeypatch.setattr(shop, "SLOWNESS", 8)  # also where everybody else is slow
     mq.queue("orders").push(1)
     played = cli("demo", "--seconds", "15", "--rate", "40", "--json")
     assert (played.code, played.stderr) == (0, "")
@@ -42,7 +43,7 @@ def test_the_story(cli: Cli, mq: Skep, connect: Connect, monkeypatch: pytest.Mon
 def check_groups(mq: Skep) -> None:
     groups = {group.group: group for group in mq.groups()}
     assert set(groups) == set(shop.GROUPS)
-    assert groups[shop.MAILER].lag > groups[shop.BILLING].lag  # slow
+    assert groups[shop.MAILER].lag > 10  # slow
     assert groups[shop.BANK].dead_letters > 0  # failing
     assert groups[shop.LATE].processed > groups[shop.BILLING].processed / 2  # late, from the beginning
     assert (groups[shop.WAREHOUSE].status, groups[shop.WAREHOUSE].lag > 0) == ("PAUSED", True)

@@ -85,6 +85,7 @@ def test_a_report_opens_and_nothing_in_it_runs(context: BrowserContext, guarded:
     with context.expect_page() as opened:
         tab.page.get_by_role("button", name="Newest report: analytics-2.html").click()
     report = opened.value
+    expect(report.locator("#found")).to_have_text("nothing ran")
     asked: list[str] = []
     report.on("requestfinished", lambda request: asked.append(request.url))
     report.reload()
