@@ -15,6 +15,7 @@ from pyarrow.fs import FileSystem
 from skep import Skep
 from skep.cli import app
 from skep.cli.examples import EXAMPLES, commands_of
+from skep.config import FLAGS, flag_name
 from tests.cli.conftest import Cli
 from tests.cli.process import SKEP, Terminal, environment, on_terminal, run, wait_until
 
@@ -56,6 +57,10 @@ def test_what_is_wrong_does_not_parse():
     for wrong in (["queue", "list", "--nonsense"], ["queue", "nonsense"], ["group", "seek", "billing"]):
         with pytest.raises(Exception, match="No such option|No such command|Missing parameter"):
             resolve(wrong)
+
+
+def test_hints_name_flags_that_are_there():
+    assert {flag_name(name) for name in FLAGS} == options_of("serve") - {"--help"}
 
 
 def test_there_are_examples_of_every_command_and_of_no_other():

@@ -9,6 +9,7 @@ from skep.message import MaintenanceStatus
 from skep.server import routes
 from skep.server.exposition import Numbers, Place, expose
 from skep.server.meter import Meter
+from skep.server.state import State
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "server.md").read_text()
@@ -38,6 +39,13 @@ def test_every_variable_is_a_setting():
     for path in ("docs/server.md", "deploy/Containerfile", "deploy/skep.service"):
         named = set(re.findall(r"SKEP_[A-Z_]+[A-Z]", (ROOT / path).read_text()))
         assert {name for name in named if not any(each.startswith(name) for each in known)} == set()
+
+
+async def test_a_server_has_as_many_connections_as_the_pages_say():
+    state = State(Config(database_url="postgresql://nobody@127.0.0.1:1/nowhere"))
+    pools = sum(each._pool_size for each in (state.mq._database, state.database, state.admin))
+    for page in ("server", "sizing", "pgbouncer"):
+        assert f"{pools + 1} at most" in (ROOT / "docs" / f"{page}.md").read_text()  # and one that listens
 
 
 def test_every_route_is_served():
