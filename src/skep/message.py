@@ -101,6 +101,15 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
+class SeekResult:
+    """How many partitions moved, how many pending messages are skipped, and how many completed ones come again."""
+
+    partitions: int
+    skipped: int
+    again: int
+
+
+@dataclass(frozen=True, slots=True)
 class Subscription:
     """Where a group starts; None in a name means any."""
 
@@ -353,7 +362,8 @@ class MaintenanceStatus:
 class OutboxStatus:
     """How many open transactions have written to the outbox, how long the oldest has been open, what is left behind.
 
-    `waiting` are rows that were committed and not published, counted up to 10,000; 0 unless triggers were off.
+    `waiting` are rows that were committed and are not published yet, counted up to 10,000: of transactions under
+    REPEATABLE READ or SERIALIZABLE, which upkeep publishes, or of ones while triggers were off.
     """
 
     transactions: int
@@ -363,7 +373,7 @@ class OutboxStatus:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """How many held messages were stored, in which queues, and how many requests the database refused."""
+    """How many messages were stored, in which queues, and how many the database refused, or requests with them."""
 
     messages: int
     refused: int

@@ -260,9 +260,9 @@ def test_no_autovacuum(own_url: str):
 
 
 def test_no_autovacuum_of_a_table(database_url: str, connect: Connect):
-    connect().execute("ALTER TABLE skep.leases SET (autovacuum_enabled = 0)")
+    connect().execute("ALTER TABLE skep.runs SET (autovacuum_enabled = 0)")
     finding = look(database_url, "autovacuum")
-    assert (finding.verdict, finding.found) == ("fail", "off for leases")
+    assert (finding.verdict, finding.found) == ("fail", "off for runs")
 
 
 @pytest.fixture
@@ -370,7 +370,7 @@ def test_dead_rows(database_url: str, connect: Connect):
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        ("DELETE FROM skep.migrations WHERE number > 1", "has schema version 1 of Skep"),
+        ("DELETE FROM skep.migrations", "has schema version 0 of Skep"),
         ("UPDATE skep.schema_info SET functions_checksum = ''", "the functions in database"),
         ("INSERT INTO skep.migrations VALUES (9999, '9999_later', '')", "newer than this package"),
     ],
@@ -448,7 +448,7 @@ def test_a_log_that_is_damaged(database_url: str, mq: Skep, connect: Connect, cl
     mq.queue("orders").push_many(range(3))
     whole = cli("doctor", "--thorough", "--json").json["checks"][-1]
     assert (whole["check"], whole["verdict"]) == ("log", "ok")
-    connect().execute("UPDATE skep.partition_lookup SET last_offset = 5")
+    connect().execute("UPDATE skep.partition_floors SET first_offset = 5")
     broken = cli("doctor", "--thorough", "--json").json["checks"][-1]
     assert broken["verdict"] == "fail"
     assert "partition_lookup matches the messages: 1 times not" in broken["found"]

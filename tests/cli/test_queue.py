@@ -85,7 +85,7 @@ def test_configure(cli: Cli, mq: Skep):
     [
         ("lease_tim=5", 'unknown queue option "lease_tim"'),
         ("lease_time=soon", "lease_time cannot be"),
-        ("lease_time=-1", "lease_time is out of range"),
+        ("lease_time=-1", "lease_time must be above 0 and at most 604800, got -1"),
         ("lease_time", "is not an option"),
         ("=5", "is not an option"),
     ],

@@ -42,10 +42,10 @@ def test_once(cli: Cli, orders: Skep):
     done = cli("upkeep", "--once")
     assert (done.code, done.stderr) == (0, "")
     did = {line.split()[0]: " ".join(line.split()[2:]) for line in done.lines[1:]}
-    assert set(did) == {"reaper", "watch", "retainer", "sampler", "pruner", "drainer"}
+    assert set(did) == {"reaper", "watch", "retainer", "sampler", "pruner", "drainer", "mover"}
     assert did["retainer"].startswith("deleted 4 messages")
     assert did["watch"] == "nothing to do"
-    assert [row["did"] for row in cli("upkeep", "--once", "--json").json] == [None] * 6
+    assert [row["did"] for row in cli("upkeep", "--once", "--json").json] == [None] * 7
     assert orders.queue("orders").status().messages == 1
 
 

@@ -95,7 +95,7 @@ async def hold(queue: AsyncQueue, count: int, **options: Any) -> list[AsyncBatch
 
 def leased(db: psycopg.Connection) -> int:
     """Return how many leases are out."""
-    return db.execute("SELECT count(*) FROM skep.leases WHERE token IS NOT NULL").fetchall()[0][0]
+    return db.execute("SELECT count(*) FROM skep.leases").fetchall()[0][0]
 
 
 @asynccontextmanager

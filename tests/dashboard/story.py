@@ -21,15 +21,13 @@ EVIL_ERROR = "<svg onload=\"window.pwned='error'\"> broke"
 MANY = 2500  # queues nobody writes to
 STEP = 15  # seconds between samples
 STEPS = 240
-BASE = 400_000  # what lanes that are gone had counted, so that rates of the past have room
+BASE = 400_000  # what partitions that are gone had counted, so that rates of the past have room
 
 # Heads and messages get ages that spread over forty minutes; offsets and times still grow together.
 AGE = """
     UPDATE skep.messages m SET created_at = clock_timestamp()
         - interval '40 minutes' * (1 - (m."offset" - l.first_offset + 1.0) / (l.last_offset - l.first_offset + 1.001))
-    FROM skep.partition_lookup l WHERE l.partition_id = m.partition_id;
-    UPDATE skep.partition_lookup l SET last_created_at = m.created_at
-    FROM skep.messages m WHERE m.partition_id = l.partition_id AND m."offset" = l.last_offset
+    FROM skep.partition_lookup l WHERE l.partition_id = m.partition_id
 """
 GONE = """
     INSERT INTO skep.gone_totals (queue, group_name, total)

@@ -80,5 +80,5 @@ def runs(connection: psycopg.Connection, queue: str, **options: Any) -> list[tup
 
 def progress(connection: psycopg.Connection) -> list[list[Row]]:
     """Return everything that an answer may change, as text."""
-    tables = ("cursors", "leases", "dead_letters", "messages", "partition_lookup", "journal")
+    tables = ("runs", "starts", "dead_letters", "messages", "partition_floors", "journal")
     return [connection.execute(f"SELECT t::text FROM skep.{table} t ORDER BY 1").fetchall() for table in tables]

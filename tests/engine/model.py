@@ -8,6 +8,7 @@ A message is, for each group:
 The model does not choose: it is told what the engine delivered, and refuses what the design does not allow.
 """
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,6 +56,7 @@ class Lease:
     offsets: Sequence[int]
     attempt: int
     largest_run: int
+    id: uuid.UUID = uuid.UUID(int=0)
     answers: dict[int, str] = field(default_factory=dict)
     expired: bool = False
     over: bool = False
@@ -163,7 +165,7 @@ class Model:
         self.options = options
         self.lanes: dict[tuple[str, str], Lane] = {}
         self.places: dict[tuple[str, Lane], Place] = {}
-        self.starts: dict[tuple[str, str, str | None], dict[Lane, int] | int] = {}
+        self.starts: dict[tuple[str, str, str | None], dict[Lane, int]] = {}
         self.dead_letters: list[tuple[str, str, str, int, int]] = []
 
     def lane(self, queue: str, name: str) -> Lane:
@@ -175,22 +177,22 @@ class Model:
     def place(self, group: str, lane: Lane) -> Place:
         if (group, lane) not in self.places:
             scopes = ((group, lane.queue, lane.name), (group, lane.queue, None))
-            start = next((self.starts[scope] for scope in scopes if scope in self.starts), 0)
-            if not isinstance(start, int):
-                start = start.get(lane, 0)
-            self.places[group, lane] = Place(group, lane, self.dead_letters, start)
+            starts = next((self.starts[scope] for scope in scopes if scope in self.starts), {})
+            self.places[group, lane] = Place(group, lane, self.dead_letters, starts.get(lane, 0))
         return self.places[group, lane]
 
     def places_of(self, group: str, queue: str, name: str | None = None) -> list[Place]:
         return [self.place(group, lane) for lane in self.lanes_of(queue, name)]
 
     def seek(self, group: str, queue: str, name: str | None, offset: int | None) -> None:
-        """Go to an offset, or to the end: in lanes that are not there yet, to their beginning."""
+        """Go to an offset, at most to the end: in partitions that are not there yet, to their beginning."""
         self.forget(group, queue, name)
         ends = {lane: len(lane.payloads) for lane in self.lanes_of(queue)}
         if name is None:
             self.starts = {scope: at for scope, at in self.starts.items() if scope[:2] != (group, queue)}
-        self.starts[group, queue, name] = ends if offset is None else offset
+        self.starts[group, queue, name] = {
+            lane: end if offset is None else min(offset, end) for lane, end in ends.items()
+        }
 
     def forget(self, group: str, queue: str, name: str | None = None) -> None:
         for place in self.places_of(group, queue, name):

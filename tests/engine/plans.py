@@ -44,7 +44,7 @@ class Plan:
     def scans(self) -> Iterator[tuple[str, str | None]]:
         """Each table that is read, and the index it is read by: None for a sequential scan."""
         for node in self.nodes():
-            if "Relation Name" in node and node["Node Type"] not in {"ModifyTable", "Bitmap Heap Scan"}:
+            if "Relation Name" in node and node["Node Type"] not in {"ModifyTable", "Bitmap Heap Scan", "Tid Scan"}:
                 yield node["Relation Name"], node.get("Index Name")
             elif node["Node Type"] == "Bitmap Index Scan":
                 yield "", node["Index Name"]

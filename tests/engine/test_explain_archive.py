@@ -15,7 +15,7 @@ RUNS = 2_000
 
 @pytest.fixture(scope="module", params=["never_analyzed", "analyzed"])
 def old(module_database_url: str, request: pytest.FixtureRequest) -> Generator[psycopg.Connection]:
-    """A lane that was archived message by message, but for the last one, and others."""
+    """A partition that was archived message by message, but for the last one, and others."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         if not connection.execute("SELECT count(*) FROM skep.queues").fetchall()[0][0]:
             connection.execute(FREEZE)
@@ -29,24 +29,24 @@ def old(module_database_url: str, request: pytest.FixtureRequest) -> Generator[p
 
 
 def archive(connection: psycopg.Connection, queue: str) -> None:
-    (lane,) = connection.execute("SELECT partition_id FROM skep.lanes WHERE queue = %s", [queue]).fetchall()[0]
+    (partition,) = connection.execute("SELECT partition_id FROM skep.lanes WHERE queue = %s", [queue]).fetchall()[0]
     connection.execute("SELECT skep.open_archive('/archive', %s)", [[queue]])
-    files = [{"queue": queue, "day": "2026-01-31", "runs": [[lane, "Default", n, n + 1]]} for n in range(RUNS)]
+    files = [{"queue": queue, "day": "2026-01-31", "runs": [[partition, "Default", n, n + 1]]} for n in range(RUNS)]
     connection.execute("SELECT skep.begin_files(1, %s, %s)", [uuid4(), Jsonb(files)])
     connection.execute(
         "UPDATE skep.archive_files SET state = 'stored', path = id::text, bytes = 1, digest = '', stored_at = now()"
     )
-    connection.execute("SELECT skep.mark_stored(%s)", [lane])
+    connection.execute("SELECT skep._mark_stored(%s)", [partition])
 
 
 def cost(connection: psycopg.Connection, job: Callable[[], object]) -> int:
     job()
     plans = explained(connection, job, analyze=True)
-    assert_indexed(plans, "archive_runs_lane")
+    assert_indexed(plans, "archive_runs_partition")
     return sum(plan.rows_touched() for plan in plans)
 
 
-def test_a_run_is_found_by_its_lane_and_offset(old: psycopg.Connection):
+def test_a_run_is_found_by_its_partition_and_offset(old: psycopg.Connection):
     def find() -> list[tuple[object, ...]]:
         return old.execute("SELECT first_offset, path FROM skep.archived_runs('{1}', '{1000}', '{1003}')").fetchall()
 

@@ -10,18 +10,18 @@ from tests.engine.test_read import snapshot
 from tests.engine.test_sink import publish, stage
 from tests.engine.verbs import Row, call, push, push_to
 
-LANES = 2_000
+PARTITIONS = 2_000
 WINDOW = "SELECT * FROM skep.read_window(ARRAY[1], %s::pg_snapshot, pg_current_snapshot())"
 
 
 @pytest.fixture(scope="module", params=["never_analyzed", "analyzed"])
 def wide(module_database_url: str, request: pytest.FixtureRequest) -> Generator[psycopg.Connection]:
-    """A queue of many lanes; the plans are made anew for each parameter, in a session of its own."""
+    """A queue of many partitions; the plans are made anew for each parameter, in a session of its own."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         if not connection.execute("SELECT count(*) FROM skep.queues").fetchall()[0][0]:
             connection.execute(FREEZE)
-            push_to(connection, [("q", f"lane {n}", n) for n in range(LANES)])
-            push_to(connection, [(f"other {n}", "p", n) for n in range(LANES)])
+            push_to(connection, [("q", f"lane {n}", n) for n in range(PARTITIONS)])
+            push_to(connection, [(f"other {n}", "p", n) for n in range(PARTITIONS)])
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         if request.param == "analyzed":
             connection.execute("ANALYZE")
@@ -29,12 +29,12 @@ def wide(module_database_url: str, request: pytest.FixtureRequest) -> Generator[
 
 
 def test_news_cost_what_changed(wide: psycopg.Connection):
-    """One push after the snapshot: the journal's row of it, and the lanes it names."""
+    """One push after the snapshot: the journal's row of it, and the partitions it names."""
     since = snapshot(wide)
     push(wide, "q", 1, partition="lane 7")
     wide.execute(WINDOW, [since])
     plans = explained(wide, lambda: wide.execute(WINDOW, [since]), analyze=True)
-    assert_indexed(plans, "journal_pkey", "partitions_pkey", "partition_lookup_pkey")
+    assert_indexed(plans, "journal_pkey", "partitions_pkey", "partition_floors_pkey")
     assert sum(plan.rows_touched() for plan in plans) < 20
     assert len(wide.execute(WINDOW, [since]).fetchall()) == 1
 
@@ -47,10 +47,10 @@ def test_messages_come_by_their_key(wide: psycopg.Connection):
     assert_indexed(explained(wide, read), "messages_pkey")
 
 
-def test_every_lane_is_asked_by_its_keys(wide: psycopg.Connection):
+def test_every_partition_is_asked_by_its_keys(wide: psycopg.Connection):
     ask = "SELECT * FROM skep.read_window(ARRAY[1], NULL, pg_current_snapshot())"
     plans = explained(wide, lambda: wide.execute(ask))
-    assert_indexed(plans, "partitions_queue_id_name_key", "partition_lookup_pkey", "messages_pkey")
+    assert_indexed(plans, "partitions_queue_id_name_key", "partition_floors_pkey", "messages_pkey")
 
 
 @pytest.mark.parametrize("partition", [None, "lane 7"])
@@ -69,7 +69,7 @@ def test_a_peek_reads_what_it_shows(wide: psycopg.Connection, partition: str | N
 
 @pytest.mark.parametrize("transaction_ids", [None, ["t1", "t2"]])
 def test_a_batch_is_published_by_keys(wide: psycopg.Connection, transaction_ids: list[str] | None):
-    """However many lanes there are and pieces of others lie about: a batch touches its own."""
+    """However many partitions and pieces of others there are: a batch touches its own."""
     for _ in range(50):
         stage(wide, 0, 1, sink="another")
 
@@ -80,5 +80,5 @@ def test_a_batch_is_published_by_keys(wide: psycopg.Connection, transaction_ids:
     wide.execute("DELETE FROM skep.sinks")
     write(1)
     plans = explained(wide, lambda: write(2), analyze=True)
-    assert_indexed(plans, "sink_pieces_pkey", "sinks_pkey", "partition_lookup_pkey")
+    assert_indexed(plans, "sink_pieces_pkey", "sinks_pkey", "partition_floors_pkey")
     assert sum(plan.rows_touched() for plan in plans) < 50

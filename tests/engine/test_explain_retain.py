@@ -10,8 +10,8 @@ from tests.engine.plans import FREEZE, assert_indexed, explained, scans
 from tests.engine.verbs import ack, call, configure, drain, pass_time, pop, push, push_to
 
 LANES, MESSAGES, QUEUES, LETTERS = 1_000, 20_000, 3_000, 5_000
-LANE = {"partitions_pkey", "partition_lookup_pkey", "queues_pkey"}
-GROUP = {"subscriptions_queue", "subscriptions_scope", "cursors_pkey"}  # and one of two of readers
+LANE = {"partitions_pkey", "partition_floors_pkey", "queues_pkey"}
+GROUP = {"subscriptions_queue", "subscriptions_scope", "runs_pkey"}  # and one of group_queues
 
 
 def load(connection: psycopg.Connection) -> None:
@@ -83,13 +83,23 @@ def test_deleting(big: psycopg.Connection, rule: dict[str, Any], *, behind: bool
             pass_time(big, 100)
         ids = some_lanes(big, 50)
         found: list = []
-        plans = explained(big, lambda: found.extend(call(big, "retain", lanes=ids, max_messages=3)))
+        plans = explained(big, lambda: found.extend(call(big, "retain", lanes=ids, max_messages=150)))
         assert len(found) == (0 if behind and rule == RULES[0] else 50)
         assert_indexed(plans, *LANE, *GROUP, *({"messages_pkey"} if found else set()))
 
 
 def test_a_page_of_lanes(big: psycopg.Connection):
-    assert_indexed(explained(big, lambda: call(big, "lanes_after", lane=100, max_lanes=10)), "partitions_pkey")
+    """Of queues that have a retention rule; whether there is one at all is asked first."""
+    pages: list = []
+    plans = explained(big, lambda: pages.extend(call(big, "lanes_after", lane=100, max_lanes=10)), analyze=True)
+    assert pages[0].lanes_after == list(range(101, 111))
+    assert {index for _, index in scans(plans)} == {"partitions_pkey", "queues_pkey", None}
+    assert sum(plan.rows_touched() for plan in plans) < 100
+    with big.transaction(force_rollback=True):
+        configure(big, "big", completed_retention_seconds=None)
+        plans = explained(big, lambda: pages.extend(call(big, "lanes_after", lane=0, max_lanes=10)), analyze=True)
+        assert pages[1].lanes_after == []
+        assert sum(plan.rows_touched() for plan in plans) < QUEUES + 100
 
 
 def test_detecting_the_dead(big: psycopg.Connection):

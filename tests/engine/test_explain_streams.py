@@ -14,14 +14,14 @@ OPS = [{"type": "upsert", "key": "key 7", "value": 1}, {"type": "delete", "key":
 
 @pytest.fixture(params=["never analyzed", "analyzed"])
 def query(mq: psycopg.Connection, request: pytest.FixtureRequest) -> UUID:
-    """A stream with much state, in a lane with messages."""
+    """A stream with much state, in a partition with messages."""
     push(mq, "q", *range(10))
     push(mq, "other", *range(10))
     registered = call(mq, "stream_register", name="s", source_queue="q", sink_queue=None, config_hash="h", reset=False)
     id_ = registered[0].query_id
     mq.execute(
         """INSERT INTO skep.stream_state (query_id, partition_id, key, value)
-           SELECT %s, lane, 'key ' || n, '1' FROM generate_series(1, 40) AS lane, generate_series(1, 100) AS n""",
+           SELECT %s, id, 'key ' || n, '1' FROM generate_series(1, 40) AS id, generate_series(1, 100) AS n""",
         [id_],
     )
     mq.execute("INSERT INTO skep.stream_groups SELECT 'g' || n, 'q' FROM generate_series(1, 1000) AS n")
@@ -47,14 +47,14 @@ def test_a_step(mq: psycopg.Connection, query: UUID):
             release_lease=True,
         ),
     )
-    assert_indexed(plans, "stream_state_pkey", "stream_queries_pkey", "leases_token", "stream_groups_pkey")
+    assert_indexed(plans, "stream_state_pkey", "stream_queries_pkey", "runs_pkey", "stream_groups_pkey")
 
 
 def test_reading_state(mq: psycopg.Connection, query: UUID):
-    lane = pop(mq, "q", "streams.s")[0].id
+    first = pop(mq, "q", "streams.s")[0].id
     for keys, prefix in (([], None), (["key 7"], None), ([], "key 1")):
         wish = {"keys": keys, "key_prefix": prefix, "ripe_at_or_before": None}
-        plans = explained(mq, lambda wish=wish: call(mq, "stream_state", query_id=query, partition_id=lane, **wish))
+        plans = explained(mq, lambda wish=wish: call(mq, "stream_state", query_id=query, partition_id=first, **wish))
         assert_indexed(plans, "stream_state_pkey")
 
 

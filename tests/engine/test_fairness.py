@@ -35,7 +35,7 @@ def test_a_slow_partition_delays_nobody(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("looks", [True, False], ids=["new lane", "known lane"])
 def test_a_pop_in_an_open_transaction_loses_nothing(mq: psycopg.Connection, module_database_url: str, *, looks: bool):
-    """C9: the others serve the lanes they know; they learn of new work when it ends, and never hang."""
+    """C9: the others find new work meanwhile, never hang, and get what the transaction held when it ends."""
     push(mq, Q, 0, partition="slow")
     push(mq, Q, 0, partition="quick")
     drain(mq, Q)
@@ -47,9 +47,9 @@ def test_a_pop_in_an_open_transaction_loses_nothing(mq: psycopg.Connection, modu
         assert lanes(pop(slow, Q, partition="slow")) == ["slow"]
         slow.execute("SELECT count(*) FROM skep.pop(%s, 'g', partitions => 1)", [Q])
         push(mq, Q, 1, partition="new" if looks else "quick")
-        pop(mq, Q)
+        assert lanes(drain(mq, Q)) == ["new" if looks else "quick"]
         slow.rollback()
-    assert {*lanes(drain(mq, Q))} == {"known", "slow", "new" if looks else "quick"}
+    assert {*lanes(drain(mq, Q))} == {"known", "slow"}
 
 
 @pytest.mark.parametrize("option", ["delayed_processing", "window_buffer"])
@@ -154,13 +154,14 @@ def test_removing_the_delay_takes_effect_at_once(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("held", [True, False])
 def test_small_lanes_beside_a_large_one(mq: psycopg.Connection, *, held: bool):
-    """C13: two hundred lanes with one message each are served at once, beside one with twenty thousand."""
+    """C13: two hundred partitions with one message each are served within 0.25 s, beside one with twenty thousand."""
     push(mq, Q, *range(20_000), partition="large")
     for _ in range(3):
         ack(mq, pop(mq, Q, batch=10))
     if held:
         pop(mq, Q, batch=10)
     push_many_lanes(mq)
+    pass_time(mq, 0.25)  # so long at most may consumers that have work not look for more
 
     served: list[str] = []
     while len({*served} - {"large"}) < MANY:

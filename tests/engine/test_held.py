@@ -56,7 +56,7 @@ def test_the_cost_stays(held: psycopg.Connection, waiting: int):
 
 
 def test_a_lane_whose_answer_commits_late_is_served(connect: Callable[..., psycopg.Connection]):
-    """Its place in line is long behind the start of the line then: it is found at once if there is nothing else."""
+    """Its place is long behind the start of the ready list then: it is found within a second if there is nothing else."""
     late, others = connect(), connect()
     push(others, "q", 1, 2, partition="late")
     held = pop(late, "q", batch=1)
@@ -67,7 +67,11 @@ def test_a_lane_whose_answer_commits_late_is_served(connect: Callable[..., psyco
             assert take(others, "q") == [n]
             time.sleep(0.2)
         assert take(others, "q") == []
-    assert take(others, "q") == [2]
+    begin = time.monotonic()
+    while not (taken := take(others, "q")):
+        assert time.monotonic() < begin + 5
+        time.sleep(0.1)
+    assert taken == [2]
     assert broken(others) == {}
 
 
@@ -83,21 +87,20 @@ def test_it_is_served_soon_while_others_are_busy(connect: Callable[..., psycopg.
             time.sleep(0.2)
     begin = time.monotonic()
     while take(others, "q", batch=1) != ["late"]:
-        assert time.monotonic() < begin + 10
+        assert time.monotonic() < begin + 20
     assert lag(others)["late"] == 0
 
 
-def test_an_older_snapshot_does_not_meet_a_lane_again(connect: Callable[..., psycopg.Connection]):
-    """It is refused (40001), whether the group has met the lane by a look or by its name, and gone on since."""
+def test_an_older_snapshot_is_refused(connect: Callable[..., psycopg.Connection]):
+    """A pop under REPEATABLE READ would not see what its group has done since: a second delivery after a durable ack."""
     for by_name in (False, True):
         queue, options = f"q{by_name}", {"partition": "a"} if by_name else {}
         older, others = connect(), connect()
         push(others, queue, *range(5), partition="a")
         call(others, "subscribe", group_name="g", queue=queue, mode="all")
-        older.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        with refused("40001"), older.transaction():
-            older.execute("SELECT 1")
-            assert take(others, queue, batch=2, **options) == [0, 1]
-            pop(older, queue, batch=1, **options)
-        assert take(others, queue, batch=5, **options) == [2, 3, 4]
+        for level in (psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE):
+            older.isolation_level = level
+            with refused("SK001", "READ COMMITTED"), older.transaction():
+                pop(older, queue, batch=1, **options)
+        assert take(others, queue, batch=5, **options) == [0, 1, 2, 3, 4]
         assert broken(others) == {}

@@ -224,22 +224,22 @@ def test_extend_never_shortens(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_extend_covers_every_lane_of_the_lease(mq: psycopg.Connection):
+def test_extend_all_leases_of_a_pop(mq: psycopg.Connection):
     configure(mq, Q, lease_time=10)
     for lane in "abc":
         push(mq, Q, 0, partition=lane)
     batch = pop(mq, Q, partitions=3)
-    call(mq, "extend", lease=batch[0].lease, seconds=100)
+    call(mq, "extend_all", leases=[message.lease for message in batch], seconds=100)
     pass_time(mq, 50)
     assert pop(mq, Q) == []
-    ack(mq, batch)
+    call(mq, "ack_all", leases=[message.lease for message in batch])
     assert lag(mq) == {"a": 0, "b": 0, "c": 0}
 
 
 @pytest.mark.parametrize("seconds", [0, -1, None, 604_801])
 def test_extend_by_nonsense_is_refused(mq: psycopg.Connection, seconds: float | None):
     push(mq, Q, 0)
-    with refused("SK001", "cannot extend"):
+    with refused("SK001", "seconds must be between"):
         call(mq, "extend", lease=pop(mq, Q)[0].lease, seconds=seconds)
 
 

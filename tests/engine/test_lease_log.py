@@ -141,7 +141,7 @@ def long(logged: psycopg.Connection) -> psycopg.Connection:
 def test_writing_and_pruning_go_by_indexes(long: psycopg.Connection):
     deliveries = pop(long, Q, batch=10, partitions=10)
     plans = explained(long, lambda: ack(long, deliveries))
-    assert_indexed(plans, "leases_token", "messages_pkey", "readers_pkey")
+    assert_indexed(plans, "runs_pkey", "messages_pkey", "group_queues_pkey")
     deliveries = pop(long, Q, batch=10, partitions=10)
     assert_indexed(explained(long, lambda: call(long, "fail", lease=deliveries[0].lease, error="no")), "messages_pkey")
     pass_time(long, 7200)

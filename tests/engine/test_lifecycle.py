@@ -114,7 +114,8 @@ def test_a_new_life_has_every_partition(mq: psycopg.Connection):
     call(mq, "seek", group_name="g", queue=Q, position="end", partition="a")
     call(mq, "cancel", group_name="g", queue=Q)
     subscribe(mq, mode="all")
-    assert {row.status for row in call(mq, "obligations", lanes=[1, 2])} == {"ACTIVE"}
+    statuses = mq.execute("SELECT DISTINCT status FROM skep.subscriptions").fetchall()
+    assert statuses == [("ACTIVE",)]
     assert sorted(delivery.payload for delivery in drain(mq, Q)) == [0, 1]
     assert broken(mq) == {}
 
@@ -138,22 +139,79 @@ def test_one_queue_of_a_namespace_is_paused(mq: psycopg.Connection):
     assert take(mq, None, namespace="shop", partitions=5) == [1]
 
 
+LIMITS = ("heartbeat_interval", "heartbeat_timeout", "miss_threshold")
+
+
 @pytest.mark.parametrize(
-    ("seconds", "died"),
-    [(299, None), (301, False), (359, False), (361, False), (419, False), (421, True), (10_000, True)],
-)
-def test_misses_are_counted_by_the_clock(mq: psycopg.Connection, seconds: float, *, died: bool | None):
-    """49, 51: within the timeout nobody is a suspect; the third miss kills."""
-    subscribe(mq)
+    ("limits", "seconds", "missed"),
+    [
+        ((60, 300, 3), 299, None), ((60, 300, 3), 301, 5), ((60, 300, 3), 10_000, 166),  # the timeout is later
+        ((60, 90, 3), 89, None), ((60, 90, 3), 91, 1), ((60, 90, 3), 179, 2), ((60, 90, 3), 181, 3),  # the third miss is
+        ((10, 20, 1), 19, None), ((10, 20, 1), 21, 2), ((10, 20, 5), 49, 4), ((10, 20, 5), 51, 5),
+    ],
+)  # fmt: skip
+def test_a_group_dies_by_the_clock(
+    mq: psycopg.Connection, limits: tuple[float, float, int], seconds: float, missed: int | None
+):
+    """When its silence reaches the greater of the timeout and of so many heartbeats; misses are computed."""
+    subscribe(mq, **dict(zip(LIMITS, limits, strict=True)))
     pass_time(mq, seconds)
-    assert detect(mq) == ({} if died is None else {"g": died})
+    died = missed is not None and missed >= limits[2]
+    assert [(row.misses, row.died) for row in call(mq, "detect_dead_groups")] == (
+        [] if missed is None else [(missed, died)]
+    )
     assert status(mq) == ("DEAD" if died else "ACTIVE")
+
+
+@pytest.mark.parametrize(("timeout", "pace"), [(300, 301), (300, 86_400), (5, 60)])
+def test_detection_depends_on_the_clock_alone(mq: psycopg.Connection, timeout: float, pace: float):
+    """It finds a silent group though it runs less often than the timeout, and it writes no heartbeat itself."""
+    subscribe(mq, heartbeat_interval=timeout / 3, heartbeat_timeout=timeout)
+    subscribe(mq, "long", heartbeat_timeout=30 * 86_400, heartbeat_interval=86_400)
+    subscribe(mq, "late", heartbeat_timeout=timeout, heartbeat_interval=timeout / 3, miss_threshold=10**6)
+    for number in range(5):
+        beats = "SELECT array_agg(last_heartbeat_at ORDER BY id) FROM skep.subscriptions"
+        pass_time(mq, pace)
+        before = mq.execute(beats).fetchall()
+        assert detect(mq) == ({"g": True, "late": False} if number == 0 else {"late": False})
+        assert mq.execute(beats).fetchall() == before
+
+
+def test_when_a_group_died(mq: psycopg.Connection):
+    """The grace of a dead group counts from the detection: while nobody looked, nobody could warn."""
+    subscribe(mq)
+    pass_time(mq, 86_400)
+    detect(mq)
+    changed = "SELECT clock_timestamp() - status_changed_at < '1 min' FROM skep.subscriptions"
+    assert mq.execute(changed).fetchall() == [(True,)]
+    pass_time(mq, 600)
+    detect(mq)
+    assert mq.execute(changed).fetchall() == [(False,)]
+    call(mq, "heartbeat", group_name="g", queue=Q)
+    assert (status(mq), mq.execute(changed).fetchall()) == ("ACTIVE", [(True,)])
+
+
+@pytest.mark.parametrize(("grace", "kept"), [(None, True), (86_400, True), (0, False)])
+def test_a_dead_group_keeps_its_claim(mq: psycopg.Connection, grace: float | None, *, kept: bool):
+    """For a grace period, 7 days by default: an outage of some minutes takes nothing from anybody."""
+    configure(mq, Q, completed_retention_seconds=0, **({} if grace is None else {"dead_group_grace_seconds": grace}))
+    subscribe(mq)
+    subscribe(mq, "other")
+    push(mq, Q, *range(3))
+    drain(mq, Q, "other")
+    pass_time(mq, 420)
+    call(mq, "heartbeat", group_name="other", queue=Q)
+    assert detect(mq) == {"g": True}
+    for _ in range(2):
+        call(mq, "retain")
+    assert take(mq, Q) == ([0, 1, 2] if kept else [])
+    assert broken(mq) == {}
 
 
 def test_any_number_of_detectors_agree(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
     """50, 52, 102: runs are not counted; several queues in one run; the dead and cancelled are not looked at again."""
-    subscribe(mq)
-    subscribe(mq, "h", queue="other")
+    subscribe(mq, miss_threshold=8)
+    subscribe(mq, "h", queue="other", miss_threshold=8)
     pass_time(mq, 310)
     detectors = [mq, connect_module(), connect_module()]
     for _ in range(5):
@@ -179,7 +237,7 @@ def test_signs_of_life(mq: psycopg.Connection, sign: str):
     elif sign == "extend":
         call(mq, "extend", lease=batch[0].lease)
     if sign != "lease":
-        mq.execute("UPDATE skep.leases SET expires_at = now() - interval '1 s'")
+        mq.execute("UPDATE skep.runs SET expires_at = now() - interval '1 s' WHERE lease_id IS NOT NULL")
     if sign == "subscribe":
         pass_time(mq, 100)
         assert detect(mq) == {"g": True}
@@ -198,6 +256,19 @@ def test_idle_pops_keep_a_group_alive(mq: psycopg.Connection):
     for _ in range(90):
         pass_time(mq, 10)
         assert pop(mq, Q) == []
+        assert detect(mq) == {}
+
+
+@pytest.mark.parametrize("own", [{"queue": "shop.a"}, {"queue": "shop.a", "partition": "p"}])
+def test_pops_of_a_namespace_keep_its_queues_alive(mq: psycopg.Connection, own: dict[str, Any]):
+    """Also a queue or a partition that has a subscription of its own, because it was paused for a while, say."""
+    push(mq, "shop.a", 1, partition="p")
+    subscribe(mq, queue=None, namespace="shop")
+    subscribe(mq, **own)
+    drain(mq, None, namespace="shop")
+    for _ in range(20):
+        pass_time(mq, 60)
+        assert pop(mq, None, namespace="shop") == []
         assert detect(mq) == {}
 
 

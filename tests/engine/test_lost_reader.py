@@ -1,4 +1,4 @@
-"""A reader that lost track looks at every lane once, and wakes only those that have something."""
+"""A group that lost track asks every partition once, and wakes only those that have messages."""
 
 import psycopg
 
@@ -7,26 +7,26 @@ from tests.engine.verbs import broken, drain, pop, push, push_to, take
 IDLE = 300
 
 
-def in_line(connection: psycopg.Connection) -> int:
-    ((count,),) = connection.execute("SELECT count(*) FROM skep.cursors WHERE ready_at IS NOT NULL").fetchall()
+def in_list(connection: psycopg.Connection) -> int:
+    ((count,),) = connection.execute("SELECT count(*) FROM skep.runs WHERE ready_at IS NOT NULL").fetchall()
     return count
 
 
-def test_after_a_restart_drained_lanes_stay_out_of_line(mq: psycopg.Connection):
-    """L7: another server start, and so another full look, does not put idle lanes back in line."""
+def test_after_a_restart_drained_partitions_stay_out_of_the_list(mq: psycopg.Connection):
+    """Another server start, and so a discovery of all partitions, does not put idle ones back into the ready list."""
     push_to(mq, [("q", f"idle {n}", n) for n in range(IDLE)])
     drain(mq, "q", partitions=IDLE, batch=IDLE)
-    assert (pop(mq, "q"), in_line(mq)) == ([], 0)
-    mq.execute("UPDATE skep.looks SET server_started = 'epoch'")
+    assert (pop(mq, "q"), in_list(mq)) == ([], 0)
+    mq.execute("UPDATE skep.discoveries SET server_started = 'epoch'")
     push(mq, "q", "new", partition="busy")
     push(mq, "q", "again", partition="idle 7")
     assert {message.partition for message in pop(mq, "q", partitions=10)} == {"busy", "idle 7"}
-    assert in_line(mq) == 2
+    assert in_list(mq) == 2
     assert broken(mq) == {}
 
 
 def test_a_pruned_journal_hides_nothing(mq: psycopg.Connection):
-    """Section 2: a reader older than the journal falls back once to partition_lookup."""
+    """A group whose snapshot is older than the journal falls back once to all partitions."""
     push(mq, "q", 0, partition="a")
     assert take(mq, "q") == [0]
     assert pop(mq, "q") == []

@@ -42,8 +42,8 @@ letters = st.one_of(st.sampled_from(["c", "f", "d"]), st.text("cfd.", min_size=1
 FORGET = "; ".join(
     f"DELETE FROM skep.{table}"
     for table in (
-        "leases", "cursors", "readers", "subscriptions", "dead_letters", "journal", "messages", "partition_lookup",
-        "partitions", "queues",
+        "runs", "starts", "discoveries", "group_queues", "subscriptions", "dead_letters", "journal", "messages",
+        "partition_floors", "partitions", "queues",
     )
 )  # fmt: skip
 
@@ -61,7 +61,7 @@ class Engine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.mq.execute(FORGET)
-        self.held: list[tuple[uuid.UUID, list[Lease]]] = []
+        self.held: list[list[Lease]] = []
         self.met: set[tuple[str, str]] = set()
 
     @initialize(x=queue_options, y=queue_options)
@@ -138,49 +138,48 @@ class Engine(RuleBasedStateMachine):
             assert place in in_scope
             lease = place.take([row.offset for row in messages], messages[0].attempt)
             assert [row.payload for row in messages] == [place.lane.payloads[row.offset] for row in messages]
+            (lease_id,) = {row.lease for row in messages}
+            lease.id = lease_id or uuid.uuid4()
             leases.append(lease)
         assert len(leases) <= partitions
-        (token,) = {row.lease for row in rows}
         if auto_ack:
             self.settle(leases, {(lease, offset): "completed" for lease in leases for offset in lease.offsets})
-        self.held.append((token, leases))
+        self.held.append(leases)
 
-    def pick(self, which: int) -> tuple[uuid.UUID, list[Lease]]:
+    def pick(self, which: int) -> list[Lease]:
         return self.held[-1 - which % len(self.held)]
 
     @precondition(lambda self: self.held)
     @rule(which=recent, pattern=letters, rest=st.sampled_from([None, None, "c", "f", "d"]))
     def answer_some(self, which: int, pattern: str, rest: str | None) -> None:
         """One call for some messages of a lease, in any mixture, and perhaps for everything not answered yet."""
-        token, leases = self.pick(which)
+        leases = self.pick(which)
         messages = [(lease, offset) for lease in leases for offset in lease.offsets]
         given = {message: STATUSES[letter] for message, letter in zip(messages, cycle(pattern)) if letter != "."}
         if given or rest:
-            self.answer(token, leases, given, STATUSES[rest] if rest else None)
+            self.answer(leases, given, STATUSES[rest] if rest else None)
 
     @precondition(lambda self: self.held)
     @rule(which=recent, status=st.sampled_from(["completed", "failed", "failed", "dlq"]))
     def answer_the_rest(self, which: int, status: str) -> None:
-        self.answer(*self.pick(which), {}, status)
+        self.answer(self.pick(which), {}, status)
 
     @precondition(lambda self: self.held)
     @rule(which=recent, number=recent, letter=st.sampled_from("cfd"))
     def answer_one(self, which: int, number: int, letter: str) -> None:
-        token, leases = self.pick(which)
+        leases = self.pick(which)
         lease = leases[number % len(leases)]
-        self.answer(token, leases, {(lease, lease.offsets[number % len(lease.offsets)]): STATUSES[letter]}, None)
+        self.answer(leases, {(lease, lease.offsets[number % len(lease.offsets)]): STATUSES[letter]}, None)
 
-    def answer(
-        self, token: uuid.UUID, leases: list[Lease], given: dict[tuple[Lease, int], str], rest: str | None
-    ) -> None:
+    def answer(self, leases: list[Lease], given: dict[tuple[Lease, int], str], rest: str | None) -> None:
+        whole = leases if rest else []
         rows = call(
             self.mq, "ack_many",
-            leases=[token] * (len(given) + bool(rest)),
-            ids=[message_id(lease.place.lane, offset) for lease, offset in given] + ([None] if rest else []),
-            statuses=[*given.values()] + ([rest] if rest else []),
+            leases=[lease.id for lease, _ in given] + [lease.id for lease in whole],
+            ids=[message_id(lease.place.lane, offset) for lease, offset in given] + [None] * len(whole),
+            statuses=[*given.values(), *([rest] * len(whole))],
         )  # fmt: skip
-        live = [lease.live for lease, _ in given] + ([any(lease.live for lease in leases)] if rest else [])
-        assert [row.applied for row in rows] == live
+        assert [row.applied for row in rows] == [lease.live for lease, _ in given] + [lease.live for lease in whole]
         if rest:
             unanswered = ((lease, offset) for lease in leases for offset in lease.unanswered())
             given = dict.fromkeys(unanswered, rest) | given
@@ -197,32 +196,33 @@ class Engine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=recent)
     def release(self, which: int) -> None:
-        token, leases = self.pick(which)
+        leases = self.pick(which)
         live = [lease for lease in leases if lease.live]
         if not live:
             with refused("SK003"):
-                call(self.mq, "release", lease=token)
+                call(self.mq, "release_all", leases=[lease.id for lease in leases])
         else:
-            call(self.mq, "release", lease=token)
+            call(self.mq, "release_all", leases=[lease.id for lease in leases])
         for lease in live:
             lease.place.judge(lease, "released")
 
     @precondition(lambda self: self.held)
     @rule(which=recent)
     def extend(self, which: int) -> None:
-        token, leases = self.pick(which)
+        leases = self.pick(which)
+        ids = [lease.id for lease in leases]
         if any(lease.live for lease in leases):
-            call(self.mq, "extend", lease=token, seconds=100)
+            call(self.mq, "extend_all", leases=ids, seconds=100)
         else:
             with refused("SK003"):
-                call(self.mq, "extend", lease=token, seconds=100)
+                call(self.mq, "extend_all", leases=ids, seconds=100)
 
     @precondition(lambda self: self.held)
     @rule(which=recent)
     def expire(self, which: int) -> None:
-        token, leases = self.pick(which)
-        past = "UPDATE skep.leases SET expires_at = clock_timestamp() WHERE token = %s"
-        self.mq.execute(past, [token])
+        leases = self.pick(which)
+        past = "UPDATE skep.runs SET expires_at = clock_timestamp(), ready_at = clock_timestamp() WHERE lease_id = ANY (%s)"
+        self.mq.execute(past, [[lease.id for lease in leases]])
         for lease in leases:
             lease.expired = True
 
@@ -274,8 +274,8 @@ class Engine(RuleBasedStateMachine):
             self.expire(which)
         for group in GROUPS:
             while rows := self.pop(group, QUEUES, batch=100, partitions=10):
-                token, leases = self.held[-1]
-                call(self.mq, "ack", lease=token)
+                leases = self.held[-1]
+                call(self.mq, "ack_all", leases=[lease.id for lease in leases])
                 given = {(lease, row): "completed" for lease in leases for row in lease.offsets}
                 self.settle(leases, given)
                 assert rows

@@ -266,7 +266,8 @@ def test_the_status_tells_of_open_transactions(connect: Connect):
     assert status(observer) == (0, None, 0)
 
 
-def test_the_status_tells_of_rows_that_nobody_moves(connect: Connect):
+def test_the_status_tells_of_rows_that_wait(connect: Connect):
+    """Rows that came while triggers were off wait for the mover, too; it publishes them in order."""
     connection, observer = connect(), connect()
     connection.execute("SET session_replication_role = replica")
     connection.execute(
@@ -276,8 +277,179 @@ def test_the_status_tells_of_rows_that_nobody_moves(connect: Connect):
     connection.execute("INSERT INTO skep.outbox (queue, payload) SELECT 'q', '0' FROM generate_series(1, 10000)")
     assert status(observer) == (0, None, 10_000), "it stops counting"
     connection.execute("DELETE FROM skep.outbox WHERE partition = 'Default'")
-    observer.execute("""
-        WITH gone AS (DELETE FROM skep.outbox RETURNING *)
-        INSERT INTO skep.outbox (queue, partition, payload) SELECT queue, partition, payload FROM gone ORDER BY xid, id
-    """)
+    assert move(observer) == (3, 0, ["q"])
     assert (stored(observer), status(observer)) == ([1, 2, 3], (0, None, 0))
+
+
+STRICT = ["REPEATABLE READ", "SERIALIZABLE"]
+strict = pytest.mark.parametrize("level", STRICT)
+
+
+def move(connection: psycopg.Connection, max_rows: int = 10_000) -> tuple[int, int, list[str]]:
+    """Publish what was committed under REPEATABLE READ or SERIALIZABLE, as upkeep does once a second."""
+    columns = "SELECT messages, refused, queues FROM skep.move_committed_outbox(%s)"
+    return connection.execute(columns, [max_rows]).fetchall()[0]
+
+
+@strict
+def test_strict_transactions_commit_while_others_push(connect: Connect, level: LiteralString):
+    """The COMMIT does not depend on what others have pushed since the snapshot; the messages follow, each once."""
+    own, other, observer = connect(), connect(), connect()
+    own.execute("CREATE TABLE orders (id integer)")
+    push(other, "q", "before")
+    own.execute(f"BEGIN ISOLATION LEVEL {level}")
+    own.execute("INSERT INTO orders VALUES (1)")
+    publish(own, "one", "two")
+    push(other, "q", "between")
+    publish(own, "three", partition="another")
+    own.execute("COMMIT")
+    assert observer.execute("SELECT count(*) FROM orders").fetchall() == [(1,)]
+    assert (stored(observer), status(observer)) == (["before", "between"], (0, None, 3))
+    assert move(observer) == (3, 0, ["q"])
+    assert (stored(observer), left_behind(observer)) == (["before", "between", "one", "two", "three"], 0)
+    assert move(observer) == (0, 0, [])
+    assert broken(observer) == {}
+    assert len(drain(observer, "q")) == 5
+
+
+@strict
+def test_strict_transactions_publish_nothing_when_they_roll_back(mq: psycopg.Connection, level: LiteralString):
+    mq.execute(f"BEGIN ISOLATION LEVEL {level}")
+    publish(mq, "lost")
+    mq.execute("ROLLBACK")
+    mq.execute(f"BEGIN ISOLATION LEVEL {level}")
+    publish(mq, "kept")
+    with mq.transaction(force_rollback=True):
+        publish(mq, "lost, too")
+    mq.execute("COMMIT")
+    assert (move(mq), stored(mq), left_behind(mq)) == ((1, 0, ["q"]), ["kept"], 0)
+
+
+@strict
+def test_strict_transactions_keep_the_rules_of_push(mq: psycopg.Connection, level: LiteralString):
+    """A payload over the limit and a queue that takes nothing fail the COMMIT; duplicates are left out later."""
+    configure(mq, "q", max_payload_bytes=1000)
+    configure(mq, "closed", semantics="pub_sub", block_without_subscribers=True)
+    for error, queue, payload in (("SK004", "q", "x" * 2000), ("SK006", "closed", 1)):
+        mq.execute(f"BEGIN ISOLATION LEVEL {level}")
+        publish(mq, "fine", payload, queue=queue)
+        with refused(error):
+            mq.execute("COMMIT")
+    assert left_behind(mq) == 0
+    for payload in ("first", "repeat"):
+        mq.execute(f"BEGIN ISOLATION LEVEL {level}")
+        row = "INSERT INTO skep.outbox (queue, payload, transaction_id) VALUES ('q', %s, 't')"
+        mq.execute(row, [Jsonb(payload)])
+        mq.execute("COMMIT")
+    assert (move(mq), stored(mq), left_behind(mq)) == ((1, 0, ["q"]), ["first"], 0)
+
+
+def test_a_connection_that_is_strict_by_default(connect: Connect):
+    """Each statement is a transaction of its own; so is the mover's, and it need not be READ COMMITTED."""
+    own = connect(options="-c default_transaction_isolation=serializable")
+    publish(own, 1)
+    publish(own, 2)
+    assert (move(own), stored(own), left_behind(own)) == ((2, 0, ["q"]), [1, 2], 0)
+
+
+def commit_strictly(connection: psycopg.Connection, producer: int, number: int) -> None:
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    for step in range(3):
+        publish(connection, [producer, number, step], partition=f"{number % 2}")
+    connection.execute("COMMIT")
+
+
+def produce_strictly(connection: psycopg.Connection, producer: int) -> None:
+    for number in range(25):
+        commit_strictly(connection, producer, number)
+
+
+def keep_moving(connection: psycopg.Connection) -> None:
+    for _ in range(40):
+        move(connection, 7)
+
+
+def push_directly(connection: psycopg.Connection) -> None:
+    for number in range(50):
+        push(connection, "q", ["direct", number, 0], partition=f"{number % 2}")
+
+
+def test_movers_at_once_publish_each_row_once_and_in_order(connect: Connect):
+    """Four producers, three movers and pushes beside them: every row once, each producer's in its order."""
+    producers = [partial(produce_strictly, connect(), n) for n in range(4)]
+    at_once(*producers, *[partial(keep_moving, connect()) for _ in range(3)], partial(push_directly, connect()))
+    observer = connect()
+    while move(observer)[0]:
+        pass
+    for partition in ("0", "1"):
+        payloads = [tuple(d.payload) for d in drain(observer, "q", partition=partition)]
+        for producer in (0, 1, 2, 3, "direct"):
+            own = [payload for payload in payloads if payload[0] == producer]
+            assert own == sorted(own)
+            assert len(own) == len(set(own)) == (25 if producer == "direct" else 39 if partition == "0" else 36)
+    assert (left_behind(observer), broken(observer)) == (0, {})
+
+
+def test_a_mover_waits_for_nobody(connect: Connect):
+    """A partition that another has locked is left for later, in order; the others are published."""
+    holder, own, mover = connect(), connect(), connect(options="-c lock_timeout=100ms")
+    push(holder, "q", "there", partition="held")
+    for number in (1, 2):
+        own.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        publish(own, f"held {number}", partition="held")
+        publish(own, f"free {number}", partition="free")
+        own.execute("COMMIT")
+    with holder.transaction():
+        push(holder, "q", "pushed", partition="held")
+        assert move(mover) == (2, 0, ["q"])
+        assert status(mover)[2] == 2
+    assert move(mover) == (2, 0, ["q"])
+    assert stored(mover) == ["there", "pushed", "held 1", "held 2", "free 1", "free 2"]
+
+
+def test_rows_behind_one_that_another_mover_has_wait_for_it(connect: Connect):
+    """Two movers at once: the second does not overtake the first within a partition."""
+    own, first, second = connect(), connect(), connect()
+    push(own, "q", 0)
+    push(own, "q", 0, partition="other")
+    for number in (1, 2):
+        own.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        publish(own, number)
+        publish(own, number, partition="other")
+        own.execute("COMMIT")
+    with first.transaction(force_rollback=True):
+        assert move(first, 1)[0] == 1
+        assert move(second) == (2, 0, ["q"])
+        assert stored(second) == [0, 0, 1, 2], "those of the other partition"
+    assert move(second) == (2, 0, ["q"])
+    assert stored(second) == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_mover_does_not_wait_for_a_partition_to_be_created(connect: Connect):
+    """Another transaction is creating the queue, or one partition, and stays open: the rest is published."""
+    holder, own, mover = connect(), connect(), connect()
+    own.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    publish(own, "q")
+    publish(own, "r", queue="r")
+    own.execute("COMMIT")
+    with holder.transaction():
+        push(holder, "q", "first")
+        assert (move(mover), stored(mover)) == ((1, 0, ["r"]), ["r"])
+    assert move(mover) == (1, 0, ["q"])
+    assert sorted(stored(mover)) == ["first", "q", "r"]
+
+
+def test_rows_that_are_refused_later_hold_up_their_partition_alone(mq: psycopg.Connection):
+    """The limit was lowered after the COMMIT: the row stays, with those behind it, until the limit is raised again."""
+    mq.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    publish(mq, "x" * 2000, "behind", partition="large")
+    publish(mq, "small", partition="small")
+    publish(mq, "elsewhere", queue="r")
+    mq.execute("COMMIT")
+    configure(mq, "q", max_payload_bytes=1000)
+    assert move(mq) == (2, 2, ["q", "r"])
+    assert (sorted(stored(mq)), status(mq)[2]) == (["elsewhere", "small"], 2)
+    assert move(mq) == (0, 2, [])
+    configure(mq, "q", max_payload_bytes=10_000)
+    assert move(mq) == (2, 0, ["q"])
+    assert (len(stored(mq)), left_behind(mq)) == (4, 0)

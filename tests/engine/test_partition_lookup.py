@@ -1,6 +1,7 @@
-"""partition_lookup: no way of inserting leaves it stale, and a damaged row can be repaired."""
+"""partition_lookup: no way of inserting leaves it stale, and a damaged floor can be repaired."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import LiteralString
 
@@ -8,8 +9,9 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.crowd import at_once
-from tests.engine.verbs import broken, call, drain, lag, push, push_to, refused, take
+from tests.engine.crowd import PATIENCE, at_once, until
+from tests.engine.test_privileges import as_role
+from tests.engine.verbs import broken, call, drain, push, push_to, refused, take
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -23,11 +25,12 @@ def resync(connection: psycopg.Connection) -> int:
 
 
 def rows(connection: psycopg.Connection) -> list[tuple]:
-    return connection.execute("SELECT * FROM skep.partition_lookup ORDER BY partition_id").fetchall()
+    columns = "partition_id, first_offset, last_offset, nullif(last_created_at, '-infinity')"
+    return connection.execute(f"SELECT {columns} FROM skep.partition_lookup ORDER BY partition_id").fetchall()
 
 
 def test_every_way_in_keeps_the_row_right(mq: psycopg.Connection):
-    """L6: push, push_many, push of JSON, transaction and outbox, one lane and many, committed and rolled back."""
+    """Push, push_many, push of JSON, transaction and outbox, one partition and many, committed and rolled back."""
     call(mq, "push", queue="q", payload=Jsonb(1))
     push_to(mq, [("q", "a", 1), ("q", "Default", 2), ("r", "a", 3), ("q", "a", 4)])
     call(mq, "push", messages=Jsonb([{"queue": "q", "payload": 5}, {"queue": "r", "payload": 6}]))
@@ -50,63 +53,52 @@ def test_every_way_in_keeps_the_row_right(mq: psycopg.Connection):
     assert (stale(mq), broken(mq)) == (0, {})
 
 
-@pytest.mark.parametrize("row", ["1, 1", "1, 0", "99, 0"], ids=["next_offset", "taken_offset", "unknown_lane"])
-def test_a_raw_insert_is_refused(mq: psycopg.Connection, row: LiteralString):
-    """L6: with an error that says what to use instead; the lane is as it was."""
+RAW = 'skep.messages (partition_id, "offset", created_at, payload)'
+
+
+@pytest.mark.parametrize("role", ["skep_producer", "skep_consumer", "skep_admin"])
+def test_a_raw_insert_is_refused(mq: psycopg.Connection, role: str):
+    """INSERT and COPY, also in a transaction that has pushed before: only the functions write messages."""
     push(mq, "q", 1)
-    with pytest.raises(psycopg.Error) as caught:
-        mq.execute(
-            f"INSERT INTO skep.messages (partition_id, \"offset\", created_at, payload) VALUES ({row}, now(), '1')"
-        )
-    assert caught.value.sqlstate == "SK005"
-    assert "skep.messages" in (caught.value.diag.message_primary or "")
-    assert all(way in (caught.value.diag.message_hint or "") for way in ("skep.push()", "skep.outbox"))
-    assert (stale(mq), lag(mq, "g"), mq.execute("SELECT count(*) FROM skep.messages").fetchall()) == (0, {}, [(1,)])
+    with as_role(mq, role):
+        with refused("42501", "messages"):
+            mq.execute(f"INSERT INTO {RAW} VALUES (1, 1, now(), '1')")
+        with refused("42501", "messages"), mq.transaction():
+            if role != "skep_consumer":
+                push(mq, "q", 2)
+            with mq.cursor().copy(f"COPY {RAW} FROM STDIN") as copy:
+                copy.write_row((1, 2, "2026-01-01", "1"))
+    assert (stale(mq), mq.execute("SELECT count(*) FROM skep.messages").fetchall()) == (0, [(1,)])
 
 
-def test_a_raw_copy_is_refused(mq: psycopg.Connection):
-    """L6: COPY too, also in a transaction that has pushed properly before."""
-    with refused("SK005"), mq.transaction():
-        push(mq, "q", 1)
-        with mq.cursor().copy('COPY skep.messages (partition_id, "offset", created_at, payload) FROM STDIN') as copy:
-            copy.write_row((1, 1, "2026-01-01", "1"))
-    assert mq.execute("SELECT count(*) FROM skep.messages").fetchall() == [(0,)]
-
-
-def test_the_door_is_closed_again_after_a_push(mq: psycopg.Connection):
-    """L6: the permission to append ends with push_many, whether it succeeds or fails."""
-    raw = "INSERT INTO skep.messages (partition_id, \"offset\", created_at, payload) VALUES (1, 1, now(), '1')"
-    with refused("SK005"), mq.transaction():
-        push(mq, "q", 1)
-        mq.execute(raw)
-    with refused("SK005"), mq.transaction():
-        with refused("SK001"), mq.transaction():
-            push(mq, "q", 1, transaction_ids=["x" * 300])
-        mq.execute(raw)
+def test_the_owner_cannot_make_it_stale(mq: psycopg.Connection):
+    """The head is the last message: whatever the owner of the tables inserts, the next push goes behind it."""
+    push(mq, "q", 1)
+    mq.execute(f"INSERT INTO {RAW} VALUES (1, 1, clock_timestamp(), '2')")
+    assert [row[1:3] for row in rows(mq)] == [(0, 1)]
+    assert (stale(mq), [row.offset for row in push(mq, "q", 3)]) == (0, [2])
+    assert ([delivery.payload for delivery in drain(mq, "q")], broken(mq)) == ([1, 2, 3], {})
 
 
 DAMAGES = [
-    "UPDATE skep.partition_lookup SET last_offset = 1 WHERE partition_id = 1",
-    "UPDATE skep.partition_lookup SET last_offset = 99 WHERE partition_id = 1",
-    "UPDATE skep.partition_lookup SET first_offset = 2 WHERE partition_id = 1",
-    "UPDATE skep.partition_lookup SET last_created_at = 'infinity' WHERE partition_id = 1",
-    "UPDATE skep.partition_lookup SET last_created_at = '-infinity' WHERE partition_id = 1",
-    "DELETE FROM skep.partition_lookup WHERE partition_id = 1",
-    "UPDATE skep.partition_lookup SET last_offset = -1 + first_offset",
-    "DELETE FROM skep.partition_lookup",
+    "UPDATE skep.partition_floors SET first_offset = 2 WHERE partition_id = 1",
+    "UPDATE skep.partition_floors SET first_offset = 99 WHERE partition_id = 1",
+    "UPDATE skep.partition_floors SET first_offset = first_offset + 1",
+    "DELETE FROM skep.partition_floors WHERE partition_id = 1",
+    "DELETE FROM skep.partition_floors",
 ]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_resync_repairs_a_damaged_row(mq: psycopg.Connection, damage: LiteralString):
-    """L6: the check counts the damaged rows, resync repairs exactly those, and the check counts 0 again."""
+    """The check counts the damaged rows, resync repairs exactly those, and the check counts 0 again."""
     push(mq, "q", "a", "b", "c", partition="damaged")
     push(mq, "q", "d", partition="other")
     whole = rows(mq)
-    lanes = mq.execute(damage).rowcount
-    assert stale(mq) == lanes
-    assert broken(mq)["partition_lookup matches the messages"] == lanes
-    assert resync(mq) == lanes
+    partitions = mq.execute(damage).rowcount
+    assert stale(mq) == partitions
+    assert broken(mq)["partition_lookup matches the messages"] == partitions
+    assert resync(mq) == partitions
     assert (rows(mq), stale(mq), broken(mq)) == (whole, 0, {})
     assert resync(mq) == 0
     assert [row.offset for row in push(mq, "q", "e", partition="damaged")] == [3]
@@ -114,18 +106,18 @@ def test_resync_repairs_a_damaged_row(mq: psycopg.Connection, damage: LiteralStr
 
 
 def test_resync_counts_missing_and_wrong_rows_together(mq: psycopg.Connection):
-    """L6: one row is missing and another is wrong: two lanes are repaired."""
+    """One row is missing and another is wrong: two partitions are repaired."""
     push_to(mq, [("q", "a", 1), ("q", "b", 2), ("q", "c", 3)])
-    mq.execute("DELETE FROM skep.partition_lookup WHERE partition_id = 1")
-    mq.execute("UPDATE skep.partition_lookup SET last_offset = 7 WHERE partition_id = 2")
+    mq.execute("DELETE FROM skep.partition_floors WHERE partition_id = 1")
+    mq.execute("UPDATE skep.partition_floors SET first_offset = 7 WHERE partition_id = 2")
     assert (stale(mq), resync(mq), stale(mq)) == (2, 2, 0)
     mq.execute("INSERT INTO skep.partitions (queue_id, name) VALUES (1, 'empty')")
-    mq.execute("UPDATE skep.partition_lookup SET last_offset = 7 WHERE partition_id = 2")
+    mq.execute("UPDATE skep.partition_floors SET first_offset = 7 WHERE partition_id = 2")
     assert (stale(mq), resync(mq), stale(mq)) == (2, 2, 0)
 
 
 def test_resync_keeps_what_retention_has_taken(mq: psycopg.Connection):
-    """L6: the first retained offset follows the messages; an emptied lane keeps its place."""
+    """The first retained offset follows the messages; an emptied partition goes on where its groups are."""
     push(mq, "q", "a", "b", "c")
     assert take(mq, "q") == ["a", "b", "c"]
     mq.execute('DELETE FROM skep.messages WHERE "offset" < 2')
@@ -134,12 +126,30 @@ def test_resync_keeps_what_retention_has_taken(mq: psycopg.Connection):
     mq.execute("DELETE FROM skep.messages")
     assert (stale(mq), resync(mq), stale(mq)) == (1, 1, 0)
     assert rows(mq)[0][1:3] == (3, 2)
+    mq.execute("DELETE FROM skep.partition_floors")
+    assert (stale(mq), resync(mq), stale(mq)) == (1, 1, 0)
     assert [row.offset for row in push(mq, "q", "d")] == [3]
     assert (take(mq, "q"), broken(mq)) == (["d"], {})
 
 
-def test_a_lane_without_messages_is_not_stale(mq: psycopg.Connection):
-    """L6: seed 003's empty partition: created by a push that stored nothing there, or by hand."""
+def test_resync_waits_for_a_push_under_way(connect: Connect):
+    """A push that has read the wrong floor commits first; the repair sees its message."""
+    producer, observer, repairer = connect(), connect(), connect()
+    push(observer, "q", "a")
+    observer.execute("UPDATE skep.partition_floors SET first_offset = 1")
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with ThreadPoolExecutor() as threads:
+        with producer.transaction():
+            push(producer, "q", "b")
+            repair = threads.submit(resync, repairer)
+            until(lambda: observer.execute(waiting).fetchall(), "the repair to wait")
+        assert repair.result(PATIENCE) == 1
+    assert [row[1:3] for row in rows(observer)] == [(0, 1)]
+    assert (stale(observer), broken(observer)) == (0, {})
+
+
+def test_a_partition_without_messages_is_not_stale(mq: psycopg.Connection):
+    """An empty partition: created by a push that stored nothing there, or by hand."""
     call(mq, "configure_queue", queue="q")
     mq.execute("INSERT INTO skep.partitions (queue_id, name) VALUES (1, 'empty')")
     assert (stale(mq), resync(mq), stale(mq)) == (1, 1, 0)
@@ -147,7 +157,7 @@ def test_a_lane_without_messages_is_not_stale(mq: psycopg.Connection):
 
 
 def test_resync_is_safe_while_pushes_run(connect: Connect):
-    """L6: seed 003's several servers: nothing is lost or overwritten with an older head, and nobody deadlocks."""
+    """Several servers: nothing is lost or overwritten with an older head, and nobody deadlocks."""
     lanes = [("q", f"{n}") for n in range(6)]
 
     def produce(connection: psycopg.Connection) -> None:

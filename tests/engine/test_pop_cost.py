@@ -102,4 +102,4 @@ def hold(connection: psycopg.Connection, waiting: str, lanes: int) -> None:
     held = pop(connection, "q", partitions=lanes, batch=lanes)
     assert len(held) == lanes
     if waiting == "retried":
-        call(connection, "fail", lease=held[0].lease, error="oops")
+        call(connection, "fail_all", leases=[message.lease for message in held], error="oops")

@@ -1,16 +1,18 @@
 """Retention: deletes exactly what the rules allow, and says exactly what a group missed."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.engine.verbs import ack, broken, call, configure, drain, lag, pass_time, pop, push, take
+from tests.engine.verbs import ack, broken, call, configure, drain, lag, pass_time, pop, push, push_to, refused, take
 
 Q = "orders"
 AT_ONCE = {"completed_retention_seconds": 0}
 HOUR = 3600
+WEEK = 7 * 24 * HOUR
 
 
 def kept(mq: psycopg.Connection, queue: str = Q, partition: str = "Default") -> list[int]:
@@ -27,7 +29,23 @@ def retain(mq: psycopg.Connection, **options: Any) -> list[tuple[str, int, int, 
 
 
 def missed(mq: psycopg.Connection) -> dict[str, int]:
-    return dict(mq.execute("SELECT group_name, sum(messages)::int FROM skep.missed GROUP BY 1").fetchall())
+    return dict(mq.execute("SELECT group_name, sum(messages)::int FROM skep.missed_messages GROUP BY 1").fetchall())
+
+
+def processed(mq: psycopg.Connection) -> dict[str, int]:
+    """Return how many messages each group has processed: those below its cursor that it did not skip."""
+    query = """
+        SELECT g.group_name, sum(c.cursor - c.start_offset - c.skipped)::int
+        FROM skep.partition_consumers c JOIN skep.group_queues g ON g.id = c.group_queue_id GROUP BY 1
+    """
+    return dict(mq.execute(query).fetchall())
+
+
+def fall_silent(mq: psycopg.Connection, group: str) -> None:
+    """Let a group be found dead."""
+    query = "UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '1 day' WHERE group_name = %s"
+    mq.execute(query, [group])
+    assert [row.group_name for row in call(mq, "detect_dead_groups") if row.died] == [group]
 
 
 def subscribe(mq: psycopg.Connection, *groups: str, **options: Any) -> None:
@@ -45,7 +63,7 @@ def test_nothing_is_deleted_unless_asked(mq: psycopg.Connection):
 
 
 def test_finished_and_past_retention(mq: psycopg.Connection):
-    """31, 81: finished by all and old enough; counted by a dry run just as deleted."""
+    """31, 81: completed by all for long enough; counted by a dry run just as deleted."""
     configure(mq, Q, completed_retention_seconds=HOUR)
     subscribe(mq, "a", "b")
     push(mq, Q, *range(4))
@@ -62,10 +80,89 @@ def test_finished_and_past_retention(mq: psycopg.Connection):
     assert retain(mq) == []
     assert kept(mq) == [2, 3, 4]
     drain(mq, Q, "b")
-    assert retain(mq) == [("completed_retention_seconds", 2, 4, 0)]
-    assert kept(mq) == [4]
+    assert retain(mq) == []
+    pass_time(mq, HOUR + 1)
+    assert retain(mq) == [("completed_retention_seconds", 2, 5, 0)]
     assert lag(mq, "a") == lag(mq, "b") == {"Default": 0}
     assert broken(mq) == {}
+
+
+def test_the_time_counts_from_completion(mq: psycopg.Connection):
+    """A message that was pushed long ago is kept for its whole time after the last group has completed it."""
+    configure(mq, Q, completed_retention_seconds=HOUR)
+    subscribe(mq, "a", "b")
+    push(mq, Q, *range(3))
+    drain(mq, Q, "a")
+    pass_time(mq, 24 * HOUR)
+    assert retain(mq) == []
+    drain(mq, Q, "b")
+    for _ in range(8):
+        assert retain(mq) == []
+        pass_time(mq, HOUR / 8)
+    pass_time(mq, 1)
+    assert retain(mq) == [("completed_retention_seconds", 0, 3, 0)]
+
+
+def join_late(mq: psycopg.Connection) -> None:
+    subscribe(mq, "late", mode="all")
+    drain(mq, Q, "late")
+
+
+def read_again(mq: psycopg.Connection) -> None:
+    call(mq, "seek", group_name="g", queue=Q, position="2")
+    drain(mq, Q, "g")
+
+
+def join_from_now(mq: psycopg.Connection) -> None:
+    subscribe(mq, "late", mode="new")
+
+
+def skip_to_the_end(mq: psycopg.Connection) -> None:
+    call(mq, "seek", group_name="g", queue=Q, position="end")
+
+
+@pytest.mark.parametrize(
+    ("change", "old"), [(join_late, []), (read_again, [0, 1]), (join_from_now, range(4)), (skip_to_the_end, range(4))]
+)
+def test_who_comes_after_a_sample_completes_later(mq: psycopg.Connection, change: Callable[..., None], old: list[int]):
+    """A group that joins or goes back completes messages later than the others, even if no visit saw it behind."""
+    configure(mq, Q, completed_retention_seconds=HOUR)
+    push(mq, Q, *range(4))
+    drain(mq, Q, "g")
+    assert retain(mq) == []
+    pass_time(mq, HOUR + 1)
+    change(mq)
+    retain(mq)
+    assert kept(mq) == [offset for offset in range(4) if offset not in old]
+    pass_time(mq, HOUR * 9 / 8 + 1)
+    retain(mq)
+    pass_time(mq, HOUR + 1)
+    retain(mq)
+    assert kept(mq) == []
+    assert missed(mq) == {}
+
+
+def test_samples_are_few(mq: psycopg.Connection):
+    """However long something holds retention back, and none is left of what is deleted."""
+    configure(mq, Q, completed_retention_seconds=HOUR, retain_until_archived=True)
+    lane = push(mq, Q, 0)[0].partition_id
+    for number in range(1, 40):
+        drain(mq, Q)
+        retain(mq)
+        pass_time(mq, HOUR / 10)
+        push(mq, Q, number)
+    query = "SELECT completed_offsets, completed_times FROM skep.partition_floors"
+    ((offsets, times),) = mq.execute(query).fetchall()
+    assert 5 <= len(offsets) == len(times) <= 10
+    assert (offsets, times) == (sorted(set(offsets)), sorted(times))
+    drain(mq, Q)
+    call(mq, "mark_archived", partition_id=lane, end_offset=100)
+    retain(mq)
+    pass_time(mq, HOUR + 1)
+    retain(mq)
+    pass_time(mq, HOUR + 1)
+    retain(mq)
+    assert (kept(mq), mq.execute(query).fetchall()) == ([], [(None, None)])
 
 
 def test_zero_subscribers_have_their_own_retention(mq: psycopg.Connection):
@@ -136,6 +233,7 @@ def test_a_hard_limit_counts_what_is_missed(mq: psycopg.Connection, rule: str, o
     assert lag(mq, "idle") == lag(mq, "gaps") == {"Default": 2}
     assert [row.offset for row in drain(mq, Q, "gaps")] == [6, 7]
     assert [row.offset for row in drain(mq, Q, "idle")] == [6, 7]
+    assert processed(mq) == {"fast": 8, "gaps": 4, "idle": 2}  # not what was missed
     assert broken(mq) == {}
 
 
@@ -156,7 +254,6 @@ def test_a_leased_message_is_never_taken(mq: psycopg.Connection):
     batch = pop(mq, Q, "g", batch=2, lease_time=2 * HOUR)
     subscribe(mq, "idle")
     mq.execute("UPDATE skep.messages SET created_at = created_at - interval '2 hours'")
-    mq.execute("UPDATE skep.partition_lookup SET last_created_at = last_created_at - interval '2 hours'")
     assert retain(mq) == [("retention_seconds", 0, 1, 1)]
     assert kept(mq) == [1, 2, 3]
     ack(mq, batch)
@@ -181,14 +278,13 @@ def test_idle_lanes_hold_nothing_back(mq: psycopg.Connection):
     [("pause", [0, 1, 2]), ("cancel", []), ("die", [])],
 )
 def test_status_decides_what_is_owed(mq: psycopg.Connection, end: str, expected: list[int]):
-    """18, 57, 58: paused keeps its debt; dead and cancelled are owed nothing, and release what they held at once."""
-    configure(mq, Q, **AT_ONCE)
+    """18, 57, 58: a paused group keeps its backlog; nothing waits for one that is cancelled, or dead beyond its grace."""
+    configure(mq, Q, **AT_ONCE, dead_group_grace_seconds=0)
     subscribe(mq, "other", "g")
     push(mq, Q, *range(3))
     drain(mq, Q, "other")
     if end == "die":
-        mq.execute("UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '1 day' WHERE group_name = 'g'")
-        call(mq, "detect_dead_groups")
+        fall_silent(mq, "g")
     else:
         call(mq, end, group_name="g", queue=Q)
     retain(mq)
@@ -196,16 +292,35 @@ def test_status_decides_what_is_owed(mq: psycopg.Connection, end: str, expected:
     assert missed(mq) == ({"g": 3} if end == "die" else {})
 
 
+@pytest.mark.parametrize(("grace", "options"), [(WEEK, {}), (HOUR, {"dead_group_grace_seconds": HOUR})])
+@pytest.mark.parametrize("met", [True, False])
+def test_a_dead_group_keeps_its_backlog_for_a_while(
+    mq: psycopg.Connection, grace: int, options: dict[str, int], *, met: bool
+):
+    """An outage over a weekend loses nothing; after the grace period retention goes on, and counts what is missed."""
+    configure(mq, Q, **AT_ONCE, **options)
+    subscribe(mq, "other", "g")
+    push(mq, Q, *range(3))
+    drain(mq, Q, "other")
+    assert take(mq, Q, "g", batch=1) == [0] if met else True
+    fall_silent(mq, "g")
+    pass_time(mq, grace - 10)
+    assert retain(mq) == ([("completed_retention_seconds", 0, 1, 0)] if met else [])
+    pass_time(mq, 11)
+    assert retain(mq) == [("completed_retention_seconds", met, 3, 3 - met)]
+    assert missed(mq) == {"g": 3 - met}
+    assert drain(mq, Q, "g") == []
+    assert broken(mq) == {}
+
+
 def test_the_dead_come_back_to_what_is_left(mq: psycopg.Connection):
-    """63, 88: it continues at its cursor, without what it had done, and is owed the rest again."""
-    configure(mq, Q, **AT_ONCE)
+    """63, 88: it continues at its cursor, without what it had done, and retention waits for it again."""
+    configure(mq, Q, **AT_ONCE, dead_group_grace_seconds=0)
     subscribe(mq, "other", "g")
     push(mq, Q, *range(4))
     take(mq, Q, "g", batch=2)
     take(mq, Q, "other", batch=3)
-    mq.execute("UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '1 day' WHERE group_name = 'g'")
-    mq.execute("UPDATE skep.cursors SET last_consumed_at = NULL, touched_at = NULL")
-    call(mq, "detect_dead_groups")
+    fall_silent(mq, "g")
     retain(mq)
     assert kept(mq) == [3]
     assert missed(mq) == {"g": 1}
@@ -238,6 +353,30 @@ def test_small_steps(mq: psycopg.Connection):
     assert ends == [3, 6, 9, 10]
 
 
+def test_what_one_call_deletes_is_shared_out(mq: psycopg.Connection):
+    """max_messages is the total of a call: small partitions are done, large ones get equal shares of the rest."""
+    configure(mq, Q, max_size=1)
+    push_to(mq, [(Q, "small", n) for n in range(3)] + [(Q, f"large {n % 4}", n) for n in range(400)])
+    deleted = {row.partition: row.end_offset - row.first_offset for row in call(mq, "retain", max_messages=102)}
+    assert deleted == {"small": 2} | {f"large {n}": 25 for n in range(4)}
+    total = sum(deleted.values())
+    while step := sum(end - first for _, first, end, _ in retain(mq, max_messages=102)):
+        assert step <= 102
+        total += step
+    assert total == 2 + 4 * 99
+    assert broken(mq) == {}
+
+
+@pytest.mark.timeout(300)
+def test_so_many_partitions_that_there_are_not_locks_for_all(mq: psycopg.Connection):
+    """25,001 partitions in one call: rows are locked, and there is room for any number of these."""
+    configure(mq, Q, max_size=1)
+    for _ in range(2):
+        push_to(mq, [(Q, str(n), n) for n in range(25_001)])
+    assert len(retain(mq, max_messages=30_000)) == 25_001
+    assert retain(mq) == []
+
+
 def test_it_waits_for_the_archive(mq: psycopg.Connection):
     configure(mq, Q, **AT_ONCE, retain_until_archived=True)
     lane = push(mq, Q, *range(4))[0].partition_id
@@ -264,18 +403,34 @@ def test_idle_partitions_are_dropped(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-@pytest.mark.parametrize("partition", [None, "done"])
-def test_a_lane_somebody_was_sent_into_is_not_dropped(mq: psycopg.Connection, partition: str | None):
-    """It would begin at 0 again, and everything below that offset be skipped."""
+STARTS: dict[str, dict[str, Any]] = {
+    "all": {"mode": "all"},
+    "new": {"mode": "new"},
+    "offset": {"start_from": "2"},
+    "offset of the partition": {"start_from": "2", "partition": "done"},
+    "timestamp": {"start_from": "2020-01-01"},
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("moved", [False, True])
+def test_no_group_skips_what_comes_to_a_partition_that_was_dropped(mq: psycopg.Connection, start: str, *, moved: bool):
+    """A push creates it again at offset 0: whatever a subscription or a seek said was about the one that is gone."""
     configure(mq, Q, **AT_ONCE, drop_idle_seconds=HOUR)
-    push(mq, Q, *range(3), partition="done")
-    call(mq, "seek", group_name="g", queue=Q, position="2", partition=partition)
-    drain(mq, Q)
+    push(mq, Q, *range(5), partition="done")
+    subscribe(mq, "g", **STARTS[start])
+    if moved:
+        call(mq, "seek", group_name="g", queue=Q, position="3", partition=STARTS[start].get("partition"))
+    drain(mq, Q, "g")
     retain(mq)
+    assert kept(mq, partition="done") == []
     pass_time(mq, HOUR + 1)
-    assert call(mq, "drop_idle_partitions")[0].drop_idle_partitions == 0
-    push(mq, Q, 3, partition="done")
-    assert [row.payload for row in drain(mq, Q)] == [3]
+    assert call(mq, "drop_idle_partitions")[0].drop_idle_partitions == 1
+    before = processed(mq)
+    push(mq, Q, "again", partition="done")
+    assert [(row.offset, row.payload) for row in drain(mq, Q, "g")] == [(0, "again")]
+    assert (before, processed(mq)) == ({}, {"g": 1})
+    assert broken(mq) == {}
 
 
 def test_two_at_once_change_nothing_twice(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
@@ -300,4 +455,99 @@ def test_killed_in_the_middle(mq: psycopg.Connection, connect_module: Callable[[
     with other.transaction(force_rollback=True):
         assert retain(other) == [("completed_retention_seconds", 0, 3, 0)]
     assert kept(mq) == [0, 1, 2]
+    assert broken(mq) == {}
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        ("retain", {}), ("drop_idle_partitions", {}), ("clear_queue", {"queue": Q}), ("delete_queue", {"queue": Q}),
+        ("delete_partition", {"queue": Q, "partition": "p"}),
+    ],
+)  # fmt: skip
+def test_an_old_snapshot_decides_nothing(mq: psycopg.Connection, level: str, function: str, arguments: dict[str, str]):
+    """It does not show the groups that have come since."""
+    with mq.transaction(force_rollback=True):
+        mq.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        with refused("SK001", function, "READ COMMITTED"):
+            call(mq, function, **arguments)
+
+
+def fail_all(mq: psycopg.Connection, batch: list[Any]) -> None:
+    call(mq, "fail", lease=batch[0].lease, error="x")
+
+
+def test_a_shared_partition(mq: psycopg.Connection):
+    """Leases and returned runs lie anywhere: the lowest lease is the limit, returned runs below the cut are missed."""
+    configure(mq, Q, max_size=1, concurrency=4, retry_delay=0)
+    push(mq, Q, *range(12))
+    first, second, third = (pop(mq, Q, "g", batch=2) for _ in range(3))
+    fail_all(mq, first)
+    ack(mq, second)
+    assert [row.offset for row in third] == [4, 5]
+    assert retain(mq) == [("max_size", 0, 4, 2)]
+    assert retain(mq) == []
+    ack(mq, third)
+    assert retain(mq) == [("max_size", 4, 11, 5)]
+    assert missed(mq) == {"g": 7}
+    assert processed(mq) == {"g": 4}
+    assert [row.offset for row in drain(mq, Q)] == [11]
+    assert broken(mq) == {}
+
+
+def test_a_returned_run_of_a_shared_partition_is_cut(mq: psycopg.Connection):
+    configure(mq, Q, max_size=3, concurrency=4, retry_delay=0)
+    push(mq, Q, *range(6))
+    fail_all(mq, pop(mq, Q, "g", batch=4))
+    assert retain(mq) == [("max_size", 0, 3, 3)]
+    assert sorted((row.offset, row.attempt) for row in drain(mq, Q)) == [(3, 2), (4, 1), (5, 1)]
+    assert broken(mq) == {}
+
+
+def test_what_was_to_be_retried_is_gone(mq: psycopg.Connection):
+    """The messages behind it do not wait for its retry."""
+    configure(mq, Q, max_size=2, retry_delay=HOUR)
+    push(mq, Q, *range(4))
+    fail_all(mq, pop(mq, Q, "g", batch=2))
+    assert pop(mq, Q, "g") == []
+    assert retain(mq) == [("max_size", 0, 2, 2)]
+    assert take(mq, Q, "g") == [2, 3]
+
+
+def test_clearing_a_queue(mq: psycopg.Connection):
+    """Everything goes, leased, returned or unread; nothing of it was processed, and groups go on behind it."""
+    for queue, concurrency in ((Q, 1), ("shared", 4)):
+        configure(mq, queue, concurrency=concurrency, retry_delay=0, partial_failure="retry")
+        push(mq, queue, *range(10))
+        take(mq, queue, "g", batch=2)
+        fail_all(mq, pop(mq, queue, "g", batch=2))
+        batch = pop(mq, queue, "g", batch=2)
+        call(mq, "ack", lease=batch[0].lease, id=batch[0].id)
+        call(mq, "subscribe", group_name="unread", queue=queue)
+        before = broken(mq)
+        assert call(mq, "clear_queue", queue=queue)[0].clear_queue == 10
+        with refused("SK003"):
+            ack(mq, batch)
+        push(mq, queue, "later")
+        assert [drain(mq, queue, group)[0].offset for group in ("g", "unread")] == [10, 10]
+        assert (before, broken(mq)) == ({}, {})
+    assert processed(mq) == {"g": 8, "unread": 2}
+    assert missed(mq) == {}
+
+
+def test_nothing_stays_of_a_queue(mq: psycopg.Connection):
+    """Also not in the tables of discovery; what belongs to another queue does."""
+    for queue in (Q, "other"):
+        push(mq, queue, *range(3))
+        configure(mq, queue, concurrency=3, lease_log_seconds=HOUR)
+        ack(mq, pop(mq, queue, "g", batch=1))
+        pop(mq, queue, "h", batch=1)
+    tables = ["partitions", "partition_floors", "messages", "journal", "group_queues", "starts", "runs", "discoveries",
+              "subscriptions", "lease_log"]  # fmt: skip
+    before = Counter({table: mq.execute(f"SELECT count(*) FROM skep.{table}").fetchall()[0][0] for table in tables})
+    assert call(mq, "delete_queue", queue=Q)[0].delete_queue
+    after = Counter({table: mq.execute(f"SELECT count(*) FROM skep.{table}").fetchall()[0][0] for table in tables})
+    assert {table: after[table] * 2 for table in tables} == dict(before)
+    assert sorted(row.payload for row in drain(mq, "other")) == [1, 2]
     assert broken(mq) == {}

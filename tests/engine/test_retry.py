@@ -11,7 +11,7 @@ LONG = 86_400  # seconds: past every retry
 
 
 def seconds_until_retry(connection: psycopg.Connection) -> float:
-    row = connection.execute("SELECT extract(epoch FROM retry_at - clock_timestamp()) FROM skep.leases").fetchone()
+    row = connection.execute("SELECT extract(epoch FROM ready_at - clock_timestamp()) FROM skep.runs").fetchone()
     assert row
     return float(row[0])
 
@@ -164,7 +164,7 @@ def test_the_wait_is_jittered(conn: psycopg.Connection):
         push(conn, Q, lane, partition=f"lane {lane}")
     while batch := pop(conn, Q):
         one_by_one(conn, batch, "f")
-    spread = conn.execute("SELECT extract(epoch FROM max(retry_at) - min(retry_at)) FROM skep.leases").fetchone()
+    spread = conn.execute("SELECT extract(epoch FROM max(ready_at) - min(ready_at)) FROM skep.runs").fetchone()
     assert spread
     assert spread[0] > 100
 

@@ -1,13 +1,35 @@
-"""Seek: authoritative, for lanes met or not, in queues that exist or not; it drops leases."""
+"""Seek: in partitions that were read or not, in queues that exist or not; it ends leases, and counts what it skips."""
+
+from collections.abc import Callable
 
 import psycopg
 import pytest
 
-from tests.engine.verbs import ack, broken, call, configure, drain, lag, pass_time, pop, push, push_to, refused, take
+from tests.engine.verbs import (
+    Row,
+    ack,
+    broken,
+    call,
+    configure,
+    drain,
+    lag,
+    pass_time,
+    pop,
+    push,
+    push_to,
+    refused,
+    take,
+)
+
+
+def move(connection: psycopg.Connection, position: str, queue: str | None = "q", group: str = "g", **lane: str) -> Row:
+    """Seek, and return (partitions, skipped, again)."""
+    (moved,) = call(connection, "seek", group_name=group, queue=queue, position=position, **lane)
+    return moved
 
 
 def seek(connection: psycopg.Connection, position: str, queue: str = "q", group: str = "g", **lane: str) -> int:
-    return call(connection, "seek", group_name=group, queue=queue, position=position, **lane)[0][0]
+    return move(connection, position, queue, group, **lane).partitions
 
 
 def minute_by_minute(connection: psycopg.Connection, lanes: list[str]) -> list[str]:
@@ -40,33 +62,34 @@ def test_seek_moves_every_lane(mq: psycopg.Connection, position: str, first: int
     assert lag(mq) == {"a": 4 - first, "b": 4 - first}
     push_to(mq, [("q", lane, "next") for lane in "abc"])
     rest = [*range(first, 4), "next"]
-    later = {} if position == "2" else {"c": ["next"]}  # offset 2 of the new lane is still to come
-    assert drained(mq) == {"a": rest, "b": rest, **later}
+    assert drained(mq) == {"a": rest, "b": rest, "c": ["next"]}
     assert broken(mq) == {}
 
 
-def test_an_offset_counts_in_lanes_born_later_too(mq: psycopg.Connection):
-    """S7: seek to offset 2 holds for every lane of the queue, also one that does not exist yet."""
+def test_partitions_that_are_created_later_start_at_their_beginning(mq: psycopg.Connection):
+    """An offset is for the partitions that exist: the first messages of a new one are not skipped."""
+    push(mq, "q", *range(4), partition="a")
     seek(mq, "2")
     push(mq, "q", *range(4), partition="later")
-    assert drained(mq) == {"later": [2, 3]}
+    assert drained(mq) == {"a": [2, 3], "later": [0, 1, 2, 3]}
 
 
-@pytest.mark.parametrize(("position", "expected"), [("beginning", ["a", "b"]), ("end", ["a", "b"]), ("1", ["b"])])
-def test_a_queue_that_does_not_exist(mq: psycopg.Connection, position: str, expected: list):
-    """S7: the seek is kept for the queue, as a subscription is; "end" of nothing is before the first message."""
-    assert seek(mq, position) == 0
+@pytest.mark.parametrize("position", ["beginning", "end", "1"])
+def test_a_queue_that_does_not_exist(mq: psycopg.Connection, position: str):
+    """The seek is kept for the queue, as a subscription is; "end" of nothing is before the first message."""
+    assert move(mq, position) == (0, 0, 0)
     pass_time(mq, 600)
     push(mq, "q", "a", "b")
     pass_time(mq, 600)
-    assert take(mq, "q") == expected
+    assert take(mq, "q") == ["a", "b"]
 
 
-def test_a_partition_that_does_not_exist(mq: psycopg.Connection):
+@pytest.mark.parametrize("position", ["beginning", "end", "1"])
+def test_a_partition_that_does_not_exist(mq: psycopg.Connection, position: str):
     push(mq, "q", "x", partition="other")
-    assert seek(mq, "1", partition="p") == 0
+    assert seek(mq, position, partition="p") == 0
     push(mq, "q", *range(3), partition="p")
-    assert drained(mq) == {"p": [1, 2], "other": ["x"]}
+    assert drained(mq) == {"p": [0, 1, 2], "other": ["x"]}
 
 
 @pytest.mark.parametrize("mode", ["new", "all"])
@@ -81,7 +104,7 @@ def test_a_stored_mode_does_not_undo_a_seek(mq: psycopg.Connection, mode: str):
     while deliveries := pop(mq, "q", subscription_mode=mode):
         ack(mq, deliveries)
         found[deliveries[0].partition] = [delivery.payload for delivery in deliveries]
-    assert found == {"a": [1, 2, 3], "b": [1, 2, 3], "c": ["y"]}
+    assert found == {"a": [1, 2, 3], "b": [1, 2, 3], "c": ["x", "y"]}
 
 
 def test_a_namespace_subscription_does_not_undo_a_seek(mq: psycopg.Connection):
@@ -143,21 +166,131 @@ def test_end_is_the_end_of_this_moment(mq: psycopg.Connection):
     assert lag(mq) == {"Default": 1}
 
 
-def test_beyond_the_end_waits(mq: psycopg.Connection):
-    """S7: an offset that does not exist yet."""
+@pytest.mark.parametrize("named", [{}, {"partition": "Default"}], ids=["queue", "partition"])
+@pytest.mark.parametrize("read", [True, False])
+def test_an_offset_beyond_the_end_is_the_end(mq: psycopg.Connection, named: dict[str, str], *, read: bool):
+    """Messages that are pushed after the seek are never skipped."""
     push(mq, "q", "a", "b")
-    seek(mq, "4")
+    if read:
+        take(mq, "q", batch=1)
+    call(mq, "subscribe", group_name="g", queue="q")
+    assert move(mq, "4", **named) == (1, 1 if read else 2, 0)
     push(mq, "q", "c", "d")
-    assert (take(mq, "q"), lag(mq)) == ([], {"Default": 0})
-    push(mq, "q", "e")
-    assert take(mq, "q") == ["e"]
+    assert lag(mq) == {"Default": 2}
+    assert take(mq, "q") == ["c", "d"]
     assert broken(mq) == {}
+
+
+def processed(connection: psycopg.Connection) -> int:
+    query = "SELECT sum(cursor - start_offset - skipped)::bigint FROM skep.partition_consumers"
+    return connection.execute(query).fetchall()[0][0]
+
+
+def test_the_answer_counts(mq: psycopg.Connection):
+    """Pending messages that are skipped, and completed ones that are delivered again; processed is never negative."""
+    push(mq, "q", *range(10))
+    take(mq, "q", batch=3)
+    steps = [("5", (1, 2, 0), 3), ("5", (1, 0, 0), 3), ("9", (1, 4, 0), 3), ("8", (1, 0, 1), 2), ("end", (1, 2, 0), 2),
+             ("1", (1, 0, 9), 0), ("beginning", (1, 0, 1), 0), ("end", (1, 10, 0), 0)]  # fmt: skip
+    for position, counts, done in steps:
+        assert (position, move(mq, position), processed(mq)) == (position, counts, done)
+        assert broken(mq) == {}
+    push(mq, "q", *range(10, 14))
+    assert take(mq, "q", batch=3) == [10, 11, 12]
+    assert processed(mq) == 3
+
+
+def test_the_answer_counts_for_partitions_that_were_not_read(mq: psycopg.Connection):
+    """From where the group would have started. A group that is new skips nothing: it was nowhere."""
+    push_to(mq, [("q", lane, number) for lane in "ab" for number in range(4)])
+    pass_time(mq, 3600)
+    call(mq, "subscribe", group_name="g", queue="q", mode="new")
+    push(mq, "q", 4, partition="a")
+    assert move(mq, "3") == (2, 0, 2)  # a message of each that was before the start comes; none has been read
+    assert move(mq, "end") == (2, 3, 0)
+    assert move(mq, "2", group="fresh") == (2, 0, 0)
+    assert processed(mq) == 0
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_the_answer_counts_messages_and_not_offsets(mq: psycopg.Connection, concurrency: int):
+    """Acks out of order: a completed message above the cursor is not skipped, and comes again if the seek is below."""
+    configure(mq, "q", concurrency=concurrency)
+    push(mq, "q", *range(8))
+    if concurrency == 1:
+        batch = pop(mq, "q", batch=6)
+        for message in batch[2:5]:
+            call(mq, "ack", lease=message.lease, id=message.id)
+    else:
+        leases = [pop(mq, "q", batch=2) for _ in range(3)]
+        ack(mq, leases[1])
+        call(mq, "ack", lease=leases[2][0].lease, id=leases[2][0].id)
+    assert move(mq, "6") == (1, 3, 0)
+    assert processed(mq) == 3
+    assert drained(mq) == {"Default": [6, 7]}
+    if concurrency == 1:
+        batch = pop(mq, "q", batch=1)
+    move(mq, "0")
+    batch = pop(mq, "q", batch=6)
+    for message in batch[2:5]:
+        call(mq, "ack", lease=message.lease, id=message.id)
+    assert move(mq, "1") == (1, 1, 3)
+    assert drained(mq) == {"Default": [1, 2, 3, 4, 5, 6, 7]}
+    assert broken(mq) == {}
+
+
+def test_closed_runs_are_forgotten(mq: psycopg.Connection):
+    """With concurrency > 1: leased and returned runs are gone, and their leases with them."""
+    configure(mq, "q", concurrency=4, retry_delay=3600)
+    push(mq, "q", *range(8))
+    held = [pop(mq, "q", batch=2) for _ in range(3)]
+    call(mq, "fail", lease=held[0][0].lease, error="oops")
+    assert move(mq, "2") == (1, 2, 0)
+    for batch in held:
+        with refused("SK003"):
+            call(mq, "ack", lease=batch[0].lease)
+    assert mq.execute("SELECT first_offset, end_offset, leases FROM skep.runs").fetchall() == [(2, None, 0)]
+    again = [pop(mq, "q", batch=2) for _ in range(4)]
+    assert [[(m.payload, m.attempt) for m in batch] for batch in again] == [
+        [(2, 1), (3, 1)], [(4, 1), (5, 1)], [(6, 1), (7, 1)], [],
+    ]  # fmt: skip
+    assert broken(mq) == {}
+
+
+@pytest.mark.parametrize("position", ["end", "1", "5"])
+def test_a_push_that_commits_later(
+    mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection], position: str
+):
+    """A message that was pushed before the seek and committed after it comes, also in a new partition."""
+    push(mq, "q", "a")
+    slow = connect_module()
+    with slow.transaction():
+        push_to(slow, [("q", "Default", "b"), ("q", "new", "c"), ("q", "new", "d")])
+        slow.execute("UPDATE skep.messages SET created_at = created_at - interval '1 hour'")
+        slow.execute("UPDATE skep.partitions SET created_at = created_at - interval '1 hour'")
+        assert move(mq, position) == (1, 0, 0)
+    assert drained(mq) == {"Default": ["b"], "new": ["c", "d"]}
+
+
+def test_a_transaction_that_holds_a_lease(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
+    """Seek and delete wait for it, five seconds at most, and then say so with an error that is worth a retry."""
+    push(mq, "q", *range(4))
+    take(mq, "q", batch=1)
+    other, slow = connect_module(), connect_module()
+    with slow.transaction():
+        pop(slow, "q", batch=1)
+        for connection, verb, arguments in [
+            (mq, "seek", {"queue": "q", "position": "end"}), (other, "delete_group", {}),
+        ]:  # fmt: skip
+            with refused("55P03", 'group "g" is in use'):
+                call(connection, verb, group_name="g", **arguments)
+    assert move(mq, "end") == (1, 3, 0)
 
 
 def test_seeking_back_and_forth(mq: psycopg.Connection):
     push(mq, "q", *range(10))
     assert take(mq, "q", batch=5) == [0, 1, 2, 3, 4]
-    for position, expected in [("8", [8, 9]), ("2", list(range(2, 10))), ("end", []), ("beginning", list(range(10)))]:
+    for position, expected in [("8", [8, 9]), ("2", [*range(2, 10)]), ("end", []), ("beginning", [*range(10)])]:
         seek(mq, position)
         assert take(mq, "q") == expected
     assert broken(mq) == {}
@@ -202,9 +335,24 @@ def test_all_queues_of_a_group(mq: psycopg.Connection):
     call(mq, "cancel", group_name="g", queue="left")
     call(mq, "subscribe", group_name="g", queue="to come")
     call(mq, "subscribe", group_name="g", namespace="n")
-    assert call(mq, "seek", group_name="g", queue=None, position="1")[0][0] == 1
+    assert move(mq, "1", None) == (1, 0, 1)
     call(mq, "configure_queue", queue="born", namespace="n")
     for queue in ("to come", "born"):
         push(mq, queue, 0, 1)
-    assert [take(mq, queue) for queue in ("met", "to come", "born")] == [[1], [1], [1]]
+    assert [take(mq, queue) for queue in ("met", "to come", "born")] == [[1], [0, 1], [0, 1]]
     assert (lag(mq, "h"), broken(mq)) == ({"Default": 0}, {})
+
+
+def test_all_queues_of_a_namespace(mq: psycopg.Connection):
+    """The wide subscription moves, queues that it covers get no subscription of their own; "end" holds for new ones."""
+    push_to(mq, [("n.a", "p", 0), ("n.b", "p", 1)])
+    assert sorted(take(mq, None, namespace="n", partitions=9)) == [0, 1]
+    push_to(mq, [("n.a", "p", 2), ("n.a", "q", 3)])
+    assert move(mq, "end", None) == (3, 2, 0)
+    assert take(mq, None, namespace="n", partitions=9) == []
+    push_to(mq, [("n.a", "p", 4), ("n.c", "p", 5)])
+    assert sorted(d.payload for d in drain(mq, None, namespace="n", partitions=9)) == [4, 5]
+    assert move(mq, "beginning", None).partitions == 4
+    assert sorted(d.payload for d in drain(mq, None, namespace="n", partitions=9)) == [0, 1, 2, 3, 4, 5]
+    stored = mq.execute("SELECT queue, namespace, mode FROM skep.subscriptions").fetchall()
+    assert (stored, broken(mq)) == ([(None, "n", "all")], {})

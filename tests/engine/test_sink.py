@@ -2,23 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
-from skep.engine.install import install
-from skep.engine.sources import packaged
 from tests.engine.crowd import until
 from tests.engine.test_privileges import as_role
 from tests.engine.verbs import broken, call, drain, pass_time, push, push_to, refused
 
-Piece = dict[tuple[str, str], list[str]]  # the payloads for each lane
+Piece = dict[tuple[str, str], list[str]]  # the payloads for each partition
 
 
-def stage_lanes(connection: psycopg.Connection, batch: int, piece: Piece, sink: str = "s", **more: object) -> UUID:
+def stage_partitions(connection: psycopg.Connection, batch: int, piece: Piece, sink: str = "s", **more: object) -> UUID:
     name = uuid4()
     arguments: dict[str, object] = {
         "queues": [queue for queue, _ in piece],
@@ -32,7 +29,7 @@ def stage_lanes(connection: psycopg.Connection, batch: int, piece: Piece, sink: 
 
 
 def stage(connection: psycopg.Connection, batch: int, *payloads: int, **more: Any) -> UUID:
-    return stage_lanes(connection, batch, {("q", "p"): [str(payload) for payload in payloads]}, **more)
+    return stage_partitions(connection, batch, {("q", "p"): [str(payload) for payload in payloads]}, **more)
 
 
 def publish(
@@ -92,14 +89,14 @@ STORED = """
 """
 
 
-def test_pieces_are_appended_lane_by_lane(mq: psycopg.Connection):
-    """Behind what is there and behind each other, each message with what is its own, in whatever order lanes come."""
+def test_pieces_are_appended_partition_by_partition(mq: psycopg.Connection):
+    """Behind what is there and behind each other, each message with its own headers, in any order of partitions."""
     push_to(mq, [("q", "b", 0), ("q", "z", 0)])
     trace = uuid4()
-    first = stage_lanes(mq, 0, {("q", "z"): ["1", "2"], ("r", "a"): ["3"], ("q", "b"): ["4", "5"]},
+    first = stage_partitions(mq, 0, {("q", "z"): ["1", "2"], ("r", "a"): ["3"], ("q", "b"): ["4", "5"]},
                         headers=[None, '{"h": 1}', None, None, None], trace_ids=[None, None, trace, None, None],
                         producers=[None, None, None, "me", None])  # fmt: skip
-    second = stage_lanes(mq, 0, {("q", "b"): ["6"], ("q", "z"): ["7", "8"]})
+    second = stage_partitions(mq, 0, {("q", "b"): ["6"], ("q", "z"): ["7", "8"]})
     assert publish(mq, 0, first, second, counts=[5, 3]) == 8
     assert [tuple(row) for row in mq.execute(STORED).fetchall()] == [
         ("q", "b", 0, 0, None, None, None),
@@ -143,13 +140,13 @@ def test_repeats_are_not_appended(mq: psycopg.Connection):
 def test_a_separator_inside_a_payload_is_refused(mq: psycopg.Connection, payloads: list[str]):
     """It would shift the payloads of others. JSON does not have it, but the text might not be JSON."""
     with refused("SK001", "contains the character U+001E"):
-        stage_lanes(mq, 0, {("q", "p"): payloads})
+        stage_partitions(mq, 0, {("q", "p"): payloads})
     assert mq.execute("SELECT count(*) FROM skep.sink_pieces").fetchall() == [(0,)]
 
 
 def test_what_is_not_json_is_an_error_of_its_task(mq: psycopg.Connection):
     with refused("22P02", "invalid input syntax for type json"):
-        stage_lanes(mq, 0, {("q", "p"): ["1", "{"]})
+        stage_partitions(mq, 0, {("q", "p"): ["1", "{"]})
 
 
 @pytest.mark.parametrize(
@@ -166,17 +163,19 @@ def test_what_is_not_json_is_an_error_of_its_task(mq: psycopg.Connection):
         {"producers": []},
     ],
 )
-def test_a_piece_whose_lanes_are_wrong_is_refused(mq: psycopg.Connection, wrong: dict[str, list[object]]):
-    """Where a message goes is computed from the counts: a lane that is named twice would be written to twice."""
-    with refused("SK001", "do not go with its messages"):
+def test_a_piece_whose_arrays_are_wrong_is_refused(mq: psycopg.Connection, wrong: dict[str, list[object]]):
+    """Where a message goes is computed from the counts: a partition that is named twice would be written to twice."""
+    with refused("SK001", "the arrays of a piece do not match"):
         stage(mq, 0, 1, 2, **wrong)
 
 
 def test_what_push_refuses_is_refused(mq: psycopg.Connection):
     mq.execute("SELECT skep.configure_queue('q', '{\"max_payload_bytes\": 1024}')")
-    large = stage_lanes(mq, 0, {("q", "p"): ["1", f'"{"x" * 2000}"']})
+    large = stage_partitions(mq, 0, {("q", "p"): ["1", f'"{"x" * 2000}"']})
     with refused("SK004", "item 1"):
         publish(mq, 0, large, counts=[2])
+    with refused("SK004", "item 0"):  # it is the text that is sent to consumers
+        publish(mq, 0, stage_partitions(mq, 0, {("q", "p"): ["1e131071"]}), counts=[1])
     with refused("SK001", "headers are a JSON array"):
         publish(mq, 0, stage(mq, 0, 1, headers=["[]"]), counts=[1])
     with refused("SK001", "the transaction id has 300 characters"):
@@ -185,7 +184,7 @@ def test_what_push_refuses_is_refused(mq: psycopg.Connection):
 
 
 def test_publishers_do_not_deadlock(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
-    """Each locks all its lanes before the first piece. Here their pieces come in opposite orders."""
+    """Each locks all its partitions before the first piece. Here their pieces come in opposite orders."""
     push_to(mq, [("q", "a", 0), ("q", "b", 0)])
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     holder, done = connect_module(), []
@@ -193,29 +192,9 @@ def test_publishers_do_not_deadlock(mq: psycopg.Connection, connect_module: Call
     push(holder, "q", 1, partition="a")
     with ThreadPoolExecutor() as pool:
         for number, lanes in enumerate(("ab", "ba"), 1):
-            pieces = [stage_lanes(mq, 0, {("q", lane): [str(number)]}, sink=lanes) for lane in lanes]
+            pieces = [stage_partitions(mq, 0, {("q", lane): [str(number)]}, sink=lanes) for lane in lanes]
             done.append(pool.submit(publish, connect_module(), 0, *pieces, counts=[1, 1], sink=lanes))
             until(lambda number=number: mq.execute(waiting).fetchall() == [(number,)], "the publishers to wait")
         holder.execute("ROLLBACK")
         assert [each.result() for each in done] == [2, 2]
     assert broken(mq) == {}
-
-
-def test_what_an_older_version_had_staged_is_written_again(empty_database_url: str):
-    """An upgrade in the middle of a batch: its rows are gone, which is noticed, and the sink goes on."""
-    before = packaged().migrations[:10]
-    install(empty_database_url, replace(packaged(), migrations=before, functions=()))
-    with psycopg.connect(empty_database_url, autocommit=True) as connection:
-        connection.execute("INSERT INTO skep.sinks (id, query, last_batch, messages) VALUES ('s', 'me', 4, 40)")
-        old = uuid4()
-        connection.execute(
-            "INSERT INTO skep.sink_rows (sink, batch, piece, ord, queue, partition, payload) "
-            "VALUES ('s', 5, %s, 0, 'q', 'p', '1')",
-            [old],
-        )
-        install(empty_database_url)
-        with refused("SK002", "are gone"):
-            publish(connection, 5, old, counts=[1])
-        assert publish(connection, 4, stage(connection, 4, 0), counts=[1]) is None
-        assert publish(connection, 5, stage(connection, 5, 1), counts=[1]) == 1
-        assert connection.execute("SELECT last_batch, messages FROM skep.sinks").fetchall() == [(5, 41)]

@@ -1,6 +1,8 @@
 """Where a group starts: seed 000's tests and edge cases, seed 004's scenarios, and what follows from them."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -75,6 +77,86 @@ def test_a_pop_that_names_no_mode_keeps_the_birth(mq: psycopg.Connection, born: 
     assert take(mq, **later) == ["late"]
 
 
+WIDE_AND_NARROW: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"queue": "ns.q"}, {"queue": "ns.q", "partition": "p"}),
+    ({"queue": None, "namespace": "ns"}, {"queue": "ns.q"}),
+    ({"queue": None, "namespace": "ns"}, {"queue": "ns.q", "partition": "p"}),
+    ({"queue": None, "task": "q"}, {"queue": None, "namespace": "ns", "task": "q"}),
+]
+
+
+@pytest.mark.parametrize(("wide", "narrow"), WIDE_AND_NARROW)
+@pytest.mark.parametrize("named", [{"mode": "new"}, {"start_from": "now"}, {}], ids=["mode", "now", "nothing"])
+@pytest.mark.parametrize("how", ["subscribe", "pop"])
+def test_a_narrower_scope_keeps_the_start_of_a_wider_one(
+    mq: psycopg.Connection, wide: dict[str, Any], narrow: dict[str, Any], named: dict[str, Any], how: str
+):
+    """The first start wins for everything that a wide subscription covers, if its mode is repeated or none is named."""
+    push(mq, "ns.q", "history", partition="p")
+    pass_time(mq, 3600)
+    call(mq, "subscribe", group_name="g", mode="new", **wide)
+    push(mq, "ns.q", "in between", partition="p")
+    pass_time(mq, 900)
+    if how == "subscribe":
+        (stored,) = call(mq, "subscribe", group_name="g", **narrow, **named)
+        assert stored.mode == "new"
+        assert take(mq, **narrow) == ["in between"]
+    else:
+        words = {f"subscription_{name.removeprefix('start_')}": word for name, word in named.items()}
+        assert take(mq, **narrow, **words) == ["in between"]
+
+
+@pytest.mark.parametrize("named", [{"mode": "all"}, {"start_from": "2020-01-01"}, {"start_from": "0"}])
+def test_another_mode_or_place_starts_elsewhere(mq: psycopg.Connection, named: dict[str, Any]):
+    """A narrower subscription that differs from the wider one has its own start."""
+    push(mq, "ns.q", "history", partition="p")
+    pass_time(mq, 3600)
+    call(mq, "subscribe", group_name="g", mode="new", namespace="ns")
+    call(mq, "subscribe", group_name="g", queue="ns.q", **named)
+    assert take(mq, "ns.q") == ["history"]
+
+
+def test_a_cancelled_scope_does_not_take_the_start_of_a_wider_one(mq: psycopg.Connection):
+    """Who subscribes again after a cancel starts again: now, if the mode is new."""
+    call(mq, "subscribe", group_name="g", mode="new", namespace="ns")
+    push(mq, "ns.q", "before", partition="p")
+    pass_time(mq, 900)
+    call(mq, "cancel", group_name="g", queue="ns.q")
+    call(mq, "subscribe", group_name="g", mode="new", queue="ns.q")
+    push(mq, "ns.q", "after", partition="p")
+    assert take(mq, "ns.q") == ["after"]
+
+
+@pytest.mark.parametrize(
+    "scope", [{"queue": "ns.q"}, {"queue": "ns.q", "partition": "p"}, {"queue": None, "namespace": "ns"}]
+)
+@pytest.mark.parametrize("known", [True, False], ids=["known_partition", "new_partition"])
+@pytest.mark.parametrize("how", ["subscribe", "pop"])
+def test_a_message_that_commits_after_the_subscription_is_new(
+    mq: psycopg.Connection,
+    connect_module: Callable[[], psycopg.Connection],
+    scope: dict[str, Any],
+    how: str,
+    *,
+    known: bool,
+):
+    """It was pushed ten minutes before, in a transaction that stayed open; what was committed before stays history."""
+    if known:
+        push(mq, "ns.q", "history", partition="p")
+        pass_time(mq, 3600)
+    slow = connect_module()
+    with slow.transaction():
+        push(slow, "ns.q", "late commit", partition="p")
+        slow.execute("UPDATE skep.messages SET created_at = created_at - interval '10 min'")
+        if how == "subscribe":
+            call(mq, "subscribe", group_name="g", mode="new", **scope)
+        else:
+            assert take(mq, **scope, subscription_mode="new") == []
+    push(mq, "ns.q", "next", partition="p")
+    assert take(mq, **scope) == ["late commit", "next"]
+    assert lag(mq) == {"p": 0}
+
+
 def test_a_namespace_shares_one_birth(mq: psycopg.Connection):
     """S1, seed 000 test 3, S5: a queue that joins the namespace later starts at the same birth."""
     push(mq, "ns.q1", "M1")
@@ -120,7 +202,7 @@ def test_a_group_without_a_subscription_starts_at_the_beginning(mq: psycopg.Conn
     old(mq, "a", "b")
     call(mq, "configure_defaults", subscription_mode="new")
     pop(mq, "empty", "g")
-    mq.execute("INSERT INTO skep.readers (group_name, queue_id) SELECT 'g', id FROM skep.queues WHERE name = 'q'")
+    mq.execute("SELECT skep._ensure_group_queue('g', 'q')")
     mq.execute("DELETE FROM skep.subscriptions")
     assert lag(mq) == {"Default": 2}
 

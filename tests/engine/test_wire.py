@@ -1,4 +1,4 @@
-"""What the server calls: several pops in one call, answers by Queen's addresses, and what is due for those who wait."""
+"""What the server calls: several pops in one call, acks by Queen's addresses, and what is due for those who wait."""
 
 import json
 from typing import Any
@@ -10,22 +10,29 @@ from psycopg.types.json import Jsonb
 
 from tests.engine.plans import assert_indexed, explained
 from tests.engine.test_explain import big, statements  # noqa: F401
-from tests.engine.verbs import Row, broken, call, configure, drain, pop, push, push_to
+from tests.engine.verbs import Row, broken, call, configure, drain, pass_time, pop, push, push_to
 
 Message = dict[str, Any]
 
 
 def pops(connection: psycopg.Connection, queue: str, *sizes: tuple[int, int], **options: Any) -> list[list[Message]]:
     """One request for each (batch, partitions); what each got, in their order."""
-    tokens = [uuid4() for _ in sizes]
     asked: dict[str, Any] = {
-        "queue": queue, "group_name": "g", "tokens": tokens, "batches": [batch for batch, _ in sizes],
-        "partitions": [lanes for _, lanes in sizes], "partition": None, "namespace": None, "task": None,
+        "queue": queue, "group_name": "g", "batches": [batch for batch, _ in sizes],
+        "partitions": [most for _, most in sizes], "names": None, "namespace": None, "task": None,
         "lease_time": None, "auto_ack": False, "subscription_mode": None, "subscription_from": None, "conflate": False,
     }  # fmt: skip
-    rows = {row.lease: row for row in call(connection, "wire_pop", **asked | options)}
-    assert set(rows) <= set(tokens)
-    return [json.loads(f"[{rows[token].messages}]") if token in rows else [] for token in tokens]
+    rows = {row.request: row for row in call(connection, "wire_pop", **asked | options)}
+    requests = range(1, len(sizes) + 1)
+    assert set(rows) <= set(requests)
+    got = [json.loads(f"[{rows[request].messages}]") if request in rows else [] for request in requests]
+    for request, messages in zip(requests, got, strict=True):
+        if messages:
+            row = rows[request]
+            assert {message["leaseId"] for message in messages} == {"" if row.lease is None else str(row.lease)}
+            assert row.size == len(messages)
+            assert row.partition_count == len({message["partitionId"] for message in messages})
+    return got
 
 
 def acks(connection: psycopg.Connection, *said: tuple[Message, str], group: str = "g") -> list[Row]:
@@ -69,7 +76,7 @@ def test_with_less_than_all_want_the_first_are_served(mq: psycopg.Connection):
     assert pops(mq, "q", (1, 1), (1, 1)) == [[], []]
 
 
-def test_a_batch_is_the_limit_of_all_lanes_of_a_request(mq: psycopg.Connection):
+def test_a_batch_is_the_limit_of_all_partitions_of_a_request(mq: psycopg.Connection):
     push_to(mq, [("q", f"p{n % 3}", n) for n in range(9)])
     ((*got,),) = pops(mq, "q", (4, 3))
     assert len(got) == 4
@@ -103,8 +110,7 @@ def test_conflation_leases_the_run_and_delivers_its_last(mq: psycopg.Connection)
     (verdict,) = acks(mq, (got[0], "failed"))
     assert (verdict.success, verdict.dlq) == (True, False)
     push(mq, "q", 5)
-    mq.execute("UPDATE skep.leases SET retry_at = clock_timestamp()")
-    mq.execute("UPDATE skep.cursors SET ready_at = clock_timestamp()")
+    mq.execute("UPDATE skep.runs SET ready_at = clock_timestamp()")  # the delay of the retry is over
     (again,) = pops(mq, "q", (100, 1), conflate=True)
     assert data(again) == [3]
     acks(mq, (again[0], "completed"))
@@ -149,6 +155,165 @@ def test_a_seek_makes_answers_stale(mq: psycopg.Connection):
     assert (verdict.success, verdict.error) == (False, "Invalid or expired lease")
 
 
+def partitions_of(messages: list[Message]) -> set[str]:
+    return {message["partition"] for message in messages}
+
+
+def test_one_lease_id_stands_for_all_partitions_of_a_pop(mq: psycopg.Connection):
+    push_to(mq, [("q", f"p{n % 3}", n) for n in range(6)])
+    ((*got,),) = pops(mq, "q", (9, 3))
+    assert len(partitions_of(got)) == 3
+    assert [row.success for row in acks(mq, *((message, "completed") for message in got[:3]))] == [True] * 3
+    assert [row.success for row in acks(mq, *((message, "completed") for message in got))] == [True] * 6
+    assert drain(mq, "q", "g") == []
+    assert [row.noop for row in acks(mq, *((message, "completed") for message in got))] == [True] * 6
+    assert not broken(mq)
+
+
+def test_a_lease_id_is_extended_in_all_its_partitions(mq: psycopg.Connection):
+    push_to(mq, [("q", f"p{n}", n) for n in range(3)])
+    ((*got,),) = pops(mq, "q", (9, 3))
+    lease = UUID(got[0]["leaseId"])
+    ((extended, until),) = call(mq, "wire_extend", lease=lease, seconds=1000)
+    assert extended == 3
+    assert mq.execute("SELECT DISTINCT expires_at FROM skep.leases").fetchall() == [(until,)]
+    acks(mq, (got[0], "completed"))
+    assert call(mq, "wire_extend", lease=lease, seconds=2000)[0].partition_count == 2
+    assert call(mq, "wire_release", lease=lease) == [(2,)]
+    assert call(mq, "wire_extend", lease=lease, seconds=2000) == [(0, None)]
+    assert call(mq, "wire_release", lease=lease) == [(0,)]
+    again = [message for each in pops(mq, "q", (9, 3)) for message in each]
+    assert [message["deliveryAttempt"] for message in again] == [1, 1]
+    assert not broken(mq)
+
+
+def test_a_lease_that_is_alone_is_extended_and_released(mq: psycopg.Connection):
+    push(mq, "q", 1)
+    (got,) = pops(mq, "q", (1, 1))
+    lease = UUID(got[0]["leaseId"])
+    assert mq.execute("SELECT lease_id FROM skep.leases").fetchall() == [(lease,)]
+    assert call(mq, "wire_extend", lease=lease, seconds=60)[0].partition_count == 1
+    assert call(mq, "wire_release", lease=lease) == [(1,)]
+    assert mq.execute("SELECT count(*) FROM skep.lease_sets").fetchone() == (0,)
+
+
+def test_a_set_whose_leases_were_taken_over_is_stale(mq: psycopg.Connection):
+    push_to(mq, [("q", f"p{n}", n) for n in range(2)])
+    (stale,) = pops(mq, "q", (9, 2))
+    pass_time(mq, 1000)
+    (mine,) = pops(mq, "q", (9, 2))
+    assert [message["deliveryAttempt"] for message in mine] == [2, 2]
+    verdicts = acks(mq, *((message, "completed") for message in stale))
+    assert [(row.success, row.error) for row in verdicts] == [(False, "Invalid or expired lease")] * 2
+    assert [row.success for row in acks(mq, *((message, "completed") for message in mine))] == [True] * 2
+
+
+def test_a_lease_counts_for_its_own_partition_only(mq: psycopg.Connection):
+    """Whoever may acknowledge in one queue must not end the leases of another by naming a message of his own."""
+    push(mq, "mine", 1)
+    push(mq, "theirs", 1)
+    (mine,), (theirs,) = pops(mq, "mine", (1, 1)), pops(mq, "theirs", (1, 1))
+    for status in ("completed", "failed", "nack", "dlq", "retry"):
+        (verdict,) = acks(mq, (mine[0] | {"leaseId": theirs[0]["leaseId"]}, status))
+        assert (verdict.success, verdict.error) == (False, "Invalid or expired lease")
+    assert mq.execute("SELECT count(*) FROM skep.leases WHERE done = '{}' AND failed = '{}'").fetchone() == (2,)
+    assert call(mq, "wire_lease_queues", lease=UUID(theirs[0]["leaseId"])) == [("theirs",)]
+    assert acks(mq, (theirs[0], "completed"))[0].success
+    assert call(mq, "wire_lease_queues", lease=UUID(theirs[0]["leaseId"])) == [("theirs",)]  # over, and still theirs
+
+
+def test_a_set_of_other_partitions_does_not_count(mq: psycopg.Connection):
+    push_to(mq, [("q", f"p{n}", n) for n in range(2)])
+    push(mq, "other", 1)
+    (several,), (one,) = pops(mq, "q", (9, 2)), pops(mq, "other", (1, 1))
+    (verdict,) = acks(mq, (one[0] | {"leaseId": several[0]["leaseId"]}, "completed"))
+    assert (verdict.success, verdict.error) == (False, "Invalid or expired lease")
+    assert call(mq, "wire_lease_queues", lease=UUID(several[0]["leaseId"])) == [("q",)]
+    assert call(mq, "wire_lease_queues", lease=uuid4()) == []
+
+
+def test_a_failure_ends_one_partition_of_a_set(mq: psycopg.Connection):
+    configure(mq, "q", retry_delay=0)
+    push_to(mq, [("q", f"p{n % 2}", n) for n in range(6)])
+    (got,) = pops(mq, "q", (9, 2))
+    bad, good = got[0], got[3]
+    verdicts = acks(mq, (bad, "failed"), (good, "completed"))
+    assert [(row.success, row.released, row.dlq) for row in verdicts] == [(True, True, False), (True, False, False)]
+    (again,) = pops(mq, "q", (9, 2))
+    assert partitions_of(again) == {bad["partition"]}
+    assert [message["deliveryAttempt"] for message in again] == [2] * 3
+
+
+def test_requests_for_different_partitions_are_served_by_one_call(mq: psycopg.Connection):
+    push_to(mq, [("q", f"p{n % 3}", n) for n in range(9)])
+    names = ["p1", "p2", "nowhere", "p1", "p0"]
+    got = pops(mq, "q", *[(2, 1)] * 5, names=names)
+    assert [data(each) for each in got] == [[1, 4], [2, 5], [], [], [0, 3]]
+    assert len({message["leaseId"] for each in got for message in each}) == 3
+    assert [row.success for row in acks(mq, *((m, "completed") for each in got for m in each))] == [True] * 6
+    again = pops(mq, "q", *[(9, 1)] * 2, names=["p2", "p2"], auto_ack=True)
+    assert [data(each) for each in again] == [[8], []]
+    assert not broken(mq)
+
+
+def test_a_new_group_starts_in_each_partition_it_names(mq: psycopg.Connection):
+    push_to(mq, [("q", "p0", "old"), ("q", "p1", "old")])
+    pass_time(mq, 10)  # a new group starts a little before its first pop
+    options: dict[str, Any] = {"names": ["p0", "p1"], "subscription_mode": "new"}
+    assert pops(mq, "q", (9, 1), (9, 1), **options) == [[], []]
+    push_to(mq, [("q", "p0", "new"), ("q", "p1", "new")])
+    assert [data(each) for each in pops(mq, "q", (9, 1), (9, 1), **options)] == [["new"], ["new"]]
+
+
+def test_requests_get_the_partition_they_name_if_it_is_shared(mq: psycopg.Connection):
+    configure(mq, "q", concurrency=4)
+    push_to(mq, [("q", f"p{n % 2}", n) for n in range(12)])
+    got = pops(mq, "q", *[(2, 1)] * 4, names=["p1", "p0", "p1", "p0"])
+    assert [partitions_of(each) for each in got] == [{"p1"}, {"p0"}, {"p1"}, {"p0"}]
+    assert sorted(n for each in got for n in data(each)) == list(range(8))
+    assert [row.success for row in acks(mq, *((m, "completed") for each in got for m in each))] == [True] * 8
+    assert not broken(mq)
+
+
+def test_a_request_that_gets_several_runs_of_a_shared_partition(mq: psycopg.Connection):
+    configure(mq, "q", concurrency=4)
+    push(mq, "q", *range(8))
+    ((*got,),) = pops(mq, "q", (6, 3))
+    assert data(got) == list(range(len(got)))
+    assert len(got) <= 6
+    assert [row.success for row in acks(mq, *((message, "completed") for message in got))] == [True] * len(got)
+    assert data([m for each in pops(mq, "q", (9, 9)) for m in each]) == list(range(len(got), 8))
+    assert not broken(mq)
+
+
+@pytest.mark.parametrize(
+    "options", [{"concurrency": 4}, {"lease_log_seconds": 60}, {"concurrency": 4, "lease_time": 0.001}]
+)
+def test_auto_ack_where_a_lease_is_needed(mq: psycopg.Connection, options: dict[str, Any]):
+    configure(mq, "q", **options)
+    push(mq, "q", *range(5))
+    assert [data(each) for each in pops(mq, "q", (3, 1), auto_ack=True)] == [[0, 1, 2]]
+    assert mq.execute("SELECT count(*) FROM skep.leases").fetchone() == (0,)
+    assert data(pops(mq, "q", (9, 1), auto_ack=True)[0]) == [3, 4]
+    assert not broken(mq)
+
+
+def test_lease_sets_are_pruned_when_their_leases_are_over(mq: psycopg.Connection):
+    push_to(mq, [("q", f"p{n}", n) for n in range(4)])
+    (done,), (held,) = pops(mq, "q", (9, 2)), pops(mq, "q", (9, 2))
+    acks(mq, *((message, "completed") for message in done))
+    call(mq, "prune_traces")
+    assert mq.execute("SELECT count(*) FROM skep.lease_sets").fetchone() == (2,)  # too young
+    pass_time(mq, 120)
+    call(mq, "prune_traces")
+    assert mq.execute("SELECT id FROM skep.lease_sets").fetchall() == [(UUID(held[0]["leaseId"]),)]
+    assert acks(mq, (done[0], "completed"))[0].noop
+    assert acks(mq, (held[0], "completed"))[0].success
+    pass_time(mq, 1000)
+    call(mq, "prune_traces")
+    assert mq.execute("SELECT count(*) FROM skep.lease_sets").fetchone() == (0,)
+
+
 def test_what_is_due(mq: psycopg.Connection):
     def due(*groups: str) -> list[bool]:
         ((answer,),) = mq.execute("SELECT skep.due(%s, %s)", [["q"] * len(groups), list(groups)]).fetchall()
@@ -158,14 +323,14 @@ def test_what_is_due(mq: psycopg.Connection):
     push(mq, "q", 1)
     assert due("g", "stranger") == [True, True]
     drain(mq, "q", "g")
-    pop(mq, "q", "g")
     assert due("g", "stranger") == [False, True]
     push(mq, "q", 2)
     assert due("g") == [True]
     (got,) = pops(mq, "q", (1, 1))
-    pop(mq, "q", "g")
+    pass_time(mq, 2)
+    pop(mq, "q", "g")  # saves what discovery has seen
     assert due("g") == [False]  # leased
-    mq.execute("UPDATE skep.cursors SET ready_at = clock_timestamp()")  # what the end of the lease would be
+    mq.execute("UPDATE skep.runs SET ready_at = clock_timestamp()")  # what the end of the lease would be
     assert due("g") == [True]
     assert data(got) == [2]
 
@@ -178,18 +343,18 @@ def test_everything_goes_by_its_index(big: psycopg.Connection, verb: str):  # no
             [{"queue": "ns.big", "partition": f"lane {n}", "payload": n, "transaction_id": f"w{n}"} for n in range(99)]
         )
         job, indexes = {
-            "pop": (lambda: pops(big, "ns.big", *[(1, 1)] * 20, group_name="fresh"), {"leases_token", "messages_pkey"}),
+            "pop": (lambda: pops(big, "ns.big", *[(1, 1)] * 20, group_name="fresh"), {"runs_ready", "messages_pkey"}),
             "ack": (
                 lambda: acks(big, *((message, "completed") for message in got), group="fresh"),
-                {"messages_transaction_id", "leases_token", "cursors_pkey"},
+                {"messages_transaction_id", "messages_pkey", "runs_pkey"},
             ),
             "due": (
                 lambda: big.execute("SELECT skep.due(%s, %s)", [["ns.big"] * 50, ["fresh", "drained"] * 25]),
-                {"cursors_ready", "journal_pkey", "queues_name_key"},
+                {"runs_ready", "runs_leased", "runs_drained", "journal_pkey", "queues_name_key"},
             ),
             "push": (
                 lambda: call(big, "wire_push", messages=messages),
-                {"messages_transaction_id", "partition_lookup_pkey"},
+                {"messages_transaction_id", "partition_floors_pkey"},
             ),
         }[verb]
         assert_indexed(explained(big, job), *indexes)
@@ -198,7 +363,7 @@ def test_everything_goes_by_its_index(big: psycopg.Connection, verb: str):  # no
 def test_many_requests_run_as_many_statements_as_one(mq: psycopg.Connection):
     push_to(mq, [("q", f"{n % 300}", n) for n in range(3000)])
     pops(mq, "q", (1, 1))
-    one, many = (statements(mq, lambda n=n: pops(mq, "q", *[(1, 1)] * n)) for n in (1, 60))
+    one, many = (statements(mq, lambda n=n: pops(mq, "q", *[(1, 1)] * n)) for n in (2, 60))
     assert len(one) == len(many)
     (few,) = pops(mq, "q", (1, 1))
     lots = [message for got in pops(mq, "q", *[(5, 1)] * 60) for message in got]

@@ -38,6 +38,9 @@ def push_to(connection: psycopg.Connection, items: Iterable[tuple[str, str, Any]
 def pop(
     connection: psycopg.Connection, queue: str | None, group: str = "g", *, batch: int = 100, **options: Any
 ) -> list[Row]:
+    """Pop as the client does: it says so if the transaction ends with the call."""
+    idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    options = {"autocommit": connection.autocommit and idle, **options}
     return call(connection, "pop", queue=queue, group_name=group, batch=batch, **options)
 
 
@@ -78,15 +81,20 @@ def broken(connection: psycopg.Connection) -> dict[str, int]:
 
 def pass_time(connection: psycopg.Connection, seconds: float) -> None:
     """Move every stored time back, as if so much time had passed; negative: as if the clock had been set back."""
-    for table, column in connection.execute(
-        "SELECT table_name, column_name FROM information_schema.columns NATURAL JOIN information_schema.tables"
-        " WHERE table_schema = 'skep' AND table_type = 'BASE TABLE' AND data_type = 'timestamp with time zone'"
+    for table, column, kind in connection.execute(
+        "SELECT table_name, column_name, udt_name FROM information_schema.columns NATURAL JOIN information_schema.tables"
+        " WHERE table_schema = 'skep' AND table_type = 'BASE TABLE' AND udt_name IN ('timestamptz', '_timestamptz')"
         " AND table_name NOT IN ('migrations', 'schema_info')"
-        " AND column_name NOT IN ('server_started', 'watched_at')"  # it is the same server, and somebody watched
+        " AND column_name <> 'server_started'"  # it is the same server
     ).fetchall():
         names = {"table": sql.Identifier(table), "column": sql.Identifier(column)}
-        query = sql.SQL("UPDATE skep.{table} SET {column} = {column} - make_interval(secs => %s)").format(**names)
-        connection.execute(query, [seconds])
+        query = "UPDATE skep.{table} SET {column} = {column} - make_interval(secs => %s)"
+        if kind == "_timestamptz":
+            query = (
+                "UPDATE skep.{table} SET {column} = ARRAY(SELECT at - make_interval(secs => %s)"
+                " FROM unnest({column}) WITH ORDINALITY AS t (at, n) ORDER BY n) WHERE {column} IS NOT NULL"
+            )
+        connection.execute(sql.SQL(query).format(**names), [seconds])
 
 
 @contextmanager

@@ -71,7 +71,7 @@ async def test_options_are_checked(mq: AsyncSkep, options: dict[str, Any]):
 
 
 async def test_where_it_starts(mq: AsyncSkep, db: psycopg.Connection):
-    """14: now is the next message, the beginning the first; ids and times are exact and inclusive; 0 is an id."""
+    """Now is the next message, the beginning the first; ids and times are inclusive; past the end is the end."""
     q = mq.queue(Q)
     receipts = []
     for payload in "abc":
@@ -95,7 +95,7 @@ async def test_where_it_starts(mq: AsyncSkep, db: psycopg.Connection):
     await q.push("d")
     assert {group: "".join(await take(q, group)) for group in starts} == {
         "now": "d", "beginning": "abcd", "offset 0": "abcd", "offset 1": "bcd", "first id": "abcd", "second id": "bcd",
-        "time": "bcd", "just after": "cd", "tomorrow": "", "past the end": "",
+        "time": "bcd", "just after": "cd", "tomorrow": "", "past the end": "d",
     }  # fmt: skip
 
 
@@ -207,9 +207,9 @@ async def test_a_change_that_fails_is_reported(
     admin = clients()
     await admin.queues()
     with psycopg.connect(module_database_url) as other:
-        other.execute("SELECT FROM skep.cursors FOR UPDATE")
+        other.execute("SELECT FROM skep.runs FOR UPDATE")
         change = asyncio.create_task(getattr(admin, verb)("g", Q))
-        await until(lambda: end_whoever_waits(db), "the change to wait for the cursor")
+        await until(lambda: end_whoever_waits(db), "the change to wait for the run")
         with refused(DatabaseUnavailable):
             await change
     assert await statuses(mq) == {"g": "ACTIVE"}

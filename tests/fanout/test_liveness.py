@@ -28,18 +28,23 @@ from tests.fanout.watching import (
 )  # fmt: skip
 
 
+AT_DEATH: Any = AT_ONCE | {"dead_group_grace_seconds": 0}  # nothing waits for a group that is dead
+SUSPECT: Any = {"heartbeat_interval": 60, "heartbeat_timeout": 90, "miss_threshold": 3}  # dies at 180 seconds
+
+
 async def misses(mq: AsyncSkep, queue: str = Q) -> dict[str, int]:
     return {group.group: group.misses for group in await mq.groups(queue=queue)}
 
 
 @pytest.mark.parametrize(("limit", "passed"), [(300, 0), (300, 299), (1000, 999)])
 async def test_within_the_timeout(mq: AsyncSkep, db: psycopg.Connection, limit: int, passed: int):
-    """49: never a suspect; the timeout itself is within it."""
+    """Never a suspect."""
     await mq.subscribe("g", Q, heartbeat_timeout=limit, miss_threshold=1)
     pass_time(db, passed)
     assert await mq.detect_dead_groups() == []
     assert await statuses(mq) == {"g": "ACTIVE"}
-    assert db.execute("SELECT skep.misses(0, 60), skep.misses(0.001, 60)").fetchall() == [(0, 1)]
+    counted = "SELECT skep._missed_heartbeats(59.9, 60), skep._missed_heartbeats(60, 60)"
+    assert db.execute(counted).fetchall() == [(0, 1)]
 
 
 async def test_all_who_expired_and_nobody_else(mq: AsyncSkep, db: psycopg.Connection):
@@ -61,46 +66,59 @@ async def test_all_who_expired_and_nobody_else(mq: AsyncSkep, db: psycopg.Connec
 
 
 async def test_misses(mq: AsyncSkep, db: psycopg.Connection):
-    """51: the first does not kill, the third does; a sign of life starts anew, so miss and recover never add up."""
-    await subscribe(mq, "g")
+    """The first does not kill, the third does; after a heartbeat they count from zero, so that they never add up."""
+    await subscribe(mq, "g", **SUSPECT)
     for _ in range(5):
-        pass_time(db, 301)
+        pass_time(db, 91)
         (suspect,) = await mq.detect_dead_groups()
         assert (suspect.died, suspect.misses, await misses(mq)) == (False, 1, {"g": 1})
         pass_time(db, 60)
         assert (await died(mq), await misses(mq)) == ([], {"g": 2})
         await mq.heartbeat("g", Q)
         assert (await mq.detect_dead_groups(), await misses(mq)) == ([], {"g": 0})
-    pass_time(db, 421)
+    pass_time(db, 181)
     assert await died(mq) == ["g"]
 
 
-async def test_silence_that_nobody_heard_is_none(mq: AsyncSkep, db: psycopg.Connection):
-    """103: the database was down, or all servers, or the clock has jumped: nobody dies, nothing owed is deleted."""
+async def test_an_outage_takes_nothing_from_anybody(mq: AsyncSkep, db: psycopg.Connection):
+    """The database was down, or all servers, for an hour: silent groups are dead at once, and keep their backlog."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await subscribe(mq, "early", "late")
     await q.push_many(range(3))
     assert await died(mq) == []
     pass_time(db, HOUR)
-    db.execute("UPDATE skep.settings SET watched_at = watched_at - interval '1 hour'")
-    await take(q, "early", batch=3)
-    assert (await died(mq), await mq.retain(), await kept(mq)) == ([], [], [0, 1, 2])
+    assert await take(q, "early", batch=3) == [0, 1, 2]
+    assert (await died(mq), await mq.retain(), await kept(mq)) == (["late"], [], [0, 1, 2])
+    assert await statuses(mq) == {"early": "ACTIVE", "late": "DEAD"}
+    assert await owing(mq) == [["late"]] * 3
+    assert await take(q, "late") == [0, 1, 2]
     assert await statuses(mq) == {"early": "ACTIVE", "late": "ACTIVE"}
-    pass_time(db, 299)
-    await mq.heartbeat("early", Q)
-    assert await died(mq) == []
-    pass_time(db, 122)
-    await mq.heartbeat("early", Q)
-    assert await died(mq) == ["late"]  # it has had its time again, and somebody has listened
+
+
+async def test_the_grace_of_a_dead_group_ends(mq: AsyncSkep, db: psycopg.Connection):
+    """It counts from the moment that the group was declared dead, 7 days by default."""
+    q = mq.queue(Q)
+    await q.configure(**AT_ONCE)
+    await subscribe(mq, "dead", **MORTAL)
+    await q.push_many(range(3))
+    await take(q, "other")
+    assert await let_die(mq, db) == ["dead"]
+    for days, left in ((6.9, [0, 1, 2]), (0.2, [])):
+        pass_time(db, days * 24 * HOUR)
+        await mq.heartbeat("other", Q)
+        await mq.retain()
+        assert await kept(mq) == left
+    assert broken(db) == {}
 
 
 async def test_misses_are_each_ones_own(clients: Callable[..., AsyncSkep], db: psycopg.Connection):
-    """52: per group and per queue; they are counted by the clock, so a detector that starts anew has lost nothing."""
+    """Per group and per queue; they are counted by the clock, so a detector that starts anew has lost nothing."""
     mq = clients()
-    await subscribe(mq, "g", "h")
-    await subscribe(mq, "g", queue="other")
-    pass_time(db, 301)
+    slow = SUSPECT | {"heartbeat_timeout": 150}
+    await subscribe(mq, "g", "h", **slow)
+    await subscribe(mq, "g", queue="other", **slow)
+    pass_time(db, 91)
     await died(clients())
     await mq.heartbeat("g", "other")
     await mq.heartbeat("h", Q)
@@ -154,8 +172,10 @@ async def test_life_after_death(mq: AsyncSkep, db: psycopg.Connection, sign: str
             await (await q.pop(group="g")).release()
         case _:
             await getattr(mq, sign)("g", Q)
-    pass_time(db, 19)
-    assert (await mq.detect_dead_groups(), await statuses(mq), await misses(mq)) == ([], {"g": "ACTIVE"}, {"g": 0})
+    for missed in (0, 1):
+        pass_time(db, 9)
+        assert (await mq.detect_dead_groups(), await statuses(mq)) == ([], {"g": "ACTIVE"})
+        assert await misses(mq) == {"g": missed}
     assert offsets(await drain(q)) == [1, 2]
 
 
@@ -168,7 +188,7 @@ async def test_the_report(mq: AsyncSkep, db: psycopg.Connection):
     seen = {s.group: s.last_heartbeat_at for s in await mq.subscriptions()}
     report = {row.group: row for row in await mq.detect_dead_groups()}
     assert {group: (row.queue, row.died, row.misses) for group, row in report.items()} == {
-        "late": (Q, False, 1), "dead": (Q, True, 1),
+        "late": (Q, False, 2), "dead": (Q, True, 2),
     }  # fmt: skip
     for group, row in report.items():
         assert row.last_heartbeat_at == seen[group]
@@ -180,9 +200,11 @@ async def test_the_report(mq: AsyncSkep, db: psycopg.Connection):
     assert (upkeep.health["watch"].runs, upkeep.health["watch"].seconds > 0) == (1, True)
 
 
-async def test_what_the_dead_hold_back(mq: AsyncSkep, db: psycopg.Connection):
-    """56: pending, in work and in all, and how old the oldest is, for each dead group and lane."""
+@pytest.mark.parametrize(("grace", "waits"), [(0, False), (60, True)])
+async def test_what_the_dead_hold_back(mq: AsyncSkep, db: psycopg.Connection, grace: float, *, waits: bool):
+    """Pending, leased, and how old the oldest is, for each dead group; whether retention still waits for it."""
     q = mq.queue(Q)
+    await q.configure(dead_group_grace_seconds=grace)
     await subscribe(mq, "dead", **MORTAL)
     await subscribe(mq, "done", "behind")
     await q.push_many(range(5))
@@ -193,7 +215,7 @@ async def test_what_the_dead_hold_back(mq: AsyncSkep, db: psycopg.Connection):
     await q.pop(group="behind")
     assert await let_die(mq, db) == ["dead"]
     rows = {row.group: (row.status, row.pending, row.leased, row.is_floor) for row in await mq.blocked(Q)}
-    assert rows == {"dead": ("DEAD", 4, 0, False), "behind": ("ACTIVE", 2, 1, True)}
+    assert rows == {"dead": ("DEAD", 4, 0, waits), "behind": ("ACTIVE", 2, 1, not waits)}
     (row,) = [row for row in await mq.blocked() if row.status == "DEAD"]
     assert row.oldest_pending_at is not None
     assert 30 < (oldest - row.oldest_pending_at).total_seconds() < 32  # half a minute has passed since
@@ -202,7 +224,7 @@ async def test_what_the_dead_hold_back(mq: AsyncSkep, db: psycopg.Connection):
 async def test_death_unblocks(mq: AsyncSkep, db: psycopg.Connection):
     """57: what all others have finished is finished at once; what they have not is still theirs."""
     q = mq.queue(Q)
-    await q.configure(**AT_ONCE)
+    await q.configure(**AT_DEATH)
     await subscribe(mq, "dead", **MORTAL)
     await subscribe(mq, "other")
     await q.push_many(range(4))
@@ -217,6 +239,7 @@ async def test_death_unblocks(mq: AsyncSkep, db: psycopg.Connection):
 async def test_a_group_that_was_half_done(mq: AsyncSkep, db: psycopg.Connection):
     """58: only what it had not finished is released; what it had done stays on record."""
     q = mq.queue(Q)
+    await q.configure(dead_group_grace_seconds=0)
     await subscribe(mq, "dead", **MORTAL)
     await subscribe(mq, "other")
     await q.push_many(range(4))
@@ -232,7 +255,7 @@ async def test_a_group_that_was_half_done(mq: AsyncSkep, db: psycopg.Connection)
 async def test_never_below_zero(mq: AsyncSkep, db: psycopg.Connection):
     """59: however often it is done; once the last group that owes a message is gone, it is finished."""
     q = mq.queue(Q)
-    await q.configure(zero_subscriber_retention_seconds=HOUR, **AT_ONCE)
+    await q.configure(zero_subscriber_retention_seconds=HOUR, **AT_DEATH)
     await subscribe(mq, "a", **MORTAL)
     await subscribe(mq, "b")
     await q.push_many(range(2))
@@ -251,7 +274,7 @@ async def test_never_below_zero(mq: AsyncSkep, db: psycopg.Connection):
 async def test_what_is_older_than_the_dead_groups_subscription(mq: AsyncSkep, db: psycopg.Connection):
     """60: was never owed to it, so its death changes nothing there, and none of it is missed."""
     q = mq.queue(Q)
-    await q.configure(**AT_ONCE)
+    await q.configure(**AT_DEATH)
     await subscribe(mq, "early")
     await q.push_many(range(2))
     pass_time(db, 60)
@@ -287,7 +310,7 @@ async def test_one_of_many_dead_fails(mq: AsyncSkep, db: psycopg.Connection, mod
 async def test_from_death_to_cleanup(mq: AsyncSkep, db: psycopg.Connection):
     """62: detect, clean up, and the others complete, all by itself; no run overlaps itself, none begins after stop."""
     q = mq.queue(Q)
-    await q.configure(**AT_ONCE)
+    await q.configure(**AT_DEATH)
     await subscribe(mq, "dead", **MORTAL)
     await subscribe(mq, "other")
     await q.push_many(range(3))
@@ -328,7 +351,7 @@ async def test_from_death_to_cleanup(mq: AsyncSkep, db: psycopg.Connection):
 async def test_a_heartbeat_revives(mq: AsyncSkep, db: psycopg.Connection):
     """63: and what is left is owed again; for an active or paused group it changes nothing but the time."""
     q = mq.queue(Q)
-    await q.configure(**AT_ONCE)
+    await q.configure(**AT_DEATH)
     await subscribe(mq, "dead", **MORTAL)
     await subscribe(mq, "active", "paused")
     await mq.pause("paused", Q)

@@ -66,7 +66,7 @@ def test_an_answer_that_was_cut_off_is_not_taken_for_a_success(
             came.append(batch[0].attempt)
             if len(came) > 1:
                 continue
-            lock.execute("SELECT FROM skep.cursors FOR UPDATE")
+            lock.execute("SELECT FROM skep.runs FOR UPDATE")
             cutter = threading.Thread(target=cut_off_whoever_waits, args=[connect])
             cutter.start()
             with pytest.raises(DatabaseUnavailable), batch:
@@ -88,7 +88,7 @@ async def test_an_answer_of_a_task_that_was_cut_off(
             came.append(batch[0].attempt)
             if len(came) > 1:
                 continue
-            lock.execute("SELECT FROM skep.cursors FOR UPDATE")
+            lock.execute("SELECT FROM skep.runs FOR UPDATE")
             cutter = threading.Thread(target=cut_off_whoever_waits, args=[connect])
             cutter.start()
             with pytest.raises(DatabaseUnavailable):

@@ -230,10 +230,11 @@ def every_order(
 
 LEFT = """
     SELECT (SELECT count(*) FROM skep.queues) AS queues, (SELECT count(*) FROM skep.partitions) AS partitions,
-           (SELECT count(*) FROM skep.partition_lookup) AS lookups, (SELECT count(*) FROM skep.messages) AS messages,
-           (SELECT count(*) FROM skep.journal) AS journal, (SELECT count(*) FROM skep.readers) AS readers,
-           (SELECT count(*) FROM skep.cursors) AS cursors, (SELECT count(*) FROM skep.leases) AS leases,
-           (SELECT count(*) FROM skep.outbox) AS outbox, (SELECT count(*) FROM skep.outbox_transactions) AS notes
+           (SELECT count(*) FROM skep.partition_floors) AS floors, (SELECT count(*) FROM skep.messages) AS messages,
+           (SELECT count(*) FROM skep.journal) AS journal, (SELECT count(*) FROM skep.group_queues) AS group_queues,
+           (SELECT count(*) FROM skep.discoveries) AS discoveries, (SELECT count(*) FROM skep.starts) AS starts,
+           (SELECT count(*) FROM skep.runs) AS runs, (SELECT count(*) FROM skep.outbox) AS outbox,
+           (SELECT count(*) FROM skep.outbox_transactions) AS notes
 """
 
 

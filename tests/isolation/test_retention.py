@@ -1,15 +1,31 @@
-"""Retention in the midst of pushes, pops, acks, seeks and newcomers."""
+"""Retention in the midst of pushes, pops, acks, seeks, newcomers and forgotten transactions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, LiteralString
 
 import psycopg
+import pytest
 
+from tests.engine import verbs
 from tests.engine.verbs import broken, call, configure
 from tests.isolation.programs import ack, begin, commit, patient, pop, push, run, take
-from tests.isolation.steps import Stage, Story, every_order
+from tests.isolation.steps import Session, Stage, Step, Story, every_order
 
 RETAIN = run("retain", "SELECT missed FROM skep.retain()")
 SEEK = run("seek", "SELECT skep.seek('g', %(queue)s, 'beginning')")
 JOIN = run("join", "SELECT skep.subscribe('late', %(queue)s, mode => 'all')")
-DROP = run("drop", "SELECT skep.drop_idle_partitions()")
+DROP = run("drop", "SELECT skep.drop_idle_partitions()", bounded=True)
+CLEAR = run("clear", "SELECT skep.clear_queue(%(queue)s)")
+DELETE_QUEUE = run("delete queue", "SELECT skep.delete_queue(%(queue)s)")
+DELETE_GROUP = run("delete group", "SELECT skep.delete_group('g', %(queue)s)")
+DELETE_PARTITION = run("delete partition", "SELECT skep.delete_partition(%(queue)s, 'x')")
+REVIVE = run("revive", "SELECT skep.heartbeat('g', %(queue)s)")
+
+# Writing to a table waits for these, reading does not: retention stops between its decision and what it writes.
+HOLD_DELETE = begin + run("hold delete", "LOCK TABLE skep.messages IN SHARE MODE")
+HOLD_MISSED = begin + run("hold missed", "LOCK TABLE skep.missed_messages IN SHARE MODE")
+WAIT_LONGER = "ALTER FUNCTION skep.retain(bigint[], integer, boolean) SET lock_timeout = '20s'"
 
 
 def three_messages(story: Story, **options: object) -> None:
@@ -21,13 +37,13 @@ def three_messages(story: Story, **options: object) -> None:
 
 
 def missed(connection: psycopg.Connection, queue: str, group: str = "g") -> int:
-    query = "SELECT coalesce(sum(messages), 0)::int FROM skep.missed WHERE queue = %s AND group_name = %s"
+    query = "SELECT coalesce(sum(messages), 0)::int FROM skep.missed_messages WHERE queue = %s AND group_name = %s"
     ((number,),) = connection.execute(query, [queue, group]).fetchall()
     return number
 
 
 def test_a_hard_limit_and_a_consumer(stage: Stage):
-    """89: what the group was owed is either done by it or counted as missed, and nothing is both."""
+    """89: every message of the group is either done by it or counted as missed, and none is both."""
 
     def check(story: Story) -> None:
         session = story.sessions["A"]
@@ -59,7 +75,7 @@ def test_what_is_completed_and_a_seek_back(stage: Stage):
 
 
 def test_what_is_completed_and_a_newcomer(stage: Stage):
-    """86: whoever joins gets what is there, without an error and without a gap."""
+    """86: a group that joins gets what is there, without an error and without a gap."""
 
     def check(story: Story) -> None:
         session = story.sessions["A"]
@@ -76,17 +92,325 @@ def test_what_is_completed_and_a_newcomer(stage: Stage):
     every_order(stage, prepare, check, A=[take(batch=1)], R=[begin + RETAIN, commit], N=[begin + JOIN, commit])
 
 
+@dataclass(frozen=True)
+class Change:
+    """Something a group does while retention runs: its steps, from which of them on it counts, and what was before."""
+
+    group: str
+    steps: list[Step]
+    counts_from: int
+    prepare: Callable[[psycopg.Connection, str], None]
+
+
+def read_all(mq: psycopg.Connection, queue: str) -> None:
+    verbs.drain(mq, queue, "g")
+
+
+def read_by_another(mq: psycopg.Connection, queue: str) -> None:
+    verbs.drain(mq, queue, "other")
+
+
+def fall_silent(mq: psycopg.Connection, queue: str) -> None:
+    """Another group has read everything; this one has read one message, and is dead."""
+    verbs.drain(mq, queue, "other")
+    verbs.take(mq, queue, "g", batch=1)
+    mq.execute("UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '1 day' WHERE group_name = 'g'")
+    assert [row.group_name for row in call(mq, "detect_dead_groups") if row.died] == ["g"]
+
+
+def pop_by(group: str) -> Step:
+    """Pop two messages; the lease has no others."""
+
+    def do(session: Session) -> None:
+        session.held = verbs.pop(session.connection, session.queue, group, batch=2)
+        query = "SELECT coalesce(sum(leased_to - first_offset), 0) FROM skep.leases WHERE lease_id = ANY (%s)"
+        leased = session.connection.execute(query, [[row.lease for row in session.held]]).fetchall()
+        assert leased == [(len(session.held),)]
+        session.happened("popped", session.held)
+
+    return Step(f"pop by {group}", do, bounded=True)
+
+
+def _ack_messages(session: Session) -> None:
+    """Acknowledge what was popped: it is still there."""
+    query = 'SELECT count(*) FROM skep.messages WHERE partition_id = %s AND "offset" = ANY (%s)'
+    offsets = [row.offset for row in session.held]
+    for lane in {row.partition_id for row in session.held}:
+        assert session.connection.execute(query, [lane, offsets]).fetchall() == [(len(offsets),)]
+    ack.do(session)
+
+
+ack_messages = Step("ack", _ack_messages)
+
+CHANGES = {
+    "first pop": Change("late", [begin + pop_by("late"), commit, ack_messages], 1, read_by_another),
+    "subscribe and pop": Change("late", [JOIN, pop_by("late"), ack_messages], 0, read_by_another),
+    "seek back": Change("g", [begin + patient(SEEK), commit, pop_by("g"), ack_messages], 1, read_all),
+    "revive": Change("g", [REVIVE, pop_by("g"), ack_messages], 0, fall_silent),
+    "revive by a pop": Change("g", [begin + pop_by("g"), commit, ack_messages], 1, fall_silent),
+}
+
+
+def check_account(story: Story, change: Change) -> None:
+    """Each message of the group was delivered once, or is recorded as missed, and none is both.
+
+    They are those from its start on; and a group that was there before retention began has lost nothing else.
+    """
+    session = story.sessions["X"]
+    popped = [delivery for batch in story.of_kind("popped") for delivery in batch]
+    assert story.of_kind("acked") == popped
+    got = [delivery.offset for delivery in [*popped, *story.drain(change.group)]]
+    query = "SELECT first_offset, end_offset, messages FROM skep.missed_messages WHERE queue = %s AND group_name = %s"
+    rows = session.connection.execute(query, [session.queue, change.group]).fetchall()
+    lost = {offset for first, end, _ in rows for offset in range(first, end)} - {*got}
+    assert sum(messages for _, _, messages in rows) == len(lost)
+    assert len({*got}) == len(got)
+    retained = next(n for n, told in enumerate(story.told) if told.startswith("R:") and told.endswith("retain"))
+    known = [n for n, told in enumerate(story.told) if told.startswith("X:")][change.counts_from]
+    first = 1 if change.prepare is fall_silent else 0 if known < retained else min({*got, *lost, 4})
+    assert sorted({*got, *lost}) == list(range(first, 4))
+    assert broken(session.connection) == {}
+
+
+COMPLETED, MAX_SIZE = {"completed_retention_seconds": 0}, {"max_size": 1}
+HELD: dict[str, tuple[dict[str, int], Step | None]] = {
+    "completed": (COMPLETED, None),
+    "max_size": (MAX_SIZE, None),
+    "completed, held before the delete": (COMPLETED, HOLD_DELETE),
+    "max_size, held before the delete": (MAX_SIZE, HOLD_DELETE),
+    "max_size, held before groups are moved": (MAX_SIZE, HOLD_MISSED),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("rule", "hold"), HELD.values(), ids=HELD)
+def test_a_group_that_comes_or_moves(stage: Stage, change: str, rule: dict[str, Any], hold: Step | None):
+    """It never holds a message that retention deletes, and nothing is lost without a record.
+
+    In every order, also while retention has decided what to delete and has not done it, and while its transaction or
+    the other one stays open.
+    """
+    stage.observer.execute(WAIT_LONGER)
+
+    def prepare(story: Story) -> None:
+        session = story.sessions["X"]
+        for payload in "abcd":
+            push(payload, "x").do(session)
+        configure(session.connection, session.queue, **rule, dead_group_grace_seconds=0)
+        CHANGES[change].prepare(session.connection, session.queue)
+
+    def check(story: Story) -> None:
+        check_account(story, CHANGES[change])
+
+    programs: dict[str, list[Step]] = {"X": CHANGES[change].steps, "R": [begin + RETAIN, commit]}
+    if hold is not None:
+        programs = {**programs, "H": [hold, commit], "R": [RETAIN]}
+    every_order(stage, prepare, check, **programs)
+
+
 def test_an_idle_lane_and_a_push(stage: Stage):
-    """Nothing pushed is lost when its lane is dropped at the same time."""
+    """Nothing pushed is lost when its partition is dropped at the same time."""
 
     def check(story: Story) -> None:
         assert [delivery.payload for delivery in story.drain()] == ["d x"]
         assert broken(story.sessions["A"].connection) == {}
 
-    def prepare(story: Story) -> None:
-        three_messages(story, completed_retention_seconds=0, drop_idle_seconds=0.000001)
-        session = story.sessions["A"]
-        take(batch=10).do(session)
-        call(session.connection, "retain")
+    every_order(stage, idle, check, A=[begin + push("d", "x"), commit], D=[begin + DROP, commit])
 
-    every_order(stage, prepare, check, A=[begin + push("d", "x"), commit], D=[begin + patient(DROP), commit])
+
+def idle(story: Story) -> None:
+    """A partition that is read and emptied."""
+    three_messages(story, completed_retention_seconds=0, drop_idle_seconds=0.000001)
+    session = story.sessions["A"]
+    take(batch=10).do(session)
+    call(session.connection, "retain")
+
+
+def push_again(payload: str, *partitions: str) -> Step:
+    """Push, and push again if the database asks for it, as clients do; a deadlock is something else."""
+    once = push(payload, *partitions)
+
+    def do(session: Session) -> None:
+        for _ in range(3):
+            try:
+                return once.do(session)
+            except psycopg.errors.SerializationFailure:
+                pass
+        raise TimeoutError(once.name)
+
+    return Step(once.name, do)
+
+
+def test_pushes_to_a_partition_that_is_dropped(stage: Stage):
+    """Two pushes to it and to another one, while it is dropped: both are stored."""
+
+    def prepare(story: Story) -> None:
+        push("c", "w").do(story.sessions["A"])
+        idle(story)
+        push("c", "w").do(story.sessions["A"])  # this one is not idle
+
+    def check(story: Story) -> None:
+        delivered = sorted(delivery.payload for delivery in story.drain())
+        assert delivered == ["c w", "d w", "d x", "e w", "e x"]
+        assert broken(story.sessions["A"].connection) == {}
+
+    pushes = {name: [push_again(payload, "w", "x")] for name, payload in (("A", "d"), ("B", "e"))}
+    every_order(stage, prepare, check, **pushes, D=[begin + DROP, commit])
+
+
+def test_an_idle_partition_and_a_group(stage: Stage):
+    """A group that comes, or goes back, while its partition is dropped gets what is pushed afterwards."""
+
+    def check(story: Story) -> None:
+        push("d", "x").do(story.sessions["A"])
+        for group in ("g", "late"):
+            assert [delivery.payload for delivery in story.drain(group)][-1] == "d x"
+        assert broken(story.sessions["A"].connection) == {}
+
+    every_order(
+        stage, idle, check, A=[begin + pop_by("late"), commit], S=[begin + patient(SEEK), commit], D=[begin + DROP, commit]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (CLEAR, RETAIN), (CLEAR, DELETE_GROUP), (CLEAR, DELETE_QUEUE), (CLEAR, SEEK), (CLEAR, CLEAR), (CLEAR, DROP),
+        (DELETE_QUEUE, DELETE_GROUP), (DELETE_QUEUE, RETAIN), (DELETE_QUEUE, SEEK), (DELETE_QUEUE, DROP),
+        (DELETE_PARTITION, RETAIN), (DELETE_PARTITION, DELETE_GROUP), (DELETE_PARTITION, DROP), (DELETE_PARTITION, SEEK),
+    ],
+    ids=lambda step: step.name,
+)  # fmt: skip
+def test_two_that_delete(stage: Stage, one: Step, two: Step):
+    """They wait for each other, or pass each other by; none is the victim of a deadlock."""
+
+    def prepare(story: Story) -> None:
+        session = story.sessions["A"]
+        for payload in "abcd":
+            push(payload, "x", "y").do(session)
+        configure(session.connection, session.queue, max_size=1, drop_idle_seconds=0.000001, concurrency=2)
+        pop_by("late").do(session)
+        take(batch=1).do(session)
+
+    def check(story: Story) -> None:
+        assert broken(story.observer) == {}
+
+    programs = {name: [begin + unless_gone(step), commit] for name, step in (("A", one), ("B", two))}
+    every_order(stage, prepare, check, **programs, C=[take(batch=2)])
+
+
+def unless_gone(step: Step) -> Step:
+    """Take a step that is refused, and may be, if the queue was deleted before it."""
+
+    def do(session: Session) -> None:
+        try:
+            step.do(session)
+        except psycopg.Error as error:
+            if error.sqlstate != "SK002":
+                raise
+
+    return Step(step.name, do)
+
+
+FORGOTTEN: dict[str, tuple[LiteralString, dict[str, Any]]] = {
+    "push": ("push_many", {"queues": ["q"], "partitions": ["x"], "payloads": ["{}"]}),
+    "pop": ("pop", {"queue": "q", "group_name": "slow", "partition": "x"}),
+    "first pop": ("pop", {"queue": "q", "group_name": "new", "partition": "x"}),
+    "seek": ("seek", {"group_name": "slow", "queue": "q", "position": "beginning", "partition": "x"}),
+    "delete a message": ("delete_message", {}),
+    "delete a partition": ("delete_partition", {"queue": "q", "partition": "x"}),
+    "clear": ("clear_queue", {"queue": "q", "partition": "x"}),
+    "retain": ("retain", {}),
+}
+
+
+def leave_open(mq: psycopg.Connection, forgotten: str) -> None:
+    """Do something to partition x, in a transaction that nobody ends."""
+    function, arguments = FORGOTTEN[forgotten]
+    if function == "delete_message":
+        query = "SELECT skep.message_id(partition_id, 0) FROM skep.lanes WHERE queue = 'q' AND partition = 'x'"
+        ((arguments["id"],),) = mq.execute(query).fetchall()
+    call(mq, function, **arguments)
+
+
+@pytest.fixture
+def sessions(stage: Stage) -> list[psycopg.Connection]:
+    """Three sessions: one that forgets its transaction, upkeep, which must not wait, and another user."""
+    story = stage.begin_story(["F", "U", "C"])
+    for session in story.sessions.values():
+        session.connection.execute("SET statement_timeout = '900ms'")
+    return [session.connection for session in story.sessions.values()]
+
+
+def fill(mq: psycopg.Connection, **options: Any) -> None:
+    """Two partitions: a group has read all of them, another nothing of x and all of y."""
+    configure(mq, "q", **options)
+    for partition in "xy":
+        verbs.push(mq, "q", *range(4), partition=partition)
+        configure(mq, "elsewhere", **options)
+        verbs.push(mq, "elsewhere", *range(4), partition=partition)
+    verbs.drain(mq, "q", "fast")
+    verbs.drain(mq, "q", "slow", partition="y")
+    verbs.take(mq, "q", "slow", partition="x", batch=1)
+
+
+@pytest.mark.parametrize("forgotten", FORGOTTEN)
+def test_a_forgotten_transaction_and_retention(sessions: list[psycopg.Connection], forgotten: str):
+    """What it has locked is left for later; all other partitions are done, and nobody waits for either of them."""
+    forgetful, upkeep, user = sessions
+    fill(user, max_size=2)
+    with forgetful.transaction(force_rollback=True):
+        leave_open(forgetful, forgotten)
+        with upkeep.transaction():
+            done = {(row.queue, row.partition) for row in call(upkeep, "retain")}
+            assert forgotten == "retain" or done >= {("q", "y"), ("elsewhere", "x"), ("elsewhere", "y")}
+            verbs.push(user, "q", "more", partition="y")
+            verbs.push(user, "elsewhere", "more", partition="x")
+            assert verbs.take(user, "elsewhere", "late", partition="y") in ([], [0, 1, 2, 3])
+    call(upkeep, "retain")
+    assert {row.end_offset for row in call(user, "retain", dry_run=True)} == set()
+    assert broken(user) == {}
+
+
+@pytest.mark.parametrize("forgotten", FORGOTTEN)
+def test_a_forgotten_transaction_and_idle_partitions(sessions: list[psycopg.Connection], forgotten: str):
+    """A partition that it has locked is not dropped; the others are, and nobody waits."""
+    forgetful, upkeep, user = sessions
+    fill(user, completed_retention_seconds=0, zero_subscriber_retention_seconds=0.000001, drop_idle_seconds=0.000001)
+    verbs.drain(user, "q", "slow")
+    call(user, "retain")
+    with forgetful.transaction(force_rollback=True):
+        leave_open(forgetful, forgotten)
+        with upkeep.transaction():
+            call(upkeep, "drop_idle_partitions")
+            verbs.push(user, "other", "more", partition="y")
+            assert verbs.take(user, "other", "g") == ["more"]
+    call(upkeep, "drop_idle_partitions")
+    assert user.execute("SELECT count(*) FROM skep.lanes WHERE queue <> 'other'").fetchall() == [(0,)]
+    assert broken(user) == {}
+
+
+@pytest.mark.parametrize("forgotten", ["pop", "seek", "delete a message", "retain"])
+def test_a_forgotten_transaction_and_clear_queue(sessions: list[psycopg.Connection], forgotten: str):
+    """A user's command waits, but not for ever: its error is one to try again, and nothing is cleared."""
+    forgetful, user, _ = sessions
+    fill(user, max_size=2)
+    user.execute("SET statement_timeout = '15s'")
+    with forgetful.transaction(force_rollback=True):
+        leave_open(forgetful, forgotten)
+        with verbs.refused("55P03", '"q" is locked'):
+            call(user, "clear_queue", queue="q")
+        assert forgotten == "retain" or call(user, "clear_queue", queue="elsewhere", partition="y") == [(4,)]
+    assert call(user, "clear_queue", queue="q") == [(8,)]
+    assert broken(user) == {}
+
+
+def test_clear_queue_does_not_wait_for_pushes(sessions: list[psycopg.Connection]):
+    """A message that commits later is behind what was cleared."""
+    producer, user, _ = sessions
+    fill(user)
+    with producer.transaction():
+        verbs.push(producer, "q", "later", partition="x")
+        assert call(user, "clear_queue", queue="q") == [(8,)]
+    assert [(row.offset, row.payload) for row in verbs.drain(user, "q", "slow")] == [(4, "later")]
+    assert broken(user) == {}

@@ -10,10 +10,16 @@ from tests.isolation.steps import Stage, Story, every_order
 DELETE_QUEUE = run("delete", "SELECT skep.delete_queue(%(queue)s)")
 DELETE_LANE = run("delete", "SELECT skep.delete_partition(%(queue)s, 'x')")
 
+DELETE_GROUP = run("forget", "SELECT skep.delete_group('g')")
+
 ORPHANS = """
-    SELECT 'cursor' FROM skep.cursors c WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = c.partition_id)
+    SELECT 'run' FROM skep.runs r WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = r.partition_id)
     UNION ALL
-    SELECT 'lease' FROM skep.leases s WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = s.partition_id)
+    SELECT 'start' FROM skep.starts s WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = s.partition_id)
+    UNION ALL
+    SELECT 'run' FROM skep.runs r WHERE NOT EXISTS (SELECT FROM skep.group_queues g WHERE g.id = r.group_queue_id)
+    UNION ALL
+    SELECT 'start' FROM skep.starts s WHERE NOT EXISTS (SELECT FROM skep.group_queues g WHERE g.id = s.group_queue_id)
 """
 
 
@@ -124,6 +130,40 @@ def test_delete_and_pop(stage: Stage, delete, lane: str | None):
 
     a = [begin + patient(pop(lane)), ack + commit]
     every_order(stage, prepare, check, A=a, D=[begin + delete, commit])
+
+
+@pytest.mark.parametrize("lane", [None, "x"], ids=["wildcard", "by_name"])
+def test_delete_group_and_delete_queue(stage: Stage, lane: str | None):
+    """Both wait for a lease that is out; neither for the other while it holds what that one needs."""
+
+    def prepare(story: Story) -> None:
+        for step in (push("a", "x"), take(), push("b", "x"), push("c", "y")):
+            step.do(story.sessions["A"])
+
+    def check(story: Story) -> None:
+        assert story.observer.execute(ORPHANS).fetchall() == []
+        assert [delivery.payload for delivery in story.drain()] == []
+
+    a = [begin + patient(pop(lane)), commit]
+    every_order(stage, prepare, check, A=a, D=[begin + DELETE_QUEUE, commit], G=[DELETE_GROUP])
+
+
+@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_LANE, DELETE_GROUP], ids=["queue", "partition", "group"])
+def test_seek_and_delete(stage: Stage, delete):
+    """In whatever order: no deadlock, nothing left behind, and the group reads what is there."""
+
+    def prepare(story: Story) -> None:
+        for step in (push("a", "x"), take(), push("b", "x"), push("c", "y")):
+            step.do(story.sessions["A"])
+
+    def check(story: Story) -> None:
+        assert story.observer.execute(ORPHANS).fetchall() == []
+        story.drain()
+        story.check_order()
+
+    seek = run("seek", "SELECT skep.seek('g', %(queue)s, 'beginning')")
+    a = [begin + patient(pop()), commit]
+    every_order(stage, prepare, check, A=a, D=[begin + delete, commit], S=[begin + seek, commit])
 
 
 ALL_OF_IT = "SELECT skep.subscribe('g', %(queue)s, mode => 'all')"

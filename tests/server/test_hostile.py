@@ -333,7 +333,7 @@ def test_a_broken_answer_among_others(client: Client, queue: str, module_databas
     answers = [{name: message[name] for name in names} for message in client.pop(queue)]
     answers.insert(15, {"transactionId": NUL, "partitionId": "nope", "leaseId": "nope"})
     with ThreadPoolExecutor(32) as threads:
-        with held(module_database_url, "skep.leases"):
+        with held(module_database_url, "skep.runs"):
             said = [threads.submit(client.post, "/api/v1/ack", answer) for answer in answers]
             until(lambda: len(client.app.state.ack._waiting) >= 20)
         succeeded = [answer.result().json[0]["success"] for answer in said]

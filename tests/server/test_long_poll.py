@@ -66,7 +66,7 @@ def polling(client: Client, queue: str, query: str = "") -> Generator[socket.soc
 def leases(db: psycopg.Connection, queue: str) -> int:
     ((count,),) = db.execute(
         """SELECT count(*) FROM skep.leases s JOIN skep.partitions p ON p.id = s.partition_id
-           JOIN skep.queues q ON q.id = p.queue_id WHERE q.name = %s AND s.token IS NOT NULL""",
+           JOIN skep.queues q ON q.id = p.queue_id WHERE q.name = %s""",
         [queue],
     ).fetchall()
     return count
@@ -157,7 +157,7 @@ def test_who_goes_away_while_it_is_served_gives_back(
     """The connection ends while the database delivers, also to one who does not wait."""
     client.push(queue, 1)
     with psycopg.connect(module_database_url) as lock:
-        lock.execute("LOCK TABLE skep.leases IN EXCLUSIVE MODE")
+        lock.execute("LOCK TABLE skep.runs IN EXCLUSIVE MODE")
         with socket.create_connection(("127.0.0.1", client.port)) as connection:
             connection.sendall(f"GET /api/v1/pop/queue/{queue}?wait={wait} HTTP/1.1\r\n".encode() + HOST)
             until(lambda: db.execute("SELECT FROM pg_locks WHERE NOT granted").fetchall())

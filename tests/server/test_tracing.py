@@ -106,10 +106,10 @@ def test_many_requests_are_one_span(
     in_thread: Callable[..., Any],
     module_database_url: str,
 ):
-    """While somebody holds the lane, requests gather."""
+    """While somebody holds the partition, requests gather."""
     push(client, queue, None)
     with psycopg.connect(module_database_url) as holder:
-        holder.execute("SELECT FROM skep.partition_lookup FOR UPDATE")
+        holder.execute("SELECT FROM skep.partitions FOR UPDATE")
         pushing = [in_thread(push, client, queue, f"00-{TRACE}-{number:016x}-01") for number in range(1, 16)]
         until(lambda: len(client.app.state.push._waiting) >= 10)
     for each in pushing:

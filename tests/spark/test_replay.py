@@ -133,7 +133,6 @@ def test_a_time_range(work: Work, monkeypatch: pytest.MonkeyPatch):
     work.spread("q", 80, 2)
     hours = "UPDATE skep.messages SET created_at = '2026-01-01Z'::timestamptz + \"offset\" * interval '3 hours'"
     work.sql(f'{hours}, payload = to_jsonb("offset")')
-    work.sql("UPDATE skep.partition_lookup SET last_created_at = '2026-01-01Z'::timestamptz + interval '117 hours'")
     work.sql("""SELECT skep.configure_queue('q', '{"retain_until_archived": true, "max_size": 15}')""")
     archive_of(work)
     work.sql("SELECT count(*) FROM skep.retain()")

@@ -104,10 +104,15 @@ def seek(config: Config, name: str, queue: str, position: str, *, partition: str
     with connect(config) as mq:
         moved = mq.seek(name, queue, position, partition=partition)
     if as_json:
-        show_json({"group": name, "queue": queue, "partition": partition, "position": position, "moved": moved})
+        where = {"group": name, "queue": queue, "partition": partition, "position": position}
+        show_json(where | {"moved": moved.partitions, "skipped": moved.skipped, "again": moved.again})
     else:
         place = queue if partition is None else f"{queue}/{partition}"
-        say(one_line(f"group {name} is at {position} of {place}: {counted(moved, 'partition')} moved"))
+        say(one_line(f"group {name} is at {position} of {place}: {counted(moved.partitions, 'partition')} moved"))
+        if moved.skipped:
+            say(f"{counted(moved.skipped, 'message')} skipped")
+        if moved.again:
+            say(f"{counted(moved.again, 'completed message')} delivered again")
 
 
 def delete(config: Config, name: str, queue: str | None, *, keep_subscription: bool, yes: bool, as_json: bool) -> None:

@@ -15,7 +15,7 @@ MOST = 100
 PLAIN = re.compile(r"[\w.:@/+-]+")  # a shell takes it as one word
 QUEUES = "SELECT name FROM skep.queues WHERE starts_with(name, %s) ORDER BY name LIMIT %s"
 GROUPS = """
-    SELECT name FROM (SELECT group_name FROM skep.readers UNION SELECT group_name FROM skep.subscriptions) g (name)
+    SELECT name FROM (SELECT group_name FROM skep.group_queues UNION SELECT group_name FROM skep.subscriptions) g (name)
     WHERE starts_with(name, %s) ORDER BY name LIMIT %s
 """
 

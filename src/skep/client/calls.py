@@ -16,13 +16,19 @@ POP: Query = """
         queue => %(queue)s, group_name => %(group)s, batch => %(batch)s, partitions => %(partitions)s,
         partition => %(partition)s, namespace => %(namespace)s, task => %(task)s, lease_time => %(lease_time)s,
         auto_ack => %(auto_ack)s, subscription_mode => %(subscription_mode)s,
-        subscription_from => %(subscription_from)s)
+        subscription_from => %(subscription_from)s, autocommit => true)
 """
 ACK: Query = "SELECT skep.ack(CAST(%(lease)s AS uuid), CAST(%(id)s AS uuid))"
 FAIL: Query = "SELECT skep.fail(CAST(%(lease)s AS uuid), %(error)s, CAST(%(id)s AS uuid))"
 DEAD_LETTER: Query = "SELECT skep.dead_letter(CAST(%(lease)s AS uuid), %(error)s, CAST(%(id)s AS uuid))"
 RELEASE: Query = "SELECT skep.release(CAST(%(lease)s AS uuid))"
-EXTEND: Query = "SELECT skep.extend(%(lease)s, %(seconds)s)"
+EXTEND: Query = "SELECT skep.extend(CAST(%(lease)s AS uuid), %(seconds)s)"
+# The same for a batch of several partitions, which has a lease for each; leases are an array in PostgreSQL's notation.
+ACK_ALL: Query = "SELECT skep.ack_all(CAST(%(leases)s AS uuid[]))"
+FAIL_ALL: Query = "SELECT skep.fail_all(CAST(%(leases)s AS uuid[]), %(error)s)"
+DEAD_LETTER_ALL: Query = "SELECT skep.dead_letter_all(CAST(%(leases)s AS uuid[]), %(error)s)"
+RELEASE_ALL: Query = "SELECT skep.release_all(CAST(%(leases)s AS uuid[]))"
+EXTEND_ALL: Query = "SELECT skep.extend_all(CAST(%(leases)s AS uuid[]), %(seconds)s)"
 ACK_MANY: Query = (
     "SELECT applied FROM skep.ack_many(%(leases)s::uuid[], %(ids)s::uuid[], %(statuses)s, %(errors)s) ORDER BY ord"
 )
@@ -62,7 +68,7 @@ FORCE_COMPLETE: Query = "SELECT skep.force_complete(%(group)s, %(queue)s, %(olde
 BLOCKED: Query = "SELECT * FROM skep.blocked(%(queue)s) ORDER BY queue, partition, group_name"
 MESSAGE_GROUPS: Query = "SELECT * FROM skep.message_groups(%(id)s) ORDER BY group_name"
 MESSAGE_STATUS: Query = "SELECT * FROM skep.message_status(%(queue)s, %(partition)s, %(first_offset)s, %(limit)s)"
-SEEK: Query = "SELECT skep.seek(%(group)s, %(queue)s, %(position)s, %(partition)s)"
+SEEK: Query = "SELECT * FROM skep.seek(%(group)s, %(queue)s, %(position)s, %(partition)s)"
 LAG: Query = "SELECT * FROM skep.lag(%(group)s, %(queue)s, %(partition)s) ORDER BY queue, partition"
 DELETE_GROUP: Query = "SELECT skep.delete_group(%(group)s, %(queue)s, %(keep_subscription)s)"
 
@@ -125,6 +131,7 @@ MAINTENANCE: Query = "SELECT push, pop, held, refused, is_pending FROM skep.main
 SET_MAINTENANCE: Query = "SELECT skep.set_maintenance(%(push)s, %(pop)s)"
 DRAIN_HELD_PUSHES: Query = "SELECT messages, refused, queues FROM skep.drain_held_pushes(again => %(again)s)"
 
+MOVE_COMMITTED_OUTBOX: Query = "SELECT messages, refused, queues FROM skep.move_committed_outbox(%(max_rows)s)"
 OUTBOX_STATUS: Query = "SELECT transactions, oldest_seconds, waiting FROM skep.outbox_status()"
 
 CREATE_API_KEY: Query = """

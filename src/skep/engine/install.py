@@ -43,6 +43,7 @@ USE_RIGHTS = "grant the user skep_producer, skep_consumer or skep_admin"
 SETTINGS = """
     SET LOCAL client_min_messages = warning;
     SET LOCAL lock_timeout = '500ms';
+    SET LOCAL check_function_bodies = off;
     SET LOCAL search_path = skep, pg_catalog, pg_temp
 """
 # Not to_regclass(): waiting for an advisory lock does not empty the catalog cache, and it would believe the cache.

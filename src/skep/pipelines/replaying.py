@@ -25,8 +25,10 @@ from skep.spark.window import Run, chunks, pack
 
 AT_ONCE = 1_000
 READS: LiteralString = """
-    SELECT EXISTS (SELECT FROM skep.queues q JOIN skep.readers r ON r.queue_id = q.id
-                   JOIN skep.cursors c ON c.reader_id = r.id WHERE r.group_name = %(group)s AND q.name = %(queue)s)
+    SELECT EXISTS (SELECT FROM skep.queues q JOIN skep.group_queues g ON g.queue_id = q.id
+                   JOIN skep.partitions p ON p.queue_id = q.id
+                   JOIN skep.starts s ON s.partition_id = p.id AND s.group_queue_id = g.id
+                   WHERE g.group_name = %(group)s AND q.name = %(queue)s)
 """
 SUBSCRIBE: LiteralString = """
     SELECT skep.subscribe(group_name => %(group)s, queue => %(queue)s, mode => 'all', heartbeat_timeout => 86400)

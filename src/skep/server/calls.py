@@ -6,13 +6,14 @@ Query = LiteralString
 
 PUSH: Query = "SELECT duplicates, partition_ids, offsets FROM skep.wire_push(%(messages)s::jsonb)"
 POP: Query = """
-    SELECT lease, first_queue, first_partition, first_partition_id, lanes, convert_to(messages, 'UTF8'), sealed, size
+    SELECT request, lease, first_queue, first_partition, first_partition_id, partition_count,
+           convert_to(messages, 'UTF8'), sealed, size
     FROM skep.wire_pop(
-        %(queue)s, %(group)s, %(tokens)s::uuid[], %(batches)s::integer[], %(partitions)s::integer[], %(partition)s,
-        %(namespace)s, %(task)s, %(lease_time)s, %(auto_ack)s, %(mode)s, %(start)s, %(conflate)s)
+        %(queue)s, %(group)s, %(batches)s::integer[], %(partitions)s::integer[], %(names)s::text[], %(namespace)s,
+        %(task)s, %(lease_time)s, %(auto_ack)s, %(mode)s, %(start)s, %(conflate)s)
 """
 CONFLATION: Query = "SELECT skep.wire_conflation(%(queue)s, %(group)s, %(mode)s, %(start)s)"
-RELEASE: Query = "SELECT skep.release(%(lease)s::uuid)"
+RELEASE: Query = "SELECT skep.wire_release(%(lease)s::uuid)"
 DUE: Query = "SELECT skep.due(%(queues)s::text[], %(groups)s::text[])"
 ACK: Query = """
     SELECT success, noop, error, queue, partition, released, dlq FROM skep.wire_ack(
@@ -20,7 +21,7 @@ ACK: Query = """
         %(statuses)s::text[], %(errors)s::text[])
 """
 TRANSACTION: Query = """
-    SELECT dlq, lanes, offsets FROM skep.wire_transaction(
+    SELECT dlq, stored_in, offsets FROM skep.wire_transaction(
         %(partition_ids)s::uuid[], %(transaction_ids)s::text[], %(groups)s::text[], %(leases)s::uuid[],
         %(statuses)s::text[], %(errors)s::text[], %(messages)s::jsonb)
 """
@@ -28,19 +29,15 @@ LEND: Query = """
     SELECT skep.wire_lend(%(partition_ids)s::uuid[], %(transaction_ids)s::text[], %(groups)s::text[],
         %(leases)s::uuid[], %(required)s::uuid[])
 """
-EXTEND: Query = "SELECT lanes, skep.wire_time(expires_at) FROM skep.wire_extend(%(lease)s::uuid, %(seconds)s)"
+EXTEND: Query = "SELECT partition_count, skep.wire_time(expires_at) FROM skep.wire_extend(%(lease)s::uuid, %(seconds)s)"
 CONFIGURE: Query = (
     "SELECT skep.wire_configure(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s, %(replace)s)::text"
 )
 QUEUES_OF: Query = """
-    SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS asked (lane)
-    JOIN skep.partitions p ON p.id = skep.partition_of(asked.lane) JOIN skep.queues q ON q.id = p.queue_id
+    SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS asked (id)
+    JOIN skep.partitions p ON p.id = skep.partition_of(asked.id) JOIN skep.queues q ON q.id = p.queue_id
 """
-QUEUES_OF_LEASE: Query = """
-    SELECT DISTINCT q.name FROM skep.leases s
-    JOIN skep.partitions p ON p.id = s.partition_id JOIN skep.queues q ON q.id = p.queue_id
-    WHERE s.token = %(lease)s::uuid
-"""
+QUEUES_OF_LEASE: Query = "SELECT skep.wire_lease_queues(%(lease)s::uuid)"
 SEALED_QUEUES: Query = "SELECT name FROM skep.queues WHERE encryption_enabled"
 DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"
 CHANGE_OPTIONS: Query = "SELECT (skep.configure_queue(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s)).id"
@@ -58,7 +55,7 @@ STREAM_STATE: Query = """
         %(query_id)s::uuid, %(partition_id)s::uuid, %(keys)s::text[], %(key_prefix)s, %(ripe_at_or_before)s)
 """
 STREAM_CYCLE: Query = """
-    SELECT queue, answered, released, duplicates, lanes, offsets FROM skep.stream_cycle(
+    SELECT queue, answered, released, duplicates, stored_in, offsets FROM skep.stream_cycle(
         %(query_id)s::uuid, %(partition_id)s::uuid, %(group)s, %(state_ops)s::jsonb, %(messages)s::jsonb,
         %(ack)s::jsonb, %(release_lease)s)
 """

@@ -5,7 +5,8 @@
                 │                              └── nothing, wait: parked at the front of the line
                 └── push here, NOTIFY from elsewhere, or once a second whatever is due
 
-However many are parked in a line, a push costs one call. The lease of whoever is gone when messages come is given back.
+However many are parked in a line, a push costs one call. Requests that name a partition, whichever it is, stand in one
+line of their own, and a call serves 64 of them. The lease of whoever is gone when messages come is given back.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from skep.client.aio.database import AsyncDatabase
 from skep.errors import SkepError
@@ -28,7 +29,7 @@ POLL = 1.0  # seconds between looks at what nobody told us: leases that end, ret
 
 
 class Wanted(NamedTuple):
-    """What a line stands for: everything about a pop but its size."""
+    """Everything about a pop but its size."""
 
     queue: str | None
     group: str
@@ -41,15 +42,25 @@ class Wanted(NamedTuple):
     start: str | None = None
     conflate: bool = False
 
+    @property
+    def line(self) -> "Wanted":
+        """The same for all requests that one call can serve: of a partition it says only that one is named."""
+        return self if self.partition is None else self._replace(partition="")
+
+    @property
+    def is_named(self) -> bool:
+        return self.partition is not None
+
 
 class Popped(NamedTuple):
-    """What a request got; messages are JSON, comma-separated."""
+    """What a request got: the n-th of a call, from 1 on; messages are JSON, comma-separated. No lease: auto_ack."""
 
-    lease: UUID
+    request: int
+    lease: UUID | None
     queue: str
     partition: str
     partition_id: UUID
-    lanes: int
+    partitions: int
     messages: bytes
     sealed: bool
     size: int
@@ -58,13 +69,13 @@ class Popped(NamedTuple):
 class _Request:
     """One who stands in a line."""
 
-    __slots__ = ("answer", "batch", "partitions", "token", "wait")
+    __slots__ = ("answer", "batch", "partition", "partitions", "wait")
 
-    def __init__(self, batch: int, partitions: int, *, wait: bool) -> None:
+    def __init__(self, batch: int, partitions: int, partition: str | None, *, wait: bool) -> None:
         self.batch = batch
-        self.partitions = partitions
+        self.partitions = partitions if partition is None else 1
+        self.partition = partition
         self.wait = wait
-        self.token = uuid4()
         self.answer: asyncio.Future[Popped | None] = asyncio.get_running_loop().create_future()
 
 
@@ -73,17 +84,15 @@ class _Line:
 
     def __init__(self) -> None:
         self.waiting: deque[_Request] = deque()
+        self.asking: list[_Request] = []  # taken out of it, in the round under way
         self.task: asyncio.Task[None] | None = None
-        self.again = False  # something happened since the call under way began
+        self.again = False  # something happened since the round under way began
 
-    def first(self) -> list[_Request]:
-        """Take the first ones out, as many as one call serves; who has an answer by now is not one of them."""
-        taken: list[_Request] = []
-        while self.waiting and len(taken) < MERGED:
-            request = self.waiting.popleft()
-            if not request.answer.done():
-                taken.append(request)
-        return taken
+    def begin(self) -> None:
+        """Begin a round: everyone who waits is to be asked for."""
+        self.again = False
+        self.asking = list(self.waiting)
+        self.waiting.clear()
 
     def leave(self, request: _Request) -> None:
         with suppress(ValueError):
@@ -121,15 +130,17 @@ class Lines:
     def parked_by_queue(self) -> dict[str, int]:
         counts: dict[str, int] = {}
         for wanted, line in self._lines.items():
-            counts[wanted.queue or ""] = counts.get(wanted.queue or "", 0) + len(line.waiting)
+            parked = len(line.waiting) + len(line.asking)
+            counts[wanted.queue or ""] = counts.get(wanted.queue or "", 0) + parked
         return counts
 
     async def pop(self, wanted: Wanted, batch: int, partitions: int, timeout: float) -> Popped | None:  # noqa: ASYNC109
         """Return messages as soon as there are some, or None after `timeout` seconds (0: at once)."""
         if self._parked >= self._max_pending:
             raise Overloaded
+        request = _Request(batch, partitions, wanted.partition, wait=timeout > 0 and not self._closing)
+        wanted = wanted.line
         line = self._lines.get(wanted) or self._open(wanted)
-        request = _Request(batch, partitions, wait=timeout > 0 and not self._closing)
         line.waiting.append(request)
         self._parked += 1
         self._serve(wanted, line)
@@ -173,7 +184,7 @@ class Lines:
 
     def give_back(self, popped: Popped | None) -> None:
         """Let others have what nobody is there to take."""
-        if popped is not None:
+        if popped is not None and popped.lease is not None:
             task = asyncio.create_task(self._release(popped.lease))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
@@ -200,36 +211,39 @@ class Lines:
             line.task = asyncio.create_task(self._work(wanted, line))
 
     async def _work(self, wanted: Wanted, line: _Line) -> None:
-        offered: list[_Request] = []
         try:
             while line.again and line.waiting:
-                async with self._calls:
-                    line.again = False
-                    offered = line.first()
-                    if not offered:
-                        break
-                    behind = list(line.waiting)
-                    popped = await self._call(wanted, offered)
-                if len(popped) == len(offered):
-                    self._deal(offered, popped)
-                    line.again = True
-                else:  # the database has no more, so that those behind need not ask
-                    self._deal(behind, {})
-                    left = self._deal(offered, popped)
-                    line.waiting.extendleft(reversed(left))
+                await self._round(wanted, line)
         except Exception as error:  # noqa: BLE001  each of them has to hear it
-            self._fail([*offered, *line.waiting], error)
+            self._fail([*line.asking, *line.waiting], error)
         finally:
+            line.asking = []
             line.task = None
             self._forget(wanted, line)
 
-    async def _call(self, wanted: Wanted, offered: list[_Request]) -> dict[UUID, Popped]:
+    async def _round(self, wanted: Wanted, line: _Line) -> None:
+        """Ask for everyone in the line; after a call that did not serve all only those go on who name partitions."""
+        asked = 0
+        while asked == 0 or asked < len(line.asking):
+            async with self._calls:
+                if asked == 0:
+                    line.begin()
+                offered = [request for request in line.asking[asked : asked + MERGED] if not request.answer.done()]
+                asked += MERGED
+                popped = await self._call(wanted, offered) if offered else {}
+            self._deal(offered, popped)
+            if len(popped) < len(offered) and not wanted.is_named:
+                break
+        line.waiting.extendleft(reversed(self._deal(line.asking, {})))
+        line.asking = []
+
+    async def _call(self, wanted: Wanted, offered: list[_Request]) -> dict[int, Popped]:
         if self._paused:
             return {}
         arguments: dict[str, Any] = wanted._asdict() | {
-            "tokens": [request.token for request in offered],
             "batches": [request.batch for request in offered],
             "partitions": [request.partitions for request in offered],
+            "names": [request.partition for request in offered] if wanted.is_named else None,
         }
         self._merged(len(offered))
         about: dict[str, str | int] = {
@@ -239,13 +253,13 @@ class Lines:
         }
         with tracing.span("pop", about):
             rows = await self._database.call(calls.POP, arguments, Popped, binary=True)
-        return {row.lease: row for row in rows}
+        return {row.request: row for row in rows}
 
-    def _deal(self, requests: list[_Request], popped: dict[UUID, Popped]) -> list[_Request]:
+    def _deal(self, requests: list[_Request], popped: dict[int, Popped]) -> list[_Request]:
         """Answer those who got something and those who do not wait; return the others."""
         left: list[_Request] = []
-        for request in requests:
-            got = popped.get(request.token)
+        for number, request in enumerate(requests, 1):
+            got = popped.get(number)
             if request.answer.done():  # cancelled meanwhile
                 self.give_back(got)
             elif got is not None or not request.wait:
@@ -287,7 +301,7 @@ class Lines:
         if self._poller is not None:
             self._poller.cancel()
         for line in self._lines.values():
-            for request in line.waiting:
+            for request in (*line.asking, *line.waiting):
                 self._give_up(line, request)
         running = [line.task for line in self._lines.values() if line.task is not None]
         if running or self._background:

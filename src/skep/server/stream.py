@@ -173,8 +173,8 @@ async def cycle(database: AsyncDatabase, asked: Cycle, items: list[push.NewItem]
         if error.retryable:
             raise
         return _failed(asked, told(error))
-    queue, answered, released, duplicates, lanes, offsets = row
-    places = zip(items, duplicates or (), lanes or (), offsets or (), strict=True)
+    queue, answered, released, duplicates, partition_ids, offsets = row
+    places = zip(items, duplicates or (), partition_ids or (), offsets or (), strict=True)
     return CycleResult(
         success=True,
         query_id=asked.query_id,

@@ -83,12 +83,12 @@ async def run(database: AsyncDatabase, transaction: Body, items: list[push.NewIt
         if transaction.required_leases and not all(answer.lease_id for answer in answers):
             arguments["leases"] = await _lend(database, arguments, transaction.required_leases)
         arguments["statuses"] = ["completed" if status == "completed" else "dlq" for status in arguments["statuses"]]
-        ((dlq, lanes, offsets),) = await database.call(calls.TRANSACTION, arguments, lambda *row: row)
+        ((dlq, partition_ids, offsets),) = await database.call(calls.TRANSACTION, arguments, lambda *row: row)
     except SkepError as error:
         if error.retryable:
             raise
         return outcome | {"success": False, "error": told(error), "reason": _reason(error), "results": []}
-    return outcome | {"success": True, "results": _results(transaction, items, dlq, lanes, offsets)}
+    return outcome | {"success": True, "results": _results(transaction, items, dlq, partition_ids, offsets)}
 
 
 def _check(answer: Answer, required: list[str]) -> None:
@@ -118,10 +118,10 @@ def _reason(error: SkepError) -> Reason:
 
 
 def _results(
-    transaction: Body, items: list[push.NewItem], dlq: list[bool], lanes: list[int], offsets: list[int]
+    transaction: Body, items: list[push.NewItem], dlq: list[bool], partition_ids: list[int], offsets: list[int]
 ) -> list[dict[str, Any]]:
     """One result for each answer and each pushed item, in the order they were sent."""
-    stored = zip(items, lanes or [], offsets or [], strict=True)
+    stored = zip(items, partition_ids or [], offsets or [], strict=True)
     dead = iter(dlq or [])
     results: list[dict[str, Any]] = []
     for operation in transaction.operations:
@@ -140,14 +140,14 @@ def _results(
     return [{"index": index} | result for index, result in enumerate(results)]
 
 
-def _pushed(item: push.NewItem, lane: int, offset: int) -> dict[str, Any]:
-    id_ = address.message_id(lane, offset)
+def _pushed(item: push.NewItem, partition_id: int, offset: int) -> dict[str, Any]:
+    id_ = address.message_id(partition_id, offset)
     return {
         "type": "push",
         "success": True,
         "transactionId": item.transaction_id or id_,
         "messageId": id_,
-        "partitionId": address.partition_uuid(lane),
+        "partitionId": address.partition_uuid(partition_id),
         "queueName": item.queue,
         "offset": offset,
     }

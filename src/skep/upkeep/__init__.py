@@ -6,10 +6,12 @@ retainer  deletes what retention allows, in small steps
 sampler   writes heads and cursors down, for history
 pruner    forgets old journal rows, samples, traces and finished leases
 drainer   stores what was held during maintenance and left behind
+mover     publishes rows of the outbox that were committed under REPEATABLE READ or SERIALIZABLE
 """
 
 from skep.upkeep.drainer import drain
 from skep.upkeep.duty import Duty, Upkeep
+from skep.upkeep.mover import move
 from skep.upkeep.pruner import prune
 from skep.upkeep.reaper import reap
 from skep.upkeep.retainer import retain
@@ -23,6 +25,7 @@ DUTIES = (
     Duty("sampler", 10, sample),
     Duty("pruner", 60, prune),
     Duty("drainer", 5, drain),
+    Duty("mover", 1, move),
 )
 
 __all__ = ["DUTIES", "Duty", "Upkeep"]

@@ -58,5 +58,5 @@ def connections(patient: Patient) -> Finding:
     found = f"{used} of {free} in use"
     if used < free * NEARLY_FULL:
         return ok(found)
-    advice = "raise max_connections, or put PgBouncer before it; a server takes 17, and 6 for upkeep"
+    advice = "raise max_connections, or put PgBouncer before it; a server takes 17, and 7 for upkeep"
     return fail(found, advice) if used >= free * FULL else warn(found, advice)

@@ -7,8 +7,8 @@ from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
 from skep.message import Detected, Drained, MaintenanceStatus, OutboxStatus, Place, Retained, Sample, Swept
 
-LANES = 200  # in one transaction
-MESSAGES = 10_000  # of a lane
+LANES = 200  # partitions in one transaction
+MESSAGES = 10_000  # deleted by one transaction
 
 
 class AsyncMaintenance:
@@ -17,30 +17,30 @@ class AsyncMaintenance:
     _database: AsyncDatabase
 
     async def lanes_after(self, lane: int, limit: int) -> list[int]:
-        """Return a page of lanes, for visiting all of them in small steps."""
+        """Return the next partitions of queues with a retention rule, for visiting all of them in small steps."""
         return await self._database.value(calls.LANES_AFTER, {"lane": lane, "limit": limit})
 
     async def retain(
         self, lanes: Sequence[int] | None = None, *, max_messages: int = MESSAGES, dry_run: bool = False
     ) -> list[Retained]:
-        """Delete what retention allows, at most `max_messages` of each lane; returns what went, and who missed it."""
+        """Delete what retention allows, at most `max_messages` in all; return what was deleted, and who missed it."""
         arguments = {"lanes": None if lanes is None else list(lanes), "max_messages": max_messages, "dry_run": dry_run}
         return await self._database.call(calls.RETAIN, arguments, Retained)
 
     async def sweep(self) -> Swept:
-        """Retain all lanes, page by page, and drop those that are idle. It can be stopped anywhere."""
+        """Delete all that retention allows, in small transactions, and drop partitions that are idle."""
         lane = messages = missed = 0
         while lanes := await self.lanes_after(lane, LANES):
-            lane = lanes[-1]
-            while lanes:
+            lane, deleted = lanes[-1], MESSAGES
+            while deleted >= MESSAGES:  # there may be more
                 done = await self.retain(lanes, max_messages=MESSAGES)
-                messages += sum(row.messages for row in done)
+                deleted = sum(row.messages for row in done)
+                messages += deleted
                 missed += sum(row.missed for row in done)
-                lanes = [row.partition_id for row in done if row.messages >= MESSAGES]  # these may have more
         return Swept(messages, missed, await self.drop_idle_partitions())
 
     async def drop_idle_partitions(self) -> int:
-        """Drop lanes that are empty and have been idle for longer than their queue's `drop_idle_seconds`."""
+        """Drop partitions that are empty and have been idle for longer than their queue's `drop_idle_seconds`."""
         return await self._database.value(calls.DROP_IDLE_PARTITIONS, {})
 
     async def mark_archived(self, partition_id: int, end_offset: int) -> None:
@@ -94,6 +94,13 @@ class AsyncMaintenance:
 
     def _pushed_again(self, queues: set[str]) -> None:
         raise NotImplementedError
+
+    async def move_committed_outbox(self, max_rows: int = MESSAGES) -> Drained:
+        """Publish rows of the outbox that were committed under REPEATABLE READ or SERIALIZABLE, at most `max_rows`."""
+        (moved,) = await self._database.call(calls.MOVE_COMMITTED_OUTBOX, {"max_rows": max_rows}, Drained)
+        if moved.messages:
+            self._pushed_again(set(moved.queues))
+        return moved
 
     async def outbox_status(self) -> OutboxStatus:
         """Return what is in the outbox that is not published."""

@@ -8,7 +8,7 @@ from uuid import UUID
 from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.buffer import AsyncBuffer
 from skep.errors import NotFound
-from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, Lane, NewMessage, QueueStatus, Receipt
+from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, Lane, NewMessage, QueueStatus, Receipt, SeekResult
 
 if TYPE_CHECKING:
     from skep.client.aio.skep import AsyncSkep
@@ -159,8 +159,8 @@ class AsyncQueue:
         """Return what a group has still to do, for each partition."""
         return await self._mq.lag(group, self.name, partition)
 
-    async def seek(self, group: str, position: datetime | int | str, *, partition: str | None = None) -> int:
-        """Move a group to "beginning", "end", a time or an offset; returns how many lanes moved."""
+    async def seek(self, group: str, position: datetime | int | str, *, partition: str | None = None) -> SeekResult:
+        """Move a group to "beginning", "end", a time or an offset."""
         return await self._mq.seek(group, self.name, position, partition=partition)
 
     async def delete(self) -> bool:

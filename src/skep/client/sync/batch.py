@@ -1,5 +1,5 @@
 # Generated from src/skep/client/aio/batch.py by `make format`. Change that file.
-"""Messages under one lease."""
+"""The messages of one pop."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ from skep.message import Message
 
 
 class Batch(Sequence[Message]):
-    """The messages of one pop, in order, and their lease. Empty if there were none.
+    """The messages of one pop, in order, with a lease for each partition they are from. Empty if there were none.
 
     An answer is stored when the call returns. As a context manager it answers by itself what has no answer at the end:
     completed, or failed with the text of the exception.
@@ -49,9 +49,15 @@ class Batch(Sequence[Message]):
 
     @property
     def lease(self) -> UUID:
+        """The lease of the first message; a batch of one partition has no other."""
         if not self._messages:
             raise InvalidArgument("an empty batch has no lease", hint="`if batch:` tells whether something was popped.")
         return self._messages[0].lease
+
+    @property
+    def leases(self) -> tuple[UUID, ...]:
+        """One lease for each partition, in the order of the messages."""
+        return tuple(dict.fromkeys(message.lease for message in self._messages))
 
     @property
     def open(self) -> bool:
@@ -68,24 +74,25 @@ class Batch(Sequence[Message]):
 
     def ack(self, message: Message | None = None, *, connection: object = None) -> None:
         """One message is completed, or all without an answer. `connection`: together with your own transaction."""
-        self._answer(calls.ACK, message, connection)
+        self._answer(calls.ACK if message else calls.ACK_ALL, message, connection)
 
     def fail(self, message: Message | None, error: object, *, connection: object = None) -> None:
         """One message failed, or (None) all that have no answer yet."""
-        self._answer(calls.FAIL, message, connection, error=_text(error))
+        self._answer(calls.FAIL if message else calls.FAIL_ALL, message, connection, error=_text(error))
 
     def dead_letter(self, message: Message | None, error: object, *, connection: object = None) -> None:
         """To the dead letters now: one message, or (None) all that have no answer yet."""
-        self._answer(calls.DEAD_LETTER, message, connection, error=_text(error))
+        query = calls.DEAD_LETTER if message else calls.DEAD_LETTER_ALL
+        self._answer(query, message, connection, error=_text(error))
 
     def release(self) -> None:
         """Give back what is not completed; nothing is charged."""
-        self._answer(calls.RELEASE, None, None)
+        self._answer(calls.RELEASE_ALL, None, None)
 
     def extend(self, seconds: float = 60) -> datetime:
         """Hold the lease so many seconds from now; returns the new deadline."""
         try:
-            return self._database.value(calls.EXTEND, {"lease": self.lease, "seconds": seconds})
+            return self._database.value(calls.EXTEND_ALL, {"leases": self._all_leases(), "seconds": seconds})
         except StaleLease:
             self.lost = True
             raise
@@ -93,9 +100,12 @@ class Batch(Sequence[Message]):
     def _answer(self, query: LiteralString, message: Message | None, connection: object, **said: str | None) -> None:
         if not self._messages:
             return
-        if message is not None and message.lease != self.lease:
-            raise InvalidArgument(f"message {message.id} is not of this batch", hint="Answer it in its own.")
-        arguments = {"lease": str(self.lease), "id": None if message is None else str(message.id), **said}
+        if message is not None and message.lease not in self.leases:
+            raise InvalidArgument(f"message {message.id} is not in this batch", hint="Acknowledge it in its own batch.")
+        which = (
+            {"leases": self._all_leases()} if message is None else {"lease": str(message.lease), "id": str(message.id)}
+        )
+        arguments = {**which, **said}
         try:
             if connection is None:
                 self._database.value(query, arguments)
@@ -108,6 +118,11 @@ class Batch(Sequence[Message]):
             self._unsure = True
             raise
         self.settle(message)
+
+    def _all_leases(self) -> str:
+        """Every connection of a guest takes a text; not every one takes a list."""
+        _ = self.lease  # an empty batch has none
+        return "{" + ",".join(str(lease) for lease in self.leases) + "}"
 
     def settle(self, message: Message | None) -> None:
         """An answer was stored, for one message or for the rest."""

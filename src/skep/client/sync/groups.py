@@ -6,7 +6,16 @@ from uuid import UUID
 
 from skep.client import calls
 from skep.client.sync.database import Database
-from skep.message import Blocked, Defaults, GroupStatus, Lag, MessageGroup, MessageStatus, Subscription
+from skep.message import (
+    Blocked,
+    Defaults,
+    GroupStatus,
+    Lag,
+    MessageGroup,
+    MessageStatus,
+    SeekResult,
+    Subscription,
+)
 
 
 class Groups:
@@ -108,13 +117,14 @@ class Groups:
 
     def seek(
         self, group: str, queue: str | None, position: datetime | int | str, *, partition: str | None = None
-    ) -> int:
+    ) -> SeekResult:
         """Move a group to "beginning", "end", a time or an offset, in a queue, one partition, or (None) everywhere.
 
-        Its leases are dropped; all else of its subscription stays. Returns how many lanes moved.
+        Its leases end without an ack. The options and the status of its subscription stay.
         """
-        where = {"group": group, "queue": queue, "partition": partition}
-        return self._database.value(calls.SEEK, where | {"position": place(position)})
+        arguments = {"group": group, "queue": queue, "partition": partition, "position": place(position)}
+        (moved,) = self._database.call(calls.SEEK, arguments, SeekResult)
+        return moved
 
     def groups(self, group: str | None = None, queue: str | None = None) -> list[GroupStatus]:
         """Return the health of groups: status, lag, what they missed, their last sign of life."""

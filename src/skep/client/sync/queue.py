@@ -9,7 +9,7 @@ from uuid import UUID
 from skep.client.sync.batch import Batch
 from skep.client.sync.buffer import Buffer
 from skep.errors import NotFound
-from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, Lane, NewMessage, QueueStatus, Receipt
+from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, Lane, NewMessage, QueueStatus, Receipt, SeekResult
 
 if TYPE_CHECKING:
     from skep.client.sync.skep import Skep
@@ -160,8 +160,8 @@ class Queue:
         """Return what a group has still to do, for each partition."""
         return self._mq.lag(group, self.name, partition)
 
-    def seek(self, group: str, position: datetime | int | str, *, partition: str | None = None) -> int:
-        """Move a group to "beginning", "end", a time or an offset; returns how many lanes moved."""
+    def seek(self, group: str, position: datetime | int | str, *, partition: str | None = None) -> SeekResult:
+        """Move a group to "beginning", "end", a time or an offset."""
         return self._mq.seek(group, self.name, position, partition=partition)
 
     def delete(self) -> bool:

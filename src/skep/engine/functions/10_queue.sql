@@ -1,50 +1,53 @@
 -- Queues and their options; deleting queues, partitions and messages.
+--
+-- Whoever deletes locks in the order of the whole engine: queues > group_queues > subscriptions > partition_floors > runs > partitions. The
+-- commands here are given by people, and wait 5 seconds for a lock at most: a forgotten transaction must not stop others through them.
 
 -- Creates the queue or changes the options that are given; the others stay. Options are the columns of skep.queues, times in seconds.
+-- A work queue serves many workers at once: semantics 'queue' sets concurrency to 64, unless the queue has a concurrency or gets one.
 CREATE FUNCTION skep.configure_queue(queue text, options jsonb DEFAULT '{}', namespace text DEFAULT NULL, task text DEFAULT NULL)
-RETURNS skep.queues LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+RETURNS skep.queues LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
-    q skep.queues;
+    old   skep.queues;
+    q     skep.queues;
+    wrong text;
+    rule  text;
+BEGIN
+    PERFORM skep.check_name('queue', queue);
+    PERFORM skep.check_name(label, name) FROM (VALUES ('namespace', namespace), ('task', task)) AS v (label, name) WHERE name <> '';
+    PERFORM skep._check_options(queue, options);
+    INSERT INTO skep.queues (name, namespace, task) VALUES (queue, split_part(queue, '.', 1), split_part(queue, '.', 2))
+    ON CONFLICT DO NOTHING;
+    SELECT * INTO old FROM skep.queues o WHERE o.name = configure_queue.queue FOR NO KEY UPDATE;
+    IF options ->> 'semantics' = 'queue' AND NOT options ? 'concurrency' AND old.concurrency = 1 THEN
+        options := options || '{"concurrency": 64}';
+    END IF;
+    q := skep._write_options(old, options || jsonb_strip_nulls(jsonb_build_object('namespace', namespace, 'task', task)));
+    PERFORM skep._apply_options(old, q);
+    RETURN q;
+EXCEPTION WHEN check_violation OR not_null_violation THEN
+    GET STACKED DIAGNOSTICS rule = CONSTRAINT_NAME, wrong = COLUMN_NAME;
+    wrong := coalesce(substring(rule FROM '^queues_(.*)_check$'), nullif(wrong, ''));
+    PERFORM skep.refuse('SK001', format('queue "%s": %s must be %s, got %s', queue, wrong, skep._allowed_values(wrong), options ->> wrong), SQLERRM);
+WHEN lock_not_available THEN
+    PERFORM skep._refuse_locked(queue);
+END $$;
+
+CREATE FUNCTION skep._check_options(queue text, options jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
     known   text[] := skep.queue_options();
     unknown text;
-    place   text;
 BEGIN
-    PERFORM skep.check_name('queue', configure_queue.queue);
     IF jsonb_typeof(options) IS DISTINCT FROM 'object' THEN
-        PERFORM skep.refuse('SK001', format('options are a JSON %s', coalesce(jsonb_typeof(options), 'NULL')), 'Options are a JSON object.');
+        PERFORM skep.refuse('SK001', format('options must be a JSON object, got %s', coalesce('a JSON ' || jsonb_typeof(options), 'NULL')),
+                            'Options: ' || array_to_string(known, ', ') || '.');
     END IF;
     SELECT key INTO unknown FROM jsonb_object_keys(options) AS key WHERE key <> ALL (known) LIMIT 1;
     IF FOUND THEN
         PERFORM skep.refuse('SK001', format('unknown queue option "%s"', unknown), 'Options: ' || array_to_string(known, ', ') || '.');
     END IF;
-    PERFORM skep.check_option(configure_queue.queue, key, value) FROM jsonb_each(options);
-    INSERT INTO skep.queues (name, namespace, task)
-    VALUES (configure_queue.queue, split_part(configure_queue.queue, '.', 1), split_part(configure_queue.queue, '.', 2))
-    ON CONFLICT DO NOTHING;
-    SELECT * INTO q FROM skep.queues WHERE name = configure_queue.queue FOR NO KEY UPDATE;
-    q := jsonb_populate_record(q, options);
-    UPDATE skep.queues SET
-        namespace = coalesce(configure_queue.namespace, q.namespace), task = coalesce(configure_queue.task, q.task),
-        semantics = q.semantics, lease_time = q.lease_time, retry_limit = q.retry_limit, retry_delay = q.retry_delay,
-        delayed_processing = q.delayed_processing, window_buffer = q.window_buffer, priority = q.priority, max_size = q.max_size,
-        max_payload_bytes = q.max_payload_bytes, dedup_window = q.dedup_window, partial_failure = q.partial_failure,
-        concurrency = q.concurrency, retention_seconds = q.retention_seconds,
-        completed_retention_seconds = q.completed_retention_seconds,
-        zero_subscriber_retention_seconds = q.zero_subscriber_retention_seconds,
-        block_without_subscribers = q.block_without_subscribers, retain_until_archived = q.retain_until_archived,
-        drop_idle_seconds = q.drop_idle_seconds, encryption_enabled = q.encryption_enabled, lease_log_seconds = q.lease_log_seconds
-    WHERE id = q.id RETURNING * INTO q;
-    IF options ?| ARRAY['delayed_processing', 'window_buffer', 'concurrency'] THEN
-        -- Lanes that wait for a time computed from the old options are looked at again.
-        UPDATE skep.cursors c SET ready_at = clock_timestamp()
-        FROM skep.readers r WHERE r.queue_id = q.id AND c.reader_id = r.id AND c.ready_at > clock_timestamp();
-    END IF;
-    RETURN q;
-EXCEPTION WHEN check_violation OR not_null_violation THEN
-    GET STACKED DIAGNOSTICS place = CONSTRAINT_NAME, unknown = COLUMN_NAME;
-    PERFORM skep.refuse('SK001', format('queue "%s": %s is out of range', configure_queue.queue,
-                            coalesce(substring(place FROM '^queues_(.*)_check$'), nullif(unknown, ''))), SQLERRM);
+    PERFORM skep.check_option(queue, key, value) FROM jsonb_each(options);
 END $$;
 
 CREATE FUNCTION skep.check_option(queue text, option text, value jsonb) RETURNS void
@@ -59,8 +62,69 @@ CREATE FUNCTION skep.queue_options() RETURNS text[]
 LANGUAGE sql STABLE AS $$
     SELECT array_agg(attname::text ORDER BY attnum) FROM pg_attribute
     WHERE attrelid = 'skep.queues'::regclass AND attnum > 0 AND NOT attisdropped
-      AND attname <> ALL ('{id,name,namespace,task,created_at,queen_options}')
+      AND attname <> ALL ('{id,name,namespace,task,created_at,queen_options,was_shared}')
 $$;
+
+-- Returns the values that the CHECK of an option allows, in words.
+CREATE FUNCTION skep._allowed_values(option text) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN words <> '{}' THEN 'one of ' || array_to_string(words, ', ')
+                WHEN low IS NULL THEN 'a value'
+                WHEN high IS NULL THEN CASE bound WHEN '>' THEN 'above ' ELSE 'at least ' END || low
+                WHEN bound = '>' THEN format('above %s and at most %s', low, high)
+                ELSE format('between %s and %s', low, high) END
+    FROM (SELECT regexp_replace(pg_get_constraintdef(oid), '[()]|::[a-z ]+', '', 'g') AS rule FROM pg_constraint
+          WHERE conrelid = 'skep.queues'::regclass AND conname = format('queues_%s_check', $1)
+          UNION ALL SELECT '' LIMIT 1) rule
+    CROSS JOIN LATERAL (
+        SELECT ARRAY(SELECT found[1] FROM regexp_matches(rule, '''(\w+)''', 'g') AS found) AS words, substring(rule FROM '(>=?) [0-9.]') AS bound,
+               substring(rule FROM '>=? ([0-9.]+)') AS low, substring(rule FROM '<= ([0-9.]+)') AS high) parts
+$$;
+
+-- Stores the columns that are named in values, whichever those are: a new option needs no change here.
+CREATE FUNCTION skep._write_options(q skep.queues, given jsonb) RETURNS skep.queues
+LANGUAGE plpgsql AS $$
+BEGIN
+    q := jsonb_populate_record(q, given);
+    q.was_shared := q.was_shared OR q.concurrency > 1;
+    EXECUTE (SELECT format('UPDATE skep.queues o SET (%1$s) = (SELECT %1$s FROM (SELECT ($1).*) n) WHERE o.id = ($1).id RETURNING o.*',
+                           string_agg(quote_ident(name), ', '))
+             FROM (SELECT jsonb_object_keys(given) AS name UNION SELECT 'was_shared') changed) INTO q USING q;
+    RETURN q;
+END $$;
+
+-- Changes what was derived from the old options: in which lists the queue is, and when its runs are ready.
+CREATE FUNCTION skep._apply_options(old skep.queues, q skep.queues) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp   timestamptz := clock_timestamp();
+    changed tid[];
+BEGIN
+    IF (q.namespace, q.task) <> (old.namespace, old.task) THEN
+        -- Groups that read namespaces and tasks find out again which queues those have.
+        PERFORM skep._discover_again(ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = 0));
+    END IF;
+    IF q.priority <> old.priority THEN
+        PERFORM FROM skep.group_queues g WHERE g.queue_id = q.id ORDER BY g.id FOR UPDATE;  -- runs that are being added have the old one
+        changed := ARRAY(
+            SELECT r.ctid FROM skep.group_queues g JOIN skep.partitions p ON p.queue_id = g.queue_id
+            JOIN skep.runs r ON r.partition_id = p.id AND r.group_queue_id = g.id
+            WHERE g.queue_id = q.id AND g.list_id <> g.id
+            ORDER BY r.partition_id, r.group_queue_id, r.first_offset FOR NO KEY UPDATE OF r);
+        UPDATE skep.runs r SET priority = -q.priority WHERE r.ctid = ANY (changed);
+    END IF;
+    IF q.was_shared AND NOT old.was_shared THEN
+        PERFORM skep._share_runs(q.id);
+    END IF;
+    IF (q.delayed_processing, q.window_buffer, q.concurrency) <> (old.delayed_processing, old.window_buffer, old.concurrency) THEN
+        -- Runs that wait for a time computed from the old options are ready; a pop goes by the new ones.
+        changed := ARRAY(
+            SELECT r.ctid FROM skep.group_queues g JOIN skep.runs r ON r.list_id = g.list_id AND r.group_queue_id = g.id
+            WHERE g.queue_id = q.id AND r.ready_at > stamp AND r.lease_id IS NULL AND NOT r.drained AND r.attempts IS NULL
+            ORDER BY r.partition_id, r.group_queue_id, r.first_offset FOR NO KEY UPDATE OF r);
+        UPDATE skep.runs r SET ready_at = stamp WHERE r.ctid = ANY (changed);
+    END IF;
+END $$;
 
 CREATE FUNCTION skep.configure_defaults(subscription_mode text DEFAULT NULL, max_poll_interval double precision DEFAULT NULL)
 RETURNS skep.settings LANGUAGE plpgsql AS $$
@@ -77,118 +141,179 @@ EXCEPTION WHEN check_violation THEN
     PERFORM skep.refuse('SK001', SQLERRM, 'The default mode is all or new; the poll interval is seconds above zero.');
 END $$;
 
--- The lanes of a queue, locked against pushes; waits for those under way.
-CREATE FUNCTION skep.lock_for_delete(queue_id integer, partition text) RETURNS bigint[]
-LANGUAGE sql AS $$
-    SELECT coalesce(array_agg(partition_id), '{}') FROM (
-        SELECT l.partition_id FROM skep.partitions p JOIN skep.partition_lookup l ON l.partition_id = p.id
-        WHERE p.queue_id = $1 AND p.name = coalesce($2, p.name) ORDER BY l.partition_id FOR UPDATE OF l) lane
-$$;
+-- Under REPEATABLE READ a call would decide by what it cannot see any more: it would delete messages of groups that came since, or
+-- leave messages behind that were pushed since.
+CREATE FUNCTION skep._require_read_committed(function text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        PERFORM skep.refuse('SK001', function || ' works under READ COMMITTED only',
+                            'Begin the transaction with ISOLATION LEVEL READ COMMITTED.');
+    END IF;
+END $$;
 
--- What these lanes have counted stays in the totals of the queue and its groups (see 80_sample.sql).
-CREATE FUNCTION skep.keep_totals(lanes bigint[]) RETURNS void
+CREATE FUNCTION skep._refuse_locked(queue text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM skep.refuse('55P03', format('queue "%s" is locked by another transaction', queue),
+                        'Nothing was changed. Try again; pg_stat_activity shows transactions that are open for long.');
+END $$;
+
+-- Locks partitions for their deletion, in the order of the engine: waits for groups that start or seek there, for pops and acks, and last for
+-- pushes under way.
+CREATE FUNCTION skep._lock_for_delete(partition_ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (partition_ids) ORDER BY f.partition_id FOR UPDATE;
+    PERFORM FROM skep.runs r WHERE r.partition_id = ANY (partition_ids)
+    ORDER BY r.partition_id, r.group_queue_id, r.end_offset IS NOT NULL, r.first_offset FOR UPDATE;
+    PERFORM FROM skep.partitions p WHERE p.id = ANY (partition_ids) ORDER BY p.id FOR UPDATE;
+END $$;
+
+-- What was counted in these partitions stays in the totals of the queue and its groups (see 80_sample.sql). The caller has locked the queue.
+CREATE FUNCTION skep._keep_totals(partition_ids bigint[]) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO skep.gone_totals AS t (queue, group_name, total)
-    SELECT q.name, '', sum(l.last_offset + 1)
-    FROM skep.partition_lookup l JOIN skep.partitions p ON p.id = l.partition_id JOIN skep.queues q ON q.id = p.queue_id
-    WHERE l.partition_id = ANY ($1) GROUP BY q.name
+    SELECT q.name, '', sum(head.next_offset)
+    FROM unnest($1) AS gone (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = gone.id LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
+    CROSS JOIN LATERAL skep._head_of(gone.id) head
+    GROUP BY q.name
     UNION ALL
-    SELECT q.name, r.group_name, sum(c.cursor - c.start_offset)
-    FROM skep.cursors c JOIN skep.readers r ON r.id = c.reader_id JOIN skep.queues q ON q.id = r.queue_id
-    WHERE c.partition_id = ANY ($1) GROUP BY q.name, r.group_name
+    SELECT q.name, g.group_name, sum(c.cursor - c.start_offset - c.skipped)
+    FROM unnest($1) AS gone (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_consumers c WHERE c.partition_id = gone.id OFFSET 0) c
+    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = c.group_queue_id LIMIT 1) g
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = g.queue_id LIMIT 1) q
+    GROUP BY q.name, g.group_name
     ON CONFLICT (queue, group_name) DO UPDATE SET total = t.total + excluded.total
 $$;
 
--- Under the locks of the queue's readers, so that no group meets a lane that is about to go.
-CREATE FUNCTION skep.delete_lanes(queue_id integer, lanes bigint[]) RETURNS void
+-- Deletes partitions that the caller has locked, with all that belongs to them.
+CREATE FUNCTION skep._delete_partitions(partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock(x'736b6570'::integer, reader.id)
-    FROM (SELECT r.id FROM skep.readers r WHERE r.queue_id = delete_lanes.queue_id ORDER BY r.id) reader;
-    PERFORM FROM skep.cursors c WHERE c.partition_id = ANY (lanes) ORDER BY c.partition_id, c.reader_id FOR UPDATE;
-    PERFORM skep.keep_totals(lanes);
-    DELETE FROM skep.leases s WHERE s.partition_id = ANY (lanes);
-    DELETE FROM skep.cursors c WHERE c.partition_id = ANY (lanes);
-    DELETE FROM skep.archive_marks a WHERE a.partition_id = ANY (lanes);
-    DELETE FROM skep.traces t WHERE t.partition_id = ANY (lanes);
-    DELETE FROM skep.stream_state s USING skep.stream_queries q WHERE s.query_id = ANY (ARRAY[q.id]) AND s.partition_id = ANY (lanes);
-    DELETE FROM skep.messages m WHERE m.partition_id = ANY (lanes);
-    DELETE FROM skep.partition_lookup l WHERE l.partition_id = ANY (lanes);
-    DELETE FROM skep.partitions p WHERE p.id = ANY (lanes);
+    DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids);
+    DELETE FROM skep.starts s WHERE s.partition_id = ANY (partition_ids);
+    DELETE FROM skep.archive_marks a WHERE a.partition_id = ANY (partition_ids);
+    DELETE FROM skep.traces t WHERE t.partition_id = ANY (partition_ids);
+    DELETE FROM skep.stream_state s USING skep.stream_queries q WHERE s.query_id = ANY (ARRAY[q.id]) AND s.partition_id = ANY (partition_ids);
+    DELETE FROM skep.messages m WHERE m.partition_id = ANY (partition_ids);
+    DELETE FROM skep.partition_floors f WHERE f.partition_id = ANY (partition_ids);
+    DELETE FROM skep.partitions p WHERE p.id = ANY (partition_ids);
 END $$;
 
--- Everything of the queue but its dead letters, which are copies. False if there was none. A push that waits for this makes the queue anew.
+-- Deletes the queue with everything but its dead letters, which are copies. Returns false if there was none. A push that waits for this
+-- creates the queue again.
 CREATE FUNCTION skep.delete_queue(queue text) RETURNS boolean
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
     doomed integer;
+    groups integer[];
+    ids    bigint[];
 BEGIN
-    SELECT id INTO doomed FROM skep.queues WHERE name = delete_queue.queue FOR UPDATE;
-    DELETE FROM skep.subscriptions WHERE queue = delete_queue.queue;
+    PERFORM skep._require_read_committed('delete_queue');
+    SELECT q.id INTO doomed FROM skep.queues q WHERE q.name = delete_queue.queue FOR UPDATE;
+    groups := ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = doomed ORDER BY g.id FOR UPDATE);
+    PERFORM FROM skep.subscriptions s WHERE s.queue = delete_queue.queue ORDER BY s.id FOR UPDATE;
+    DELETE FROM skep.subscriptions s WHERE s.queue = delete_queue.queue;
     IF doomed IS NULL THEN
         RETURN false;
     END IF;
-    PERFORM skep.delete_lanes(doomed, skep.lock_for_delete(doomed, NULL));
-    DELETE FROM skep.gone_totals WHERE queue = delete_queue.queue;
-    DELETE FROM skep.stream_groups WHERE queue = delete_queue.queue;
-    DELETE FROM skep.readers WHERE queue_id = doomed;
-    DELETE FROM skep.journal WHERE queue_id = doomed;
-    DELETE FROM skep.lease_log WHERE queue_id = doomed;
-    DELETE FROM skep.queues WHERE id = doomed;
+    ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = doomed);
+    PERFORM skep._lock_for_delete(ids);
+    PERFORM skep._delete_partitions(ids);
+    DELETE FROM skep.discoveries d WHERE d.list_id = ANY (groups);
+    DELETE FROM skep.group_queues g WHERE g.id = ANY (groups);
+    DELETE FROM skep.gone_totals t WHERE t.queue = delete_queue.queue;
+    DELETE FROM skep.stream_groups s WHERE s.queue = delete_queue.queue;
+    DELETE FROM skep.journal j WHERE j.queue_id = doomed;
+    DELETE FROM skep.lease_log l WHERE l.queue_id = doomed;
+    DELETE FROM skep.queues q WHERE q.id = doomed;
     RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_locked(queue);
 END $$;
 
 CREATE FUNCTION skep.delete_partition(queue text, partition text) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
-    queue_id integer := (SELECT q.id FROM skep.queues q WHERE q.name = queue);
-    lanes    bigint[];
+    found integer;
+    ids   bigint[];
 BEGIN
-    lanes := skep.lock_for_delete(queue_id, partition);
-    PERFORM skep.delete_lanes(queue_id, lanes);
+    PERFORM skep._require_read_committed('delete_partition');
+    SELECT q.id INTO found FROM skep.queues q WHERE q.name = delete_partition.queue FOR NO KEY UPDATE;
+    PERFORM FROM skep.subscriptions s WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition ORDER BY s.id FOR UPDATE;
     DELETE FROM skep.subscriptions s WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition;
-    RETURN lanes <> '{}';
+    ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = found AND p.name = delete_partition.partition);
+    PERFORM skep._lock_for_delete(ids);
+    PERFORM skep._keep_totals(ids);
+    PERFORM skep._delete_partitions(ids);
+    RETURN ids <> '{}';
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_locked(queue);
 END $$;
 
--- Deletes every message of a queue, or of one partition, read or not; lanes, offsets and groups stay. Returns how many that were.
+-- Deletes all messages that are in a queue, or in one partition, now. Partitions, offsets and groups stay, leases end. Returns how many
+-- messages that were. Pushes do not wait for it: a message that commits later is kept.
 CREATE FUNCTION skep.clear_queue(queue text, partition text DEFAULT NULL) RETURNS bigint
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
-    cleared integer := (SELECT q.id FROM skep.queues q WHERE q.name = clear_queue.queue);
-    lanes   bigint[] := skep.lock_for_delete(cleared, clear_queue.partition);
-    gone    bigint;
+    found   integer;
+    ids     bigint[];
+    heads   bigint[];
+    cleared bigint;
 BEGIN
-    IF cleared IS NULL THEN
-        PERFORM skep.refuse('SK002', format('there is no queue "%s"', clear_queue.queue));
+    PERFORM skep._require_read_committed('clear_queue');
+    SELECT q.id INTO found FROM skep.queues q WHERE q.name = clear_queue.queue FOR KEY SHARE;
+    IF found IS NULL THEN
+        PERFORM skep.refuse('SK002', format('there is no queue "%s"', queue));
     END IF;
-    PERFORM pg_advisory_xact_lock(x'736b6570'::integer, reader.id)
-    FROM (SELECT r.id FROM skep.readers r WHERE r.queue_id = cleared ORDER BY r.id) reader;
-    PERFORM skep.start_line_anew(array_agg(r.id)) FROM skep.readers r WHERE r.queue_id = cleared;
-    PERFORM FROM skep.cursors c WHERE c.partition_id = ANY (lanes) ORDER BY c.partition_id, c.reader_id FOR UPDATE;
-    DELETE FROM skep.leases s WHERE s.partition_id = ANY (lanes);
-    UPDATE skep.cursors c  -- what is gone was not consumed: totals stay
-    SET cursor = l.last_offset + 1, next_offset = l.last_offset + 1, start_offset = l.last_offset + 1 - (c.cursor - c.start_offset),
-        leased = 0, returned = 0, ready_at = '-infinity'
-    FROM skep.partition_lookup l WHERE l.partition_id = ANY (lanes) AND c.partition_id = l.partition_id;
-    DELETE FROM skep.traces t WHERE t.partition_id = ANY (lanes);
-    UPDATE skep.partition_lookup l  -- as retain() does, so that a reader that is behind learns of it
-    SET first_offset = l.last_offset + 1, deleted_xid = last.xid, deleted_created_at = last.created_at
-    FROM unnest(lanes) AS lane (id)
-    CROSS JOIN LATERAL (SELECT m.* FROM skep.messages m WHERE m.partition_id = lane.id ORDER BY m."offset" DESC LIMIT 1) last
-    WHERE l.partition_id = lane.id;
-    DELETE FROM skep.messages m WHERE m.partition_id = ANY (lanes);
-    GET DIAGNOSTICS gone = ROW_COUNT;
-    RETURN gone;
+    ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = found AND p.name = coalesce(clear_queue.partition, p.name) ORDER BY p.id);
+    PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (ids) ORDER BY f.partition_id FOR UPDATE;
+    PERFORM FROM skep.runs r WHERE r.partition_id = ANY (ids)
+    ORDER BY r.partition_id, r.group_queue_id, r.end_offset IS NOT NULL, r.first_offset FOR UPDATE;
+    SELECT array_agg(p.id), array_agg(head.next_offset) INTO ids, heads
+    FROM unnest(ids) AS p (id) CROSS JOIN LATERAL skep._head_of(p.id) head;
+    PERFORM skep._clear_runs(ids, heads);
+    DELETE FROM skep.traces t USING unnest(ids, heads) AS p (id, head) WHERE t.partition_id = ANY (ARRAY[p.id]) AND t."offset" < p.head;
+    UPDATE skep.partition_floors f  -- as retention does: a reader that is behind learns of it
+    SET first_offset = p.head, deleted_xid = last.xid, deleted_created_at = last.created_at, completed_offsets = NULL, completed_times = NULL
+    FROM unnest(ids, heads) AS p (id, head)
+    CROSS JOIN LATERAL (SELECT m.xid, m.created_at FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = p.head - 1 LIMIT 1) last
+    WHERE f.partition_id = ANY (ARRAY[p.id]);
+    DELETE FROM skep.messages m USING unnest(ids, heads) AS p (id, head) WHERE m.partition_id = ANY (ARRAY[p.id]) AND m."offset" < p.head;
+    GET DIAGNOSTICS cleared = ROW_COUNT;
+    RETURN cleared;
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_locked(queue);
 END $$;
 
--- Leaves a tombstone: the offset and the transaction id stay, so lag is exact and a repeat of the push is still a duplicate.
+-- Ends all leases of these partitions and moves every group to the head. What is cleared was not processed; what was done before, was.
+CREATE FUNCTION skep._clear_runs(partition_ids bigint[], heads bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE skep.starts s SET skipped = s.skipped + undone.messages
+    FROM (SELECT r.partition_id, r.group_queue_id, sum(skep.count_offsets(skep._undone_of(r, 0, p.head))) AS messages
+          FROM unnest(partition_ids, heads) AS p (id, head) CROSS JOIN LATERAL (SELECT * FROM skep.runs r WHERE r.partition_id = p.id OFFSET 0) r
+          GROUP BY r.partition_id, r.group_queue_id) undone
+    WHERE s.partition_id = ANY (ARRAY[undone.partition_id]) AND s.group_queue_id = undone.group_queue_id;
+    DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids) AND r.end_offset IS NOT NULL;
+    UPDATE skep.runs r
+    SET first_offset = p.head, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, drained = false, succeeded = false,
+        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL,
+        ready_at = CASE WHEN r.ready_at IS NOT NULL THEN skep._place(r.served_at, clock_timestamp()) END
+    FROM unnest(partition_ids, heads) AS p (id, head) WHERE r.partition_id = ANY (ARRAY[p.id]);
+END $$;
+
+-- Leaves a tombstone: the offset and the transaction id stay, so lag is exact and a repeat of the push is still a duplicate. The floor is
+-- held so that retention, which never waits, passes the partition by while this transaction is open.
 CREATE FUNCTION skep.delete_message(id uuid) RETURNS boolean
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 BEGIN
-    UPDATE skep.messages SET payload = NULL, headers = NULL
-    WHERE partition_id = skep.partition_of(delete_message.id) AND "offset" = skep.offset_of(delete_message.id) AND payload IS NOT NULL;
+    PERFORM FROM skep.partition_floors f WHERE f.partition_id = skep.partition_of(id) FOR KEY SHARE;
+    UPDATE skep.messages m SET payload = NULL, headers = NULL
+    WHERE m.partition_id = skep.partition_of(id) AND m."offset" = skep.offset_of(id) AND m.payload IS NOT NULL;
     RETURN FOUND;
 END $$;

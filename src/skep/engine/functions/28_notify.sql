@@ -1,5 +1,6 @@
--- Waking consumers in other processes. Never part of a push: a NOTIFY makes commits wait for one another, so a client sends one for all
--- its pushes of a moment, in a transaction of its own, which nobody has to find on disk after a crash.
+-- Wakes consumers in other processes. It is never part of a push: a NOTIFY makes commits wait for one another, so that
+-- a client sends one for all its pushes of a moment, in a transaction of its own, which does not have to survive a
+-- crash.
 CREATE FUNCTION skep.notify(origin text, queues text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,245 +1,11 @@
--- pop: lease the next run of the lanes that have waited longest.
-
--- The lanes to serve, locked: at the front of the line and with something ready; priority between queues comes first.
--- Two steps, because locking inside the first would lock lanes of every queue. Rows locked by others are being served: skipped,
--- which is why there are more candidates than wanted. locked_reader/locked_lane: a candidate, if all of them were locked.
-CREATE FUNCTION skep.choose_lanes(readers integer[], wanted integer, OUT reader_ids integer[], OUT lane_ids bigint[],
-                                  OUT locked_reader integer, OUT locked_lane bigint)
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    stamp timestamptz := clock_timestamp();
-BEGIN
-    WITH candidate AS MATERIALIZED (
-        SELECT c.reader_id, c.partition_id, c.ready_at, c.next_offset, q.priority
-        FROM unnest(readers) AS id
-        JOIN skep.readers r ON r.id = id.id
-        JOIN skep.queues q ON q.id = r.queue_id
-        CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = r.id ORDER BY k.generation DESC LIMIT 1) look
-        CROSS JOIN LATERAL (
-            SELECT c.reader_id, c.partition_id, c.ready_at, c.next_offset
-            FROM skep.cursors c
-            CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = c.partition_id ORDER BY l.generation DESC LIMIT 1) l
-            WHERE c.reader_id = r.id AND c.ready_at >= look.line_start AND c.ready_at <= stamp AND c.leased < q.concurrency
-              AND (c.returned > 0 AND CASE WHEN q.concurrency = 1 THEN skep.first_retry(c) <= stamp ELSE EXISTS (
-                       SELECT FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id AND s.first_offset >= c.cursor
-                                                   AND s.token IS NULL AND s.retry_at <= stamp) END
-                   OR (c.returned = 0 OR q.concurrency > 1) AND c.next_offset <= l.last_offset
-                      AND (q.window_buffer = 0 OR l.last_created_at <= stamp - skep.seconds(q.window_buffer))
-                      AND (q.delayed_processing = 0 OR EXISTS (
-                           SELECT FROM skep.messages m WHERE m.partition_id = c.partition_id AND m."offset" = c.next_offset
-                                                         AND m.created_at <= stamp - skep.seconds(q.delayed_processing))))
-            ORDER BY c.ready_at, c.partition_id
-            LIMIT wanted + 16
-        ) c
-        ORDER BY q.priority DESC, c.ready_at, c.partition_id
-        LIMIT wanted + 16
-    )
-    SELECT array_agg(chosen.reader_id), array_agg(chosen.partition_id),
-           (SELECT reader_id FROM candidate LIMIT 1), (SELECT partition_id FROM candidate LIMIT 1)
-    INTO reader_ids, lane_ids, locked_reader, locked_lane
-    FROM (
-        SELECT c.reader_id, c.partition_id
-        FROM candidate
-        CROSS JOIN LATERAL (
-            SELECT c.reader_id, c.partition_id FROM skep.cursors c
-            WHERE c.partition_id = candidate.partition_id AND c.reader_id = candidate.reader_id AND c.next_offset >= candidate.next_offset
-            FOR NO KEY UPDATE SKIP LOCKED
-        ) c
-        LIMIT wanted
-    ) chosen;
-END $$;
-
--- One lane: met now if it was not, and locked.
-CREATE FUNCTION skep.choose_lane(reader integer, lane bigint, OUT reader_ids integer[], OUT lane_ids bigint[],
-                                 OUT locked_reader integer, OUT locked_lane bigint)
-LANGUAGE plpgsql AS $$
-BEGIN
-    SELECT ARRAY[c.reader_id], ARRAY[c.partition_id] INTO reader_ids, lane_ids
-    FROM (SELECT c.next_offset FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader
-          ORDER BY c.next_offset DESC LIMIT 1) met
-    CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader AND c.next_offset >= met.next_offset
-                        FOR NO KEY UPDATE SKIP LOCKED) c;
-    IF FOUND THEN
-        RETURN;
-    END IF;
-    SELECT c.reader_id, c.partition_id INTO locked_reader, locked_lane
-    FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader ORDER BY c.next_offset DESC LIMIT 1;
-    IF NOT FOUND THEN
-        IF NOT pg_try_advisory_xact_lock(x'736b6570'::integer, reader) THEN
-            locked_reader := reader;  -- a seek or another first contact is under way
-            RETURN;
-        END IF;
-        PERFORM skep.start_line_anew(ARRAY[reader]);
-        INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
-        SELECT s.partition_id, reader, s.start_offset, s.start_offset, s.start_offset, '-infinity'
-        FROM skep.readers r CROSS JOIN LATERAL skep.starts(r.group_name, r.queue_id, ARRAY[lane]) s
-        WHERE r.id = reader AND NOT EXISTS (SELECT FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader)
-        RETURNING ARRAY[cursors.reader_id], ARRAY[cursors.partition_id] INTO reader_ids, lane_ids;
-    END IF;
-END $$;
-
--- The offset behind the first n of a run that are not done.
-CREATE FUNCTION skep.cut_after(first_offset bigint, end_offset bigint, done int8multirange, n bigint) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(
-        (SELECT o + 1 FROM unnest(int8multirange(int8range($1, $2)) - $3) AS piece
-         CROSS JOIN generate_series(lower(piece), upper(piece) - 1) AS o ORDER BY o OFFSET $4 - 1 LIMIT 1), $2)
-$$;
-
-CREATE FUNCTION skep.count_offsets(offsets int8multirange) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(sum(upper(piece) - lower(piece)), 0)::bigint FROM unnest($1) AS piece $$;
-
--- Leases the next run of each chosen lane: the lowest returned run if there is one, else new messages. The caller holds the locks on
--- the cursors rows since an earlier statement, so what this one reads of heads and leases is current. tokens and batches are for each
--- lane those of the request that gets it; a batch is the limit of all lanes of a token. conflate: only the last message of a run is
--- delivered, the others count as done.
--- True if deleted messages are among them: a lease may then have nothing left to answer. NULL if there is nothing to lease.
-CREATE FUNCTION skep.claim(reader_ids integer[], lane_ids bigint[], tokens uuid[], batches integer[], lease_time double precision,
-                           conflate boolean) RETURNS boolean
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    stamp timestamptz := clock_timestamp();
-    taken skep.leases[];
-    again boolean;
-    some_deleted boolean;
-BEGIN
-    SELECT bool_or(again), bool_or(first_deleted IS NOT NULL),
-           array_agg(ROW(partition_id, reader_id, first_offset, cut, attempt, token, stamp + skep.seconds(lease_time), NULL, false,
-                         CASE WHEN conflate THEN skep.all_but_last(done * int8multirange(int8range(first_offset, cut))
-                                                     + skep.deleted_in(partition_id, first_offset, cut), first_offset, cut)
-                              WHEN done = '{}' AND first_deleted IS NULL THEN done
-                              ELSE done * int8multirange(int8range(first_offset, cut)) + skep.deleted_in(partition_id, first_offset, cut) END,
-                         '{}', '{}', stamp)::skep.leases)
-    INTO again, some_deleted, taken
-    FROM (
-        SELECT offer.*, CASE WHEN total <= batch THEN end_offset
-                             WHEN done = '{}' THEN end_offset - (total - batch)
-                             ELSE skep.cut_after(first_offset, end_offset, done, batch - (total - size)) END AS cut
-        FROM (
-            SELECT offer.*, claim.tokens[ord] AS token, claim.batches[ord] AS batch,
-                   sum(size) OVER (PARTITION BY claim.tokens[ord] ORDER BY ord)::bigint AS total
-            FROM skep.offers(claim.reader_ids, claim.lane_ids, claim.batches, claim.lease_time, stamp) offer
-        ) offer
-        WHERE total - size < batch
-    ) sized
-    CROSS JOIN LATERAL (
-        SELECT min(m."offset") AS first_deleted FROM skep.messages m
-        WHERE m.partition_id = sized.partition_id AND m."offset" >= first_offset AND m."offset" < cut AND m.payload IS NULL
-    ) d;
-    IF taken IS NULL THEN
-        RETURN NULL;
-    END IF;
-
-    IF again THEN
-        INSERT INTO skep.leases (partition_id, reader_id, first_offset, end_offset, attempt, retry_at, done)
-        SELECT old.partition_id, old.reader_id, run.end_offset, old.end_offset, old.attempt, old.retry_at,
-               old.done * int8multirange(int8range(run.end_offset, old.end_offset))
-        FROM unnest(taken) run
-        CROSS JOIN LATERAL (SELECT * FROM skep.leases old WHERE old.partition_id = run.partition_id AND old.reader_id = run.reader_id
-                                                            AND old.first_offset = run.first_offset LIMIT 1) old
-        WHERE old.end_offset > run.end_offset;
-    END IF;
-
-    INSERT INTO skep.leases SELECT run.* FROM unnest(taken) run
-    ON CONFLICT (partition_id, reader_id, first_offset) DO UPDATE
-    SET end_offset = excluded.end_offset, token = excluded.token, expires_at = excluded.expires_at, retry_at = NULL, done = excluded.done,
-        leased_at = excluded.leased_at;
-
-    UPDATE skep.cursors c
-    SET leased = c.leased + 1, next_offset = greatest(c.next_offset, run.end_offset), last_consumed_at = stamp,
-        returned = CASE WHEN c.returned = 0 THEN 0 ELSE
-                   (SELECT count(*) FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
-                                                         AND s.first_offset >= c.cursor AND s.token IS NULL) END,
-        ready_at = CASE WHEN c.leased + 1 < q.concurrency THEN stamp
-                        WHEN q.concurrency = 1 THEN run.expires_at ELSE skep.first_deadline(c) END
-    FROM unnest(taken) run
-    JOIN skep.readers r ON r.id = run.reader_id
-    JOIN skep.queues q ON q.id = r.queue_id
-    WHERE c.partition_id = ANY (ARRAY[run.partition_id]) AND c.reader_id = ANY (ARRAY[run.reader_id]) AND c.next_offset >= run.first_offset;
-
-    RETURN some_deleted;
-END $$;
-
--- Everything before the last offset of a run that is not done.
-CREATE FUNCTION skep.all_but_last(done int8multirange, first_offset bigint, end_offset bigint) RETURNS int8multirange
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT $1 + int8multirange(int8range($2, coalesce(upper(int8multirange(int8range($2, $3)) - $1) - 1, $2)))
-$$;
-
-CREATE FUNCTION skep.deleted_in(partition_id bigint, first_offset bigint, end_offset bigint) RETURNS int8multirange
-LANGUAGE sql STABLE AS $$
-    SELECT coalesce(range_agg(int8range(m."offset", m."offset" + 1)), '{}') FROM skep.messages m
-    WHERE m.partition_id = $1 AND m."offset" >= $2 AND m."offset" < $3 AND m.payload IS NULL
-$$;
-
--- What each chosen lane has to offer, in the order chosen: a returned run, or up to a batch of new messages.
-CREATE FUNCTION skep.offers(reader_ids integer[], lane_ids bigint[], batches integer[], lease_time double precision, stamp timestamptz)
-RETURNS TABLE (ord bigint, partition_id bigint, reader_id integer, first_offset bigint, end_offset bigint, done int8multirange,
-               attempt integer, lease_time double precision, again boolean, size bigint)
-LANGUAGE sql STABLE AS $$
-    SELECT lane.ord, lane.partition_id, lane.reader_id, run.first_offset, run.end_offset, run.done, run.attempt, lane.lease_time,
-           run.retry_at <> '-infinity',
-           run.end_offset - run.first_offset - CASE WHEN run.done = '{}' THEN 0 ELSE skep.count_offsets(run.done) END
-    FROM (
-        SELECT chosen.ord, c.*, q.concurrency, coalesce($4, q.lease_time) AS lease_time, alive.first_alive,
-               CASE WHEN q.window_buffer > 0 AND l.last_created_at > $5 - skep.seconds(q.window_buffer) THEN c.next_offset
-                    ELSE least(alive.first_alive + chosen.batch, l.last_offset + 1,
-                               CASE WHEN q.delayed_processing > 0 THEN
-                                    (SELECT m."offset" FROM skep.messages m
-                                     WHERE m.partition_id = c.partition_id AND m."offset" >= c.next_offset
-                                       AND m."offset" < alive.first_alive + chosen.batch AND m.created_at > $5 - skep.seconds(q.delayed_processing)
-                                     ORDER BY m."offset" LIMIT 1) END) END AS fresh_end
-        FROM unnest($1, $2, $3) WITH ORDINALITY AS chosen (reader_id, partition_id, batch, ord)
-        CROSS JOIN LATERAL (
-            SELECT * FROM skep.cursors c WHERE c.partition_id = chosen.partition_id AND c.reader_id = chosen.reader_id
-            ORDER BY c.next_offset DESC LIMIT 1
-        ) c
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = chosen.partition_id ORDER BY l.generation DESC LIMIT 1) l
-        JOIN skep.readers r ON r.id = chosen.reader_id
-        JOIN skep.queues q ON q.id = r.queue_id
-        CROSS JOIN LATERAL (  -- deleted messages at the head are passed at once, however many
-            SELECT CASE WHEN c.next_offset < l.first_offset THEN l.first_offset  -- met while retention took what was there
-                        WHEN EXISTS (SELECT FROM skep.messages m
-                                     WHERE m.partition_id = c.partition_id AND m."offset" = c.next_offset AND m.payload IS NULL) THEN
-                        coalesce((SELECT m."offset" FROM skep.messages m
-                                  WHERE m.partition_id = c.partition_id AND m."offset" > c.next_offset AND m.payload IS NOT NULL
-                                  ORDER BY m."offset" LIMIT 1), l.last_offset + 1)
-                        ELSE c.next_offset END AS first_alive
-        ) alive
-        WHERE c.leased < q.concurrency
-    ) lane
-    CROSS JOIN LATERAL (
-        SELECT * FROM (
-            SELECT s.first_offset, s.end_offset, s.done, s.attempt, s.retry_at FROM skep.leases s
-            WHERE lane.returned > 0 AND s.partition_id = lane.partition_id AND s.reader_id = lane.reader_id AND s.token IS NULL
-              AND s.first_offset >= lane.cursor
-              AND (s.retry_at <= $5 OR lane.concurrency = 1)  -- strict order: a lane waits for its lowest run
-            ORDER BY s.first_offset LIMIT 1
-        ) returned
-        UNION ALL
-        SELECT lane.next_offset, lane.fresh_end,
-               CASE WHEN lane.first_alive = lane.next_offset THEN '{}'
-                    ELSE int8multirange(int8range(lane.next_offset, least(lane.first_alive, lane.fresh_end))) END, 1, '-infinity'
-        WHERE (lane.returned = 0 OR lane.concurrency > 1) AND lane.fresh_end > lane.next_offset
-        LIMIT 1
-    ) run
-    WHERE run.retry_at <= $5
-$$;
-
--- Waits, but not long, for another pop of this group to finish its look, and for a lane that is locked and may be free in a moment.
--- False if in vain: someone pops or acknowledges inside a long transaction.
-CREATE FUNCTION skep.wait_turn(readers integer[], locked_reader integer, locked_lane bigint) RETURNS boolean
-LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
-BEGIN
-    PERFORM pg_advisory_xact_lock(x'736b6570'::integer, id) FROM (SELECT unnest(readers) AS id ORDER BY 1) r;
-    PERFORM FROM skep.cursors c WHERE c.partition_id = locked_lane AND c.reader_id = locked_reader
-    ORDER BY c.next_offset DESC LIMIT 1 FOR NO KEY UPDATE;
-    RETURN true;
-EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-    RETURN false;
-END $$;
+-- pop: lease the next messages of the partitions that have waited longest.
+--
+--   pop / wire_pop > _lease > _lease_queue > _lease_ready | _lease_named | _lease_shared        the lease
+--                           |              > _discover                                          when there was too little
+--                           > _choose_queues, for namespaces and tasks
+--
+-- A request is {batch, partitions}: at most `batch` messages from at most `partitions` partitions. Requests that differ in nothing else are
+-- served by one call. A slot is one partition of a request: the n-th partition that is leased is for slots[n].
 
 CREATE FUNCTION skep.check_pop(queue text, group_name text, partition text, namespace text, task text, batch integer,
                                partitions integer, lease_time double precision) RETURNS void
@@ -259,141 +25,511 @@ BEGIN
     PERFORM skep.check_name(label, name) FROM (VALUES ('partition', partition), ('namespace', namespace), ('task', task)) v (label, name)
     WHERE name IS NOT NULL AND (label = 'partition' OR name <> '');
     IF batch IS NULL OR batch NOT BETWEEN 1 AND 100000 THEN
-        PERFORM skep.refuse('SK001', format('batch is %s', coalesce(batch::text, 'NULL')), 'Batch is 1 to 100000.');
+        PERFORM skep.refuse('SK001', format('batch must be between 1 and 100000, got %s', coalesce(batch::text, 'NULL')), '');
     ELSIF partitions IS NULL OR partitions NOT BETWEEN 1 AND 10000 THEN
-        PERFORM skep.refuse('SK001', format('partitions is %s', coalesce(partitions::text, 'NULL')), 'Partitions is 1 to 10000.');
+        PERFORM skep.refuse('SK001', format('partitions must be between 1 and 10000, got %s', coalesce(partitions::text, 'NULL')), '');
     ELSIF lease_time NOT BETWEEN 0.001 AND 604800 THEN
-        PERFORM skep.refuse('SK001', format('lease_time is %s seconds', lease_time), 'Lease time is up to 604800 seconds.');
+        PERFORM skep.refuse('SK001', format('lease_time must be between 0.001 and 604800 seconds, got %s', lease_time), '');
     END IF;
 END $$;
 
--- Which request each of n lanes goes to: every request its first lane, then its second, as far as its partitions go.
-CREATE FUNCTION skep.deal(tokens uuid[], batches integer[], partitions integer[], n integer, OUT lane_tokens uuid[], OUT lane_batches integer[])
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT array_agg(token), array_agg(batch)
-    FROM (SELECT token, batch FROM unnest($1, $2, $3) WITH ORDINALITY AS request (token, batch, lanes, ord)
-          CROSS JOIN LATERAL generate_series(1, least(lanes, $4)) AS turn ORDER BY turn, ord LIMIT $4) dealt
+-- A lease id is the key of its run, so that an ack needs no index of its own: 35 bits of partition, 21 of group_queue, 32 of first_offset;
+-- the other 40 are random, so that it cannot be guessed and an old id of the same run is refused.
+CREATE FUNCTION skep._lease_id(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS uuid
+LANGUAGE sql VOLATILE AS $$
+    SELECT (lpad(to_hex($1 << 21 | $2), 14, '0') || lpad(to_hex($3 & 4294967295), 8, '0') || right(gen_random_uuid()::text, 10))::uuid
 $$;
 
--- The lane in which a group, and nobody else, gets its dead letters of a lane again, however often. Order among them is kept.
+-- Slots for requests: every request gets its first partition, then its second, as far as its partitions go.
+CREATE FUNCTION skep._slots(batches integer[], partitions integer[], OUT requests integer[], OUT sizes integer[])
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF cardinality(batches) = 1 THEN
+        requests := array_fill(1, ARRAY[partitions[1]]);
+        sizes := array_fill(batches[1], ARRAY[partitions[1]]);
+        RETURN;
+    END IF;
+    SELECT array_agg(n), array_agg(batch) INTO requests, sizes
+    FROM (SELECT request.n::integer AS n, batch FROM unnest(batches, partitions) WITH ORDINALITY AS request (batch, most, n)
+          CROSS JOIN LATERAL generate_series(1, most) AS turn ORDER BY turn, request.n LIMIT 10000) slot;
+END $$;
+
+-- The slots that are left after these leases: with the rest of their batch, without those whose batch is full.
+CREATE FUNCTION skep._slots_left(INOUT requests integer[], INOUT sizes integer[], leases skep.lease[])
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(array_agg(slot.request ORDER BY slot.n), '{}'), coalesce(array_agg((slot.size - coalesce(used.messages, 0))::integer ORDER BY slot.n), '{}')
+    FROM (SELECT slot.*, row_number() OVER (PARTITION BY slot.request ORDER BY slot.n) AS turn
+          FROM unnest($1, $2) WITH ORDINALITY AS slot (request, size, n)) slot
+    LEFT JOIN (SELECT l.request, count(*) AS partitions, sum(l.leased_to - l.first_offset) AS messages FROM unnest($3) l GROUP BY l.request) used
+           ON used.request = slot.request
+    WHERE slot.turn > coalesce(used.partitions, 0) AND slot.size > coalesce(used.messages, 0)
+$$;
+
+-- Returns how many offsets are done, at most: they take no room in a batch. Inlined; most runs have none.
+CREATE FUNCTION skep._done_count(done int8multirange) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT CASE WHEN $1 IS NULL THEN 0 ELSE skep.count_offsets($1) END $$;
+
+-- Returns the offset behind the first n of [first_offset, end_offset) that are not done; first_offset if n is not above 0.
+CREATE FUNCTION skep._cut(first_offset bigint, end_offset bigint, done int8multirange, n bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN $4 <= 0 THEN $1 WHEN $3 IS NULL THEN least($2, $1 + $4)
+                ELSE coalesce(skep._cut_after(int8multirange(int8range($1, $2)) - $3, $4), $2) END
+$$;
+
+-- Leases from the ready list, strict order: one lease per partition and group. most: the largest of the sizes.
+-- The rows are locked by the walk, one by one, and those that another has locked are passed: nobody waits. A run with nothing in it stays in
+-- the list; discovery takes it out.
+CREATE FUNCTION skep._lease_ready(g skep.group_state, requests integer[], sizes integer[], most integer, auto_ack boolean, conflate boolean)
+RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    leases skep.lease[];
+BEGIN
+    WITH ready AS (
+        SELECT found.*, row_number() OVER () AS slot, found.ends - found.first_offset - skep._done_count(found.done) AS size
+        FROM (SELECT r.ctid AS row_id, CASE WHEN conflate THEN ends.last ELSE r.first_offset END AS first_offset, ends.last + 1 AS ends,
+                     r.attempts[1] AS attempt, r.done
+              FROM skep.runs r
+              CROSS JOIN LATERAL (SELECT m."offset" AS last FROM skep.messages m
+                                  WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
+                                    AND m."offset" < least(r.cuts[1], r.first_offset + most + skep._done_count(r.done))
+                                    AND m.payload IS NOT NULL AND m.created_at <= g.visible_until
+                                  ORDER BY m."offset" DESC LIMIT 1) ends
+              WHERE r.list_id = g.list_id AND r.priority = g.priority AND r.ready_at >= g.ready_from AND r.ready_at <= g.stamp
+                AND r.lease_id IS NULL AND NOT r.drained AND r.group_queue_id = g.id AND r.leases = 0 AND r.end_offset IS NULL
+                AND ends.last >= r.first_offset  -- again, of the row that is locked: it may have moved since
+                AND (g.quiet_since IS NULL OR r.attempts IS NOT NULL OR skep._is_quiet(r.partition_id, g.quiet_since))
+              ORDER BY r.ready_at LIMIT cardinality(sizes)
+              FOR NO KEY UPDATE OF r SKIP LOCKED) found
+    ), sized AS (
+        SELECT ready.*, requests[ready.slot] AS request,
+               skep._cut(ready.first_offset, ready.ends, ready.done, sizes[ready.slot] - coalesce(
+                   sum(ready.size) OVER (PARTITION BY requests[ready.slot] ORDER BY ready.slot ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+                   0)::bigint) AS leased_to
+        FROM ready
+    ), leased AS (
+        UPDATE skep.runs r
+        SET lease_id = CASE WHEN NOT auto_ack THEN skep._lease_id(r.partition_id, r.group_queue_id, sized.first_offset) END,
+            first_offset = CASE WHEN NOT auto_ack THEN sized.first_offset WHEN r.done IS NULL THEN sized.leased_to
+                                ELSE skep._first_undone(sized.leased_to, r.done) END,
+            leased_to = CASE WHEN NOT auto_ack THEN sized.leased_to END, expires_at = CASE WHEN NOT auto_ack THEN g.deadline END,
+            ready_at = CASE WHEN NOT auto_ack THEN g.deadline ELSE g.stamp END, served_at = g.stamp, drained = g.crowded, is_logged = g.is_logged,
+            cuts = CASE WHEN auto_ack AND r.cuts[1] <= sized.leased_to THEN nullif(r.cuts[2:], '{}') ELSE r.cuts END,
+            attempts = CASE WHEN auto_ack AND r.cuts[1] <= sized.leased_to THEN nullif(r.attempts[2:], '{}') ELSE r.attempts END
+        FROM sized WHERE r.ctid = sized.row_id AND sized.leased_to > sized.first_offset
+        RETURNING ROW(sized.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, sized.first_offset, sized.leased_to, r.lease_id,
+                      g.deadline, coalesce(sized.attempt, 1), sized.done)::skep.lease AS lease
+    )
+    SELECT coalesce(array_agg(lease), '{}') INTO leases FROM leased;
+    RETURN leases;
+END $$;
+
+-- Returns true if no message came to a partition since this time (window_buffer).
+CREATE FUNCTION skep._is_quiet(partition_id bigint, since timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT m.created_at <= since FROM skep.messages m WHERE m.partition_id = _is_quiet.partition_id ORDER BY m."offset" DESC LIMIT 1);
+END $$;
+
+-- Leases from named partitions, one for each slot, strict order. Conditions are checked before the lock is taken: a pop that gets nothing
+-- must not hold a run that another has leased.
+CREATE FUNCTION skep._lease_named(
+    g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean
+) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    leases   skep.lease[];
+BEGIN
+    WITH ready AS (
+        SELECT r.row_id, CASE WHEN conflate THEN ends.last ELSE r.first_offset END AS first_offset, r.attempt, r.done,
+               requests[named.slot] AS request, skep._cut(r.first_offset, ends.last + 1, r.done, sizes[named.slot]) AS leased_to
+        FROM unnest(_lease_named.partition_ids) WITH ORDINALITY AS named (id, slot)
+        CROSS JOIN LATERAL (SELECT r.first_offset FROM skep.runs r WHERE r.partition_id = named.id AND r.group_queue_id = g.id
+                            ORDER BY r.first_offset DESC LIMIT 1) newest
+        CROSS JOIN LATERAL (
+            SELECT r.ctid AS row_id, r.first_offset, r.cuts[1] AS cut, r.attempts[1] AS attempt, r.done FROM skep.runs r
+            WHERE r.partition_id = named.id AND r.group_queue_id = g.id AND r.first_offset = newest.first_offset AND r.lease_id IS NULL
+              AND coalesce(r.ready_at, g.stamp) <= g.stamp AND r.leases = 0 AND r.end_offset IS NULL
+            FOR NO KEY UPDATE SKIP LOCKED) r
+        CROSS JOIN LATERAL (SELECT m."offset" AS last FROM skep.messages m
+                            WHERE m.partition_id = named.id AND m."offset" >= r.first_offset
+                              AND m."offset" < least(r.cut, r.first_offset + sizes[named.slot] + skep._done_count(r.done))
+                              AND m.payload IS NOT NULL AND m.created_at <= g.visible_until
+                            ORDER BY m."offset" DESC LIMIT 1) ends
+        WHERE g.quiet_since IS NULL OR r.attempt IS NOT NULL OR skep._is_quiet(named.id, g.quiet_since)
+    ), leased AS (
+    UPDATE skep.runs r
+    SET lease_id = CASE WHEN NOT auto_ack THEN skep._lease_id(r.partition_id, r.group_queue_id, ready.first_offset) END,
+        first_offset = CASE WHEN NOT auto_ack THEN ready.first_offset WHEN r.done IS NULL THEN ready.leased_to
+                            ELSE skep._first_undone(ready.leased_to, r.done) END,
+        leased_to = CASE WHEN NOT auto_ack THEN ready.leased_to END, expires_at = CASE WHEN NOT auto_ack THEN g.deadline END,
+        ready_at = CASE WHEN NOT auto_ack THEN g.deadline ELSE g.stamp END, served_at = g.stamp, drained = g.crowded, is_logged = g.is_logged,
+        cuts = CASE WHEN auto_ack AND r.cuts[1] <= ready.leased_to THEN nullif(r.cuts[2:], '{}') ELSE r.cuts END,
+        attempts = CASE WHEN auto_ack AND r.cuts[1] <= ready.leased_to THEN nullif(r.attempts[2:], '{}') ELSE r.attempts END
+    FROM ready WHERE r.ctid = ready.row_id
+    RETURNING ROW(ready.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, ready.first_offset, ready.leased_to, r.lease_id, g.deadline,
+                  coalesce(ready.attempt, 1), ready.done)::skep.lease AS lease
+    )
+    SELECT coalesce(array_agg(lease), '{}') INTO leases FROM leased;
+    RETURN leases;
+END $$;
+
+-- Runs of named partitions that a lease needs first: unknown partitions get one, and leases that are over end. True if something changed.
+CREATE FUNCTION skep._prepare_named(g skep.group_state, partition_ids bigint[]) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp   timestamptz := clock_timestamp();
+    unknown bigint[];
+    late    record;
+    changed boolean := false;
+BEGIN
+    unknown := ARRAY(SELECT DISTINCT named.id FROM unnest(partition_ids) AS named (id)
+                     WHERE NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = named.id AND s.group_queue_id = g.id));
+    IF unknown <> '{}' THEN
+        changed := (skep._add_runs(g.id, unknown, cardinality(unknown), stamp)).added IS NOT NULL;
+    END IF;
+    FOR late IN
+        SELECT r.ctid AS row_id, r AS run FROM (SELECT DISTINCT id FROM unnest(partition_ids) AS named (id)) named
+        JOIN skep.runs r ON r.partition_id = named.id AND r.group_queue_id = g.id
+        WHERE r.expires_at <= stamp
+        ORDER BY r.partition_id, r.first_offset FOR NO KEY UPDATE OF r SKIP LOCKED
+    LOOP
+        changed := skep._end_lease(late.row_id, late.run, 'expired') OR changed;
+    END LOOP;
+    RETURN changed;
+END $$;
+
+-- Returns the partitions that requests by name mean. Redriven dead letters of a partition come first, if there are any that can be leased.
+CREATE FUNCTION skep._find_named(g skep.group_state, names text[], redriven boolean) RETURNS bigint[]
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT array_agg(p.id ORDER BY named.n) FROM unnest(names) WITH ORDINALITY AS named (name, n)
+            LEFT JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = g.queue_id
+                                  AND p.name = CASE WHEN redriven THEN skep.redrive_lane(g.group_name, named.name) ELSE named.name END
+                                  AND (NOT redriven OR p.only_group = g.group_name) LIMIT 1) p ON true);
+END $$;
+
+-- Returns the partition in which a group, and no other, gets its dead letters of a partition again. Order among them is kept.
 CREATE FUNCTION skep.redrive_lane(group_name text, partition text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN right($2, length(again)) = again THEN $2 ELSE left($2 || again, 255) END FROM format(' (again for %s)', $1) AS again
 $$;
 
--- Whoever pops one partition gets its dead letters that are driven again as well, when they are due.
-CREATE FUNCTION skep.lane_named(reader integer, partition text) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT p.id FROM skep.readers r
-    CROSS JOIN LATERAL (
-        SELECT p.* FROM skep.partitions p
-        WHERE p.queue_id = r.queue_id AND p.name = ANY (ARRAY[$2, skep.redrive_lane(r.group_name, $2)]) AND (p.name = $2 OR p.only_group = r.group_name)
-    ) p
-    WHERE r.id = $1
-    ORDER BY p.name <> $2 AND (EXISTS (SELECT FROM skep.offers(ARRAY[$1], ARRAY[p.id], ARRAY[1], NULL, clock_timestamp()))
-                               OR NOT EXISTS (SELECT FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = $1)) DESC, p.name = $2 DESC
-    LIMIT 1
-$$;
-
--- The lanes that have waited longest, leased to several requests that differ in nothing but their size. Each has a token of its own, which
--- becomes its lease; one that gets nothing is not in the answer. NULL: there is nothing for anyone.
-CREATE FUNCTION skep.take(
-    queue text, group_name text, tokens uuid[], batches integer[], partitions integer[], partition text, namespace text, task text,
-    lease_time double precision, subscription_mode text, subscription_from text, conflate boolean,
-    OUT lane_ids bigint[], OUT lane_tokens uuid[]
-) LANGUAGE plpgsql AS $$
-DECLARE
-    readers integer[];
-    wanted  integer := least((SELECT sum(n) FROM unnest(partitions) AS n), 10000);
-    locked  integer[] := '{}';
-    chosen  record;
-    dealt   record;
-    lane    bigint;
-    deleted boolean;
-    waits   integer := 0;
-    swept   boolean := false;
+-- Leases by one of the three ways.
+CREATE FUNCTION skep._lease_by(g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
+RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM skep.check_pop(queue, group_name, partition, namespace, task, b, p, lease_time)
-    FROM (SELECT DISTINCT b, p FROM unnest(batches, partitions) AS request (b, p)) request;
-    readers := skep.meet(queue, group_name, partition, namespace, task, subscription_mode, subscription_from);
-    IF partition IS NOT NULL THEN
-        lane := skep.lane_named(readers[1], partition);
+    IF g.is_shared THEN
+        RETURN skep._lease_shared(g, partition_ids, requests, sizes, conflate);
+    ELSIF partition_ids IS NOT NULL THEN
+        RETURN skep._lease_named(g, partition_ids, requests, sizes, auto_ack, conflate);
     END IF;
-    IF coalesce(readers, '{}') = '{}' OR partition IS NOT NULL AND lane IS NULL THEN
-        RETURN;
-    END IF;
-    LOOP
-        PERFORM skep.return_expired(readers);
-        IF lane IS NOT NULL THEN
-            chosen := skep.choose_lane(readers[1], lane);
-        ELSE
-            locked := skep.lock_readers(readers);
-            PERFORM skep.look(locked, 8 + 2 * wanted);
-            chosen := skep.choose_lanes(readers, wanted);
-        END IF;
-        IF chosen.lane_ids IS NULL THEN
-            -- Really nothing, if we looked ourselves. Otherwise another pop is looking, or another consumer has the lane in hand.
-            IF lane IS NULL AND locked @> readers AND NOT swept AND skep.find_hidden(readers, NULL) THEN
-                swept := true;
-                CONTINUE;
-            END IF;
-            EXIT WHEN waits >= 2 OR chosen.locked_reader IS NULL AND (lane IS NOT NULL OR locked @> readers);
-            EXIT WHEN NOT skep.wait_turn(CASE WHEN lane IS NULL OR chosen.locked_lane IS NULL THEN readers END,
-                                         chosen.locked_reader, chosen.locked_lane);
-            waits := waits + 1;
-            CONTINUE;
-        END IF;
-        dealt := skep.deal(tokens, batches, partitions, cardinality(chosen.lane_ids));
-        deleted := skep.claim(chosen.reader_ids, chosen.lane_ids, dealt.lane_tokens, dealt.lane_batches, lease_time, conflate);
-        IF deleted THEN
-            PERFORM skep.complete(dealt.lane_tokens, chosen.lane_ids);
-        END IF;
-        IF deleted IS NOT NULL AND (NOT deleted OR EXISTS (
-               SELECT FROM unnest(chosen.lane_ids, dealt.lane_tokens) AS held (lane, token)
-               CROSS JOIN LATERAL (SELECT FROM skep.leases s WHERE s.token = held.token AND s.partition_id = held.lane LIMIT 1) s)) THEN
-            lane_ids := chosen.lane_ids;
-            lane_tokens := dealt.lane_tokens;
-            RETURN;
-        END IF;
-        IF deleted IS NULL THEN  -- another took it between choice and lock
-            waits := waits + 1;
-            EXIT WHEN waits > 2;
-        END IF;
-    END LOOP;
+    RETURN skep._lease_ready(g, requests, sizes, (SELECT max(size) FROM unnest(sizes) AS size), auto_ack, conflate);
 END $$;
 
--- What these leases still have to answer, lane by lane, in order.
-CREATE FUNCTION skep.taken(lane_ids bigint[], lane_tokens uuid[]) RETURNS SETOF skep.delivery
-LANGUAGE sql STABLE AS $$
-    SELECT q.name, p.name, m."offset", skep.message_id(m.partition_id, m."offset"), m.payload, m.headers, m.transaction_id,
-           m.trace_id, m.producer, m.created_at, s.attempt, s.partition_id, s.token, s.expires_at
-    FROM unnest($1, $2) AS served (lane, token)
-    CROSS JOIN LATERAL (SELECT *, s.done = '{}' AS untouched FROM skep.leases s
-                        WHERE s.token = served.token AND s.partition_id = served.lane LIMIT 1) s
-    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = served.lane LIMIT 1) p
-    JOIN skep.queues q ON q.id = p.queue_id
-    CROSS JOIN LATERAL (
-        SELECT * FROM skep.messages m
-        WHERE m.partition_id = served.lane AND m."offset" >= s.first_offset AND m."offset" < s.end_offset
-        ORDER BY m."offset"
-    ) m
-    WHERE m.payload IS NOT NULL AND (s.untouched OR NOT s.done @> m."offset")
+-- Leases from named partitions: once directly, and if that was not all, again after what _prepare_named() found.
+CREATE FUNCTION skep._lease_names(g skep.group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
+RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+DECLARE
+    ids    bigint[];
+    leases skep.lease[] := '{}';
+    open   integer[];
+    is_redriven boolean;
+BEGIN
+    FOREACH is_redriven IN ARRAY ARRAY[true, false] LOOP
+        ids := skep._find_named(g, names, is_redriven);
+        FOR try IN 1 .. 2 LOOP
+            open := ARRAY(SELECT n FROM unnest(ids) WITH ORDINALITY AS named (id, n)
+                          WHERE id IS NOT NULL AND NOT EXISTS (SELECT FROM unnest(leases) l WHERE l.request = requests[n]));
+            EXIT WHEN open = '{}' OR try = 2 AND NOT skep._prepare_named(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n));
+            leases := leases || skep._lease_by(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n), ARRAY(SELECT requests[n] FROM unnest(open) AS n),
+                                               ARRAY(SELECT sizes[n] FROM unnest(open) AS n), auto_ack, conflate);
+        END LOOP;
+    END LOOP;
+    RETURN leases;
+END $$;
+
+-- Looks for news if the first leases were not enough and the last discovery is some time ago: 20 ms if consumers wait, 250 ms if they are
+-- busy; and leases the rest. A pop whose transaction goes on takes no more partitions into it than it leases: what it touches is hidden from
+-- others until it commits.
+CREATE FUNCTION skep._lease_more(
+    g skep.group_state, requests integer[], sizes integer[], leases skep.lease[], auto_ack boolean, conflate boolean
+) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+DECLARE
+    left_over  record;
+    stamp      timestamptz := clock_timestamp();
+    since      interval := stamp - g.discovered_at;
+    max_rows   integer := CASE WHEN g.is_autocommit THEN 1000000 ELSE cardinality(sizes) END;
+    give_up_at timestamptz := stamp + interval '250 milliseconds';
+BEGIN
+    IF since BETWEEN '0 seconds' AND '250 milliseconds' AND cardinality(leases) = cardinality(sizes)
+       OR since BETWEEN '0 seconds' AND '20 milliseconds' AND cardinality(leases) > 0 THEN
+        RETURN leases;
+    END IF;
+    LOOP
+        EXIT WHEN NOT skep._discover(g.list_id, g.list_queue_id, cardinality(leases) > 0, max_rows) AND NOT g.is_behind;
+        g.is_behind := false;
+        left_over := skep._slots_left(requests, sizes, leases);
+        EXIT WHEN left_over.requests = '{}';
+        SELECT d.ready_from, d.crowded INTO g.ready_from, g.crowded FROM skep.discoveries d WHERE d.list_id = g.list_id ORDER BY d.id DESC LIMIT 1;
+        g := skep._at_now(g);
+        leases := leases || skep._lease_by(g, NULL, left_over.requests, left_over.sizes, auto_ack, conflate);
+        EXIT WHEN cardinality(leases) > 0 OR clock_timestamp() > give_up_at;
+    END LOOP;
+    RETURN leases;
+END $$;
+
+CREATE FUNCTION skep._lease_queue(g skep.group_state, requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
+RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+DECLARE
+    leases skep.lease[] := '{}';
+BEGIN
+    IF NOT g.is_behind THEN  -- else partitions that were left over come first, or those in the list would be served over and over
+        leases := skep._lease_by(g, NULL, requests, sizes, auto_ack, conflate);
+    END IF;
+    RETURN skep._lease_more(g, requests, sizes, leases, auto_ack, conflate);
+END $$;
+
+-- Returns the same with the times of this moment.
+CREATE FUNCTION skep._at_now(g skep.group_state) RETURNS skep.group_state
+LANGUAGE plpgsql AS $$
+DECLARE
+    passed interval := clock_timestamp() - g.stamp;
+BEGIN
+    g.stamp := g.stamp + passed; g.deadline := g.deadline + passed; g.visible_until := g.visible_until + passed;
+    g.quiet_since := g.quiet_since + passed;
+    RETURN g;
+END $$;
+
+-- Returns what pop has to know about a group on a queue; no row if it has not read from there yet, or if there is something to do first:
+-- no subscription to the whole queue, one that is not ACTIVE, or one whose last heartbeat is a while ago.
+CREATE FUNCTION skep._find_group(queue text, group_name text, lease_time double precision, autocommit boolean, any_status boolean)
+RETURNS SETOF skep.group_state LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT g.id, g.list_id, CASE WHEN g.list_id = g.id THEN q.id ELSE 0 END, CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END,
+           g.group_name, q.id, q.name, q.concurrency, q.concurrency > 1 OR q.was_shared, q.lease_log_seconds IS NOT NULL,
+           now.stamp, now.stamp + make_interval(secs => coalesce($3, q.lease_time)),
+           CASE WHEN q.delayed_processing > 0 THEN now.stamp - make_interval(secs => q.delayed_processing) ELSE 'infinity' END,
+           CASE WHEN q.window_buffer > 0 THEN now.stamp - make_interval(secs => q.window_buffer) END,
+           d.discovered_at, coalesce(d.ready_from, '-infinity'), coalesce(d.crowded, false), num_nonnulls(d.left_over, d.scan_after) > 0, $4
+    FROM (SELECT clock_timestamp() AS stamp OFFSET 0) now
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = $1 LIMIT 1) q
+    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.group_name = CASE WHEN q.semantics = 'queue' THEN '__QUEUE_MODE__' ELSE $2 END
+                                                            AND g.queue_id = q.id LIMIT 1) g
+    LEFT JOIN LATERAL (SELECT * FROM skep.subscriptions s WHERE s.group_name = g.group_name AND coalesce(s.queue, '') = q.name
+                          AND coalesce(s.partition, '') = '' AND coalesce(s.namespace, '') = '' AND coalesce(s.task, '') = '' LIMIT 1) s ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.discoveries d WHERE d.list_id = g.list_id ORDER BY d.id DESC LIMIT 1) d ON true
+    WHERE $5 OR s.status = 'ACTIVE' AND s.last_heartbeat_at BETWEEN now.stamp - make_interval(secs => s.heartbeat_interval / 4) AND now.stamp
 $$;
 
+-- Leases for requests that differ in nothing but their size. names: the partition each of them wants, or NULL for any. The usual pop, of one
+-- partition of one queue by a group that is known, is served here: every expression of PL/pgSQL costs a microsecond in each transaction.
+CREATE FUNCTION skep._lease(
+    queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
+    lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit boolean DEFAULT true
+) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    g      skep.group_state;
+    leases skep.lease[];
+BEGIN
+    IF partitions = '{1}' AND batches[1] BETWEEN 1 AND 100000 AND lease_time IS NULL AND mode IS NULL AND start_from IS NULL AND names IS NULL
+       AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+        SELECT * INTO g FROM skep._find_group(_lease.queue, _lease.group_name, NULL, autocommit, false);
+        IF FOUND AND NOT (g.is_shared OR g.is_behind OR g.is_logged) THEN
+            leases := skep._lease_ready(g, '{1}', batches, batches[1], auto_ack, conflate);
+            IF cardinality(leases) = 1 AND g.discovered_at BETWEEN g.stamp - interval '250 milliseconds' AND g.stamp THEN
+                RETURN leases;
+            END IF;
+            RETURN skep._lease_more(g, '{1}', batches, leases, auto_ack, conflate);
+        END IF;
+    END IF;
+    RETURN skep._lease_any(_lease.queue, _lease.group_name, batches, partitions, names, _lease.namespace, _lease.task, _lease.lease_time,
+                           auto_ack, mode, start_from, conflate, autocommit);
+END $$;
+
+-- The same for every pop: with first contact, checks, names, namespaces and tasks.
+CREATE FUNCTION skep._lease_any(
+    queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
+    lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit boolean
+) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    g     skep.group_state;
+    slots record;
+BEGIN
+    PERFORM skep.check_pop(queue, group_name, name, namespace, task, b, p, lease_time)
+    FROM (SELECT DISTINCT b, p, name FROM unnest(batches, partitions, coalesce(names, '{}')) AS request (b, p, name)) request;
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        PERFORM skep.refuse('SK001', 'pop works under READ COMMITTED only', 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.');
+    END IF;
+    slots := skep._slots(batches, partitions);
+    IF queue IS NULL THEN
+        RETURN skep._lease_wide(_lease_any.group_name, slots.requests, slots.sizes, _lease_any.namespace, _lease_any.task,
+                                _lease_any.lease_time, auto_ack, mode, start_from, conflate, autocommit);
+    END IF;
+    SELECT * INTO g FROM skep._find_group(_lease_any.queue, _lease_any.group_name, _lease_any.lease_time, autocommit, false);
+    IF NOT FOUND OR mode IS NOT NULL OR start_from IS NOT NULL THEN
+        IF names IS NULL AND NOT skep._contact(queue, group_name, NULL, NULL, NULL, mode, start_from) THEN
+            RETURN '{}';
+        ELSIF names IS NOT NULL THEN
+            names := skep._contact_by_name(queue, group_name, names, mode, start_from);
+        END IF;
+        SELECT * INTO g FROM skep._find_group(_lease_any.queue, _lease_any.group_name, _lease_any.lease_time, autocommit, true);
+        IF NOT FOUND THEN
+            RETURN '{}';  -- no such queue yet
+        END IF;
+    END IF;
+    IF auto_ack AND (g.is_shared OR g.is_logged) THEN
+        auto_ack := false;  -- _complete_leases() does it
+        g.deadline := g.stamp + interval '1 hour';
+    END IF;
+    IF names IS NOT NULL THEN
+        RETURN skep._lease_names(g, names, slots.requests, slots.sizes, auto_ack, conflate);
+    END IF;
+    RETURN skep._lease_queue(g, slots.requests, slots.sizes, auto_ack, conflate);
+END $$;
+
+-- Contact for each partition that is named. Returns the names, NULL for those that get nothing.
+CREATE FUNCTION skep._contact_by_name(queue text, group_name text, names text[], mode text, start_from text) RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    refused text[] := ARRAY(SELECT wanted.name FROM (SELECT DISTINCT name FROM unnest(names) AS name ORDER BY name) wanted
+                            WHERE NOT skep._contact(queue, group_name, wanted.name, NULL, NULL, mode, start_from));
+BEGIN
+    RETURN ARRAY(SELECT CASE WHEN name <> ALL (refused) THEN name END FROM unnest(names) WITH ORDINALITY AS wanted (name, n) ORDER BY n);
+END $$;
+
+-- Returns the group_queues rows to lease from for a namespace and/or task, by priority and then in order of the ready lists: of the wide list
+-- of the group, and of work queues, which every group shares.
+CREATE FUNCTION skep._choose_queues(list integer, namespace text, task text, wanted integer) RETURNS integer[]
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    stamp timestamptz := clock_timestamp();
+BEGIN
+    RETURN ARRAY(
+        SELECT ready.group_queue_id FROM (
+            SELECT r.group_queue_id, r.priority, r.ready_at
+            FROM (SELECT coalesce(min(d.ready_from), '-infinity') AS at FROM skep.discoveries d WHERE d.list_id = list) ready_from
+            CROSS JOIN unnest(skep._priorities(list)) AS one (priority)
+            CROSS JOIN LATERAL (
+                SELECT r.group_queue_id, r.priority, r.ready_at FROM skep.runs r
+                JOIN skep.group_queues g ON g.id = r.group_queue_id
+                JOIN skep.queues q ON q.id = g.queue_id
+                WHERE r.list_id = list AND r.priority = one.priority AND r.ready_at >= ready_from.at AND r.ready_at <= stamp
+                  AND r.lease_id IS NULL AND NOT r.drained
+                  AND q.namespace = coalesce(_choose_queues.namespace, q.namespace) AND q.task = coalesce(_choose_queues.task, q.task)
+                  AND EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
+                                 AND m.created_at <= stamp - make_interval(secs => q.delayed_processing))
+                  AND (q.window_buffer = 0 OR r.attempts IS NOT NULL
+                       OR skep._is_quiet(r.partition_id, stamp - make_interval(secs => q.window_buffer)))
+                ORDER BY r.ready_at LIMIT wanted + 16
+            ) r
+            UNION ALL
+            SELECT g.id, -q.priority, stamp FROM skep.queues q
+            JOIN skep.group_queues g ON g.queue_id = q.id AND g.group_name = '__QUEUE_MODE__'
+            WHERE q.semantics = 'queue' AND q.namespace = coalesce(_choose_queues.namespace, q.namespace)
+              AND q.task = coalesce(_choose_queues.task, q.task)
+        ) ready
+        GROUP BY ready.group_queue_id ORDER BY min(ready.priority), min(ready.ready_at));
+END $$;
+
+-- Leases from the queues of a namespace and/or task.
+CREATE FUNCTION skep._lease_wide(
+    group_name text, requests integer[], sizes integer[], namespace text, task text, lease_time double precision, auto_ack boolean,
+    mode text, start_from text, conflate boolean, autocommit boolean
+) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    list      integer;
+    g         skep.group_state;
+    chosen    integer;
+    leases    skep.lease[] := '{}';
+    left_over record;
+    max_rows  integer := CASE WHEN autocommit THEN 1000000 ELSE cardinality(sizes) END;
+BEGIN
+    IF NOT skep._contact(NULL, _lease_wide.group_name, NULL, _lease_wide.namespace, _lease_wide.task, mode, start_from) THEN
+        RETURN leases;
+    END IF;
+    list := skep._ensure_wide_list(_lease_wide.group_name);
+    PERFORM skep._ensure_group_queue('__QUEUE_MODE__', q.name) FROM skep.queues q
+    WHERE q.semantics = 'queue' AND q.namespace = coalesce(_lease_wide.namespace, q.namespace) AND q.task = coalesce(_lease_wide.task, q.task);
+    IF EXISTS (SELECT FROM skep.discoveries d WHERE d.list_id = list AND num_nonnulls(d.left_over, d.scan_after) > 0) THEN
+        PERFORM skep._discover(list, 0, false, max_rows);
+    END IF;
+    FOR try IN 1 .. 2 LOOP
+        FOREACH chosen IN ARRAY skep._choose_queues(list, _lease_wide.namespace, _lease_wide.task, cardinality(sizes)) LOOP
+            left_over := skep._slots_left(requests, sizes, leases);
+            EXIT WHEN left_over.requests = '{}';
+            SELECT o.* INTO g FROM skep.group_queues x JOIN skep.queues q ON q.id = x.queue_id
+            CROSS JOIN LATERAL skep._find_group(q.name, x.group_name, _lease_wide.lease_time, autocommit, true) o WHERE x.id = chosen;
+            CONTINUE WHEN NOT FOUND OR NOT skep._may_read(g);
+            IF auto_ack AND (g.is_shared OR g.is_logged) THEN
+                g.deadline := g.stamp + interval '1 hour';
+            END IF;
+            leases := leases || CASE WHEN g.list_id = list THEN
+                skep._lease_by(g, NULL, left_over.requests, left_over.sizes, auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate)
+                ELSE skep._lease_queue(g, left_over.requests, left_over.sizes, auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate) END;
+        END LOOP;
+        EXIT WHEN cardinality(leases) > 0 OR try = 2 OR NOT skep._discover(list, 0, false, max_rows);
+    END LOOP;
+    IF cardinality(leases) > 0 AND NOT EXISTS (SELECT FROM skep.discoveries d WHERE d.list_id = list AND d.discovered_at
+                                         BETWEEN clock_timestamp() - interval '250 milliseconds' AND clock_timestamp()) THEN
+        PERFORM skep._discover(list, 0, true, max_rows);
+    END IF;
+    RETURN leases;
+END $$;
+
+-- Returns false if the group has a subscription of its own to this queue that is paused or cancelled.
+CREATE FUNCTION skep._may_read(g skep.group_state) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN NOT EXISTS (SELECT FROM skep.queues q
+                       CROSS JOIN LATERAL skep.subscription_of(g.group_name, q.name, NULL, q.namespace, q.task) s
+                       WHERE q.id = g.queue_id AND s.status IN ('PAUSED', 'CANCELLED'));
+END $$;
+
+-- The messages of leases, partition by partition, in order: a statement of its own, which sees all that the leases have seen.
+CREATE FUNCTION skep._deliver(leases skep.lease[]) RETURNS SETOF skep.delivery
+LANGUAGE sql STABLE AS $$
+    SELECT l.queue, p.name, m."offset", skep.message_id(m.partition_id, m."offset"), m.payload, m.headers, m.transaction_id,
+           m.trace_id, m.producer, m.created_at, l.attempt, l.partition_id, l.lease_id, l.expires_at
+    FROM unnest($1) l
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = l.partition_id LIMIT 1) p
+    CROSS JOIN LATERAL (
+        SELECT * FROM skep.messages m
+        WHERE m.partition_id = l.partition_id AND m."offset" >= l.first_offset AND m."offset" < l.leased_to
+        ORDER BY m."offset"
+    ) m
+    WHERE m.payload IS NOT NULL AND (l.done IS NULL OR NOT l.done @> m."offset")
+$$;
+
+-- auto_ack of queues that are shared or logged: their leases end like those of any consumer.
+CREATE FUNCTION skep._complete_leases(leases skep.lease[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    ids uuid[] := ARRAY(SELECT l.lease_id FROM unnest(leases) l WHERE l.lease_id IS NOT NULL);
+BEGIN
+    IF ids <> '{}' THEN
+        PERFORM skep.answer(ids, NULL, NULL, array_fill('completed'::text, ARRAY[cardinality(ids)]), NULL);
+    END IF;
+END $$;
+
+-- autocommit: the transaction ends with this call, so that it may do work for others of its group: it looks for new work in all partitions, and
+-- not only in as many as it leases.
 CREATE FUNCTION skep.pop(
     queue text DEFAULT NULL, group_name text DEFAULT '__QUEUE_MODE__', batch integer DEFAULT 1, partitions integer DEFAULT 1,
     partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL, lease_time double precision DEFAULT NULL,
-    auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL, subscription_from text DEFAULT NULL
+    auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL, subscription_from text DEFAULT NULL, autocommit boolean DEFAULT false
 ) RETURNS SETOF skep.delivery LANGUAGE plpgsql AS $$
 DECLARE
-    got record;
+    leases skep.lease[] := skep._lease(queue, group_name, ARRAY[batch], ARRAY[partitions], CASE WHEN partition IS NOT NULL THEN ARRAY[partition] END,
+                                       namespace, task, lease_time, auto_ack, subscription_mode, subscription_from, false,
+                                       autocommit);
 BEGIN
-    got := skep.take(queue, group_name, ARRAY[gen_random_uuid()], ARRAY[batch], ARRAY[partitions], partition, namespace, task,
-                     CASE WHEN auto_ack THEN 3600 ELSE lease_time END, subscription_mode, subscription_from, false);
-    IF got.lane_ids IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM skep.taken(got.lane_ids, got.lane_tokens);
+    IF cardinality(leases) > 0 THEN
+        RETURN QUERY SELECT * FROM skep._deliver(leases);
         IF auto_ack THEN
-            PERFORM skep.complete(got.lane_tokens, got.lane_ids, whole => true);
+            PERFORM skep._complete_leases(leases);
         END IF;
     END IF;
 END $$;

@@ -1,290 +1,317 @@
--- Answers, and the verdict on a lease once every message has one, or its time is up, or it is given back.
+-- Acks, and the verdict on a lease: once every message of it has its ack, or its time is up, or it is released.
 --
---   answers                             what happens
+--   acks                                what happens
 --   all completed                       the run is done
---   some completed, some failed         failed -> dead letters (partial_failure = 'retry': they come again)
---   all failed                          the run comes again after retry_delay; past retry_limit -> dead letters
---   some unanswered, lease expired      the unanswered come again in two halves, attempt + 1; a single one past retry_limit -> dead letters
---   the same of a stream                the unanswered come again, nothing charged: that is how a stream holds messages back
---   released                            what is not completed comes again, nothing charged
---   nacked                              what is not completed comes again, attempt + 1; past retry_limit the nacked -> dead letters
+--   some completed, some failed         failed -> dead letters (partial_failure = 'retry': they are retried)
+--   all failed                          the run is retried after retry_delay; past retry_limit -> dead letters
+--   some without ack, lease expired     these are retried in two halves, attempt + 1; a single one past retry_limit -> dead letters
+--   the same of a stream                these are delivered again, at the same attempt: that is how a stream holds messages back
+--   released                            messages that are not completed are delivered again, at the same attempt
+--   nacked                              messages that are not completed are retried; past retry_limit the nacked ones -> dead letters
 --
--- Lock order: cursors rows by (partition_id, reader_id), then leases. Whoever changes a lease holds its cursors row.
+-- An offset whose message was deleted counts as done. A lease belongs to its run, and only who has locked the run changes it; of a shared
+-- partition the open run is locked before the closed one.
 
--- Done runs leave. The lane stays in line, even if it looks drained (see 30_look.sql).
--- whole: everything not answered is completed now. Returns how many left.
-CREATE FUNCTION skep.complete(tokens uuid[], lane_ids bigint[], whole boolean DEFAULT false) RETURNS bigint
+-- Completes whole leases that have no acks yet and were never returned: the usual case, in one statement, by the key in the lease id.
+-- completed: the messages that have acks, for each lease; NULL: all. Returns the leases that are done, sorted. The others are over, or need
+-- _ack_lease(). (IS NOT DISTINCT FROM, here and below: = would let the planner walk the whole of runs_leased.) An id does not have the upper bits of an offset: beyond 2^32 messages a partition takes that way, too.
+CREATE FUNCTION skep._ack_leases(leases uuid[], completed int8multirange[] DEFAULT NULL) RETURNS uuid[]
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
     stamp timestamptz := clock_timestamp();
-    lanes bigint;
-    ended skep.leases[];
+    acked uuid[];
+    quiet integer[];
 BEGIN
-    WITH gone AS (
-        DELETE FROM skep.leases s
-        USING unnest(complete.tokens, complete.lane_ids) AS held (token, lane)
-        WHERE s.token = ANY (ARRAY[held.token]) AND int8eq(s.partition_id, held.lane)
-          AND s.failed = '{}' AND (s.expires_at > stamp) IS TRUE  -- neither is a condition for an index: those of lanes and of times are full of dead leases
-          AND (complete.whole OR s.done @> int8range(s.first_offset, s.end_offset))
-        RETURNING s.partition_id, s.reader_id, s.first_offset, s.end_offset, s AS lease
-    ), lane AS (
-        SELECT partition_id, reader_id, count(*) AS leases, array_agg(first_offset) AS firsts, max(end_offset) AS end_offset
-        FROM gone GROUP BY partition_id, reader_id
-    ), moved AS (
-        UPDATE skep.cursors c
-        SET leased = c.leased - lane.leases, touched_at = stamp,
-            cursor = CASE WHEN c.leased + c.returned = lane.leases THEN c.next_offset ELSE coalesce((
-                               SELECT s.first_offset FROM skep.leases s
-                               WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
-                                 AND s.first_offset >= c.cursor AND s.first_offset <> ALL (lane.firsts)
-                               ORDER BY s.first_offset LIMIT 1), c.next_offset) END,
-            ready_at = greatest(skep.place_of(c.last_consumed_at, stamp),
-                                CASE WHEN c.returned > 0 AND q.concurrency = 1 THEN skep.first_retry(c) END)
-        FROM lane
-        JOIN skep.readers r ON r.id = lane.reader_id
-        JOIN skep.queues q ON q.id = r.queue_id
-        WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id])
-          AND c.next_offset >= lane.end_offset
-        RETURNING q.lease_log_seconds
+    WITH acked AS (
+        UPDATE skep.runs r
+        SET first_offset = r.leased_to, lease_id = NULL, leased_to = NULL, expires_at = NULL, ready_at = skep._place(r.served_at, stamp),
+            drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
+        FROM (SELECT lease, run, place >> 21 AS partition_id, (place & 2097151)::integer AS group_queue_id, first_offset
+              FROM (SELECT lease, run, ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint AS place,
+                           ('x' || substr(replace(lease::text, '-', ''), 15, 8))::bit(32)::bigint AS first_offset
+                    FROM unnest(leases, completed) AS item (lease, run)) lease
+              ORDER BY 3, 4, 5) lease
+        WHERE r.partition_id = lease.partition_id AND r.group_queue_id = lease.group_queue_id AND r.first_offset = lease.first_offset
+          AND r.lease_id IS NOT DISTINCT FROM lease.lease AND r.expires_at > stamp AND r.end_offset IS NULL AND NOT r.is_logged
+          AND r.failed IS NULL AND r.done IS NULL AND r.cuts IS NULL
+          AND (lease.run IS NULL OR lease.run = int8multirange(int8range(r.first_offset, r.leased_to)))
+        RETURNING lease.lease, r.group_queue_id, r.served_at
     )
-    SELECT count(*), CASE WHEN count(lease_log_seconds) > 0 THEN (SELECT array_agg(lease) FROM gone) END INTO lanes, ended FROM moved;
-    IF ended IS NOT NULL THEN
-        PERFORM skep.log_completed(ended);  -- apart, so that it costs nothing where there is no log
+    SELECT array_agg(a.lease ORDER BY a.lease), array_agg(DISTINCT a.group_queue_id) FILTER (WHERE a.served_at < stamp - interval '10 seconds')
+    INTO acked, quiet FROM acked a;
+    IF quiet IS NOT NULL THEN
+        PERFORM skep._record_activity(one.id) FROM unnest(quiet) AS one (id);
     END IF;
-    RETURN lanes;
+    RETURN coalesce(acked, '{}');
 END $$;
 
--- How long a failed run waits: exponential with jitter, at most an hour unless retry_delay itself is longer.
-CREATE FUNCTION skep.back_off(retry_delay double precision, attempt integer) RETURNS interval
+CREATE FUNCTION skep.seconds_of_retry(retry_delay double precision, attempt integer) RETURNS interval
 LANGUAGE sql VOLATILE AS $$
     SELECT skep.seconds(least($1 * 2 ^ least($2 - 1, 30), greatest($1, 3600)) * (0.75 + random() / 2))
 $$;
 
--- A stream holds messages back by doing nothing: that its lease is over is no more than a release. (Not EXISTS: that plans a scan as well.)
-CREATE FUNCTION skep.charge(reason text, group_name text, queue text) RETURNS text
-LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN $1 = 'expired' AND (SELECT true FROM skep.stream_groups g WHERE g.group_name = $2 AND g.queue = $3 LIMIT 1) THEN 'released'
-                ELSE $1 END
+CREATE FUNCTION skep.count_offsets(offsets int8multirange) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(sum(upper(piece) - lower(piece)), 0)::bigint FROM unnest($1) AS piece $$;
+
+-- Returns the offset behind the first n of these offsets.
+CREATE FUNCTION skep._cut_after(offsets int8multirange, n bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT o + 1 FROM unnest($1) AS piece CROSS JOIN generate_series(lower(piece), upper(piece) - 1) AS o ORDER BY o OFFSET $2 - 1 LIMIT 1
 $$;
 
-CREATE FUNCTION skep.judge(tokens uuid[], lane_ids bigint[], reason text) RETURNS void
+-- Returns the offsets of a run that have a message.
+CREATE FUNCTION skep._messages_in(partition_id bigint, first_offset bigint, end_offset bigint) RETURNS int8multirange
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT coalesce(range_agg(int8range(m."offset", m."offset" + 1)), '{}') FROM skep.messages m
+            WHERE m.partition_id = _messages_in.partition_id AND m."offset" >= first_offset AND m."offset" < end_offset AND m.payload IS NOT NULL);
+END $$;
+
+-- The options that decide, and the names that a dead letter and the log carry.
+CREATE FUNCTION skep._policy_of(partition_id bigint, group_queue_id integer)
+RETURNS SETOF skep.policy LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT q.id, q.name, p.name, g.group_name, q.retry_limit, q.retry_delay, q.partial_failure, q.lease_log_seconds IS NOT NULL,
+           EXISTS (SELECT FROM skep.stream_groups s WHERE s.group_name = g.group_name AND s.queue = q.name)
+    FROM skep.group_queues g
+    JOIN skep.queues q ON q.id = g.queue_id
+    JOIN skep.partitions p ON p.id = $1
+    WHERE g.id = $2
+$$;
+
+CREATE FUNCTION skep._write_dead_letters(r skep.runs, policy skep.policy, dead int8multirange, attempt integer, reason text) RETURNS void
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+BEGIN
+    INSERT INTO skep.dead_letters (group_name, queue, partition, partition_id, "offset", created_at, payload, headers,
+                                   transaction_id, trace_id, producer, error, attempts)
+    SELECT policy.group_name, policy.queue, policy.partition, m.partition_id, m."offset", m.created_at, m.payload, m.headers,
+           m.transaction_id, m.trace_id, m.producer, coalesce(r.errors ->> m."offset"::text, r.errors ->> '*', reason), attempt
+    FROM skep.messages m
+    WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset AND m."offset" < r.leased_to AND dead @> m."offset"
+      AND m.payload IS NOT NULL
+    ORDER BY m."offset";
+END $$;
+
+-- Ends a lease with its verdict: returns the run with what is left of it. reason: completed, answered, expired, released, nacked.
+CREATE FUNCTION skep._apply_verdict(r skep.runs, policy skep.policy, reason text, stamp timestamptz) RETURNS skep.runs
+LANGUAGE plpgsql AS $$
 DECLARE
-    stamp timestamptz := clock_timestamp();
+    attempt   integer := coalesce(r.attempts[1], 1);
+    failed    int8multirange := coalesce(r.failed, '{}') - coalesce(r.done, '{}');
+    dead      int8multirange := '{}';
+    back      int8multirange := '{}';  -- delivered again
+    n         bigint := 0;
+    exhausted boolean;
+    ends      bigint[];
+    delay     interval := '0';
+    next_attempt integer := attempt + 1;
 BEGIN
-    WITH lease AS (
-        SELECT s.*, q.retry_limit, q.retry_delay, q.concurrency, q.name AS queue, q.id AS queue_id, q.lease_log_seconds, p.name AS partition, r.group_name,
-               int8multirange(int8range(s.first_offset, s.end_offset)) AS whole, skep.charge(judge.reason, r.group_name, q.name) AS reason,
-               int8multirange(int8range(s.first_offset, s.end_offset)) - s.done
-                   - CASE WHEN NOT s.succeeded OR q.partial_failure = 'retry' OR judge.reason = 'nacked' THEN '{}' ELSE s.failed END AS again
-        FROM unnest(judge.tokens, judge.lane_ids) AS held (token, lane)
-        CROSS JOIN LATERAL (SELECT * FROM skep.leases s WHERE s.token = held.token AND s.partition_id = held.lane LIMIT 1) s
-        JOIN skep.readers r ON r.id = s.reader_id
-        JOIN skep.queues q ON q.id = r.queue_id
-        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = s.partition_id LIMIT 1) p
-        WHERE CASE judge.reason WHEN 'answered' THEN s.done + s.failed @> int8range(s.first_offset, s.end_offset) WHEN 'expired' THEN s.expires_at <= stamp ELSE true END
-    ), tried AS (
-        SELECT lease.*, reason <> 'released' AND attempt > retry_limit AND again <> '{}'
-                        AND (reason IN ('answered', 'nacked') OR skep.count_offsets(again) = 1) AS exhausted
-        FROM lease
-    ), verdict AS MATERIALIZED (
-        SELECT tried.*, CASE WHEN exhausted THEN CASE WHEN reason = 'nacked' THEN again - failed ELSE '{}' END ELSE again END AS back,
-               CASE WHEN exhausted THEN CASE WHEN reason = 'nacked' THEN failed ELSE failed + again END ELSE failed - again END AS dead,
-               CASE WHEN reason = 'expired' AND NOT exhausted AND skep.count_offsets(again) > 1 THEN
-                    skep.cut_after(lower(again), upper(again), whole - again, (skep.count_offsets(again) + 1) / 2) END AS split,
-               CASE WHEN reason = 'released' THEN attempt WHEN reason = 'nacked' AND exhausted THEN 1 ELSE attempt + 1 END AS next_attempt,
-               CASE WHEN reason = 'answered' OR reason = 'nacked' AND NOT exhausted THEN stamp + skep.back_off(retry_delay, attempt) ELSE stamp END AS again_at
-        FROM tried
-    ), buried AS (
-        INSERT INTO skep.dead_letters (group_name, queue, partition, partition_id, "offset", created_at, payload, headers,
-                                       transaction_id, trace_id, producer, error, attempts)
-        SELECT v.group_name, v.queue, v.partition, m.partition_id, m."offset", m.created_at, m.payload, m.headers, m.transaction_id,
-               m.trace_id, m.producer,
-               coalesce(v.errors ->> m."offset"::text, v.errors ->> '*', CASE WHEN judge.reason = 'expired' THEN 'lease expired' ELSE 'failed' END), v.attempt
-        FROM verdict v
-        CROSS JOIN LATERAL (
-            SELECT * FROM skep.messages m WHERE m.partition_id = v.partition_id AND m."offset" >= v.first_offset AND m."offset" < v.end_offset
-            ORDER BY m."offset"
-        ) m
-        WHERE v.dead <> '{}' AND v.dead @> m."offset" AND m.payload IS NOT NULL
-    ), logged AS (
-        INSERT INTO skep.lease_log
-        SELECT v.queue_id, v.group_name, v.partition_id, v.first_offset, v.end_offset, v.attempt, v.reason, v.back, edge.*, v.leased_at, stamp
-        FROM verdict v CROSS JOIN LATERAL skep.pushed_between(v.partition_id, v.first_offset, v.end_offset) edge WHERE v.lease_log_seconds IS NOT NULL
-    ), finished AS (
-        DELETE FROM skep.leases s USING verdict v
-        WHERE v.back = '{}' AND s.token = ANY (ARRAY[v.token]) AND s.partition_id = ANY (ARRAY[v.partition_id])
-    ), returned AS (
-        UPDATE skep.leases s
-        SET token = NULL, expires_at = NULL, retry_at = v.again_at, attempt = v.next_attempt, succeeded = false, failed = '{}', errors = '{}',
-            first_offset = lower(v.back), end_offset = coalesce(v.split, upper(v.back)),
-            done = int8multirange(int8range(lower(v.back), coalesce(v.split, upper(v.back)))) - v.back
-        FROM verdict v
-        WHERE v.back <> '{}' AND s.token = ANY (ARRAY[v.token]) AND s.partition_id = ANY (ARRAY[v.partition_id])
-    ), second_half AS (
-        INSERT INTO skep.leases (partition_id, reader_id, first_offset, end_offset, attempt, retry_at, done)
-        SELECT partition_id, reader_id, split, upper(back), next_attempt, again_at, int8multirange(int8range(split, upper(back))) - back
-        FROM verdict WHERE split IS NOT NULL
-    ), lane AS (
-        SELECT partition_id, reader_id, count(*) AS leases, array_agg(first_offset) AS firsts, max(end_offset) AS end_offset,
-               count(*) FILTER (WHERE back <> '{}') + count(split) AS runs, min(lower(back)) AS lowest,
-               min(again_at) FILTER (WHERE back <> '{}') AS again_at, bool_and(concurrency = 1) AS in_order
-        FROM verdict GROUP BY partition_id, reader_id
-    )
-    UPDATE skep.cursors c
-    SET leased = c.leased - lane.leases, touched_at = clock_timestamp(),
-        returned = c.returned + lane.runs,
-        cursor = coalesce(least(lane.lowest, (SELECT s.first_offset FROM skep.leases s
-                                              WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
-                                                AND s.first_offset >= c.cursor AND s.first_offset <> ALL (lane.firsts)
-                                              ORDER BY s.first_offset LIMIT 1)), c.next_offset),
-        ready_at = greatest(skep.place_of(c.last_consumed_at, stamp), CASE WHEN lane.in_order THEN lane.again_at END)
-    FROM lane
-    WHERE c.partition_id = ANY (ARRAY[lane.partition_id]) AND c.reader_id = ANY (ARRAY[lane.reader_id]) AND c.next_offset >= lane.end_offset;
+    IF reason <> 'completed' THEN
+        back := skep._messages_in(r.partition_id, r.first_offset, r.leased_to) - coalesce(r.done, '{}')
+                - CASE WHEN r.succeeded AND policy.partial_failure = 'dead_letter' AND reason <> 'nacked' THEN failed ELSE '{}' END;
+        n := skep.count_offsets(back);
+        exhausted := n > 0 AND reason <> 'released' AND attempt > policy.retry_limit AND (reason IN ('answered', 'nacked') OR n = 1);
+        dead := CASE WHEN NOT exhausted THEN failed - back WHEN reason = 'nacked' THEN failed ELSE failed + back END;
+        back := CASE WHEN NOT exhausted THEN back WHEN reason = 'nacked' THEN back - failed ELSE '{}' END;
+        next_attempt := CASE WHEN reason = 'released' THEN attempt WHEN exhausted THEN 1 ELSE attempt + 1 END;
+        IF back <> '{}' AND (reason = 'answered' OR reason = 'nacked' AND NOT exhausted) THEN
+            delay := skep.seconds_of_retry(policy.retry_delay, attempt);
+        END IF;
+        IF dead <> '{}' THEN
+            PERFORM skep._write_dead_letters(r, policy, dead, attempt, CASE WHEN reason = 'expired' THEN 'lease expired' ELSE 'failed' END);
+        END IF;
+    END IF;
+    IF r.is_logged AND policy.is_logged THEN
+        PERFORM skep._log_lease(r, policy, reason, back, attempt, stamp);
+    END IF;
+    ends := ARRAY[r.leased_to];
+    IF back = '{}' THEN
+        r := skep._move_run(r, r.leased_to);
+    ELSE
+        IF reason = 'expired' AND n > 1 THEN  -- a batch that keeps killing its consumer is delivered in ever smaller runs
+            ends := skep._cut_after(back, (n + 1) / 2) || ends;
+        END IF;
+        IF r.cuts[1] <= r.leased_to THEN
+            r.cuts := r.cuts[2:];
+            r.attempts := r.attempts[2:];
+        END IF;
+        r.cuts := ends || r.cuts;
+        r.attempts := array_fill(next_attempt, ARRAY[cardinality(ends)]) || r.attempts;
+        r.done := (int8multirange(int8range(lower(back), r.leased_to)) - back)
+                  + coalesce(r.done, '{}') * int8multirange(int8range(r.leased_to, NULL));
+        r := skep._move_run(r, lower(back));
+    END IF;
+    r.ready_at := greatest(skep._place(r.served_at, stamp), stamp + delay);
+    r.lease_id := NULL; r.leased_to := NULL; r.expires_at := NULL; r.failed := NULL; r.errors := NULL; r.succeeded := false; r.drained := false;
+    RETURN r;
 END $$;
 
--- Runs whose lease is over, given back to their lanes: by the next pop of the group, or by upkeep, which looks before the start of the line too.
-CREATE FUNCTION skep.return_expired(readers integer[], everything boolean DEFAULT false) RETURNS void
+-- Ends a lease whose run the caller has locked. Of a shared partition the open run is locked here, unless another has it: then false.
+CREATE FUNCTION skep._end_lease(row_id tid, r skep.runs, reason text) RETURNS boolean
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
-    stamp    timestamptz := clock_timestamp();  -- a variable, because a volatile function is no condition for an index
-    tokens   uuid[];
-    lane_ids bigint[];
+    stamp  timestamptz := clock_timestamp();
+    policy skep.policy;
 BEGIN
-    SELECT array_agg(token), array_agg(partition_id) INTO tokens, lane_ids
-    FROM (
-        SELECT late.token, late.partition_id
-        FROM unnest(readers) AS reader
-        CROSS JOIN LATERAL (SELECT * FROM skep.looks k WHERE k.reader_id = reader ORDER BY k.generation DESC LIMIT 1) look
-        CROSS JOIN LATERAL (
-            SELECT s.token, s.partition_id, s.end_offset FROM skep.leases s
-            WHERE s.reader_id = reader AND s.expires_at <= stamp AND s.expires_at >= CASE WHEN everything THEN '-infinity' ELSE look.line_start END
-            ORDER BY s.expires_at LIMIT 100
-        ) late
-        CROSS JOIN LATERAL (
-            SELECT FROM skep.cursors c WHERE c.partition_id = late.partition_id AND c.reader_id = reader AND c.next_offset >= late.end_offset
-            FOR NO KEY UPDATE SKIP LOCKED
-        ) c
-    ) late;
-    IF tokens IS NOT NULL THEN
-        PERFORM skep.judge(tokens, lane_ids, 'expired');
+    IF r.end_offset IS NOT NULL THEN
+        PERFORM FROM skep.runs o WHERE o.partition_id = r.partition_id AND o.group_queue_id = r.group_queue_id AND o.end_offset IS NULL
+        ORDER BY o.first_offset DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            RETURN false;
+        END IF;
     END IF;
+    SELECT * INTO policy FROM skep._policy_of(r.partition_id, r.group_queue_id);
+    r := skep._apply_verdict(r, policy, CASE WHEN reason = 'expired' AND policy.is_stream THEN 'released' ELSE reason END, stamp);
+    PERFORM skep._write_run(row_id, r);
+    IF r.end_offset IS NOT NULL THEN
+        PERFORM skep._give_back(r.partition_id, r.group_queue_id, stamp);
+    END IF;
+    RETURN true;
 END $$;
 
--- For upkeep: what consumers that died held, of any group, without waiting for its next pop.
-CREATE FUNCTION skep.reap() RETURNS void
-LANGUAGE sql AS $$
-    SELECT skep.return_expired(array_agg(r.id), everything => true) FROM skep.readers r
-    WHERE EXISTS (SELECT FROM skep.leases s WHERE s.reader_id = r.id AND s.expires_at <= clock_timestamp())
-$$;
-
--- Locks the lanes of these leases, in their order, and says which.
-CREATE FUNCTION skep.lock_leases(tokens uuid[]) RETURNS bigint[]
-LANGUAGE sql AS $$
-    SELECT array_agg(held.partition_id)
-    FROM (SELECT s.partition_id, s.reader_id, s.end_offset
-          FROM (SELECT DISTINCT token FROM unnest($1) AS token) named
-          CROSS JOIN LATERAL (SELECT s.partition_id, s.reader_id, s.end_offset FROM skep.leases s WHERE s.token = named.token OFFSET 0) s
-          ORDER BY s.partition_id, s.reader_id) held
-    CROSS JOIN LATERAL (
-        SELECT FROM skep.cursors c WHERE c.partition_id = held.partition_id AND c.reader_id = held.reader_id AND c.next_offset >= held.end_offset
-        FOR NO KEY UPDATE
-    ) c
-$$;
-
--- After answers were noted: what is done leaves, and what is decided gets its verdict.
-CREATE FUNCTION skep.settle(tokens uuid[], lane_ids bigint[], some_failed boolean, released boolean[], nacked boolean[]) RETURNS void
+-- Stores a run; a closed one that is done is deleted.
+CREATE FUNCTION skep._write_run(row_id tid, r skep.runs) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM skep.complete(tokens, lane_ids);
-    IF true = ANY (nacked) THEN
-        PERFORM skep.judge(array_agg(token), array_agg(lane), 'nacked')
-        FROM unnest(tokens, lane_ids, nacked) AS held (token, lane, is_nacked) WHERE is_nacked;
-    END IF;
-    IF some_failed THEN
-        PERFORM skep.judge(tokens, lane_ids, 'answered');
-    END IF;
-    IF true = ANY (released) THEN
-        PERFORM skep.judge(array_agg(token), array_agg(lane), 'released')
-        FROM unnest(tokens, lane_ids, released) AS held (token, lane, is_released) WHERE is_released;
+    IF r.end_offset <= r.first_offset THEN
+        DELETE FROM skep.runs o WHERE o.ctid = row_id;
+    ELSE
+        UPDATE skep.runs o
+        SET first_offset = r.first_offset, ready_at = r.ready_at, lease_id = r.lease_id, leased_to = r.leased_to, expires_at = r.expires_at,
+            drained = r.drained, succeeded = r.succeeded, cuts = nullif(r.cuts, '{}'), attempts = nullif(r.attempts, '{}'),
+            done = nullif(r.done, '{}'), failed = nullif(r.failed, '{}'), errors = r.errors
+        WHERE o.ctid = row_id;
     END IF;
 END $$;
 
--- The one door for answers. Each names a lease and, unless it is for the whole lease, a message (lane, offset).
+-- Returns the run of a lease, locked, if the lease is not over.
+CREATE FUNCTION skep._lock_lease(lease uuid, OUT row_id tid, OUT run skep.runs)
+LANGUAGE plpgsql AS $$
+DECLARE
+    place  bigint := ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint;
+    locked record;
+BEGIN
+    PERFORM FROM skep.runs r WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer AND r.lease_id IS NOT DISTINCT FROM lease
+       AND r.end_offset IS NOT NULL;
+    IF FOUND THEN  -- a closed run: the open one first
+        PERFORM FROM skep.runs r WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer AND r.end_offset IS NULL
+        ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE;
+    END IF;
+    SELECT r.ctid AS row_id, r AS run INTO locked FROM skep.runs r
+    WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer AND r.lease_id IS NOT DISTINCT FROM lease
+      AND r.expires_at > clock_timestamp() FOR NO KEY UPDATE;
+    row_id := locked.row_id;
+    run := locked.run;
+END $$;
+
+-- Applies the acks of one lease.
+CREATE FUNCTION skep._ack_lease(row_id tid, r skep.runs, said skep.lease_acks) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    whole  int8multirange := int8multirange(int8range(r.first_offset, r.leased_to));
+    failed int8multirange := coalesce(r.failed, '{}') + said.failed * whole;
+    dead   int8multirange;
+    acked  int8multirange;   -- completed by these acks
+    policy skep.policy;
+BEGIN
+    r.errors := CASE WHEN said.errors IS NULL THEN r.errors ELSE coalesce(r.errors, '{}') || said.errors END;
+    acked := (said.completed + CASE WHEN said.rest_completed THEN whole - failed - said.dead ELSE '{}' END) * whole;
+    dead := (said.dead * whole + CASE WHEN said.rest_dead THEN whole - failed ELSE '{}' END) - coalesce(r.done, '{}') - said.completed;
+    IF dead <> '{}' THEN
+        SELECT * INTO policy FROM skep._policy_of(r.partition_id, r.group_queue_id);
+        PERFORM skep._write_dead_letters(r, policy, dead, coalesce(r.attempts[1], 1), 'dead-lettered');
+    END IF;
+    r.succeeded := r.succeeded OR acked - coalesce(r.done, '{}') <> '{}';
+    failed := failed + CASE WHEN said.rest_failed THEN whole ELSE '{}' END - coalesce(r.done, '{}') - said.completed - said.dead;
+    r.done := coalesce(r.done, '{}') + acked + dead;
+    r.failed := failed;
+    PERFORM skep._settle_lease(row_id, r, whole, said.rest_released OR said.released && whole, said.nacked && whole);
+END $$;
+
+-- After acks were applied: ends the lease if its verdict is due, or stores them.
+CREATE FUNCTION skep._settle_lease(row_id tid, r skep.runs, whole int8multirange, released boolean, nacked boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    open int8multirange := whole - r.done - r.failed;
+BEGIN
+    IF open <> '{}' THEN  -- offsets whose message was deleted count as done
+        open := open * skep._messages_in(r.partition_id, lower(open), upper(open));
+    END IF;
+    IF open = '{}' AND r.failed = '{}' THEN
+        PERFORM skep._end_lease(row_id, r, 'completed');
+    ELSIF nacked AND r.failed <> '{}' THEN
+        PERFORM skep._end_lease(row_id, r, 'nacked');
+    ELSIF open = '{}' THEN
+        PERFORM skep._end_lease(row_id, r, 'answered');
+    ELSIF released THEN
+        PERFORM skep._end_lease(row_id, r, 'released');
+    ELSE
+        PERFORM skep._write_run(row_id, r);
+    END IF;
+END $$;
+
+-- Returns true if a lease id is for this partition. NULL: the ack names no partition.
+CREATE FUNCTION skep._is_lease_of(lease uuid, partition_id bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce($2 = ('x00' || left(replace($1::text, '-', ''), 14))::bit(64)::bigint >> 21, true) $$;
+
+-- The one door for acks. Each names a lease and, unless it is for the whole lease, a message (partition, offset).
 -- status: completed, failed, dlq (dead letters now), retry (release the lease), nack (failed, and the lease ends here).
--- One stale answer does not touch the others.
-CREATE FUNCTION skep.answer(tokens uuid[], lane_ids bigint[], offsets bigint[], statuses text[], errors text[])
+-- One stale ack does not touch the others.
+CREATE FUNCTION skep.answer(leases uuid[], partition_ids bigint[], offsets bigint[], statuses text[], errors text[])
 RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    stamp timestamptz;
-    live_tokens     uuid[];
-    live_lanes      bigint[];
-    released        boolean[];
-    nacked          boolean[];
-    some_failed     boolean;
-    verdicts        boolean[];
+    said  skep.lease_acks;
+    done  uuid[];
+    run   record;
+    live  boolean[] := array_fill(false, ARRAY[cardinality(leases)]);
+    next  integer := 1;  -- both are sorted by lease
+    n     bigint;
 BEGIN
-    PERFORM skep.lock_leases(answer.tokens);
-    stamp := clock_timestamp();
-    WITH item AS MATERIALIZED (
-        SELECT item.ord, s.token, s.partition_id, item.status, item.error, item."offset",
-               CASE WHEN item."offset" IS NULL THEN int8range(s.first_offset, s.end_offset)
-                    ELSE int8range(item."offset", item."offset" + 1) END AS run
-        FROM unnest(answer.tokens, answer.lane_ids, answer.offsets, answer.statuses, answer.errors)
-             WITH ORDINALITY AS item (token, lane, "offset", status, error, ord)
-        LEFT JOIN LATERAL (
-            SELECT * FROM skep.leases s
-            WHERE s.token = item.token AND s.partition_id = coalesce(item.lane, s.partition_id) AND s.expires_at > stamp
-              AND (item."offset" IS NULL OR item."offset" >= s.first_offset AND item."offset" < s.end_offset)
-        ) s ON true
-    ), said AS (
-        SELECT token, partition_id, bool_or(status = 'retry') AS released, bool_or(status = 'nack') AS nacked,
-               coalesce(range_agg(run) FILTER (WHERE status = 'completed' AND "offset" IS NOT NULL), '{}') AS completed,
-               coalesce(range_agg(run) FILTER (WHERE status IN ('failed', 'nack') AND "offset" IS NOT NULL), '{}') AS failed,
-               coalesce(range_agg(run) FILTER (WHERE status = 'dlq' AND "offset" IS NOT NULL), '{}') AS dead,
-               coalesce(range_agg(run) FILTER (WHERE status = 'dlq' AND "offset" IS NULL), '{}') AS rest_dead,
-               coalesce(range_agg(run) FILTER (WHERE status = 'completed' AND "offset" IS NULL), '{}') AS rest_completed,
-               coalesce(range_agg(run) FILTER (WHERE status = 'failed' AND "offset" IS NULL), '{}') AS rest_failed,
-               jsonb_object_agg(coalesce("offset"::text, '*'), error)
-                   FILTER (WHERE status IN ('failed', 'nack', 'dlq') AND error IS NOT NULL) AS errors
-        FROM item WHERE token IS NOT NULL GROUP BY token, partition_id
-    ), buried AS (
-        INSERT INTO skep.dead_letters (group_name, queue, partition, partition_id, "offset", created_at, payload, headers,
-                                       transaction_id, trace_id, producer, error, attempts)
-        SELECT r.group_name, q.name, p.name, m.partition_id, m."offset", m.created_at, m.payload, m.headers, m.transaction_id,
-               m.trace_id, m.producer, coalesce(said.errors ->> m."offset"::text, said.errors ->> '*', 'dead-lettered'), s.attempt
-        FROM said
-        CROSS JOIN LATERAL (SELECT * FROM skep.leases s WHERE s.token = said.token AND s.partition_id = said.partition_id) s
-        CROSS JOIN LATERAL (
-            SELECT * FROM skep.messages m
-            WHERE m.partition_id = s.partition_id AND m."offset" >= s.first_offset AND m."offset" < s.end_offset
-            ORDER BY m."offset"
-        ) m
-        JOIN skep.readers r ON r.id = s.reader_id
-        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = s.partition_id LIMIT 1) p
-        JOIN skep.queues q ON q.id = p.queue_id
-        WHERE said.dead + rest_dead <> '{}' AND m.payload IS NOT NULL
-          AND (said.dead + (rest_dead - s.failed - said.failed)) - s.done - said.completed @> m."offset"
-    ), heard AS (
-        UPDATE skep.leases s
-        SET done = s.done + said.completed + said.dead + (rest_completed + rest_dead - s.failed - said.failed),
-            failed = s.failed + said.failed + rest_failed - s.done - said.completed - said.dead,
-            succeeded = s.succeeded OR said.completed + (rest_completed - s.failed - said.failed - said.dead) - s.done <> '{}',
-            errors = CASE WHEN said.errors IS NULL THEN s.errors ELSE s.errors || said.errors END
-        FROM said
-        WHERE s.token = ANY (ARRAY[said.token]) AND s.partition_id = ANY (ARRAY[said.partition_id])
-        RETURNING s.token, s.partition_id, s.failed <> '{}' AS some_failed, said.released, said.nacked AND s.failed <> '{}' AS nacked
-    )
-    SELECT array_agg(token), array_agg(partition_id), bool_or(some_failed), array_agg(released), array_agg(nacked),
-           (SELECT array_agg(live ORDER BY ord) FROM (SELECT ord, bool_or(token IS NOT NULL) AS live FROM item GROUP BY ord) item)
-    INTO live_tokens, live_lanes, some_failed, released, nacked, verdicts FROM heard;
-
-    IF live_tokens IS NOT NULL THEN
-        PERFORM skep.settle(live_tokens, live_lanes, some_failed, released, nacked);
+    IF 'completed' = ALL (statuses) THEN  -- the usual case: every message of a lease in one call
+        SELECT skep._ack_leases(array_agg(lease), array_agg(run)) INTO done FROM (
+            SELECT item.lease, CASE WHEN count(*) = count(item."offset") THEN range_agg(int8range(item."offset", item."offset" + 1)) END AS run
+            FROM unnest(answer.leases, answer.partition_ids, answer.offsets) AS item (lease, partition_id, "offset")
+            WHERE item.lease IS NOT NULL AND skep._is_lease_of(item.lease, item.partition_id) GROUP BY item.lease) item;
     END IF;
-    RETURN QUERY SELECT n, live FROM unnest(verdicts) WITH ORDINALITY AS verdict (live, n);
+    FOR said IN
+        SELECT item.lease, array_agg(item.ord) AS ords, array_agg(item."offset") AS offsets,
+               coalesce(range_agg(one) FILTER (WHERE status = 'completed'), '{}') AS completed,
+               coalesce(range_agg(one) FILTER (WHERE status IN ('failed', 'nack')), '{}') AS failed,
+               coalesce(range_agg(one) FILTER (WHERE status = 'nack'), '{}') AS nacked,
+               coalesce(range_agg(one) FILTER (WHERE status = 'dlq'), '{}') AS dead,
+               coalesce(range_agg(one) FILTER (WHERE status = 'retry'), '{}') AS released,
+               bool_or(status = 'completed' AND "offset" IS NULL) AS rest_completed, bool_or(status = 'failed' AND "offset" IS NULL) AS rest_failed,
+               bool_or(status = 'dlq' AND "offset" IS NULL) AS rest_dead, bool_or(status = 'retry' AND "offset" IS NULL) AS rest_released,
+               jsonb_object_agg(coalesce("offset"::text, '*'), error) FILTER (WHERE status IN ('failed', 'nack', 'dlq') AND error IS NOT NULL) AS errors
+        FROM (SELECT item.*, CASE WHEN item."offset" IS NOT NULL THEN int8range(item."offset", item."offset" + 1) END AS one
+              FROM unnest(answer.leases, answer.partition_ids, answer.offsets, answer.statuses, answer.errors)
+                   WITH ORDINALITY AS item (lease, partition_id, "offset", status, error, ord)) item
+        WHERE item.lease IS NOT NULL AND skep._is_lease_of(item.lease, item.partition_id)
+        GROUP BY item.lease ORDER BY item.lease
+    LOOP
+        IF said.lease = done[next] THEN
+            next := next + 1;
+            FOREACH n IN ARRAY said.ords LOOP live[n] := true; END LOOP;
+            CONTINUE;
+        END IF;
+        SELECT * INTO run FROM skep._lock_lease(said.lease);
+        CONTINUE WHEN run.row_id IS NULL;
+        FOR i IN 1 .. cardinality(said.ords) LOOP
+            live[said.ords[i]] := coalesce(said.offsets[i] >= (run.run).first_offset AND said.offsets[i] < (run.run).leased_to, true);
+        END LOOP;
+        PERFORM skep._ack_lease(run.row_id, run.run, said);
+        IF (run.run).served_at < clock_timestamp() - interval '10 seconds' THEN
+            PERFORM skep._record_activity((run.run).group_queue_id);
+        END IF;
+    END LOOP;
+    RETURN QUERY SELECT item.n, item.applied FROM unnest(live) WITH ORDINALITY AS item (applied, n);
+END $$;
+
+-- For upkeep: leases of consumers that died, of any group, without waiting for its next pop.
+CREATE FUNCTION skep.reap() RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM skep._expire_leases(g.list_id, '-infinity', 100, clock_timestamp())
+    FROM (SELECT DISTINCT list_id FROM skep.group_queues) g
+    WHERE EXISTS (SELECT FROM skep.runs r WHERE r.list_id = g.list_id AND r.lease_id IS NOT NULL AND r.ready_at <= clock_timestamp());
 END $$;

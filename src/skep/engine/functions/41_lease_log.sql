@@ -1,27 +1,19 @@
--- The log of finished leases, of queues that have the option lease_log_seconds. complete() and judge() write a row as they end a lease, in its
--- transaction: the log is exactly as true as the cursors are. What is dropped (seek, delete) was not finished and is not logged.
+-- The log of finished leases, of queues that have the option lease_log_seconds. A row is written as a lease ends, in its transaction: the log is
+-- exactly as true as the cursors are. A lease that is dropped (seek, delete) was not finished and is not logged.
 
--- When the first and the last message of a run were pushed.
-CREATE FUNCTION skep.pushed_between(partition_id bigint, first_offset bigint, end_offset bigint)
-RETURNS TABLE (first_at timestamptz, last_at timestamptz)
-LANGUAGE sql STABLE AS $$
-    SELECT (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = $1 AND m."offset" = $2),
-           (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = $1 AND m."offset" = $3 - 1)
-$$;
-
-CREATE FUNCTION skep.log_completed(leases skep.leases[]) RETURNS void
+CREATE FUNCTION skep._log_lease(r skep.runs, policy skep.policy, reason text, again int8multirange, attempt integer, stamp timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO skep.lease_log
-    SELECT q.id, r.group_name, s.partition_id, s.first_offset, s.end_offset, s.attempt, 'completed', '{}', edge.*, s.leased_at, clock_timestamp()
-    FROM unnest(log_completed.leases) s
-    JOIN skep.readers r ON r.id = s.reader_id
-    JOIN skep.queues q ON q.id = r.queue_id
-    CROSS JOIN LATERAL skep.pushed_between(s.partition_id, s.first_offset, s.end_offset) edge
-    WHERE q.lease_log_seconds IS NOT NULL;
+    INSERT INTO skep.lease_log (queue_id, group_name, partition_id, first_offset, end_offset, attempt, reason, again, first_pushed_at,
+                                last_pushed_at, leased_at, finished_at)
+    VALUES (policy.queue_id, policy.group_name, r.partition_id, r.first_offset, r.leased_to, attempt, reason, again,
+            (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" = r.first_offset),
+            (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" = r.leased_to - 1),
+            r.served_at, stamp);
 END $$;
 
--- Forgets what is older than its queue wants it, and the log of queues that want none any more: some at a time, to be called again.
+-- Deletes rows that are older than the queue's lease_log_seconds, and the log of queues that no longer have it: some at a time, to be called
+-- again.
 CREATE FUNCTION skep.prune_lease_log(max_rows integer DEFAULT 100000) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column

@@ -4,8 +4,8 @@
 CREATE FUNCTION skep.ack_many(leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL)
 RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
 DECLARE
-    lane_ids bigint[];
-    offsets  bigint[];
+    partition_ids bigint[];
+    offsets       bigint[];
 BEGIN
     IF (cardinality(leases) = cardinality(statuses) AND coalesce(cardinality(leases) = cardinality(ids), true)
         AND coalesce(cardinality(leases) = cardinality(errors), true)) IS NOT TRUE THEN
@@ -18,8 +18,8 @@ BEGIN
         WHERE (status IN ('completed', 'failed', 'dlq', 'retry')) IS NOT TRUE ORDER BY n LIMIT 1;
     END IF;
     SELECT array_agg(skep.partition_of(id) ORDER BY n), array_agg(skep.offset_of(id) ORDER BY n)
-    INTO lane_ids, offsets FROM unnest(ids) WITH ORDINALITY AS item (id, n);
-    RETURN QUERY SELECT * FROM skep.answer(leases, lane_ids, offsets, statuses, errors);
+    INTO partition_ids, offsets FROM unnest(ids) WITH ORDINALITY AS item (id, n);
+    RETURN QUERY SELECT * FROM skep.answer(leases, partition_ids, offsets, statuses, errors);
 END $$;
 
 CREATE FUNCTION skep.answer_or_refuse(lease uuid, id uuid, status text, error text) RETURNS void
@@ -32,15 +32,26 @@ BEGIN
     END IF;
 END $$;
 
--- A whole lease without failures, the usual case, takes the short way.
+-- A whole lease that has no acks yet and was never returned, the usual case, takes one statement: the same as _ack_leases().
 CREATE FUNCTION skep.ack(lease uuid, id uuid DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    lanes bigint[];
+    quiet integer;
 BEGIN
     IF id IS NULL THEN
-        lanes := skep.lock_leases(ARRAY[lease]);
-        IF lanes IS NOT NULL AND cardinality(lanes) = skep.complete(array_fill(lease, ARRAY[cardinality(lanes)]), lanes, whole => true) THEN
+        UPDATE skep.runs r
+        SET first_offset = r.leased_to, lease_id = NULL, leased_to = NULL, expires_at = NULL, ready_at = skep._place(r.served_at, key.stamp),
+            drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
+        FROM (SELECT ('x00' || left(digits, 14))::bit(64)::bigint AS place, ('x' || substr(digits, 15, 8))::bit(32)::bigint AS first_offset, stamp
+              FROM (SELECT replace(lease::text, '-', '') AS digits, clock_timestamp() AS stamp OFFSET 0) lease OFFSET 0) key
+        WHERE r.partition_id = key.place >> 21 AND r.group_queue_id = (key.place & 2097151)::integer AND r.first_offset = key.first_offset
+          AND r.lease_id IS NOT DISTINCT FROM lease AND r.expires_at > key.stamp AND r.end_offset IS NULL AND NOT r.is_logged
+          AND r.failed IS NULL AND r.done IS NULL AND r.cuts IS NULL
+        RETURNING CASE WHEN r.served_at < key.stamp - interval '10 seconds' THEN r.group_queue_id ELSE 0 END INTO quiet;
+        IF quiet = 0 THEN
+            RETURN;
+        ELSIF quiet > 0 THEN
+            PERFORM skep._record_activity(quiet);
             RETURN;
         END IF;
     END IF;
@@ -56,36 +67,59 @@ LANGUAGE plpgsql AS $$ BEGIN PERFORM skep.answer_or_refuse(lease, id, 'dlq', err
 CREATE FUNCTION skep.release(lease uuid) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN PERFORM skep.answer_or_refuse(lease, NULL, 'retry', NULL); END $$;
 
--- Never shortens. Returns the earliest new deadline.
+-- The same for all leases of a pop over several partitions. Those that are over are left out; if all are, that is an error.
+CREATE FUNCTION skep._ack_all(leases uuid[], status text, error text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT bool_or(applied) FROM skep.ack_many(leases, NULL, array_fill(status, ARRAY[cardinality(leases)]),
+                                                   array_fill(error, ARRAY[cardinality(leases)]))) IS NOT TRUE THEN
+        PERFORM skep.refuse('SK003', format('leases %s are over', array_to_string(leases[:3], ', ')),
+                            'They expired, were taken over, or the group was moved or deleted. Nothing changed; the messages are delivered again.');
+    END IF;
+END $$;
+
+CREATE FUNCTION skep.ack_all(leases uuid[]) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'completed', NULL); END $$;
+
+CREATE FUNCTION skep.fail_all(leases uuid[], error text) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'failed', error); END $$;
+
+CREATE FUNCTION skep.dead_letter_all(leases uuid[], error text) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'dlq', error); END $$;
+
+CREATE FUNCTION skep.release_all(leases uuid[]) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'retry', NULL); END $$;
+
+-- Never shortens. Returns the new deadline. Only expires_at is written, so that the update is cheap: the run keeps its place by the old
+-- deadline until discovery meets it there.
 CREATE FUNCTION skep.extend(lease uuid, seconds double precision DEFAULT 60) RETURNS timestamptz
+LANGUAGE plpgsql AS $$ BEGIN RETURN skep.extend_all(ARRAY[lease], seconds); END $$;
+
+-- Returns the earliest of the new deadlines.
+CREATE FUNCTION skep.extend_all(leases uuid[], seconds double precision DEFAULT 60) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE
-    stamp    timestamptz;
-    deadline timestamptz;
+    stamp    timestamptz := clock_timestamp();
+    extended record;
 BEGIN
     IF seconds IS NULL OR seconds NOT BETWEEN 0.001 AND 604800 THEN
-        PERFORM skep.refuse('SK001', format('cannot extend by %s seconds', coalesce(seconds::text, 'NULL')), 'Up to 604800 seconds.');
+        PERFORM skep.refuse('SK001', format('seconds must be between 0.001 and 604800, got %s', coalesce(seconds::text, 'NULL')), '');
     END IF;
-    PERFORM skep.lock_leases(ARRAY[lease]);
-    stamp := clock_timestamp();
     WITH extended AS (
-        UPDATE skep.leases s SET expires_at = greatest(s.expires_at, stamp + skep.seconds(extend.seconds))
-        WHERE s.token = lease AND s.expires_at > stamp
-        RETURNING s.partition_id, s.reader_id, s.end_offset, s.expires_at
-    ), put_off AS (  -- a lane with no room for another lease is next looked at when this one ends
-        UPDATE skep.cursors c
-        SET touched_at = stamp,
-            ready_at = CASE WHEN c.leased = 1 AND c.ready_at > stamp THEN extended.expires_at ELSE c.ready_at END
-        FROM extended
-        WHERE c.partition_id = ANY (ARRAY[extended.partition_id]) AND c.reader_id = ANY (ARRAY[extended.reader_id])
-          AND c.next_offset >= extended.end_offset
+        UPDATE skep.runs r SET expires_at = greatest(r.expires_at, stamp + skep.seconds(extend_all.seconds))
+        FROM (SELECT lease, place >> 21 AS partition_id, (place & 2097151)::integer AS group_queue_id
+              FROM (SELECT lease, ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint AS place FROM unnest(leases) AS lease) lease
+              ORDER BY 2, 3, 1) lease
+        WHERE r.partition_id = lease.partition_id AND r.group_queue_id = lease.group_queue_id AND r.lease_id IS NOT DISTINCT FROM lease.lease AND r.expires_at > stamp
+        RETURNING r.expires_at, r.group_queue_id
     )
-    SELECT min(expires_at) INTO deadline FROM extended;
-    IF deadline IS NULL THEN
-        PERFORM skep.refuse('SK003', format('lease %s is over', coalesce(lease::text, 'NULL')),
-                            'It expired, was taken over, or the group was moved or deleted. The messages come again.');
+    SELECT min(e.expires_at) AS deadline, array_agg(DISTINCT e.group_queue_id) AS group_queues INTO extended FROM extended e;
+    IF extended.deadline IS NULL THEN
+        PERFORM skep.refuse('SK003', format('lease %s is over', coalesce(array_to_string(leases[:3], ', '), 'NULL')),
+                            'It expired, was taken over, or the group was moved or deleted. The messages are delivered again.');
     END IF;
-    RETURN deadline;
+    PERFORM skep._record_activity(one.id) FROM unnest(extended.group_queues) AS one (id);
+    RETURN extended.deadline;
 END $$;
 
 -- Pushes and answers as one: [{"push": {queue, payload, …}}, {"ack": {lease, id, status, error}}, …]. A stale answer fails it all.

@@ -11,7 +11,7 @@ DECLARE
                                 (SELECT default_subscription_mode FROM skep.settings)));
 BEGIN
     IF lower(mode) IN ('all', 'from_beginning', 'new', 'new-only', 'now', 'from_now') AND start_from <> '' AND lower(start_from) <> 'now' THEN
-        word := 'timestamp';  -- Queen clients send a mode beside the time: the time is the more exact wish
+        word := 'timestamp';  -- Queen clients send a mode beside the time: the time is more exact
     END IF;
     IF word IN ('all', 'from_beginning') THEN
         start_mode := 'all';
@@ -37,43 +37,7 @@ EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR invalid_par
                         'Give a time such as 2026-01-31T12:00:00Z, an offset, or a message id.');
 END $$;
 
--- The lane of a message that a group wants to start from, and the group's reader, locked (as seek does: before the subscription), but for
--- queues where groups do not decide where to start.
-CREATE FUNCTION skep.find_start(
-    id uuid, group_name text, queue text, namespace text, task text,
-    OUT lane bigint, OUT partition text, OUT created_at timestamptz, OUT reader integer
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    place record;
-BEGIN
-    SELECT p.id, p.name, m.created_at, q.name AS queue, q.semantics INTO place
-    FROM (SELECT * FROM skep.messages m
-          WHERE m.partition_id = skep.partition_of(find_start.id) AND m."offset" = skep.offset_of(find_start.id) LIMIT 1) m
-    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = m.partition_id LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
-    WHERE (p.only_group IS NULL OR p.only_group = find_start.group_name)
-      AND (q.name = find_start.queue OR find_start.queue IS NULL AND q.namespace = coalesce(find_start.namespace, q.namespace)
-                                        AND q.task = coalesce(find_start.task, q.task));
-    IF NOT FOUND THEN
-        PERFORM skep.refuse('SK002', format('there is no message %s in %s', find_start.id, coalesce(
-                                format('queue "%s"', find_start.queue), 'the queues of the subscription')),
-                            'Give the id of a message that is still there, or a time.');
-    END IF;
-    lane := place.id; partition := place.name; created_at := place.created_at;
-    reader := CASE WHEN place.semantics <> 'queue' THEN skep.hold_reader(find_start.group_name, place.queue) END;
-END $$;
-
--- The group meets one lane now, unless it has before.
-CREATE FUNCTION skep.meet_lane(reader integer, lane bigint, at bigint) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO skep.cursors (partition_id, reader_id, start_offset, cursor, next_offset, ready_at)
-    SELECT lane, reader, at, at, at, '-infinity'
-    WHERE reader IS NOT NULL AND NOT EXISTS (SELECT FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = reader);
-    PERFORM skep.start_line_anew(ARRAY[reader]);
-END $$;
-
+-- Returns the subscription of exactly this scope.
 CREATE FUNCTION skep.subscription_for(group_name text, queue text, partition text, namespace text, task text) RETURNS skep.subscriptions
 LANGUAGE sql STABLE AS $$
     SELECT s FROM skep.subscriptions s
@@ -81,48 +45,157 @@ LANGUAGE sql STABLE AS $$
       AND coalesce(s.namespace, '') = coalesce($4, '') AND coalesce(s.task, '') = coalesce($5, '')
 $$;
 
--- Stores the subscription unless there is one for exactly this scope, and returns what is there.
+-- Returns the subscription that decides for a scope now, of this or of a wider scope. A queue that does not exist yet has the namespace and
+-- task of its name, because the first push gives it those.
+CREATE FUNCTION skep._covering_subscription(group_name text, queue text, partition text, namespace text, task text)
+RETURNS skep.subscriptions LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    q record;
+BEGIN
+    IF queue IS NOT NULL THEN
+        SELECT o.namespace, o.task INTO q FROM skep.queues o WHERE o.name = _covering_subscription.queue;
+        namespace := CASE WHEN FOUND THEN q.namespace ELSE split_part(queue, '.', 1) END;
+        task := CASE WHEN FOUND THEN q.task ELSE split_part(queue, '.', 2) END;
+    END IF;
+    RETURN skep.subscription_of(group_name, queue, partition, namespace, task);
+END $$;
+
+-- Finds the message that a group wants to start from. Returns its partition, and the group's row of group_queues, which stays locked so that
+-- no seek comes between; NULL for a work queue, where groups do not decide where to start.
+CREATE FUNCTION skep._find_start(
+    id uuid, group_name text, queue text, namespace text, task text,
+    OUT partition_id bigint, OUT partition text, OUT created_at timestamptz, OUT group_queue_id integer
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    message record;
+BEGIN
+    SELECT p.id, p.name, m.created_at, q.name AS queue, q.semantics INTO message
+    FROM (SELECT * FROM skep.messages m
+          WHERE m.partition_id = skep.partition_of(_find_start.id) AND m."offset" = skep.offset_of(_find_start.id) LIMIT 1) m
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = m.partition_id LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
+    WHERE (p.only_group IS NULL OR p.only_group = _find_start.group_name)
+      AND (q.name = _find_start.queue OR _find_start.queue IS NULL AND q.namespace = coalesce(_find_start.namespace, q.namespace)
+                                         AND q.task = coalesce(_find_start.task, q.task));
+    IF NOT FOUND THEN
+        PERFORM skep.refuse('SK002', format('there is no message %s in %s', _find_start.id, coalesce(
+                                format('queue "%s"', _find_start.queue), 'the queues of the subscription')),
+                            'Give the id of a message that still exists, or a time.');
+    END IF;
+    partition_id := message.id; partition := message.name; created_at := message.created_at;
+    IF message.semantics <> 'queue' THEN
+        group_queue_id := skep._ensure_group_queue(_find_start.group_name, message.queue);
+        PERFORM FROM skep.group_queues g WHERE g.id = group_queue_id FOR KEY SHARE;
+    END IF;
+END $$;
+
+-- Gives a group a run in one partition, unless it has one. The caller holds the row of group_queues FOR KEY SHARE.
+CREATE FUNCTION skep._start_at_message(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    floor bigint;
+BEGIN
+    SELECT f.first_offset INTO floor FROM skep.partition_floors f WHERE f.partition_id = _start_at_message.partition_id FOR KEY SHARE;
+    WITH started AS (
+        INSERT INTO skep.starts (partition_id, group_queue_id, start_offset)
+        SELECT _start_at_message.partition_id, g.id, greatest(_start_at_message.first_offset, floor)
+        FROM skep.group_queues g WHERE g.id = _start_at_message.group_queue_id
+        ON CONFLICT DO NOTHING
+        RETURNING start_offset
+    )
+    INSERT INTO skep.runs (partition_id, group_queue_id, list_id, first_offset, ready_at, priority)
+    SELECT _start_at_message.partition_id, g.id, g.list_id, s.start_offset, skep._place(NULL, clock_timestamp()),
+           CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END
+    FROM started s JOIN skep.group_queues g ON g.id = _start_at_message.group_queue_id JOIN skep.queues q ON q.id = g.queue_id;
+END $$;
+
+-- Makes the next discovery of a list ask every partition. It inserts a row instead of deleting those that exist: a discovery that is under way
+-- in an open transaction has locked them, and would save a snapshot that knows nothing of this change.
+CREATE FUNCTION skep._discover_again(list_ids integer[]) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO skep.discoveries (list_id, snapshot, discovered_at, server_started, ready_from, scan_at)
+    SELECT list.id, pg_current_snapshot(), timestamptz 'epoch', timestamptz '-infinity', timestamptz '-infinity', timestamptz 'epoch'
+    FROM (SELECT DISTINCT id FROM unnest($1) AS id) list
+$$;
+
+-- Inserts a subscription unless its scope has one, and returns true if it did. A column that is NULL gets its default. start_view is for 'new'
+-- and for 'offset': a message that is not visible in it was committed later.
+CREATE FUNCTION skep._insert_subscription(s skep.subscriptions) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO skep.subscriptions (group_name, queue, partition, namespace, task, mode, start_at, start_offset, start_view, created_at, status,
+                                    backfill, heartbeat_interval, heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, conflation)
+    VALUES (s.group_name, s.queue, s.partition, s.namespace, s.task, s.mode, s.start_at, s.start_offset,
+            CASE WHEN s.mode IN ('new', 'offset') THEN coalesce(s.start_view, skep.current_view()) END,
+            coalesce(s.created_at, clock_timestamp()), coalesce(s.status, 'ACTIVE'), coalesce(s.backfill, s.mode <> 'new'),
+            coalesce(s.heartbeat_interval, 60), coalesce(s.heartbeat_timeout, 300), coalesce(s.miss_threshold, 3),
+            coalesce(s.last_heartbeat_at, clock_timestamp()), coalesce(s.status_changed_at, clock_timestamp()), coalesce(s.conflation, false))
+    ON CONFLICT DO NOTHING;
+    IF FOUND AND s.queue IS NULL THEN  -- discovery has to find the queues that it covers
+        PERFORM skep._discover_again(array_agg(g.id)) FROM skep.group_queues g WHERE g.group_name = s.group_name AND g.queue_id = 0;
+        RETURN true;
+    END IF;
+    RETURN FOUND;
+END $$;
+
+-- Returns the subscription with the start of a wider one that covers its scope, if that has the same mode, or if any mode will do. So the
+-- first start wins for everything that a wide subscription covers.
+CREATE FUNCTION skep._inherit_start(s skep.subscriptions, any_mode boolean) RETURNS skep.subscriptions
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    wider skep.subscriptions := skep._covering_subscription(s.group_name, s.queue, s.partition, s.namespace, s.task);
+BEGIN
+    IF wider.status <> 'CANCELLED' AND (any_mode OR wider.mode = s.mode) THEN
+        s.mode := wider.mode; s.start_at := wider.start_at; s.start_offset := wider.start_offset; s.start_view := wider.start_view;
+        s.created_at := wider.created_at;  -- retention keeps messages for it from then on
+        s.backfill := coalesce(s.backfill, wider.backfill);
+    END IF;
+    RETURN s;
+END $$;
+
+-- Stores the subscription unless its scope has one, and returns the stored one. inherits: see _inherit_start().
 CREATE FUNCTION skep.store_subscription(
     group_name text, queue text, partition text, namespace text, task text, mode text, start_from text,
     backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL, heartbeat_timeout double precision DEFAULT NULL,
-    miss_threshold integer DEFAULT NULL
+    miss_threshold integer DEFAULT NULL, inherits boolean DEFAULT true
 ) RETURNS skep.subscriptions LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    who    text := coalesce((SELECT skep.group_on(q.semantics, store_subscription.group_name) FROM skep.queues q
-                             WHERE q.name = store_subscription.queue), store_subscription.group_name);
-    start  record;
-    own    record;  -- the lane of the message to start from
+    start  record := skep.parse_start(mode, start_from);
+    origin record;  -- the partition of the message to start from
+    wanted skep.subscriptions;
     stored skep.subscriptions;
     place  text;
 BEGIN
-    start := skep.parse_start(store_subscription.mode, store_subscription.start_from);
-    IF who = '__QUEUE_MODE__' THEN  -- it belongs to nobody in particular: it always starts at the beginning
-        start := skep.parse_start('all', NULL);
-    ELSIF start.start_id IS NOT NULL THEN
-        stored := skep.subscription_for(who, queue, partition, namespace, task);
+    wanted.group_name := coalesce((SELECT skep.group_on(q.semantics, store_subscription.group_name) FROM skep.queues q
+                                   WHERE q.name = store_subscription.queue), store_subscription.group_name);
+    wanted.queue := queue; wanted.partition := partition; wanted.namespace := namespace; wanted.task := task;
+    wanted.backfill := backfill; wanted.heartbeat_interval := heartbeat_interval; wanted.heartbeat_timeout := heartbeat_timeout;
+    wanted.miss_threshold := miss_threshold; wanted.mode := start.start_mode; wanted.start_at := start.start_at;
+    wanted.start_offset := start.start_offset;
+    IF wanted.group_name = '__QUEUE_MODE__' THEN  -- every consumer shares it: it always starts at the beginning
+        wanted.mode := 'all'; wanted.start_at := NULL; wanted.start_offset := NULL;
+    ELSIF start.start_id IS NULL THEN
+        IF inherits AND lower(coalesce(start_from, '')) IN ('', 'now') THEN
+            wanted := skep._inherit_start(wanted, mode IS NULL AND coalesce(start_from, '') = '');
+        END IF;
+    ELSE
+        stored := skep.subscription_for(wanted.group_name, queue, partition, namespace, task);
         IF stored.id IS NOT NULL THEN
-            RETURN stored;  -- the message may be gone by now
+            RETURN stored;  -- the message may be deleted by now
         END IF;
-        own := skep.find_start(start.start_id, who, queue, namespace, task);
-        IF own.partition IS DISTINCT FROM store_subscription.partition THEN
-            start.start_mode := 'timestamp';
-            start.start_at := own.created_at;
-            start.start_offset := NULL;
-        END IF;
+        origin := skep._find_start(start.start_id, wanted.group_name, queue, namespace, task);
+        wanted.mode := CASE WHEN origin.partition = store_subscription.partition THEN 'offset' ELSE 'timestamp' END;
+        wanted.start_offset := CASE WHEN wanted.mode = 'offset' THEN start.start_offset END;
+        wanted.start_at := CASE WHEN wanted.mode = 'timestamp' THEN origin.created_at END;
     END IF;
-    INSERT INTO skep.subscriptions (group_name, queue, partition, namespace, task, mode, start_at, start_offset, backfill,
-                                    heartbeat_interval, heartbeat_timeout, miss_threshold)
-    VALUES (who, store_subscription.queue, store_subscription.partition, store_subscription.namespace,
-            store_subscription.task, start.start_mode, start.start_at, start.start_offset,
-            coalesce(store_subscription.backfill, start.start_mode <> 'new'), coalesce(store_subscription.heartbeat_interval, 60),
-            coalesce(store_subscription.heartbeat_timeout, 300), coalesce(store_subscription.miss_threshold, 3))
-    ON CONFLICT DO NOTHING;
-    IF FOUND AND start.start_id IS NOT NULL AND store_subscription.partition IS NULL THEN
-        -- The time says where other lanes start. Here it does not: messages that were pushed together have the same.
-        PERFORM skep.meet_lane(own.reader, own.lane, skep.offset_of(start.start_id));
+    IF skep._insert_subscription(wanted) AND start.start_id IS NOT NULL AND wanted.mode = 'timestamp' AND wanted.partition IS NULL THEN
+        -- Other partitions start by time. In this one the time is not exact: messages that were pushed together have the same.
+        PERFORM skep._start_at_message(origin.partition_id, origin.group_queue_id, start.start_offset);
     END IF;
-    RETURN skep.subscription_for(who, queue, partition, namespace, task);
+    RETURN skep.subscription_for(wanted.group_name, queue, partition, namespace, task);
 EXCEPTION WHEN check_violation THEN
     GET STACKED DIAGNOSTICS place = CONSTRAINT_NAME;
     PERFORM skep.refuse('SK001', format('subscription of group "%s": %s is out of range', store_subscription.group_name,
@@ -130,8 +203,8 @@ EXCEPTION WHEN check_violation THEN
                         'heartbeat_interval > 0, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
 END $$;
 
--- Creates if absent: an existing subscription keeps its start and its options. One that is dead lives again at its cursor; one that was
--- cancelled begins a new life.
+-- Creates if absent: an existing subscription keeps its start and its options. A dead one is revived at its cursor; a cancelled one starts
+-- again, with those of its partitions.
 CREATE FUNCTION skep.subscribe(
     group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
     mode text DEFAULT NULL, start_from text DEFAULT NULL, backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL,
@@ -140,22 +213,16 @@ CREATE FUNCTION skep.subscribe(
 #variable_conflict use_column
 DECLARE
     stored skep.subscriptions;
-    ended  bigint[];
 BEGIN
     PERFORM skep.check_pop(queue, group_name, partition, namespace, task, 1, 1, NULL);
     stored := skep.store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
                                       heartbeat_timeout, miss_threshold);
     IF stored.status = 'CANCELLED' THEN
-        -- With those of its partitions, as cancel() does: or their lanes would have no part in the new life.
-        SELECT array_agg(s.id) INTO ended FROM skep.subscriptions s
-        WHERE s.group_name = stored.group_name AND s.status = 'CANCELLED'
-          AND (s.id = stored.id OR stored.partition IS NULL AND s.queue = stored.queue);
-        PERFORM skep.forget_progress(s) FROM skep.subscriptions s WHERE s.id = ANY (ended);
-        DELETE FROM skep.subscriptions s WHERE s.id = ANY (ended) AND s.status = 'CANCELLED';
+        PERFORM skep._forget_cancelled(stored);
         stored := skep.store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
-                                          heartbeat_timeout, miss_threshold);
+                                          heartbeat_timeout, miss_threshold, inherits => false);
     ELSIF stored.status = 'DEAD' THEN
-        PERFORM skep.beat(stored.id);
+        PERFORM skep._record_heartbeat(stored.id);
         SELECT * INTO stored FROM skep.subscriptions s WHERE s.id = stored.id;
     END IF;
     RETURN stored;

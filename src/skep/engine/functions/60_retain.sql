@@ -1,23 +1,42 @@
--- What each lane still owes to whom, and what may be deleted.
+-- Retention: which messages each group still needs, and which may be deleted.
 --
--- A message is required by a group if the group's subscription is ACTIVE or PAUSED and starts at or below it; it is completed by the
--- group if the group's cursor is past it. Both are computed, never stored: nothing to drift, and publishing costs nothing per group.
+-- A message is required by a group if the group's start is at or below it and its subscription is ACTIVE, PAUSED, or DEAD for less than the
+-- queue's dead_group_grace_seconds. It is completed by the group if the group's cursor is past it. Both are computed, never stored.
 --
---   first_offset ........ floor ........ last_offset
---   completed by all      required by the group that is furthest behind
+--   first_offset ............ completed ............ next_offset
+--   completed by all groups   required by the group with the lowest cursor
+--
+-- Why retention never takes a leased message, not even one that is leased between its decision and its delete:
+--  1. It locks the partition's row of partition_floors FOR UPDATE before it decides. A group that starts or seeks in the partition holds that
+--     row FOR KEY SHARE to commit. So either retention passes the partition by, or it sees where the group starts, or the group waits its
+--     turn and starts at the new floor.
+--  2. After that it reads the runs. A run at or above the cut can only move up: no lease of it reaches below the cut.
+--  3. Runs below the cut are locked, if they have no lease: a pop passes over them until retention has moved them up to the cut and committed.
+--     A run that is leased, or that another has locked, lowers the cut to where it begins.
+--  4. Messages are deleted below the cut, and the floor is written, in the same transaction.
+-- Nothing here waits for a lock: retention leaves for its next visit what another has locked. lock_timeout bounds what is not expected.
 
--- Every group that a lane is for, and where it is. A work queue is always owed to somebody, also before the first consumer came.
+-- Returns every group that these partitions are for, and where it is. A work queue always has one, also before its first consumer came.
+--   position        everything below is done, skipped or deleted
+--   required_from   the first offset that was ever required; without backfill that is where the subscription began
+--   owed_from       what is still required begins here
+--   required_since  when the group subscribed, or was last moved by a seek
 CREATE FUNCTION skep.obligations(lanes bigint[])
-RETURNS TABLE (partition_id bigint, group_name text, status text, reader_id integer, "position" bigint, owed_from bigint)
+RETURNS TABLE (partition_id bigint, group_name text, status text, group_queue_id integer, "position" bigint, owed_from bigint,
+               is_required boolean, required_from bigint, required_since timestamptz)
 LANGUAGE sql STABLE AS $$
-    SELECT lane.id, lane.group_name, lane.status, lane.reader_id, lane.at,
-           greatest(lane.at, CASE WHEN NOT lane.backfill THEN skep.offset_at(lane.id, lane.subscribed_at) END)
+    SELECT g.partition_id, g.group_name, g.status, g.group_queue_id, g."position", greatest(g."position", g.required_from),
+           g.status IN ('ACTIVE', 'PAUSED') OR g.status = 'DEAD' AND g.status_changed_at > clock_timestamp() - skep.seconds(g.grace),
+           g.required_from, g.required_since
     FROM (
-        SELECT p.id, g.group_name, coalesce(s.status, 'ACTIVE') AS status, r.id AS reader_id, s.backfill, s.created_at AS subscribed_at,
-               greatest(coalesce(c.cursor, st.start_offset), l.first_offset) AS at
-        FROM unnest($1) AS lane (id)
-        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = lane.id LIMIT 1) p
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane.id ORDER BY l.generation DESC LIMIT 1) l
+        SELECT p.id AS partition_id, who.group_name, coalesce(s.status, 'ACTIVE') AS status, s.status_changed_at,
+               q.dead_group_grace_seconds AS grace, g.id AS group_queue_id, coalesce(s.created_at, '-infinity') AS required_since,
+               greatest(coalesce(least(newest.first_offset, closed.lowest), st.start_offset), f.first_offset) AS "position",
+               greatest(coalesce(started.start_offset, st.start_offset),
+                        CASE WHEN NOT s.backfill THEN skep.offset_at(p.id, s.created_at, s.start_view) END) AS required_from
+        FROM unnest($1) AS asked (id)
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = asked.id LIMIT 1) p
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = asked.id LIMIT 1) f
         CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
         CROSS JOIN LATERAL (
             SELECT s.group_name FROM skep.subscriptions s WHERE s.queue = q.name AND q.semantics <> 'queue'
@@ -27,206 +46,434 @@ LANGUAGE sql STABLE AS $$
               AND q.semantics <> 'queue'
             UNION
             SELECT '__QUEUE_MODE__' WHERE q.semantics = 'queue'
-        ) g
-        LEFT JOIN LATERAL skep.subscription_of(g.group_name, q.name, p.name, q.namespace, q.task) s ON true
-        LEFT JOIN LATERAL (SELECT * FROM skep.readers r WHERE r.queue_id = q.id AND r.group_name = g.group_name LIMIT 1) r ON true
-        LEFT JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = r.id ORDER BY c.next_offset DESC LIMIT 1) c ON true
-        LEFT JOIN LATERAL (SELECT * FROM skep.starts(g.group_name, q.id, ARRAY[p.id]) WHERE c.reader_id IS NULL) st ON true
-        WHERE (p.only_group IS NULL OR p.only_group = g.group_name) AND (s.id IS NOT NULL OR q.semantics = 'queue' OR p.only_group IS NOT NULL)
-    ) lane
+        ) who
+        LEFT JOIN LATERAL skep.subscription_of(who.group_name, q.name, p.name, q.namespace, q.task) s ON true
+        LEFT JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.group_name = who.group_name AND g.queue_id = q.id LIMIT 1) g ON true
+        LEFT JOIN LATERAL (SELECT * FROM skep.starts t WHERE t.partition_id = p.id AND t.group_queue_id = g.id LIMIT 1) started ON true
+        LEFT JOIN LATERAL (SELECT r.first_offset FROM skep.runs r WHERE r.partition_id = p.id AND r.group_queue_id = g.id
+                           ORDER BY r.first_offset DESC LIMIT 1) newest ON true
+        LEFT JOIN LATERAL (SELECT min(r.first_offset) AS lowest FROM skep.runs r WHERE q.was_shared AND r.partition_id = p.id
+                              AND r.group_queue_id = g.id AND r.first_offset < newest.first_offset) closed ON true
+        LEFT JOIN LATERAL (SELECT * FROM skep._starting_offsets(who.group_name, q.id, ARRAY[p.id])
+                           WHERE newest.first_offset IS NULL) st ON true
+        WHERE (p.only_group IS NULL OR p.only_group = who.group_name)
+          AND (s.id IS NOT NULL OR q.semantics = 'queue' OR p.only_group IS NOT NULL)
+    ) g
 $$;
 
--- Up to which offset each lane may be emptied, and by which rule. Lanes with nothing to delete are not listed. A leased message is
--- never taken.
+-- Returns the first offset of the lowest run of a partition, and of its lowest lease; of all groups, whatever their subscriptions say.
+-- Only a queue that had concurrency > 1 has more than the open run: others need not search among index entries of runs that have moved.
+CREATE FUNCTION skep._lowest_runs(partition_id bigint, queue_id integer, was_shared boolean)
+RETURNS TABLE (run bigint, lease bigint) LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT min(r.first_offset), min(r.first_offset) FILTER (WHERE r.lease_id IS NOT NULL)
+    FROM (SELECT g.id FROM skep.group_queues g WHERE g.queue_id = $2 OFFSET 0) g
+    CROSS JOIN LATERAL (
+        (SELECT r.first_offset, r.lease_id FROM skep.runs r WHERE r.partition_id = $1 AND r.group_queue_id = g.id
+         ORDER BY r.first_offset DESC LIMIT 1)
+        UNION ALL
+        SELECT r.first_offset, r.lease_id FROM skep.runs r WHERE $3 AND r.partition_id = $1 AND r.group_queue_id = g.id
+           AND r.end_offset IS NOT NULL
+    ) r
+$$;
+
+-- completed_retention_seconds counts from the time at which the last group completed a message. That time is not stored for each message:
+-- each partition has a few samples (offset, time), all messages below the offset were completed by then. Retention takes one when the
+-- completed offset has grown and the last sample is older than an eighth of completed_retention_seconds. A message is kept a little longer
+-- than necessary, never shorter.
+
+-- Returns the samples of a partition as they should be now. A new one is added if it is time. Messages that are required again are not
+-- completed; and a group that subscribed or was moved after a sample (newer_since) was not part of it: from the group's new start on
+-- (newer_from), the sample does not count. Samples that say nothing are dropped: those below the floor, and those after which another
+-- is old enough, too.
+CREATE FUNCTION skep._next_samples(
+    INOUT offsets bigint[], INOUT times timestamptz[], first_offset bigint, completed bigint, keep double precision,
+    newer_from bigint[], newer_since timestamptz[], stamp timestamptz
+) LANGUAGE plpgsql IMMUTABLE AS $$
+#variable_conflict use_column
+DECLARE
+    stored record;
+BEGIN
+    SELECT array_agg(s."offset") AS offsets, array_agg(s.at) AS times INTO stored FROM (
+        SELECT least(s."offset", _next_samples.completed, (SELECT min(g.start) FROM unnest(newer_from, newer_since) AS g (start, since)
+                                                           WHERE g.since > s.at)) AS "offset", s.at
+        FROM unnest(_next_samples.offsets, _next_samples.times) AS s ("offset", at)) s
+    WHERE s."offset" > _next_samples.first_offset;
+    SELECT array_agg(s."offset" ORDER BY s.at), array_agg(s.at ORDER BY s.at) INTO offsets, times FROM (
+        SELECT s."offset", min(s.at) AS at FROM (
+            SELECT s."offset", s.at, lead(s.at) OVER (ORDER BY s.at) AS next_at FROM unnest(stored.offsets, stored.times) AS s ("offset", at)
+            UNION ALL
+            SELECT _next_samples.completed, stamp, NULL
+            WHERE NOT EXISTS (SELECT FROM unnest(stored.times) AS at WHERE at > stamp - skep.seconds(keep / 8))
+        ) s
+        WHERE s."offset" > _next_samples.first_offset AND (s.next_at > stamp - skep.seconds(keep)) IS NOT FALSE
+        GROUP BY s."offset"
+    ) s;
+END $$;
+
+-- Returns the offset below which everything was completed at this time.
+CREATE FUNCTION skep._completed_at(offsets bigint[], times timestamptz[], instant timestamptz) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(max(s."offset"), 0) FROM unnest($1, $2) AS s ("offset", at) WHERE s.at <= $3 $$;
+
+-- Returns for each partition with messages, of a queue with a retention rule, the offset below which messages may be deleted now (NULL: no
+-- rule allows it) and by which rule. The rule that allows most counts; an archive that is waited for and leases limit it.
+--   lowest        the lowest offset at which any group stands
+--   sample_…      the samples of completed_retention_seconds as they should be now; is_sampled: they are stored like that
+CREATE FUNCTION skep._retention_of(partition_ids bigint[])
+RETURNS TABLE (queue text, partition text, partition_id bigint, first_offset bigint, cut bigint, rule text, lowest bigint,
+               sample_offsets bigint[], sample_times timestamptz[], is_sampled boolean)
+LANGUAGE sql STABLE AS $$
+    SELECT q.name, p.name, p.id, f.first_offset,
+           CASE WHEN choice.cut IS NOT NULL THEN
+                least(choice.cut, head.next_offset, runs.lease, CASE WHEN q.retain_until_archived THEN coalesce(a.end_offset, 0) END) END,
+           choice.rule, least(groups.lowest, runs.run), samples.offsets, samples.times,
+           samples IS NULL OR (samples.offsets, samples.times) IS NOT DISTINCT FROM (f.completed_offsets, f.completed_times)
+    FROM unnest($1) AS asked (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = asked.id LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = asked.id LIMIT 1) f
+    CROSS JOIN LATERAL (SELECT * FROM skep._head_of(asked.id) head WHERE head.next_offset > f.first_offset LIMIT 1) head
+    CROSS JOIN LATERAL skep._lowest_runs(asked.id, q.id, q.was_shared) runs
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE o.is_required) AS number, min(o.owed_from) FILTER (WHERE o.is_required) AS completed,
+               min(o."position") FILTER (WHERE o.status <> 'CANCELLED') AS lowest,
+               array_agg(greatest(o.required_from, (SELECT s.start_offset FROM skep._starting_offsets(o.group_name, q.id, ARRAY[asked.id]) s)))
+                   FILTER (WHERE o.is_required AND o.required_since > f.completed_times[1]) AS newer_from,
+               array_agg(o.required_since) FILTER (WHERE o.is_required AND o.required_since > f.completed_times[1]) AS newer_since
+        FROM skep.obligations(ARRAY[asked.id]) o
+    ) groups
+    LEFT JOIN LATERAL (
+        SELECT s.offsets, s.times FROM skep._next_samples(f.completed_offsets, f.completed_times, f.first_offset, groups.completed,
+            q.completed_retention_seconds, groups.newer_from, groups.newer_since, clock_timestamp()) s
+        WHERE q.completed_retention_seconds > 0 AND groups.number > 0
+    ) samples ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.archive_marks a WHERE a.partition_id = asked.id LIMIT 1) a ON true
+    LEFT JOIN LATERAL (
+        SELECT candidate.rule, candidate.cut FROM (VALUES
+            ('retention_seconds', CASE WHEN q.retention_seconds IS NOT NULL THEN
+                skep.offset_at(p.id, clock_timestamp() - skep.seconds(q.retention_seconds)) END),
+            ('max_size', CASE WHEN q.max_size IS NOT NULL THEN head.next_offset - q.max_size END),
+            ('completed_retention_seconds', CASE WHEN groups.number > 0 THEN CASE WHEN q.completed_retention_seconds = 0 THEN groups.completed
+                WHEN q.completed_retention_seconds > 0 THEN least(groups.completed, skep._completed_at(samples.offsets, samples.times,
+                    clock_timestamp() - skep.seconds(q.completed_retention_seconds))) END END),
+            ('zero_subscriber_retention_seconds', CASE WHEN q.zero_subscriber_retention_seconds IS NOT NULL AND groups.number = 0 THEN
+                skep.offset_at(p.id, clock_timestamp() - skep.seconds(q.zero_subscriber_retention_seconds)) END)
+        ) AS candidate (rule, cut)
+        WHERE candidate.cut IS NOT NULL ORDER BY candidate.cut DESC LIMIT 1
+    ) choice ON true
+    WHERE skep._has_retention(q)
+$$;
+
+CREATE FUNCTION skep._has_retention(q skep.queues) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT num_nonnulls($1.retention_seconds, $1.max_size, $1.completed_retention_seconds, $1.zero_subscriber_retention_seconds) > 0
+$$;
+
+-- Returns the partitions from which messages may be deleted, up to which offset, and by which rule.
 CREATE FUNCTION skep.retainable(lanes bigint[])
 RETURNS TABLE (queue text, partition text, partition_id bigint, first_offset bigint, cut bigint, rule text)
 LANGUAGE sql STABLE AS $$
-    SELECT verdict.queue, verdict.partition, verdict.partition_id, verdict.first_offset, verdict.cut, verdict.rule
-    FROM (
-        SELECT q.name AS queue, p.name AS partition, p.id AS partition_id, l.first_offset, choice.rule,
-               least(choice.cut, l.last_offset + 1, CASE WHEN q.retain_until_archived THEN coalesce(a.end_offset, 0) END, (
-                   SELECT s.first_offset FROM (SELECT * FROM skep.leases s WHERE s.partition_id = p.id OFFSET 0) s
-                   WHERE s.token IS NOT NULL ORDER BY s.first_offset LIMIT 1)) AS cut
-        FROM unnest($1) AS lane (id)
-        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = lane.id LIMIT 1) p
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = lane.id ORDER BY l.generation DESC LIMIT 1) l
-        CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
-        LEFT JOIN LATERAL (SELECT * FROM skep.archive_marks a WHERE a.partition_id = p.id LIMIT 1) a ON true
-        CROSS JOIN LATERAL (
-            SELECT count(*) AS groups, min(o.owed_from) AS floor FROM skep.obligations(ARRAY[p.id]) o
-            WHERE o.status IN ('ACTIVE', 'PAUSED')
-        ) owed
-        CROSS JOIN LATERAL (
-            SELECT candidate.rule, candidate.cut FROM (VALUES
-                ('retention_seconds', CASE WHEN q.retention_seconds IS NOT NULL THEN
-                    skep.offset_at(p.id, clock_timestamp() - skep.seconds(q.retention_seconds)) END),
-                ('max_size', CASE WHEN q.max_size IS NOT NULL THEN l.last_offset + 1 - q.max_size END),
-                ('completed_retention_seconds', CASE WHEN q.completed_retention_seconds IS NOT NULL AND owed.groups > 0 THEN
-                    least(owed.floor, skep.offset_at(p.id, clock_timestamp() - skep.seconds(q.completed_retention_seconds))) END),
-                ('zero_subscriber_retention_seconds', CASE WHEN q.zero_subscriber_retention_seconds IS NOT NULL AND owed.groups = 0 THEN
-                    skep.offset_at(p.id, clock_timestamp() - skep.seconds(q.zero_subscriber_retention_seconds)) END)
-            ) AS candidate (rule, cut)
-            WHERE candidate.cut IS NOT NULL ORDER BY candidate.cut DESC LIMIT 1
-        ) choice
-        WHERE l.first_offset <= l.last_offset
-          AND num_nonnulls(q.retention_seconds, q.max_size, q.completed_retention_seconds, q.zero_subscriber_retention_seconds) > 0
-    ) verdict
-    WHERE verdict.cut > verdict.first_offset
+    SELECT r.queue, r.partition, r.partition_id, r.first_offset, r.cut, r.rule FROM skep._retention_of($1) r WHERE r.cut > r.first_offset
 $$;
 
--- How many messages of [first_offset, end_offset) a group has not done and nobody deleted.
-CREATE FUNCTION skep.undone(partition_id bigint, reader_id integer, first_offset bigint, end_offset bigint) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT greatest($4 - $3, 0) - skep.count_offsets(int8multirange(int8range($3, greatest($4, $3))) * (
-        skep.deleted_in($1, $3, $4) + coalesce((
-            SELECT range_agg(piece) FROM (SELECT s.done FROM skep.leases s WHERE s.partition_id = $1 AND s.reader_id = $2 OFFSET 0) run
-            CROSS JOIN LATERAL unnest(run.done) AS piece), '{}')))  -- range_agg of multiranges came with PostgreSQL 15
-$$;
-
--- Moves a group, or all, of a lane up to this offset, past everything that waits below it. The caller holds the cursors; nothing
--- below is leased.
-CREATE FUNCTION skep.advance(lane bigint, cut bigint, reader integer) RETURNS void
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+-- Returns the offsets of a run below this one whose message was deleted by hand.
+CREATE FUNCTION skep._tombstones_in(partition_id bigint, first_offset bigint, end_offset bigint) RETURNS int8multirange
+LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    DELETE FROM skep.leases s
-    WHERE s.partition_id = lane AND s.token IS NULL AND s.end_offset <= advance.cut AND (reader IS NULL OR s.reader_id = reader);
-    UPDATE skep.leases s SET first_offset = advance.cut, done = s.done * int8multirange(int8range(advance.cut, s.end_offset))
-    WHERE s.partition_id = lane AND s.token IS NULL AND s.first_offset < advance.cut AND (reader IS NULL OR s.reader_id = reader);
-    UPDATE skep.cursors c
-    SET returned = run.returned, next_offset = greatest(c.next_offset, advance.cut),
-        cursor = coalesce(run.lowest, greatest(c.next_offset, advance.cut))
-    FROM (
-        SELECT c.reader_id, count(s.first_offset) FILTER (WHERE s.token IS NULL) AS returned, min(s.first_offset) AS lowest
-        FROM skep.cursors c LEFT JOIN LATERAL (
-            SELECT * FROM skep.leases s WHERE s.partition_id = lane AND s.reader_id = c.reader_id OFFSET 0) s ON true
-        WHERE c.partition_id = lane AND c.cursor < advance.cut AND (reader IS NULL OR c.reader_id = reader) GROUP BY c.reader_id
-    ) run
-    WHERE c.partition_id = lane AND c.reader_id = run.reader_id;
+    RETURN (SELECT coalesce(range_agg(int8range(m."offset", m."offset" + 1)), '{}') FROM skep.messages m
+            WHERE m.partition_id = _tombstones_in.partition_id AND m.payload IS NULL
+              AND m."offset" >= _tombstones_in.first_offset AND m."offset" < _tombstones_in.end_offset);
 END $$;
 
--- Moves groups that a deletion overtakes to where messages begin again, and writes down exactly what each of them missed.
-CREATE FUNCTION skep.overtake(lane bigint, cut bigint, rule text) RETURNS bigint
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+-- Returns the offsets of [first_offset, end_offset) that belong to this run and are not done.
+CREATE FUNCTION skep._undone_of(r skep.runs, first_offset bigint, end_offset bigint) RETURNS int8multirange
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN greatest($1.first_offset, $2) >= least($1.end_offset, $3) THEN '{}'::int8multirange
+                ELSE int8multirange(int8range(greatest($1.first_offset, $2), least($1.end_offset, $3))) - coalesce($1.done, '{}') END
+$$;
+
+-- Returns how many messages of [first_offset, end_offset) a group has not done and nobody has deleted.
+CREATE FUNCTION skep.undone(partition_id bigint, group_queue_id integer, first_offset bigint, end_offset bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_variable
 DECLARE
-    missed bigint;
+    gone int8multirange := skep._tombstones_in(partition_id, first_offset, end_offset);
 BEGIN
-    WITH behind AS (
-        SELECT o.group_name, q.name AS queue, p.name AS partition, o."position",
-               skep.undone(lane, o.reader_id, o.owed_from, overtake.cut) AS messages
-        FROM skep.obligations(ARRAY[lane]) o
-        JOIN skep.partitions p ON p.id = lane JOIN skep.queues q ON q.id = p.queue_id
-        WHERE o."position" < overtake.cut AND o.status <> 'CANCELLED'
-    ), noted AS (
-        INSERT INTO skep.missed (group_name, queue, partition, partition_id, first_offset, end_offset, messages, rule)
-        SELECT group_name, queue, partition, lane, "position", overtake.cut, messages, overtake.rule FROM behind WHERE messages > 0
-        RETURNING messages
-    )
-    SELECT coalesce(sum(messages), 0) INTO missed FROM noted;
-
-    PERFORM skep.advance(lane, overtake.cut, NULL);
-    RETURN missed;
+    RETURN (SELECT coalesce(sum(skep.count_offsets(skep._undone_of(r, first_offset, end_offset) - gone)),
+                            skep.count_offsets(int8multirange(int8range(first_offset, greatest(first_offset, end_offset))) - gone))
+            FROM skep.runs r WHERE r.partition_id = undone.partition_id AND r.group_queue_id = undone.group_queue_id);
 END $$;
 
--- Deletes what the rules allow, at most so many messages of each lane: all of them, or a page (see lanes_after). Safe to run anywhere, any
--- number of times at once, and to kill. The lane's lock is taken last and held for the commit alone, so pushes hardly wait.
-CREATE FUNCTION skep.retain(lanes bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false)
+-- Locks the runs below this offset that have no lease; of one group, or of all. Returns them, and how far up they can be moved: to where the
+-- first run begins that is leased or that another has locked. Runs that were given away by an open run since the first statement began are
+-- seen by the second: nobody gives any away while the open run is locked.
+CREATE FUNCTION skep._lock_runs_below(partition_id bigint, cut bigint, group_queue integer,
+                                      OUT row_ids tid[], OUT runs skep.runs[], OUT stop bigint)
+LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT coalesce(array_agg(locked.row_id), '{}'), coalesce(array_agg(locked.run), '{}') INTO row_ids, runs
+    FROM (SELECT r.ctid AS row_id, r AS run FROM skep.runs r
+          JOIN skep.starts s ON s.partition_id = r.partition_id AND s.group_queue_id = r.group_queue_id
+          WHERE r.partition_id = _lock_runs_below.partition_id AND r.first_offset < cut AND r.lease_id IS NULL
+            AND (group_queue IS NULL OR r.group_queue_id = group_queue)
+          FOR NO KEY UPDATE OF r, s SKIP LOCKED) locked;
+    stop := least(cut, (SELECT min(r.first_offset) FROM skep.runs r
+                        WHERE r.partition_id = _lock_runs_below.partition_id AND r.first_offset < cut AND r.ctid <> ALL (row_ids)
+                          AND (group_queue IS NULL OR r.group_queue_id = group_queue)));
+END $$;
+
+-- Moves runs that the caller has locked up to this offset. Their groups did not process what lies below it and is not done.
+CREATE FUNCTION skep._move_runs_up(partition_id bigint, row_ids tid[], runs skep.runs[], stop bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp timestamptz := clock_timestamp();
+    moved skep.runs;
+BEGIN
+    UPDATE skep.starts s SET skipped = s.skipped + skip.messages
+    FROM (SELECT r.group_queue_id, sum(skep.count_offsets(skep._undone_of(r, 0, stop))) AS messages FROM unnest(runs) r
+          GROUP BY r.group_queue_id) skip
+    WHERE s.partition_id = _move_runs_up.partition_id AND s.group_queue_id = skip.group_queue_id AND skip.messages > 0;
+    FOR n IN 1 .. cardinality(row_ids) LOOP
+        CONTINUE WHEN runs[n].first_offset >= stop;
+        moved := skep._move_run(runs[n], stop);
+        IF runs[n].attempts IS NOT NULL AND moved.attempts IS NULL AND moved.ready_at > stamp THEN  -- what was to be retried is gone
+            moved.ready_at := skep._place(moved.served_at, stamp);
+        END IF;
+        PERFORM skep._write_run(row_ids[n], moved);
+    END LOOP;
+END $$;
+
+-- Moves a group up to this offset in a partition; nothing that is leased. Returns how far it got.
+CREATE FUNCTION skep.advance(partition_id bigint, cut bigint, group_queue_id integer) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    locked record := skep._lock_runs_below(partition_id, cut, group_queue_id);
+BEGIN
+    PERFORM skep._move_runs_up(partition_id, locked.row_ids, locked.runs, locked.stop);
+    RETURN locked.stop;
+END $$;
+
+-- Moves groups that a deletion overtakes up to the first message that is kept, and records what each of them missed. Returns how far the
+-- deletion can go, and how many messages were missed.
+CREATE FUNCTION skep._overtake(partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    locked record := skep._lock_runs_below(partition_id, cut, NULL);
+    gone   int8multirange;
+BEGIN
+    stop := locked.stop;
+    missed := 0;
+    IF stop <= first_offset THEN
+        RETURN;
+    END IF;
+    gone := skep._tombstones_in(partition_id, first_offset, stop);
+    WITH recorded AS (
+        INSERT INTO skep.missed_messages AS m (group_name, queue, partition, partition_id, first_offset, end_offset, messages, rule)
+        SELECT behind.group_name, q.name, p.name, p.id, behind."position", stop, behind.messages, rule
+        FROM (SELECT o.group_name, o."position", coalesce(
+                         (SELECT sum(skep.count_offsets(skep._undone_of(r, o.owed_from, stop) - gone))
+                          FROM unnest(locked.runs) r WHERE r.group_queue_id = o.group_queue_id),
+                         skep.count_offsets(int8multirange(int8range(least(o.owed_from, stop), stop)) - gone)) AS messages
+              FROM skep.obligations(ARRAY[partition_id]) o WHERE o."position" < stop AND o.status <> 'CANCELLED') behind
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = _overtake.partition_id LIMIT 1) p
+        CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
+        WHERE behind.messages > 0
+        RETURNING m.messages
+    )
+    SELECT coalesce(sum(recorded.messages), 0) INTO missed FROM recorded;
+    PERFORM skep._move_runs_up(partition_id, locked.row_ids, locked.runs, stop);
+END $$;
+
+-- Shares max_messages out among partitions with so much to delete: equally, and what a small one leaves goes to the others. A share is
+-- at least a hundredth, so that a call does not visit thousands of partitions for one message each.
+CREATE FUNCTION skep._share_out(partition_ids bigint[], sizes bigint[], max_messages bigint, OUT ids bigint[], OUT quotas bigint[])
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    left_over  bigint := max_messages;
+    partitions bigint := cardinality(partition_ids);
+    quota      bigint;
+    due        record;
+BEGIN
+    FOR due IN SELECT d.id, d.size FROM unnest(partition_ids, sizes) AS d (id, size) ORDER BY d.size, d.id LOOP
+        EXIT WHEN left_over <= 0;
+        quota := least(due.size, left_over, greatest(left_over / partitions, max_messages / 100, 1));
+        ids := ids || due.id;
+        quotas := quotas || quota;
+        left_over := left_over - quota;
+        partitions := partitions - 1;
+    END LOOP;
+END $$;
+
+-- Writes the samples of these partitions, except of those that are locked.
+CREATE FUNCTION skep._sample_completed(partition_ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    mine bigint[] := ARRAY(
+        SELECT f.partition_id FROM unnest(partition_ids) AS due (id)
+        CROSS JOIN LATERAL (SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = due.id FOR NO KEY UPDATE SKIP LOCKED) f);
+BEGIN
+    UPDATE skep.partition_floors f SET completed_offsets = r.sample_offsets, completed_times = r.sample_times
+    FROM unnest(mine) AS due (id) CROSS JOIN LATERAL skep._retention_of(ARRAY[due.id]) r
+    WHERE f.partition_id = ANY (ARRAY[due.id]) AND NOT r.is_sampled;
+END $$;
+
+-- Deletes messages of [first_offset, stop), and writes the new floors. A reader that has not seen the transaction of the last deleted
+-- message learns from deleted_xid that it has lost messages.
+CREATE FUNCTION skep._delete_messages(partition_ids bigint[], first_offsets bigint[], stops bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE skep.partition_floors f
+    SET first_offset = due.stop, deleted_xid = last.xid, deleted_created_at = last.created_at,
+        (completed_offsets, completed_times) = (
+            SELECT array_agg(s."offset" ORDER BY s.at), array_agg(s.at ORDER BY s.at)
+            FROM unnest(f.completed_offsets, f.completed_times) AS s ("offset", at) WHERE s."offset" > due.stop)
+    FROM unnest(partition_ids, stops) AS due (id, stop)
+    CROSS JOIN LATERAL (SELECT m.xid, m.created_at FROM skep.messages m WHERE m.partition_id = due.id AND m."offset" = due.stop - 1 LIMIT 1) last
+    WHERE f.partition_id = ANY (ARRAY[due.id]);
+    -- From the old floor on: index entries of messages that were deleted before stay as long as a transaction may still see them.
+    DELETE FROM skep.messages m USING unnest(partition_ids, first_offsets, stops) AS due (id, first, stop)
+    WHERE m.partition_id = ANY (ARRAY[due.id]) AND m."offset" >= due.first AND m."offset" < due.stop;
+END $$;
+
+-- Deletes what the rules allow in these partitions, at most so many messages of each.
+CREATE FUNCTION skep._retain(partition_ids bigint[], quotas bigint[])
 RETURNS TABLE (queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint, missed bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    due     record;
-    lost    bigint;
-    emptied bigint[] := '{}';
-    stops   bigint[] := '{}';
-    xids    xid8[] := '{}';         -- of the last message that each lane loses
-    times   timestamptz[] := '{}';
+    mine     record;
+    due      record;
+    overtook record;
+    ids      bigint[] := '{}';
+    firsts   bigint[] := '{}';
+    stops    bigint[] := '{}';
 BEGIN
-    FOR due IN
-        SELECT r.*, least(r.cut, r.first_offset + retain.max_messages) AS stop
-        FROM skep.retainable(coalesce(retain.lanes, skep.lanes_after(0, NULL))) r
-        WHERE retain.dry_run OR pg_try_advisory_xact_lock(x'736b6571'::integer, (r.partition_id % 2147483647)::integer)
-        ORDER BY r.partition_id
+    SELECT array_agg(f.partition_id) AS ids, array_agg(chosen.quota) AS quotas INTO mine
+    FROM unnest(_retain.partition_ids, _retain.quotas) AS chosen (id, quota)
+    CROSS JOIN LATERAL (SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = chosen.id FOR UPDATE SKIP LOCKED) f;
+    FOR due IN  -- in a new statement: it sees what the locks exclude from now on
+        SELECT r.*, least(r.cut, r.first_offset + chosen.quota) AS stop
+        FROM unnest(mine.ids, mine.quotas) AS chosen (id, quota) CROSS JOIN LATERAL skep._retention_of(ARRAY[chosen.id]) r
+        WHERE r.cut > r.first_offset ORDER BY r.partition_id
     LOOP
-        SELECT count(*) INTO lost FROM skep.obligations(ARRAY[due.partition_id]) o
-        WHERE o."position" < due.stop AND o.status <> 'CANCELLED';
-        IF retain.dry_run THEN
-            SELECT coalesce(sum(skep.undone(due.partition_id, o.reader_id, o.owed_from, due.cut)), 0) INTO lost
-            FROM skep.obligations(ARRAY[due.partition_id]) o WHERE o."position" < due.cut AND o.status <> 'CANCELLED';
-            due.stop := due.cut;
-        ELSIF lost > 0 THEN
-            CONTINUE WHEN NOT skep.lock_cursors(due.partition_id);  -- consumers are busy there: next time
-            SELECT least(r.cut, due.stop) INTO due.stop FROM skep.retainable(ARRAY[due.partition_id]) r;
-            CONTINUE WHEN NOT FOUND;
-            lost := skep.overtake(due.partition_id, due.stop, due.rule);
+        missed := 0;
+        IF due.lowest < due.stop THEN
+            overtook := skep._overtake(due.partition_id, due.first_offset, due.stop, due.rule);
+            due.stop := overtook.stop;
+            missed := overtook.missed;
+            CONTINUE WHEN due.stop <= due.first_offset;
         END IF;
-        IF NOT retain.dry_run THEN
-            SELECT array_append(xids, max(m.xid::text)::xid8), array_append(times, max(m.created_at)) INTO xids, times
-            FROM skep.messages m WHERE m.partition_id = due.partition_id AND m."offset" = due.stop - 1;
-            -- From first_offset: what was deleted before may still be in the index, as long as somebody holds an old snapshot.
-            DELETE FROM skep.messages m WHERE m.partition_id = due.partition_id AND m."offset" >= due.first_offset AND m."offset" < due.stop;
-            emptied := emptied || due.partition_id;
-            stops := stops || due.stop;
-        END IF;
+        ids := ids || due.partition_id;
+        firsts := firsts || due.first_offset;
+        stops := stops || due.stop;
         queue := due.queue; partition := due.partition; partition_id := due.partition_id; rule := due.rule;
-        first_offset := due.first_offset; end_offset := due.stop; missed := lost;
+        first_offset := due.first_offset; end_offset := due.stop;
         RETURN NEXT;
     END LOOP;
-    UPDATE skep.partition_lookup l
-    SET first_offset = greatest(l.first_offset, emptied.stop), deleted_xid = emptied.xid, deleted_created_at = emptied.created_at
-    FROM (SELECT lane.*, k.generation FROM unnest(emptied, stops, xids, times) AS lane (id, stop, xid, created_at)
-          CROSS JOIN LATERAL (SELECT k.generation FROM skep.partition_lookup k WHERE k.partition_id = lane.id
-                              ORDER BY k.generation DESC LIMIT 1 FOR NO KEY UPDATE) k) emptied
-    WHERE l.partition_id = ANY (ARRAY[emptied.id]) AND l.generation >= emptied.generation;
+    PERFORM skep._delete_messages(ids, firsts, stops);
 END $$;
 
--- False if somebody has one of them in hand.
-CREATE FUNCTION skep.lock_cursors(lane bigint) RETURNS boolean
-LANGUAGE sql AS $$
-    SELECT count(*) = (SELECT count(*) FROM skep.cursors c WHERE c.partition_id = $1)
-    FROM (SELECT FROM skep.cursors c WHERE c.partition_id = $1 ORDER BY c.reader_id FOR NO KEY UPDATE SKIP LOCKED) mine
-$$;
+-- Deletes what the rules allow, at most max_messages in one call: of all partitions, or of these. Call it again while it deletes as many as
+-- that. Safe to run anywhere, any number of times at once, and to kill.
+CREATE FUNCTION skep.retain(lanes bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false)
+RETURNS TABLE (queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint, missed bigint)
+LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
+#variable_conflict use_column
+DECLARE
+    visit  record;
+    chosen record;
+BEGIN
+    lanes := coalesce(lanes, skep.lanes_after(0, NULL));
+    IF dry_run THEN
+        RETURN QUERY
+        SELECT r.queue, r.partition, r.partition_id, r.rule, r.first_offset, r.cut, (
+                   SELECT coalesce(sum(skep.undone(o.partition_id, o.group_queue_id, o.owed_from, r.cut)), 0)::bigint
+                   FROM skep.obligations(ARRAY[r.partition_id]) o WHERE o."position" < r.cut AND o.status <> 'CANCELLED')
+        FROM skep.retainable(lanes) r ORDER BY r.partition_id;
+        RETURN;
+    END IF;
+    PERFORM skep._require_read_committed('retain');
+    SELECT array_agg(r.partition_id) FILTER (WHERE r.cut > r.first_offset) AS ids,
+           array_agg(r.cut - r.first_offset) FILTER (WHERE r.cut > r.first_offset) AS sizes,
+           array_agg(r.partition_id) FILTER (WHERE NOT r.is_sampled) AS unsampled
+    INTO visit FROM skep._retention_of(lanes) r;
+    IF visit.unsampled IS NOT NULL THEN
+        PERFORM skep._sample_completed(visit.unsampled);
+    END IF;
+    IF visit.ids IS NOT NULL THEN
+        chosen := skep._share_out(visit.ids, visit.sizes, max_messages);
+        RETURN QUERY SELECT * FROM skep._retain(chosen.ids, chosen.quotas);
+    END IF;
+END $$;
 
--- A page of lanes, for duties that visit all of them in small steps.
+-- Returns the next partitions of queues with a retention rule, in order of id: to visit all of them in small steps.
 CREATE FUNCTION skep.lanes_after(lane bigint, max_lanes integer) RETURNS bigint[]
 LANGUAGE sql STABLE AS $$
-    SELECT coalesce(array_agg(id), '{}') FROM (SELECT p.id FROM skep.partitions p WHERE p.id > $1 ORDER BY p.id LIMIT $2) page
+    SELECT coalesce(array_agg(page.id), '{}') FROM (
+        SELECT p.id FROM skep.partitions p
+        CROSS JOIN LATERAL (SELECT FROM skep.queues q WHERE q.id = p.queue_id AND skep._has_retention(q) LIMIT 1) q
+        WHERE p.id > $1 AND EXISTS (SELECT FROM skep.queues q WHERE skep._has_retention(q))
+        ORDER BY p.id LIMIT $2) page
 $$;
 
--- The hook of the archive: everything below this offset is stored elsewhere. Never goes back.
+-- For the archive: everything below this offset is stored elsewhere. Never goes back.
 CREATE FUNCTION skep.mark_archived(partition_id bigint, end_offset bigint) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO skep.archive_marks AS a (partition_id, end_offset) VALUES ($1, $2)
     ON CONFLICT (partition_id) DO UPDATE SET end_offset = greatest(a.end_offset, excluded.end_offset), marked_at = clock_timestamp()
 $$;
 
--- Drops lanes that are empty and have been idle for the queue's drop_idle_seconds. A push that waits for this makes the lane anew.
-CREATE FUNCTION skep.drop_idle_partitions(max_lanes integer DEFAULT 1000) RETURNS bigint
+-- Locks partitions against pushes, starts, seeks and pops, except those that another has locked. Returns the ones that are still empty and
+-- have been idle for so long, and whose runs are all locked and without a lease.
+CREATE FUNCTION skep._lock_idle(partition_ids bigint[], idle_seconds double precision) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
-#variable_conflict use_column
 DECLARE
-    idle    record;
+    mine record;
+BEGIN
+    SELECT array_agg(asked.id) AS ids, array_agg(r.number) AS runs INTO mine
+    FROM unnest(partition_ids) AS asked (id)
+    CROSS JOIN LATERAL (SELECT FROM skep.partition_floors f WHERE f.partition_id = asked.id FOR UPDATE SKIP LOCKED) f
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS number FROM (SELECT FROM skep.runs r
+            JOIN skep.starts s ON s.partition_id = r.partition_id AND s.group_queue_id = r.group_queue_id
+            WHERE r.partition_id = asked.id FOR UPDATE OF r, s SKIP LOCKED) locked) r
+    CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.id = asked.id FOR UPDATE SKIP LOCKED) p;
+    RETURN ARRAY(
+        SELECT p.id FROM unnest(mine.ids, mine.runs) AS locked (id, runs)
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = locked.id LIMIT 1) p
+        CROSS JOIN LATERAL (SELECT count(*) AS number, count(r.lease_id) AS leases FROM skep.runs r WHERE r.partition_id = locked.id) r
+        WHERE r.number = locked.runs AND r.leases = 0 AND skep._is_idle(p, idle_seconds));
+END $$;
+
+-- Returns true if a partition is empty and its last message is older than this.
+CREATE FUNCTION skep._is_idle(p skep.partitions, idle_seconds double precision) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT head.next_offset = f.first_offset AND greatest(head.last_time, p.created_at) < clock_timestamp() - skep.seconds(idle_seconds)
+            FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head WHERE f.partition_id = p.id);
+END $$;
+
+-- Drops partitions that are empty and have been idle for the queue's drop_idle_seconds. A push that waits for this creates the partition
+-- again, under a new id: every group starts at its beginning. The queue is locked because totals are kept by queue (see _keep_totals).
+CREATE FUNCTION skep.drop_idle_partitions(max_lanes integer DEFAULT 1000) RETURNS bigint
+LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
+DECLARE
+    q       record;
+    idle    bigint[];
     dropped bigint := 0;
 BEGIN
-    FOR idle IN
-        SELECT lane.queue_id, lane.queue, array_agg(lane.partition_id ORDER BY lane.partition_id) AS lanes FROM (
-            SELECT q.id AS queue_id, q.name AS queue, l.partition_id
-            FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
-            CROSS JOIN LATERAL (
-                SELECT * FROM skep.partition_lookup l
-                WHERE l.partition_id = p.id AND l.first_offset > l.last_offset AND greatest(l.last_created_at, p.created_at)
-                      < clock_timestamp() - skep.seconds(q.drop_idle_seconds) FOR UPDATE SKIP LOCKED) l
-            WHERE q.drop_idle_seconds IS NOT NULL
-              AND NOT EXISTS (SELECT FROM skep.leases s WHERE s.partition_id = p.id)
-              -- A new lane of that name begins at 0: who was told to start at an offset would miss what comes below it.
-              AND NOT EXISTS (SELECT FROM skep.subscriptions s WHERE s.mode = 'offset' AND coalesce(s.queue, q.name) = q.name
-                                                                 AND coalesce(s.partition, p.name) = p.name)
-            ORDER BY l.partition_id LIMIT max_lanes
-        ) lane GROUP BY lane.queue_id, lane.queue ORDER BY lane.queue_id
-    LOOP
-        PERFORM skep.delete_lanes(idle.queue_id, idle.lanes);
-        dropped := dropped + cardinality(idle.lanes);
+    PERFORM skep._require_read_committed('drop_idle_partitions');
+    FOR q IN SELECT o.id, o.drop_idle_seconds FROM skep.queues o WHERE o.drop_idle_seconds IS NOT NULL ORDER BY o.id LOOP
+        EXIT WHEN dropped >= max_lanes;
+        idle := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = q.id AND skep._is_idle(p, q.drop_idle_seconds)
+                      ORDER BY p.id LIMIT max_lanes - dropped);
+        CONTINUE WHEN idle = '{}';
+        PERFORM FROM skep.queues o WHERE o.id = q.id FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        idle := skep._lock_idle(idle, q.drop_idle_seconds);
+        PERFORM skep._keep_totals(idle);
+        PERFORM skep._delete_partitions(idle);
+        dropped := dropped + cardinality(idle);
     END LOOP;
     RETURN dropped;
 END $$;

@@ -1,13 +1,14 @@
--- Compaction: small files of a queue and a day become one, and whoever reads the archive sees either them or it.
+-- Compaction: small files of a queue and a day become one. A reader of the archive sees either them or it.
 --
 --   small_files --> begin_compaction --> (a task merges files, and reads the result again) --> swap_files
 --
--- The files that were replaced stay where they are for a while: who asked for them before the swap may go on reading.
+-- Files that were replaced stay where they are for a while: readers that asked for them before the swap may go on
+-- reading.
 
 CREATE FUNCTION skep.find_archive(location text) RETURNS integer
 LANGUAGE sql STABLE AS $$ SELECT a.id FROM skep.archives a WHERE a.location = $1 $$;
 
--- Files with fewer messages than that, in the order in which they were begun.
+-- Returns files with fewer messages than this, in the order in which they were begun.
 CREATE FUNCTION skep.small_files(archive_id integer, below bigint, queues text[] DEFAULT NULL, pattern text DEFAULT NULL,
                                  namespace text DEFAULT NULL, task text DEFAULT NULL)
 RETURNS TABLE (queue text, day date, file_id bigint, messages bigint, bytes bigint)
@@ -20,14 +21,15 @@ LANGUAGE sql STABLE AS $$
     ORDER BY f.queue, f.day, f.id
 $$;
 
--- Reserves files that are to replace others: [[file_id, …], …], each of one queue and day. Answers their ids, in order.
+-- Reserves files that are to replace others and returns their ids, in order. sources: [[file_id, …], …], each of one
+-- queue and day.
 CREATE FUNCTION skep.begin_compaction(archive_id integer, job uuid, sources jsonb) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     chosen jsonb;
     made   bigint;
-    answer bigint[] := '{}';
+    ids    bigint[] := '{}';
 BEGIN
     FOR chosen IN SELECT value FROM jsonb_array_elements(sources) WITH ORDINALITY AS given (value, n) ORDER BY n LOOP
         INSERT INTO skep.archive_files (archive_id, job, queue, day, messages)
@@ -35,26 +37,26 @@ BEGIN
         FROM skep.archive_files f
         WHERE f.id = ANY (ARRAY(SELECT jsonb_array_elements_text(chosen)::bigint)) AND f.archive_id = begin_compaction.archive_id
         RETURNING id INTO made;
-        answer := answer || made;
+        ids := ids || made;
     END LOOP;
-    RETURN answer;
+    RETURN ids;
 END $$;
 
--- What a task has to know of the files it merges: their runs are in the order of lanes, as they are in the file.
+-- Returns what a task has to know of the files it merges. Their runs are in the order of the file.
 CREATE FUNCTION skep.source_files(file_ids bigint[])
 RETURNS TABLE (path text, digest bytea, lanes bigint[], first_offsets bigint[], end_offsets bigint[])
 LANGUAGE sql STABLE AS $$
-    SELECT f.path, f.digest, r.lanes, r.firsts, r.ends
+    SELECT f.path, f.digest, r.partition_ids, r.firsts, r.ends
     FROM skep.archive_files f
     CROSS JOIN LATERAL (
-        SELECT array_agg(r.partition_id ORDER BY r.ord) AS lanes, array_agg(r.first_offset ORDER BY r.ord) AS firsts,
+        SELECT array_agg(r.partition_id ORDER BY r.ord) AS partition_ids, array_agg(r.first_offset ORDER BY r.ord) AS firsts,
                array_agg(r.end_offset ORDER BY r.ord) AS ends
         FROM skep.archive_runs r WHERE r.file_id = f.id
     ) r
     WHERE f.id = ANY ($1) AND f.state = 'stored' ORDER BY f.id
 $$;
 
--- Puts a file in the place of others that have the same messages. False if another attempt has done it.
+-- Puts a file in the place of others that have the same messages. Returns false if another attempt has done it.
 CREATE FUNCTION skep.swap_files(file_id bigint, job uuid, source_ids bigint[], path text, bytes bigint, messages bigint, digest bytea,
                                 grace interval) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -77,15 +79,15 @@ BEGIN
         PERFORM skep.refuse('SK007', format('%s has %s messages, the %s files it is to replace have %s', swap_files.path,
                                             swap_files.messages, sources.files, sources.messages));
     END IF;
-    SELECT array_agg(lane ORDER BY lane, span) AS lanes, array_agg(name ORDER BY lane, span) AS names, array_agg(span ORDER BY lane, span) AS spans
+    SELECT array_agg(id ORDER BY id, run) AS ids, array_agg(name ORDER BY id, run) AS names, array_agg(run ORDER BY id, run) AS runs
     INTO merged FROM (
-        SELECT r.partition_id AS lane, min(r.partition) AS name, unnest(range_agg(int8range(r.first_offset, r.end_offset))) AS span
+        SELECT r.partition_id AS id, min(r.partition) AS name, unnest(range_agg(int8range(r.first_offset, r.end_offset))) AS run
         FROM skep.archive_runs r WHERE r.file_id = ANY (source_ids) GROUP BY r.partition_id
     ) r;
     DELETE FROM skep.archive_runs r WHERE r.file_id = ANY (source_ids);
     INSERT INTO skep.archive_runs (file_id, ord, partition_id, partition, first_offset, end_offset)
-    SELECT swap_files.file_id, n, lane, name, lower(span), upper(span)
-    FROM unnest(merged.lanes, merged.names, merged.spans) WITH ORDINALITY AS run (lane, name, span, n);
+    SELECT swap_files.file_id, n, id, name, lower(run), upper(run)
+    FROM unnest(merged.ids, merged.names, merged.runs) WITH ORDINALITY AS merged (id, name, run, n);
     UPDATE skep.archive_files f SET state = 'replaced', kept_until = clock_timestamp() + grace WHERE f.id = ANY (source_ids);
     UPDATE skep.archive_files f
     SET state = 'stored', path = swap_files.path, bytes = swap_files.bytes, digest = swap_files.digest, stored_at = clock_timestamp()
@@ -93,7 +95,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- Files that were replaced, and that nobody is promised any more.
+-- Returns files that were replaced and no longer have to be kept.
 CREATE FUNCTION skep.expired_files(archive_id integer) RETURNS TABLE (file_id bigint, path text)
 LANGUAGE sql STABLE AS $$
     SELECT f.id, f.path FROM skep.archive_files f

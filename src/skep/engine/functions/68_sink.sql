@@ -1,7 +1,8 @@
--- Writing batches from outside, each exactly once: pieces are staged by any number of tasks, then published together in one
--- transaction, which notes the batch. A batch that is noted already is not published again.
+-- Writing batches from outside, each exactly once: pieces are staged by any number of tasks, then published together in
+-- one transaction, which records the batch. A batch that is recorded already is not published again.
 
--- A sink belongs to one query: another one counts its batches anew, and would be taken for a repetition.
+-- Registers a sink, or refuses it if it belongs to another query: that one counts its batches from 0, and they would
+-- seem to be repeats.
 CREATE FUNCTION skep.open_sink(sink text, query text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -17,8 +18,9 @@ BEGIN
     END IF;
 END $$;
 
--- Stages messages that are sorted by lane. The payloads are one text, joined by the character U+001E: JSON has it only escaped, and
--- splitting is cheaper than reading an array in which every quote is quoted. JSON is read here, by tasks side by side, not in publish_batch.
+-- Stages messages that are sorted by partition. The payloads are one text, joined by the character U+001E: JSON has it
+-- only escaped, and splitting is cheaper than reading an array in which every quote is quoted. JSON is read here, by
+-- tasks side by side, not in publish_batch().
 CREATE FUNCTION skep.stage_piece(
     sink text, batch bigint, piece uuid, queues text[], partitions text[], counts integer[], payloads text,
     transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL, trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL
@@ -31,25 +33,27 @@ BEGIN
         AND coalesce(total = cardinality(transaction_ids), true) AND coalesce(total = cardinality(headers), true)
         AND coalesce(total = cardinality(trace_ids), true) AND coalesce(total = cardinality(producers), true)
         AND 0 < ALL (counts)
-        AND (SELECT count(DISTINCT lane) FROM unnest(queues, partitions) AS lane) = cardinality(counts)) IS NOT TRUE THEN
-        PERFORM skep.refuse('SK001', 'the lanes of a piece do not go with its messages',
-                            'Name each lane once, with how many messages it gets; the other arrays have one element per message, or are NULL.');
+        AND (SELECT count(DISTINCT named) FROM unnest(queues, partitions) AS named) = cardinality(counts)) IS NOT TRUE THEN
+        PERFORM skep.refuse('SK001', 'the arrays of a piece do not match',
+                            'Name each partition once, with its number of messages; the other arrays have one element per message, '
+                            'or are NULL.');
     END IF;
-    -- Row by row: a cast of the whole array would keep all that the parser leaves behind until its end, and take half as long again.
+    -- Row by row: a cast of the whole array would keep the garbage of the parser until its end, and take half as long again.
     INSERT INTO skep.sink_pieces
     SELECT sink, batch, piece, total, queues, partitions, counts,
-           ARRAY(SELECT lane FROM unnest(counts) WITH ORDINALITY AS run (n, lane), generate_series(1, n) ORDER BY lane),
+           ARRAY(SELECT slot FROM unnest(counts) WITH ORDINALITY AS run (n, slot), generate_series(1, n) ORDER BY slot),
            ARRAY(SELECT text::jsonb FROM unnest(texts) AS text), headers, transaction_ids, trace_ids, producers
     FROM (SELECT string_to_array(payloads, chr(30)) AS texts OFFSET 0) split
     WHERE cardinality(texts) = total;
     IF NOT FOUND THEN
-        PERFORM skep.refuse('SK001', format('%s messages have not as many payloads: one is empty, or contains the character U+001E', total),
+        PERFORM skep.refuse('SK001', format('the number of payloads is not %s: one is empty, or contains the character U+001E', total),
                             'Payloads are JSON, in which that character is written \u001e.');
     END IF;
 END $$;
 
--- Publishes the pieces in this order, and answers how many messages were new; NULL if the batch was published before. The lanes of the
--- whole batch are locked first, in push's order, so that pushing it in steps cannot deadlock.
+-- Publishes the pieces in this order and returns how many messages were new; NULL if the batch was published before.
+-- The partitions of the whole batch are locked first, in the order of push, so that pushing it in steps cannot
+-- deadlock.
 CREATE FUNCTION skep.publish_batch(sink text, query text, batch bigint, pieces uuid[], counts bigint[]) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -69,11 +73,11 @@ BEGIN
             PERFORM skep.refuse('SK002', format('rows of batch %s of sink "%s" are gone: the database crashed while it was written',
                                                 batch, sink), 'Start the query again: it writes the batch again.');
         END IF;
-        PERFORM skep.lock_lanes(array_agg(lane.queue), array_agg(lane.partition))
-        FROM (SELECT DISTINCT queue, partition FROM skep.sink_pieces p, unnest(p.queues, p.partitions) AS lane (queue, partition)
-              WHERE p.sink = publish_batch.sink AND p.batch = publish_batch.batch AND p.piece = ANY (pieces)) lane HAVING count(*) > 0;
+        PERFORM skep._lock_partitions(array_agg(named.queue), array_agg(named.partition))
+        FROM (SELECT DISTINCT queue, partition FROM skep.sink_pieces p, unnest(p.queues, p.partitions) AS named (queue, partition)
+              WHERE p.sink = publish_batch.sink AND p.batch = publish_batch.batch AND p.piece = ANY (pieces)) named HAVING count(*) > 0;
         FOR n IN 1 .. cardinality(pieces) LOOP
-            published := published + skep.append_piece(publish_batch.sink, publish_batch.batch, pieces[n]);
+            published := published + skep._append_piece(publish_batch.sink, publish_batch.batch, pieces[n]);
         END LOOP;
         UPDATE skep.sinks s SET last_batch = batch, messages = s.messages + published, used_at = clock_timestamp()
         WHERE s.id = publish_batch.sink;
@@ -82,79 +86,80 @@ BEGIN
     RETURN CASE WHEN done < batch THEN published END;
 END $$;
 
--- Appends a piece, and answers how many messages were new. A shorter way than push_many for messages that are sorted by lane and
--- cannot be repeats: where each goes is arithmetic, which takes no sorting, and nobody asks for the offsets.
-CREATE FUNCTION skep.append_piece(sink text, batch bigint, piece uuid) RETURNS bigint
-LANGUAGE plpgsql SET skep.appending = 'on' AS $$
+-- Appends a piece and returns how many messages were new. A shorter way than push_many() for messages that are sorted
+-- by partition and cannot be repeats: the offset of each is arithmetic, which takes no sorting, and no caller asks for
+-- the offsets.
+CREATE FUNCTION skep._append_piece(sink text, batch bigint, piece uuid) RETURNS bigint
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     given  record;
-    lanes  record;
+    slots  record;
     runs   record;
     stamp  timestamptz;
     stored bigint;
 BEGIN
     SELECT queues, partitions, counts, transaction_ids IS NOT NULL AS may_repeat INTO given
-    FROM skep.sink_pieces p WHERE p.sink = append_piece.sink AND p.batch = append_piece.batch AND p.piece = append_piece.piece;
+    FROM skep.sink_pieces p WHERE p.sink = _append_piece.sink AND p.batch = _append_piece.batch AND p.piece = _append_piece.piece;
     IF given.may_repeat THEN
-        RETURN skep.push_piece(append_piece.sink, append_piece.batch, append_piece.piece);
+        RETURN skep._push_piece(_append_piece.sink, _append_piece.batch, _append_piece.piece);
     END IF;
-    lanes := skep.lock_lanes(given.queues, given.partitions);  -- held already: this tells where they end
+    slots := skep._lock_partitions(given.queues, given.partitions);  -- they are locked already: this tells where they end
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        PERFORM skep._check_heads(slots.partition_ids, slots.next_offsets);
+    END IF;
     stamp := clock_timestamp();
     WITH run AS MATERIALIZED (
-        SELECT n, lanes.lane_of[n] AS lane, count, sum(count) OVER (ORDER BY n) - count AS before
+        SELECT n, slots.slot_of[n] AS slot, count, sum(count) OVER (ORDER BY n) - count AS before
         FROM unnest(given.counts) WITH ORDINALITY AS run (count, n)
-    ), head AS (
-        UPDATE skep.partition_lookup l
-        SET last_offset = lanes.last_offsets[lane] + count, last_created_at = greatest(l.last_created_at, stamp)
-        FROM run
-        WHERE l.partition_id = ANY (ARRAY[lanes.partition_ids[lane]]) AND l.generation >= lanes.last_offsets[lane] >> 8
-        RETURNING lane, l.partition_id, l.last_offset
     ), journaled AS (
         INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
-        SELECT lanes.queue_ids[lane], array_agg(partition_id), array_agg(lanes.last_offsets[lane] + 1), array_agg(last_offset)
-        FROM head GROUP BY 1
+        SELECT slots.queue_ids[slot], array_agg(slots.partition_ids[slot]), array_agg(slots.next_offsets[slot]),
+               array_agg(slots.next_offsets[slot] + count - 1)
+        FROM run GROUP BY 1
     )
-    SELECT array_agg(lanes.partition_ids[lane] ORDER BY n) AS ids, array_agg((lanes.last_offsets[lane] - before)::bigint ORDER BY n) AS bases,
-           array_agg(greatest(lanes.last_times[lane], stamp) ORDER BY n) AS times, array_agg(lanes.payload_limits[lane] ORDER BY n) AS limits
+    SELECT array_agg(slots.partition_ids[slot] ORDER BY n) AS ids,
+           array_agg((slots.next_offsets[slot] - 1 - before)::bigint ORDER BY n) AS bases,
+           array_agg(greatest(slots.last_times[slot], stamp) ORDER BY n) AS times,
+           array_agg(slots.payload_limits[slot] ORDER BY n) AS limits
     INTO runs FROM run;
 
-    -- unnest in the list of columns, because in FROM it would copy everything first.
+    -- unnest() in the list of columns, because in FROM it would copy everything first.
     INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, trace_id, producer)
-    SELECT runs.ids[lane], runs.bases[lane] + ord, runs.times[lane], payload, item.headers, trace_id, producer
+    SELECT runs.ids[slot], runs.bases[slot] + ord, runs.times[slot], payload, item.headers, trace_id, producer
     FROM skep.sink_pieces p
-    CROSS JOIN LATERAL (SELECT unnest(p.lane_of) AS lane, unnest(p.payloads) AS payload, unnest(p.headers) AS headers,
+    CROSS JOIN LATERAL (SELECT unnest(p.slot_of) AS slot, unnest(p.payloads) AS payload, unnest(p.headers) AS headers,
                                unnest(p.trace_ids) AS trace_id, unnest(p.producers) AS producer, generate_series(1, p.messages) AS ord) item
-    WHERE p.sink = append_piece.sink AND p.batch = append_piece.batch AND p.piece = append_piece.piece
-      AND (pg_column_size(payload) <= runs.limits[lane] AND coalesce(jsonb_typeof(item.headers) = 'object', true)
-           OR skep.check_item(ord, payload, runs.limits[lane], NULL, item.headers));
+    WHERE p.sink = _append_piece.sink AND p.batch = _append_piece.batch AND p.piece = _append_piece.piece
+      AND (NOT skep._exceeds(payload, runs.limits[slot]) AND coalesce(jsonb_typeof(item.headers) = 'object', true)
+           OR skep.check_item(ord, payload, runs.limits[slot], NULL, item.headers));
     GET DIAGNOSTICS stored = ROW_COUNT;
     RETURN stored;
 END $$;
 
-CREATE FUNCTION skep.push_piece(sink text, batch bigint, piece uuid) RETURNS bigint
+CREATE FUNCTION skep._push_piece(sink text, batch bigint, piece uuid) RETURNS bigint
 LANGUAGE sql AS $$
     SELECT count(*) FILTER (WHERE pushed.status = 'queued')
     FROM skep.sink_pieces p
     CROSS JOIN LATERAL skep.push_many(
-        ARRAY(SELECT p.queues[lane] FROM unnest(p.lane_of) WITH ORDINALITY AS item (lane, ord) ORDER BY ord),
-        ARRAY(SELECT p.partitions[lane] FROM unnest(p.lane_of) WITH ORDINALITY AS item (lane, ord) ORDER BY ord),
+        ARRAY(SELECT p.queues[slot] FROM unnest(p.slot_of) WITH ORDINALITY AS item (slot, ord) ORDER BY ord),
+        ARRAY(SELECT p.partitions[slot] FROM unnest(p.slot_of) WITH ORDINALITY AS item (slot, ord) ORDER BY ord),
         p.payloads, p.transaction_ids, p.headers, p.trace_ids, p.producers) pushed
     WHERE p.sink = $1 AND p.batch = $2 AND p.piece = $3
 $$;
 
--- Forgets what was staged for a batch and for those before it, whoever staged it.
+-- Deletes everything that was staged for a batch and for those before it.
 CREATE FUNCTION skep.clear_sink(sink text, batch bigint) RETURNS void
 LANGUAGE sql AS $$ DELETE FROM skep.sink_pieces p WHERE p.sink = $1 AND p.batch <= $2 $$;
 
--- Forgets a sink that will not write again: a batch write that needs no name.
+-- Deletes a sink that will not write again: a batch write that needs no name.
 CREATE FUNCTION skep.drop_sink(sink text) RETURNS void
 LANGUAGE sql AS $$
     DELETE FROM skep.sink_pieces p WHERE p.sink = $1;
     DELETE FROM skep.sinks s WHERE s.id = $1;
 $$;
 
--- Forgets what queries that ended badly had staged. Which batch a sink published last is kept: the query may come back.
+-- Deletes what queries that ended badly had staged. Which batch a sink published last is kept: the query may come back.
 CREATE FUNCTION skep.prune_sinks(older_than interval DEFAULT '1 day') RETURNS bigint
 LANGUAGE sql AS $$
     WITH gone AS (

@@ -1,6 +1,6 @@
--- Dead letters that come back, or go for good. Both leave a line in the audit.
+-- Dead letters: list, redrive, purge. What is redriven or purged leaves a row in the audit.
 
--- The dead letters a call is about. error is matched as a part of the text.
+-- Returns the dead letters that a call is about, oldest first. error is matched as a part of the text.
 CREATE FUNCTION skep.find_dead_letters(
     queue text, group_name text, error text, failed_after timestamptz, failed_before timestamptz, ids bigint[], max_rows integer
 ) RETURNS SETOF skep.dead_letters LANGUAGE sql STABLE AS $$
@@ -11,7 +11,7 @@ CREATE FUNCTION skep.find_dead_letters(
     ORDER BY d.id LIMIT $7
 $$;
 
--- Newest first; before_id is the last one of the page before.
+-- Returns dead letters, newest first. before_id is the last one of the page before.
 CREATE FUNCTION skep.list_dead_letters(
     queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
     failed_before timestamptz DEFAULT NULL, before_id bigint DEFAULT NULL, max_rows integer DEFAULT 100
@@ -31,16 +31,17 @@ LANGUAGE sql STABLE AS $$
     FROM skep.find_dead_letters($1, $2, NULL, $3, $4, NULL, NULL) d GROUP BY 1, 2, 3
 $$;
 
--- The headers of a letter that is driven again. The seal of a payload goes with it.
+-- Returns the headers of a dead letter that is redriven. A new payload is not sealed.
 CREATE FUNCTION skep.redriven_headers(old jsonb, new jsonb, edited boolean, origin jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN $3 THEN coalesce($1, '{}') - 'skep-sealed' ELSE coalesce($1, '{}') END || coalesce($2, '{}')
            || jsonb_build_object('skep-redriven', $4 || CASE WHEN $3 THEN '{"edited": true}' ELSE '{}' END::jsonb)
 $$;
 
--- Pushes dead letters again and removes them, in one transaction: to their group alone, or as new messages to a queue, for all its groups.
--- Oldest first, at most so many in a call. Each is driven once, however many do it at the same time. payload goes in place of what one of
--- them had, and headers over its own; its header says that it was edited.
+-- Pushes dead letters again and deletes them, in one transaction: to their group alone, or as new messages to a queue,
+-- for all its groups. Oldest first, at most max_rows in a call. Each is redriven once, however many calls run at the
+-- same time. payload replaces the payload of one dead letter, and headers are merged over its own; its header says that
+-- it was edited.
 CREATE FUNCTION skep.redrive(
     queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
     failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL, to_queue text DEFAULT NULL, max_rows integer DEFAULT 1000,
@@ -70,46 +71,58 @@ BEGIN
         RETURN;
     END IF;
     IF redrive.to_queue IS NULL THEN
-        PERFORM skep.open_redrive_lanes(chosen);
+        PERFORM skep._open_redrive_partitions(chosen);
     END IF;
     RETURN QUERY
     WITH pushed AS (
         SELECT p.* FROM (
             SELECT array_agg(coalesce(redrive.to_queue, d.queue) ORDER BY n) AS queues,
-                   array_agg(CASE WHEN redrive.to_queue IS NULL THEN skep.redrive_lane(d.group_name, d.partition) ELSE d.partition END ORDER BY n) AS partitions,
+                   array_agg(CASE WHEN redrive.to_queue IS NULL THEN skep.redrive_lane(d.group_name, d.partition) ELSE d.partition END
+                             ORDER BY n) AS partitions,
                    array_agg(coalesce(redrive.payload, d.payload) ORDER BY n) AS payloads,
                    array_agg(skep.redriven_headers(d.headers, redrive.headers, redrive.payload IS NOT NULL, jsonb_build_object(
-                       'queue', d.queue, 'partition', d.partition, 'offset', d."offset", 'error', left(d.error, 500))) ORDER BY n) AS headers,
+                       'queue', d.queue, 'partition', d.partition, 'offset', d."offset",
+                       'error', left(d.error, 500))) ORDER BY n) AS headers,
                    array_agg(d.trace_id ORDER BY n) AS trace_ids, array_agg(d.producer ORDER BY n) AS producers
-            FROM unnest(chosen) WITH ORDINALITY AS d (id, group_name, queue, partition, partition_id, "offset", created_at, payload, headers,
-                                                      transaction_id, trace_id, producer, error, attempts, failed_at, n)) m
+            FROM unnest(chosen) WITH ORDINALITY AS d (
+                id, group_name, queue, partition, partition_id, "offset", created_at, payload, headers, transaction_id, trace_id,
+                producer, error, attempts, failed_at, n)) m
         CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, NULL, m.headers, m.trace_ids, m.producers) p
     ), gone AS (
         DELETE FROM skep.dead_letters d WHERE d.id = ANY (SELECT c.id FROM unnest(chosen) c)
     ), noted AS (
-        INSERT INTO skep.dead_letter_audit (action, dead_letter_id, group_name, queue, partition, "offset", error, message_id, to_queue, done_by)
+        INSERT INTO skep.dead_letter_audit (action, dead_letter_id, group_name, queue, partition, "offset", error, message_id,
+                                            to_queue, done_by)
         SELECT 'redriven', d.id, d.group_name, d.queue, d.partition, d."offset", d.error,
-               skep.message_id(pushed.partition_id, pushed."offset"), coalesce(redrive.to_queue, d.queue), coalesce(redrive.done_by, session_user)
+               skep.message_id(pushed.partition_id, pushed."offset"), coalesce(redrive.to_queue, d.queue),
+               coalesce(redrive.done_by, session_user)
         FROM pushed CROSS JOIN LATERAL (SELECT (chosen[pushed.ord::integer]).*) d
         RETURNING *
     )
     SELECT noted.dead_letter_id, noted.queue, noted.partition, noted.group_name, noted.message_id FROM noted;
 END $$;
 
--- Makes the lanes for one group alone that these letters need. A lane of that name that somebody else made is refused.
-CREATE FUNCTION skep.open_redrive_lanes(letters skep.dead_letters[]) RETURNS void
+-- Creates the partitions for one group alone that these dead letters need. A partition of that name that is in use
+-- otherwise is refused.
+CREATE FUNCTION skep._open_redrive_partitions(dead skep.dead_letters[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     taken text;
 BEGIN
-    PERFORM skep.create_lanes(array_agg(d.queue), array_agg(skep.redrive_lane(d.group_name, d.partition)))
-    FROM (SELECT DISTINCT d.queue, d.group_name, d.partition FROM unnest(letters) d) d;
-    UPDATE skep.partitions p SET only_group = skep.group_on(q.semantics, d.group_name)
-    FROM (SELECT DISTINCT d.queue, d.group_name, d.partition FROM unnest(letters) d) d
-    JOIN skep.queues q ON q.name = d.queue
-    WHERE p.queue_id = q.id AND p.name = skep.redrive_lane(d.group_name, d.partition) AND p.only_group IS NULL
-      AND EXISTS (SELECT FROM skep.partition_lookup l WHERE l.partition_id = p.id AND l.last_offset = -1);
-    SELECT p.name INTO taken FROM unnest(letters) d
+    PERFORM skep._create_partitions(array_agg(d.queue), array_agg(skep.redrive_lane(d.group_name, d.partition)))
+    FROM (SELECT DISTINCT d.queue, d.group_name, d.partition FROM unnest(dead) d) d;
+    -- Locked in the order of push, and looked at after that: a push that is under way counts.
+    PERFORM FROM (SELECT DISTINCT d.queue, skep.redrive_lane(d.group_name, d.partition) COLLATE "C" AS name
+                  FROM unnest(dead) d ORDER BY 1, 2) wanted
+    CROSS JOIN LATERAL (SELECT q.id FROM skep.queues q WHERE q.name = wanted.queue LIMIT 1) q
+    CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = wanted.name FOR NO KEY UPDATE) p;
+    UPDATE skep.partitions p SET only_group = skep.group_on(q.semantics, wanted.group_name)
+    FROM (SELECT DISTINCT d.queue, d.group_name, skep.redrive_lane(d.group_name, d.partition) AS name FROM unnest(dead) d) wanted
+    JOIN skep.queues q ON q.name = wanted.queue
+    WHERE p.queue_id = q.id AND p.name = wanted.name AND p.only_group IS NULL
+      AND NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = p.id)
+      AND EXISTS (SELECT FROM skep.partition_floors f WHERE f.partition_id = p.id AND f.first_offset = 0);
+    SELECT p.name INTO taken FROM unnest(dead) d
     JOIN skep.queues q ON q.name = d.queue
     JOIN skep.partitions p ON p.queue_id = q.id AND p.name = skep.redrive_lane(d.group_name, d.partition)
     WHERE p.only_group IS DISTINCT FROM skep.group_on(q.semantics, d.group_name) LIMIT 1;

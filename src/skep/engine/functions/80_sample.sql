@@ -1,33 +1,54 @@
--- Heads and cursors over time. Offsets are dense and cursors count what is done, so two samples tell exactly what happened between them,
--- and the hot path pays nothing.
+-- Heads and cursors over time. Offsets are dense and cursors count what is done, so that two samples tell exactly what
+-- happened between them, and pushes and pops pay nothing for it.
 
--- The lanes of a group on a queue, met or not: what it has done and what is left.
-CREATE FUNCTION skep.group_lanes(group_name text, queue_id integer, reader_id integer)
-RETURNS TABLE (partition text, partition_id bigint, met boolean, consumed bigint, lag bigint, oldest_at timestamptz, last_consumed_at timestamptz,
-               leased integer, lease uuid, lease_expires_at timestamptz)
+-- Returns the partitions of a queue, or one of them, that are for a group, read before (met) or not: where it started,
+-- where its cursor is, and how many messages are left for it, leased or not. group_queue_id is NULL if the group has
+-- not read from the queue yet.
+CREATE FUNCTION skep._group_partitions(group_name text, queue_id integer, group_queue_id integer, partition text DEFAULT NULL)
+RETURNS TABLE (partition_id bigint, partition text, met boolean, start_offset bigint, skipped bigint, cursor bigint, first_offset bigint,
+               last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
 LANGUAGE sql STABLE AS $$
-    SELECT p.name, p.id, c.met, c.cursor - c.start_offset, todo.lag, m.created_at, c.last_consumed_at, c.leased, run.token, run.expires_at
+    WITH asked AS MATERIALIZED (
+        SELECT p.id, p.name, EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = p.id AND s.group_queue_id = $3 OFFSET 0) AS met
+        FROM (SELECT * FROM skep.partitions p WHERE $4 IS NULL AND p.queue_id = $2
+              UNION ALL
+              SELECT * FROM skep.partitions p WHERE p.queue_id = $2 AND p.name = $4) p
+        WHERE p.only_group IS NULL OR p.only_group = $1
+    )
+    SELECT c.id, c.name, c.met, c.start_offset, c.skipped, c.cursor, f.first_offset, head.next_offset - 1,
+           greatest(head.next_offset - greatest(c.cursor, f.first_offset), 0), c.leased, c.last_consumed_at
     FROM (
-        SELECT c.partition_id, true AS met, c.start_offset, c.cursor, c.leased, c.last_consumed_at
-        FROM skep.partitions p CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = $3 ORDER BY c.next_offset DESC LIMIT 1) c
-        WHERE p.queue_id = $2
+        SELECT p.id, p.name, true AS met, c.start_offset, c.skipped, c.cursor, c.leased, c.last_consumed_at
+        FROM asked p
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_consumers c WHERE c.partition_id = p.id AND c.group_queue_id = $3 LIMIT 1) c
+        WHERE p.met
         UNION ALL
-        SELECT s.partition_id, false, s.start_offset, s.start_offset, 0, NULL FROM skep.starts($1, $2, ARRAY(
-            SELECT p.id FROM skep.partitions p
-            WHERE p.queue_id = $2 AND NOT EXISTS (SELECT FROM skep.cursors c WHERE c.partition_id = p.id AND c.reader_id = $3 OFFSET 0))) s
+        SELECT p.id, p.name, false, s.start_offset, 0, s.start_offset, 0, NULL
+        FROM skep._starting_offsets($1, $2, ARRAY(SELECT p.id FROM asked p WHERE NOT p.met)) s
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = s.partition_id LIMIT 1) p
     ) c
-    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = c.partition_id LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = c.partition_id ORDER BY l.generation DESC LIMIT 1) l
-    CROSS JOIN LATERAL (SELECT greatest(c.cursor, l.first_offset) AS at) place
-    CROSS JOIN LATERAL (SELECT greatest(l.last_offset + 1 - place.at, 0) AS lag) todo
-    LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE todo.lag > 0 AND m.partition_id = p.id AND m."offset" >= place.at
-                       ORDER BY m."offset" LIMIT 1) m ON true
-    LEFT JOIN LATERAL (SELECT * FROM skep.leases run WHERE c.leased > 0 AND run.partition_id = p.id AND run.reader_id = $3
-                          AND run.expires_at > clock_timestamp() ORDER BY run.first_offset LIMIT 1) run ON true
-    WHERE p.only_group IS NULL OR p.only_group = $1
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = c.id LIMIT 1) f
+    CROSS JOIN LATERAL skep._head_of(c.id) head
 $$;
 
--- Several servers take turns: one sample is enough for all of them.
+-- Returns the same with what people and reports ask for: what the group has processed (consumed), the time of the first
+-- message that is left, and its first lease there that is not over.
+CREATE FUNCTION skep.group_lanes(group_name text, queue_id integer, group_queue_id integer)
+RETURNS TABLE (partition text, partition_id bigint, met boolean, consumed bigint, lag bigint, oldest_at timestamptz,
+               last_consumed_at timestamptz, leased integer, lease uuid, lease_expires_at timestamptz)
+LANGUAGE sql STABLE AS $$
+    SELECT g.partition, g.partition_id, g.met, g.cursor - g.start_offset - g.skipped, g.lag, m.created_at, g.last_consumed_at, g.leased,
+           l.lease_id, l.expires_at
+    FROM skep._group_partitions($1, $2, $3) g
+    LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE g.lag > 0 AND m.partition_id = g.partition_id
+                          AND m."offset" >= greatest(g.cursor, g.first_offset) ORDER BY m."offset" LIMIT 1) m ON true
+    LEFT JOIN LATERAL (SELECT r.lease_id, r.expires_at FROM skep.runs r
+                       WHERE g.leased > 0 AND r.partition_id = g.partition_id AND r.group_queue_id = $3 AND r.lease_id IS NOT NULL
+                         AND r.expires_at > clock_timestamp() ORDER BY r.first_offset LIMIT 1) l ON true
+$$;
+
+-- Writes a sample of every queue and group, and returns how many rows that were; 0 if there is a sample that is younger
+-- than this. Several servers take turns: one sample is enough for all of them.
 CREATE FUNCTION skep.sample(not_within interval DEFAULT '5 seconds') RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -42,34 +63,40 @@ BEGIN
         SELECT d.queue, d.group_name, count(*) AS dead FROM skep.dead_letters d GROUP BY d.queue, d.group_name
     )
     INSERT INTO skep.samples (at, queue, group_name, total, lag, leased, dead, oldest_at)
-    SELECT stamp, q.name, '', coalesce(t.total, 0) + lane.total, lane.kept, 0,
-           (SELECT coalesce(sum(d.dead), 0) FROM letters d WHERE d.queue = q.name), lane.oldest_at
+    SELECT stamp, q.name, '', coalesce(t.total, 0) + log.total, log.kept, 0,
+           (SELECT coalesce(sum(d.dead), 0) FROM letters d WHERE d.queue = q.name), log.oldest_at
     FROM skep.queues q
     LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = ''
     CROSS JOIN LATERAL (
-        SELECT coalesce(sum(l.last_offset + 1), 0) AS total, coalesce(sum(l.last_offset - l.first_offset + 1), 0) AS kept, min(m.created_at) AS oldest_at
-        FROM skep.partitions p JOIN skep.partition_lookup l ON l.partition_id = p.id
-        LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = l.first_offset LIMIT 1) m ON true
+        SELECT coalesce(sum(head.next_offset), 0) AS total, coalesce(sum(head.next_offset - f.first_offset), 0) AS kept,
+               min(m.created_at) AS oldest_at
+        FROM skep.partitions p
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = p.id LIMIT 1) f
+        CROSS JOIN LATERAL skep._head_of(p.id) head
+        LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m
+                           WHERE m.partition_id = p.id AND m."offset" = f.first_offset LIMIT 1) m ON true
         WHERE p.queue_id = q.id
-    ) lane
+    ) log
     UNION ALL
-    SELECT stamp, q.name, r.group_name, coalesce(t.total, 0) + lane.total, lane.lag, lane.leased,
-           (SELECT coalesce(sum(d.dead), 0) FROM letters d WHERE d.queue = q.name AND d.group_name = r.group_name), lane.oldest_at
-    FROM (SELECT r.group_name, r.queue_id FROM skep.readers r
+    SELECT stamp, q.name, g.group_name, coalesce(t.total, 0) + work.total, work.lag, work.leased,
+           (SELECT coalesce(sum(d.dead), 0) FROM letters d WHERE d.queue = q.name AND d.group_name = g.group_name), work.oldest_at
+    FROM (SELECT g.group_name, g.queue_id FROM skep.group_queues g
           UNION
-          SELECT s.group_name, q.id FROM skep.subscriptions s JOIN skep.queues q ON q.name = s.queue WHERE q.semantics <> 'queue') r
-    JOIN skep.queues q ON q.id = r.queue_id
-    LEFT JOIN skep.readers reader ON reader.queue_id = q.id AND reader.group_name = r.group_name
-    LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = r.group_name
+          SELECT s.group_name, q.id FROM skep.subscriptions s JOIN skep.queues q ON q.name = s.queue WHERE q.semantics <> 'queue') g
+    JOIN skep.queues q ON q.id = g.queue_id
+    LEFT JOIN skep.group_queues known ON known.queue_id = q.id AND known.group_name = g.group_name
+    LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = g.group_name
     CROSS JOIN LATERAL (
-        SELECT coalesce(sum(l.consumed), 0) AS total, coalesce(sum(l.lag), 0) AS lag, coalesce(sum(l.leased), 0) AS leased, min(l.oldest_at) AS oldest_at
-        FROM skep.group_lanes(r.group_name, q.id, reader.id) l
-    ) lane;
+        SELECT coalesce(sum(l.consumed), 0) AS total, coalesce(sum(l.lag), 0) AS lag, coalesce(sum(l.leased), 0) AS leased,
+               min(l.oldest_at) AS oldest_at
+        FROM skep.group_lanes(g.group_name, q.id, known.id) l
+    ) work;
     GET DIAGNOSTICS taken = ROW_COUNT;
     RETURN taken;
 END $$;
 
--- Keeps every sample for an hour, one a minute for so long, and nothing after that: the size is bounded by queues and groups alone.
+-- Deletes old samples and returns how many: every sample is kept for an hour, one a minute for the time given. So the
+-- size is bounded by queues and groups alone.
 CREATE FUNCTION skep.prune_samples(keep interval DEFAULT '7 days') RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -84,7 +111,8 @@ BEGIN
     RETURN pruned;
 END $$;
 
--- Messages per second between neighbouring samples, lag, and how old the oldest message is that a group has not consumed.
+-- Returns messages per second between neighbouring samples, lag, and the age of the oldest message that a group has not
+-- processed.
 CREATE FUNCTION skep.history(queue text, group_name text DEFAULT '', since interval DEFAULT '1 hour')
 RETURNS TABLE (at timestamptz, rate double precision, lag bigint, leased bigint, dead bigint, lag_seconds double precision)
 LANGUAGE sql STABLE AS $$
@@ -94,8 +122,8 @@ LANGUAGE sql STABLE AS $$
     FROM skep.samples s WHERE s.queue = $1 AND s.group_name = $2 AND s.at >= clock_timestamp() - $3 ORDER BY s.at
 $$;
 
--- Each queue (group '', no status) and each group on it, as of the last sample; rate: messages per second in the minute before it, NULL if
--- nobody sampled then. `visible` is the queues to look at; NULL: all.
+-- Returns each queue (group '', no status) and each group on it, as of the last sample. rate: messages per second in
+-- the minute before it, NULL if there is no sample in it. visible: the queues to return; NULL: all.
 CREATE FUNCTION skep.last_places(visible text[])
 RETURNS TABLE (at timestamptz, queue text, group_name text, status text, rate double precision, lag bigint, leased bigint, dead bigint,
                seconds double precision)
@@ -112,8 +140,8 @@ LANGUAGE sql VOLATILE AS $$
     WHERE $1 IS NULL OR s.queue = ANY ($1)
 $$;
 
--- The same now: a sample is taken unless there is one of the last seconds. trend: the lags of five minutes, oldest first, of the so many
--- groups that are most behind.
+-- Returns the same now: takes a sample unless there is a young one. trend: the lags of five minutes, oldest first, for
+-- the groups that are most behind, as many as `trends` says.
 CREATE FUNCTION skep.places(trends integer DEFAULT 0, not_within interval DEFAULT '5 seconds')
 RETURNS TABLE (at timestamptz, queue text, group_name text, status text, rate double precision, lag bigint, leased bigint,
                dead_letters bigint, oldest_seconds double precision, trend bigint[])
@@ -122,7 +150,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM skep.sample(places.not_within);
     RETURN QUERY
-    SELECT p.*, CASE WHEN p.group_name <> '' AND row_number() OVER (ORDER BY p.group_name = '', p.lag DESC, p.queue, p.group_name) <= places.trends THEN
+    SELECT p.*, CASE WHEN p.group_name <> ''
+                          AND row_number() OVER (ORDER BY p.group_name = '', p.lag DESC, p.queue, p.group_name) <= places.trends THEN
                     ARRAY(SELECT t.lag FROM skep.samples t WHERE t.queue = p.queue AND t.group_name = p.group_name
                              AND t.at > p.at - interval '5 minutes' AND t.at <= p.at ORDER BY t.at) END
     FROM skep.last_places(NULL) p;

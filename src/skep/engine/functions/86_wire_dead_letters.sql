@@ -1,13 +1,16 @@
 -- Dead letters in Queen's shape.
 
--- The newest that match. A queue's are merged from its groups, each by the index; those of all queues come in their own order.
-CREATE FUNCTION skep.match_dead_letters(
+-- Returns the newest dead letters that match. Those of a queue are merged from its groups, each by the index; those of all queues come in
+-- their own order.
+CREATE FUNCTION skep._match_dead_letters(
     queue text, group_name text, partition text, since timestamptz, until timestamptz, visible text[], max_rows integer
 ) RETURNS SETOF skep.dead_letters LANGUAGE sql STABLE AS $$
     WITH RECURSIVE groups (name) AS (
-        (SELECT d.group_name FROM skep.dead_letters d WHERE d.queue = $1 AND ($2 IS NULL OR d.group_name = $2) ORDER BY d.group_name, d.id LIMIT 1)
+        (SELECT d.group_name FROM skep.dead_letters d WHERE d.queue = $1 AND ($2 IS NULL OR d.group_name = $2)
+         ORDER BY d.group_name, d.id LIMIT 1)
         UNION ALL
-        SELECT (SELECT d.group_name FROM skep.dead_letters d WHERE d.queue = $1 AND d.group_name > groups.name ORDER BY d.group_name, d.id LIMIT 1)
+        SELECT (SELECT d.group_name FROM skep.dead_letters d WHERE d.queue = $1 AND d.group_name > groups.name
+                ORDER BY d.group_name, d.id LIMIT 1)
         FROM groups WHERE groups.name IS NOT NULL AND $2 IS NULL
     )
     SELECT * FROM (
@@ -33,16 +36,16 @@ CREATE FUNCTION skep.wire_dead_letters(
         SELECT json_agg(json_build_object(
             'id', skep.message_id(d.partition_id, d."offset"),
             'transactionId', coalesce(d.transaction_id, skep.message_id(d.partition_id, d."offset")::text),
-            'partitionId', skep.partition_uuid(d.partition_id), 'queue', d.queue, 'partition', d.partition, 'consumerGroup', d.group_name,
+            'partitionId', skep._partition_uuid(d.partition_id), 'queue', d.queue, 'partition', d.partition, 'consumerGroup', d.group_name,
             'errorMessage', d.error, 'retryCount', greatest(d.attempts - 1, 0), 'data', d.payload, 'producerSub', d.producer,
             'createdAt', skep.wire_time(d.created_at), 'failedAt', skep.wire_time(d.failed_at), 'dlqId', d.id, 'traceId', d.trace_id,
             'headers', d.headers) ORDER BY d.id DESC)
-        FROM (SELECT * FROM skep.match_dead_letters($1, $2, $3, $4, $5, $6, $7 + $8) d ORDER BY d.id DESC OFFSET $8) d), '[]'),
-        'total', (SELECT count(*) FROM skep.match_dead_letters($1, $2, $3, $4, $5, $6, 100000)),
+        FROM (SELECT * FROM skep._match_dead_letters($1, $2, $3, $4, $5, $6, $7 + $8) d ORDER BY d.id DESC OFFSET $8) d), '[]'),
+        'total', (SELECT count(*) FROM skep._match_dead_letters($1, $2, $3, $4, $5, $6, 100000)),
         'pagination', json_build_object('limit', $7, 'offset', $8))
 $$;
 
--- Which dead letters a call is about: by their own number, or all of a message, by its id or by (partitionId, transactionId).
+-- Returns the dead letters that a call is about: by their own number, or all of a message, by its id or by (partitionId, transactionId).
 CREATE FUNCTION skep.wire_dead_letters_of(dead_letter_id bigint, message_id uuid, partition_id uuid, transaction_id text, group_name text)
 RETURNS TABLE (id bigint, queue text) LANGUAGE sql STABLE AS $$
     SELECT d.id, d.queue FROM (

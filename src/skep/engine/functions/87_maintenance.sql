@@ -1,4 +1,4 @@
--- Maintenance of the servers. Push maintenance: pushes are held here and stored, once and in their order, when it is over.
+-- The maintenance modes of the servers. In push maintenance pushes are held here and stored, once and in their order, when it is over.
 --
 -- Locks (class 736b6568): 0 is shared by who holds or drains and taken alone by who switches, so that after the switch nothing more is held;
 -- 1 is taken by who drains, one at a time. Advisory, because a row that many share would keep who switches waiting for ever.
@@ -11,7 +11,7 @@ LANGUAGE sql STABLE AS $$
                         FROM skep.held_pushes h) h
 $$;
 
--- NULL leaves as it is.
+-- Switches the modes; NULL leaves one as it is.
 CREATE FUNCTION skep.set_maintenance(push boolean DEFAULT NULL, pop boolean DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -34,7 +34,7 @@ BEGIN
     RETURN true;
 END $$;
 
-CREATE FUNCTION skep.store_held(ids bigint[]) RETURNS void
+CREATE FUNCTION skep._store_held(ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     messages jsonb;
@@ -46,7 +46,7 @@ BEGIN
 END $$;
 
 -- An error that says nothing about the messages: the next try may be better.
-CREATE FUNCTION skep.is_transient(state text) RETURNS boolean
+CREATE FUNCTION skep._is_transient(state text) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$ SELECT $1 IN ('40001', '40P01', '55P03') OR left($1, 2) IN ('08', '53', '57', '58', 'XX') $$;
 
 -- Stores what was held, oldest first, about so many messages in one transaction with its removal; nothing while there is push maintenance.
@@ -71,18 +71,18 @@ BEGIN
         RETURN;
     END IF;
     BEGIN
-        PERFORM skep.store_held(chosen);
+        PERFORM skep._store_held(chosen);
         RETURN;
     EXCEPTION WHEN OTHERS THEN
-        IF skep.is_transient(SQLSTATE) THEN
+        IF skep._is_transient(SQLSTATE) THEN
             RAISE;
         END IF;
     END;
     FOREACH one IN ARRAY chosen LOOP
         BEGIN
-            PERFORM skep.store_held(ARRAY[one]);
+            PERFORM skep._store_held(ARRAY[one]);
         EXCEPTION WHEN OTHERS THEN
-            IF skep.is_transient(SQLSTATE) THEN
+            IF skep._is_transient(SQLSTATE) THEN
                 RAISE;
             END IF;
             UPDATE skep.held_pushes h SET error = SQLERRM WHERE h.id = one;

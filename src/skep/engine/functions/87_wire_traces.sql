@@ -1,12 +1,12 @@
 -- Traces: what consumers say about the messages they work on. Names tie traces of many messages together.
 
--- NULL if there is no such message.
+-- Stores a trace and returns its id; NULL if there is no such message.
 CREATE FUNCTION skep.wire_trace(partition_id uuid, transaction_id text, group_name text, event_type text, data jsonb, names text[], worker text)
 RETURNS uuid LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    lane   bigint := skep.partition_of(wire_trace.partition_id);
-    place  bigint := skep.find_message(lane, wire_trace.transaction_id);
+    source bigint := skep.partition_of(wire_trace.partition_id);
+    place  bigint := skep._find_message(source, wire_trace.transaction_id);
     number bigint;
     stamp  timestamptz := clock_timestamp();
 BEGIN
@@ -18,11 +18,11 @@ BEGIN
     PERFORM skep.check_name('trace', name) FROM unnest(names) AS name;
     PERFORM skep.check_name('event type', wire_trace.event_type), skep.check_name('group', wire_trace.group_name);
     INSERT INTO skep.traces (partition_id, "offset", transaction_id, group_name, event_type, data, worker)
-    SELECT lane, place, coalesce(m.transaction_id, wire_trace.transaction_id), wire_trace.group_name, wire_trace.event_type, wire_trace.data,
+    SELECT source, place, coalesce(m.transaction_id, wire_trace.transaction_id), wire_trace.group_name, wire_trace.event_type, wire_trace.data,
            wire_trace.worker
-    FROM skep.messages m WHERE m.partition_id = lane AND m."offset" = place
+    FROM skep.messages m WHERE m.partition_id = source AND m."offset" = place
     RETURNING id INTO number;
-    INSERT INTO skep.trace_names (name, trace_id, partition_id, "offset") SELECT DISTINCT name, number, lane, place FROM unnest(names) AS name;
+    INSERT INTO skep.trace_names (name, trace_id, partition_id, "offset") SELECT DISTINCT name, number, source, place FROM unnest(names) AS name;
     INSERT INTO skep.traced_names AS t (name, last_seen_at)
     SELECT DISTINCT name, stamp FROM unnest(names) AS name
     WHERE NOT EXISTS (SELECT FROM skep.traced_names k WHERE k.name = name.name AND k.last_seen_at > stamp - interval '1 second')
@@ -31,7 +31,7 @@ BEGIN
     RETURN skep.message_id(0, number);
 END $$;
 
-CREATE FUNCTION skep.wire_trace_row(t skep.traces) RETURNS jsonb
+CREATE FUNCTION skep._trace_row(t skep.traces) RETURNS jsonb
 LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object('id', skep.message_id(0, $1.id), 'event_type', $1.event_type, 'data', $1.data, 'consumer_group', $1.group_name,
         'worker_id', $1.worker, 'created_at', skep.wire_time($1.created_at),
@@ -41,12 +41,12 @@ $$;
 -- Oldest first; the last thousand.
 CREATE FUNCTION skep.wire_traces_of(partition_id uuid, transaction_id text) RETURNS json
 LANGUAGE sql STABLE AS $$
-    SELECT json_build_object('traces', coalesce(json_agg(skep.wire_trace_row(last.t) ORDER BY (last.t).id), '[]'))
+    SELECT json_build_object('traces', coalesce(json_agg(skep._trace_row(last.t) ORDER BY (last.t).id), '[]'))
     FROM (SELECT t FROM skep.traces t WHERE t.partition_id = skep.partition_of($1) AND t.transaction_id = $2 ORDER BY t.id DESC LIMIT 1000) last
 $$;
 
 -- The messages of the last 10,000 traces with a name.
-CREATE FUNCTION skep.wire_named(name text, visible text[]) RETURNS TABLE (partition_id bigint, "offset" bigint)
+CREATE FUNCTION skep._traced_messages(name text, visible text[]) RETURNS TABLE (partition_id bigint, "offset" bigint)
 LANGUAGE sql STABLE AS $$
     SELECT n.partition_id, n."offset" FROM skep.trace_names n
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = n.partition_id LIMIT 1) p
@@ -58,8 +58,8 @@ $$;
 CREATE FUNCTION skep.wire_traces_named(name text, visible text[], max_rows integer, skip integer) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('traces', coalesce((
-        SELECT json_agg(skep.wire_trace_row(page.t) || jsonb_build_object(
-            'transaction_id', (page.t).transaction_id, 'partition_id', skep.partition_uuid((page.t).partition_id), 'queue_name', page.queue,
+        SELECT json_agg(skep._trace_row(page.t) || jsonb_build_object(
+            'transaction_id', (page.t).transaction_id, 'partition_id', skep._partition_uuid((page.t).partition_id), 'queue_name', page.queue,
             'partition_name', page.partition, 'message_payload', m.payload, 'headers', m.headers) ORDER BY (page.t).id DESC)
         FROM (SELECT of_name.t, q.name AS queue, p.name AS partition FROM skep.trace_names n
               CROSS JOIN LATERAL (SELECT t FROM skep.traces t WHERE t.id = n.trace_id LIMIT 1) of_name
@@ -68,7 +68,7 @@ LANGUAGE sql STABLE AS $$
               WHERE n.name = $1 AND ($2 IS NULL OR q.name = ANY ($2)) ORDER BY n.trace_id DESC LIMIT $3 OFFSET $4) page
         LEFT JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = (page.t).partition_id AND m."offset" = (page.t)."offset" LIMIT 1) m ON true),
         '[]'),
-        'total', (SELECT count(*) FROM (SELECT FROM skep.wire_named($1, $2)) n),
+        'total', (SELECT count(*) FROM (SELECT FROM skep._traced_messages($1, $2)) n),
         'pagination', json_build_object('limit', $3, 'offset', $4))
 $$;
 
@@ -77,17 +77,18 @@ CREATE FUNCTION skep.wire_trace_names(visible text[], max_rows integer, skip int
 LANGUAGE sql STABLE AS $$
     WITH known AS MATERIALIZED (
         SELECT t.name, t.last_seen_at FROM skep.traced_names t
-        WHERE EXISTS (SELECT FROM skep.wire_named(t.name, $1)) ORDER BY t.last_seen_at DESC, t.name DESC LIMIT 10000
+        WHERE EXISTS (SELECT FROM skep._traced_messages(t.name, $1)) ORDER BY t.last_seen_at DESC, t.name DESC LIMIT 10000
     )
     SELECT json_build_object('trace_names', coalesce(json_agg(json_build_object(
                'trace_name', page.name, 'trace_count', n.traces, 'message_count', n.messages, 'last_seen', skep.wire_time(page.last_seen_at))
                ORDER BY page.last_seen_at DESC, page.name DESC), '[]'),
                'total', (SELECT count(*) FROM known), 'pagination', json_build_object('limit', $2, 'offset', $3))
     FROM (SELECT * FROM known ORDER BY known.last_seen_at DESC, known.name DESC LIMIT $2 OFFSET $3) page
-    CROSS JOIN LATERAL (SELECT count(*) AS traces, count(DISTINCT (n.partition_id, n."offset")) AS messages FROM skep.wire_named(page.name, $1) n) n
+    CROSS JOIN LATERAL (SELECT count(*) AS traces, count(DISTINCT (n.partition_id, n."offset")) AS messages FROM skep._traced_messages(page.name, $1) n) n
 $$;
 
--- Keeps traces for so long, and at most so many, in steps of 10,000. A name goes when it is older than every trace and has none left.
+-- Keeps traces for so long, and at most so many, in steps of 10,000. A name is deleted when it is older than every trace and has none left.
+-- Lease sets of Queen's clients are deleted here too. Returns how many traces were deleted.
 CREATE FUNCTION skep.prune_traces(keep interval DEFAULT '7 days', at_most bigint DEFAULT 1000000) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -102,5 +103,6 @@ BEGIN
     GET DIAGNOSTICS pruned = ROW_COUNT;
     oldest := coalesce((SELECT t.created_at FROM skep.traces t ORDER BY t.id LIMIT 1), clock_timestamp());
     DELETE FROM skep.traced_names k WHERE k.last_seen_at < oldest AND NOT EXISTS (SELECT FROM skep.trace_names n WHERE n.name = k.name);
+    PERFORM skep._prune_lease_sets();
     RETURN pruned;
 END $$;

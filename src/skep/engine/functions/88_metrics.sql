@@ -1,4 +1,4 @@
--- The last sample, for Prometheus: taken now unless somebody took one in the last seconds. Heads and cursors, never a count of messages.
+-- Returns the last sample, for Prometheus: taken now unless there is one of the last seconds. Heads and cursors, never a count of messages.
 CREATE FUNCTION skep.metrics() RETURNS TABLE (queue text, group_name text, total bigint, lag bigint, leased bigint, dead bigint,
                                               oldest_seconds double precision)
 LANGUAGE plpgsql AS $$

@@ -1,49 +1,49 @@
 -- Groups in Queen's shapes.
 
--- Each group and the queues it has met or subscribed to.
-CREATE FUNCTION skep.wire_memberships(group_name text, queue text, visible text[])
-RETURNS TABLE (group_name text, queue text, queue_id integer, reader_id integer) LANGUAGE sql STABLE AS $$
-    SELECT g.group_name, g.queue, q.id, r.id
-    FROM (SELECT r.group_name, q.name AS queue FROM skep.readers r JOIN skep.queues q ON q.id = r.queue_id
+-- Returns each group with the queues that it has read from or subscribed to.
+CREATE FUNCTION skep._memberships(group_name text, queue text, visible text[])
+RETURNS TABLE (group_name text, queue text, queue_id integer, group_queue_id integer) LANGUAGE sql STABLE AS $$
+    SELECT g.group_name, g.queue, q.id, read.id
+    FROM (SELECT r.group_name, q.name AS queue FROM skep.group_queues r JOIN skep.queues q ON q.id = r.queue_id
           UNION
           SELECT s.group_name, s.queue FROM skep.subscriptions s LEFT JOIN skep.queues q ON q.name = s.queue
           WHERE s.queue IS NOT NULL AND (q.semantics IS DISTINCT FROM 'queue' OR s.group_name = '__QUEUE_MODE__')) g
     LEFT JOIN skep.queues q ON q.name = g.queue
-    LEFT JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = g.group_name
+    LEFT JOIN skep.group_queues read ON read.queue_id = q.id AND read.group_name = g.group_name
     WHERE ($1 IS NULL OR g.group_name = $1) AND ($2 IS NULL OR g.queue = $2) AND ($3 IS NULL OR g.queue = ANY ($3))
 $$;
 
-CREATE FUNCTION skep.wire_seconds_since(instant timestamptz) RETURNS bigint
+CREATE FUNCTION skep._seconds_since(instant timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$ SELECT greatest(floor(extract(epoch FROM clock_timestamp() - $1)), 0)::bigint $$;
 
 CREATE FUNCTION skep.wire_groups(visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(json_agg(json_build_object(
-        'name', g.group_name, 'topics', json_build_array(g.queue), 'queueName', g.queue, 'members', lane.met,
-        'partitionsWithLag', lane.lagging, 'totalLag', NULL, 'maxTimeLag', lane.seconds,
-        'state', CASE WHEN lane.met = 0 OR s.status = 'DEAD' THEN 'Dead' WHEN lane.seconds > 300 THEN 'Lagging' ELSE 'Stable' END,
+        'name', g.group_name, 'topics', json_build_array(g.queue), 'queueName', g.queue, 'members', l.met,
+        'partitionsWithLag', l.lagging, 'totalLag', NULL, 'maxTimeLag', l.seconds,
+        'state', CASE WHEN l.met = 0 OR s.status = 'DEAD' THEN 'Dead' WHEN l.seconds > 300 THEN 'Lagging' ELSE 'Stable' END,
         'subscriptionMode', s.mode, 'subscriptionTimestamp', skep.wire_time(s.start_at), 'subscriptionCreatedAt', skep.wire_time(s.created_at),
         'status', coalesce(s.status, 'ACTIVE')) ORDER BY g.group_name, g.queue), '[]')
-    FROM skep.wire_memberships(NULL, NULL, $1) g
+    FROM skep._memberships(NULL, NULL, $1) g
     LEFT JOIN skep.queues q ON q.id = g.queue_id
     LEFT JOIN LATERAL skep.subscription_of(g.group_name, g.queue, NULL, q.namespace, q.task) s ON true
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE l.met) AS met, count(*) FILTER (WHERE l.lag > 0) AS lagging,
-               coalesce(max(skep.wire_seconds_since(l.oldest_at)), 0) AS seconds
-        FROM skep.group_lanes(g.group_name, g.queue_id, g.reader_id) l) lane
+               coalesce(max(skep._seconds_since(l.oldest_at)), 0) AS seconds
+        FROM skep.group_lanes(g.group_name, g.queue_id, g.group_queue_id) l) l
 $$;
 
 -- The worst first, and no more than a thousand.
 CREATE FUNCTION skep.wire_lagging(least_seconds double precision, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(json_agg(json_build_object(
-        'consumer_group', l.group_name, 'queue_name', l.queue, 'partition_name', l.partition, 'partition_id', skep.partition_uuid(l.partition_id),
+        'consumer_group', l.group_name, 'queue_name', l.queue, 'partition_name', l.partition, 'partition_id', skep._partition_uuid(l.partition_id),
         'worker_id', l.lease, 'offset_lag', l.lag, 'time_lag_seconds', l.seconds, 'lag_hours', round(l.seconds / 3600.0, 2),
         'oldest_unconsumed_at', skep.wire_time(l.oldest_at), 'last_consumed_at', skep.wire_time(l.last_consumed_at))
         ORDER BY l.oldest_at, l.partition_id, l.group_name), '[]')
     FROM (
-        SELECT g.group_name, g.queue, l.*, skep.wire_seconds_since(l.oldest_at) AS seconds
-        FROM skep.wire_memberships(NULL, NULL, $2) g CROSS JOIN LATERAL skep.group_lanes(g.group_name, g.queue_id, g.reader_id) l
+        SELECT g.group_name, g.queue, l.*, skep._seconds_since(l.oldest_at) AS seconds
+        FROM skep._memberships(NULL, NULL, $2) g CROSS JOIN LATERAL skep.group_lanes(g.group_name, g.queue_id, g.group_queue_id) l
         WHERE l.lag > 0 AND l.oldest_at <= clock_timestamp() - skep.seconds($1)
         ORDER BY l.oldest_at LIMIT 1000
     ) l
@@ -51,60 +51,64 @@ $$;
 
 CREATE FUNCTION skep.wire_group(group_name text, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
-    SELECT coalesce(json_object_agg(g.queue, json_build_object('partitions', lane.list)), '{}')
-    FROM skep.wire_memberships($1, NULL, $2) g
+    SELECT coalesce(json_object_agg(g.queue, json_build_object('partitions', p.list)), '{}')
+    FROM skep._memberships($1, NULL, $2) g
     CROSS JOIN LATERAL (
         SELECT coalesce(json_agg(json_build_object(
             'partition', l.partition, 'workerId', l.lease, 'lastConsumedAt', skep.wire_time(l.last_consumed_at), 'totalConsumed', l.consumed,
-            'offsetLag', l.lag, 'timeLagSeconds', coalesce(skep.wire_seconds_since(l.oldest_at), 0), 'leaseActive', l.lease IS NOT NULL)
+            'offsetLag', l.lag, 'timeLagSeconds', coalesce(skep._seconds_since(l.oldest_at), 0), 'leaseActive', l.lease IS NOT NULL)
             ORDER BY l.partition), '[]') AS list
-        FROM skep.group_lanes(g.group_name, g.queue_id, g.reader_id) l) lane
+        FROM skep.group_lanes(g.group_name, g.queue_id, g.group_queue_id) l) p
 $$;
 
--- What a group has still to do in a queue; NULL if there is no such queue. A group that nobody knows has everything to do.
+-- Returns the backlog of a group in a queue; NULL if there is no such queue. The backlog of a group that has never read is everything.
 CREATE FUNCTION skep.wire_depth(queue text, group_name text) RETURNS json
 LANGUAGE sql STABLE AS $$
-    SELECT json_build_object('queue', q.name, 'group', $2, 'pending', lane.pending, 'partitionsPending', lane.lagging,
-        'conflation', coalesce(s.conflation, false), 'effectivePending', CASE WHEN s.conflation THEN lane.lagging ELSE lane.pending END,
-        'partitions', lane.list)
+    SELECT json_build_object('queue', q.name, 'group', $2, 'pending', l.pending, 'partitionsPending', l.lagging,
+        'conflation', coalesce(s.conflation, false), 'effectivePending', CASE WHEN s.conflation THEN l.lagging ELSE l.pending END,
+        'partitions', l.list)
     FROM skep.queues q
-    LEFT JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, $2)
+    LEFT JOIN skep.group_queues g ON g.queue_id = q.id AND g.group_name = skep.group_on(q.semantics, $2)
     LEFT JOIN LATERAL skep.subscription_of(skep.group_on(q.semantics, $2), q.name, NULL, q.namespace, q.task) s ON true
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(l.lag), 0) AS pending, count(*) FILTER (WHERE l.lag > 0) AS lagging,
-               coalesce(json_agg(json_build_object('partition', l.partition, 'pending', l.lag) ORDER BY l.partition) FILTER (WHERE l.lag > 0), '[]') AS list
-        FROM skep.group_lanes(skep.group_on(q.semantics, $2), q.id, r.id) l) lane
+               coalesce(json_agg(json_build_object('partition', l.partition, 'pending', l.lag) ORDER BY l.partition)
+                        FILTER (WHERE l.lag > 0), '[]') AS list
+        FROM skep.group_lanes(skep.group_on(q.semantics, $2), q.id, g.id) l) l
     WHERE q.name = $1
 $$;
 
--- Where the group starts in lanes it has not met yet; where it is stays. Returns how many subscriptions that changed.
+-- Sets where the group starts in partitions that it has not read yet; its cursors stay. Returns how many subscriptions that changed.
 CREATE FUNCTION skep.wire_resubscribe(group_name text, start_at timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     changed bigint;
 BEGIN
-    UPDATE skep.subscriptions s SET mode = 'timestamp', start_at = wire_resubscribe.start_at, start_offset = NULL
+    UPDATE skep.subscriptions s SET mode = 'timestamp', start_at = wire_resubscribe.start_at, start_offset = NULL,
+        start_view = NULL
     WHERE s.group_name = wire_resubscribe.group_name;
     GET DIAGNOSTICS changed = ROW_COUNT;
+    PERFORM skep._discover_again(ARRAY(SELECT DISTINCT g.list_id FROM skep.group_queues g WHERE g.group_name = wire_resubscribe.group_name));
     RETURN changed;
 END $$;
 
--- seek() in one partition that exists, and to which message that moved the group: NULL if to none. No row: no such partition.
+-- seek() in one partition that exists. Returns the message before the new cursor: NULL if there is none. No row: no such partition.
 CREATE FUNCTION skep.wire_seek_partition(group_name text, queue text, partition text, "position" text)
 RETURNS TABLE (updated bigint, moved_to uuid) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    lane bigint := (SELECT p.id FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
-                    WHERE q.name = wire_seek_partition.queue AND p.name = wire_seek_partition.partition);
+    target bigint := (SELECT p.id FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
+                      WHERE q.name = wire_seek_partition.queue AND p.name = wire_seek_partition.partition);
 BEGIN
-    IF lane IS NULL THEN
+    IF target IS NULL THEN
         RETURN;
     END IF;
-    updated := skep.seek(wire_seek_partition.group_name, wire_seek_partition.queue, "position", wire_seek_partition.partition);
-    moved_to := (SELECT skep.message_id(lane, c.cursor - 1) FROM skep.queues q
-                 JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = skep.group_on(q.semantics, wire_seek_partition.group_name)
-                 CROSS JOIN LATERAL (SELECT * FROM skep.cursors c WHERE c.partition_id = lane AND c.reader_id = r.id ORDER BY c.next_offset DESC LIMIT 1) c
+    SELECT s.partitions INTO updated
+    FROM skep.seek(wire_seek_partition.group_name, wire_seek_partition.queue, "position", wire_seek_partition.partition) s;
+    moved_to := (SELECT skep.message_id(target, c.cursor - 1) FROM skep.queues q
+                 JOIN skep.group_queues g ON g.queue_id = q.id AND g.group_name = skep.group_on(q.semantics, wire_seek_partition.group_name)
+                 CROSS JOIN LATERAL (SELECT skep._cursor_of(target, g.id) AS cursor) c
                  WHERE q.name = wire_seek_partition.queue AND c.cursor > 0);
     RETURN NEXT;
 END $$;

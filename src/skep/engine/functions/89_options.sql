@@ -1,6 +1,6 @@
 -- Options as a whole: what is not given has its default, as the columns of skep.queues declare it.
 
-CREATE FUNCTION skep.default_options() RETURNS jsonb
+CREATE FUNCTION skep._default_options() RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     defaults jsonb;
@@ -18,5 +18,5 @@ BEGIN
     IF jsonb_typeof(options) IS DISTINCT FROM 'object' THEN
         PERFORM skep.refuse('SK001', 'options are not a JSON object');
     END IF;
-    RETURN skep.configure_queue(queue, skep.default_options() || options, namespace, task);
+    RETURN skep.configure_queue(queue, skep._default_options() || options, namespace, task);
 END $$;

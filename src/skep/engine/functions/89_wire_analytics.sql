@@ -2,13 +2,13 @@
 
 CREATE FUNCTION skep.wire_worker_metrics(since timestamptz, until timestamptz, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
-    WITH m AS (SELECT skep.wire_minutes($1, $2) AS m),
-    s AS MATERIALIZED (SELECT s.* FROM m CROSS JOIN LATERAL skep.wire_sums($1, $2, m.m, NULL, NULL, NULL, $3) s)
-    SELECT json_build_object('timeRange', skep.wire_range($1, $2), 'bucketMinutes', m.m, 'pointCount', (SELECT count(*) FROM s),
+    WITH m AS (SELECT skep._bucket_minutes($1, $2) AS m),
+    s AS MATERIALIZED (SELECT s.* FROM m CROSS JOIN LATERAL skep._wire_sums($1, $2, m.m, NULL, NULL, NULL, $3) s)
+    SELECT json_build_object('timeRange', skep._wire_range($1, $2), 'bucketMinutes', m.m, 'pointCount', (SELECT count(*) FROM s),
         'timeSeries', coalesce((SELECT json_agg(json_build_object(
-            'timestamp', skep.wire_bucket(s.bucket), 'pushMessages', s.pushed, 'popMessages', s.consumed, 'ackMessages', s.consumed, 'pushRequests', 0,
-            'popRequests', 0, 'ackRequests', 0, 'jobsDone', 0, 'pushPerSecond', skep.wire_per_second(s.pushed, m.m),
-            'popPerSecond', skep.wire_per_second(s.consumed, m.m), 'ackPerSecond', skep.wire_per_second(s.consumed, m.m), 'avgEventLoopLagMs', 0,
+            'timestamp', skep._bucket_time(s.bucket), 'pushMessages', s.pushed, 'popMessages', s.consumed, 'ackMessages', s.consumed, 'pushRequests', 0,
+            'popRequests', 0, 'ackRequests', 0, 'jobsDone', 0, 'pushPerSecond', skep._per_second(s.pushed, m.m),
+            'popPerSecond', skep._per_second(s.consumed, m.m), 'ackPerSecond', skep._per_second(s.consumed, m.m), 'avgEventLoopLagMs', 0,
             'maxEventLoopLagMs', 0, 'avgFreeSlots', 0, 'minFreeSlots', 0, 'dbConnections', 0, 'avgJobQueueSize', 0, 'maxJobQueueSize', 0,
             'backoffSize', 0, 'avgLagMs', s.avg_lag_ms, 'maxLagMs', s.max_lag_ms, 'lagCount', 0, 'dbErrors', 0, 'ackSuccess', s.consumed,
             'ackFailed', 0, 'dlqCount', s.dead) ORDER BY s.bucket) FROM s), '[]'),
@@ -16,52 +16,52 @@ LANGUAGE sql STABLE AS $$
         'queues', coalesce((SELECT json_agg(json_build_object('queueName', q.queue, 'popCount', q.consumed, 'avgLagMs', q.avg_lag_ms, 'maxLagMs', q.max_lag_ms)
                                             ORDER BY q.queue)
                             FROM (SELECT q.queue, sum(q.consumed) AS consumed, avg(q.avg_lag_ms)::bigint AS avg_lag_ms, max(q.max_lag_ms) AS max_lag_ms
-                                  FROM skep.wire_series($1, $2, m.m, NULL, NULL, NULL, $3) q GROUP BY q.queue) q), '[]'),
+                                  FROM skep._wire_series($1, $2, m.m, NULL, NULL, NULL, $3) q GROUP BY q.queue) q), '[]'),
         'summary', (SELECT json_build_object('totalPushMessages', coalesce(sum(s.pushed), 0), 'totalPopMessages', coalesce(sum(s.consumed), 0),
                                'totalAckMessages', coalesce(sum(s.consumed), 0), 'totalPushRequests', 0, 'totalPopRequests', 0, 'totalAckRequests', 0,
                                'totalDbErrors', 0, 'totalAckFailed', 0, 'totalDlq', coalesce(sum(s.dead), 0),
-                               'pendingMessages', (SELECT coalesce(sum(n.pending), 0) FROM skep.wire_queue_counts(NULL, NULL, NULL, $3) n)) FROM s))
+                               'pendingMessages', (SELECT coalesce(sum(n.pending), 0) FROM skep._queue_counts(NULL, NULL, NULL, $3) n)) FROM s))
     FROM m
 $$;
 
 CREATE FUNCTION skep.wire_queue_lag(since timestamptz, until timestamptz, queue text, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(json_agg(json_build_object('queueName', s.queue, 'popCount', s.consumed, 'avgLagMs', s.avg_lag_ms, 'maxLagMs', s.max_lag_ms,
-                                               'bucketTime', skep.wire_bucket(s.bucket)) ORDER BY s.bucket, s.queue), '[]')
-    FROM skep.wire_series($1, $2, skep.wire_minutes($1, $2), $3, NULL, NULL, $4) s
+                                               'bucketTime', skep._bucket_time(s.bucket)) ORDER BY s.bucket, s.queue), '[]')
+    FROM skep._wire_series($1, $2, skep._bucket_minutes($1, $2), $3, NULL, NULL, $4) s
 $$;
 
 CREATE FUNCTION skep.wire_queue_ops(since timestamptz, until timestamptz, queue text, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
-    SELECT json_build_object('timeRange', skep.wire_range($1, $2), 'bucketMinutes', m.m, 'series', coalesce(json_agg(json_build_object(
-        'bucket', skep.wire_bucket(s.bucket), 'queueName', s.queue, 'pushRequests', 0, 'pushMessages', s.pushed, 'popMessages', s.consumed, 'popEmpty', 0,
+    SELECT json_build_object('timeRange', skep._wire_range($1, $2), 'bucketMinutes', m.m, 'series', coalesce(json_agg(json_build_object(
+        'bucket', skep._bucket_time(s.bucket), 'queueName', s.queue, 'pushRequests', 0, 'pushMessages', s.pushed, 'popMessages', s.consumed, 'popEmpty', 0,
         'ackRequests', 0, 'ackSuccess', s.consumed, 'ackFailed', 0, 'transactions', 0, 'partitionsCreated', 0, 'partitionsDeleted', 0,
-        'partitionCount', s.partitions, 'avgLagMs', s.avg_lag_ms, 'maxLagMs', s.max_lag_ms, 'pushPerSecond', skep.wire_per_second(s.pushed, m.m),
-        'popPerSecond', skep.wire_per_second(s.consumed, m.m), 'ackPerSecond', skep.wire_per_second(s.consumed, m.m), 'emptyPerSecond', 0,
+        'partitionCount', s.partitions, 'avgLagMs', s.avg_lag_ms, 'maxLagMs', s.max_lag_ms, 'pushPerSecond', skep._per_second(s.pushed, m.m),
+        'popPerSecond', skep._per_second(s.consumed, m.m), 'ackPerSecond', skep._per_second(s.consumed, m.m), 'emptyPerSecond', 0,
         'parkedCount', 0) ORDER BY s.bucket, s.queue) FILTER (WHERE s.queue IS NOT NULL), '[]'),
         'queues', coalesce(json_agg(DISTINCT s.queue) FILTER (WHERE s.queue IS NOT NULL), '[]'))
-    FROM (SELECT skep.wire_minutes($1, $2) AS m) m LEFT JOIN LATERAL skep.wire_series($1, $2, m.m, $3, NULL, NULL, $4) s ON true GROUP BY m.m
+    FROM (SELECT skep._bucket_minutes($1, $2) AS m) m LEFT JOIN LATERAL skep._wire_series($1, $2, m.m, $3, NULL, NULL, $4) s ON true GROUP BY m.m
 $$;
 
 -- Which rule took what is not kept: all of it is named retention.
 CREATE FUNCTION skep.wire_retention(since timestamptz, until timestamptz, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
-    SELECT json_build_object('timeRange', skep.wire_range($1, $2), 'bucketMinutes', m.m, 'series', coalesce(json_agg(json_build_object(
-               'bucket', skep.wire_bucket(s.bucket), 'retentionMsgs', s.removed, 'completedRetentionMsgs', 0, 'evictionMsgs', 0, 'totalMsgs', s.removed,
+    SELECT json_build_object('timeRange', skep._wire_range($1, $2), 'bucketMinutes', m.m, 'series', coalesce(json_agg(json_build_object(
+               'bucket', skep._bucket_time(s.bucket), 'retentionMsgs', s.removed, 'completedRetentionMsgs', 0, 'evictionMsgs', 0, 'totalMsgs', s.removed,
                'eventCount', CASE WHEN s.removed > 0 THEN 1 ELSE 0 END) ORDER BY s.bucket) FILTER (WHERE s.bucket IS NOT NULL), '[]'),
                'totals', json_build_object('retentionMsgs', coalesce(sum(s.removed), 0), 'completedRetentionMsgs', 0, 'evictionMsgs', 0,
                                            'totalMsgs', coalesce(sum(s.removed), 0), 'eventCount', count(*) FILTER (WHERE s.removed > 0)))
-    FROM (SELECT skep.wire_minutes($1, $2) AS m) m LEFT JOIN LATERAL skep.wire_sums($1, $2, m.m, NULL, NULL, NULL, $3) s ON true GROUP BY m.m
+    FROM (SELECT skep._bucket_minutes($1, $2) AS m) m LEFT JOIN LATERAL skep._wire_sums($1, $2, m.m, NULL, NULL, NULL, $3) s ON true GROUP BY m.m
 $$;
 
-CREATE FUNCTION skep.wire_ratio(hits numeric, reads numeric) RETURNS numeric
+CREATE FUNCTION skep._hit_ratio(hits numeric, reads numeric) RETURNS numeric
 LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(round(100 * $1 / nullif($1 + $2, 0), 2), 0) $$;
 
 -- What PostgreSQL says of itself and of Skep's tables; nothing of other programs in the database.
 CREATE FUNCTION skep.wire_postgres() RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('timestamp', skep.wire_time(clock_timestamp()), 'database', current_database(),
-        'databaseCache', (SELECT json_build_object('hits', d.blks_hit, 'reads', d.blks_read, 'hitRatio', skep.wire_ratio(d.blks_hit, d.blks_read))
+        'databaseCache', (SELECT json_build_object('hits', d.blks_hit, 'reads', d.blks_read, 'hitRatio', skep._hit_ratio(d.blks_hit, d.blks_read))
                           FROM pg_stat_database d WHERE d.datname = current_database()),
         'tableCache', t.cache, 'indexCache', i.cache,
         'cacheSummary', json_build_object('tableHitRatio', t.ratio, 'indexHitRatio', i.ratio),
@@ -76,8 +76,8 @@ LANGUAGE sql STABLE AS $$
         'bufferUsage', '[]'::json, 'tableSizes', t.sizes)
     FROM (
         SELECT coalesce(json_agg(json_build_object('table', t.relname, 'hits', io.heap_blks_hit, 'reads', io.heap_blks_read,
-                                                   'hitRatio', skep.wire_ratio(io.heap_blks_hit, io.heap_blks_read)) ORDER BY t.relname), '[]') AS cache,
-               skep.wire_ratio(sum(io.heap_blks_hit), sum(io.heap_blks_read)) AS ratio,
+                                                   'hitRatio', skep._hit_ratio(io.heap_blks_hit, io.heap_blks_read)) ORDER BY t.relname), '[]') AS cache,
+               skep._hit_ratio(sum(io.heap_blks_hit), sum(io.heap_blks_read)) AS ratio,
                coalesce(json_agg(json_build_object('table', t.relname, 'liveTuples', t.n_live_tup, 'deadTuples', t.n_dead_tup) ORDER BY t.relname), '[]') AS dead,
                coalesce(json_agg(json_build_object('table', t.relname, 'updates', t.n_tup_upd, 'hotUpdates', t.n_tup_hot_upd) ORDER BY t.relname), '[]') AS hot,
                coalesce(json_agg(json_build_object('table', t.relname, 'lastAutovacuum', skep.wire_time(t.last_autovacuum),
@@ -89,8 +89,8 @@ LANGUAGE sql STABLE AS $$
     ) t
     CROSS JOIN (
         SELECT coalesce(json_agg(json_build_object('index', i.indexrelname, 'hits', i.idx_blks_hit, 'reads', i.idx_blks_read,
-                                                   'hitRatio', skep.wire_ratio(i.idx_blks_hit, i.idx_blks_read)) ORDER BY i.indexrelname), '[]') AS cache,
-               skep.wire_ratio(sum(i.idx_blks_hit), sum(i.idx_blks_read)) AS ratio
+                                                   'hitRatio', skep._hit_ratio(i.idx_blks_hit, i.idx_blks_read)) ORDER BY i.indexrelname), '[]') AS cache,
+               skep._hit_ratio(sum(i.idx_blks_hit), sum(i.idx_blks_read)) AS ratio
         FROM pg_statio_user_indexes i WHERE i.schemaname = 'skep'
     ) i
 $$;

@@ -1,8 +1,8 @@
 -- What the dashboard shows: from samples, heads and cursors, and from what PostgreSQL says of itself. No message is counted for it.
 -- `visible` is the queues the caller may see; NULL: all.
 
--- The last sample of each of so many buckets, oldest first. Buckets stand still while time passes, so that the points of a chart do not move.
-CREATE FUNCTION skep.dash_moments(since interval, points integer) RETURNS timestamptz[]
+-- Returns the last sample of each of so many buckets, oldest first. Buckets stand still while time passes: the points of a chart do not move.
+CREATE FUNCTION skep._dash_moments(since interval, points integer) RETURNS timestamptz[]
 LANGUAGE sql VOLATILE AS $$
     SELECT array_agg(s.at ORDER BY s.at)
     FROM (SELECT extract(epoch FROM $1)::double precision / $2 AS width) w
@@ -42,7 +42,7 @@ CREATE FUNCTION skep.dash_trend(since interval, points integer, visible text[]) 
 LANGUAGE sql VOLATILE AS $$
     WITH step AS (
         SELECT s.*, greatest(s.total - lag(s.total) OVER series, 0) / nullif(extract(epoch FROM s.at - lag(s.at) OVER series), 0) AS rate
-        FROM unnest(skep.dash_moments($1, $2)) AS moment
+        FROM unnest(skep._dash_moments($1, $2)) AS moment
         CROSS JOIN LATERAL (SELECT * FROM skep.samples s WHERE s.at = moment AND ($3 IS NULL OR s.queue = ANY ($3))) s
         WINDOW series AS (PARTITION BY s.queue, s.group_name ORDER BY s.at)
     )
@@ -65,9 +65,9 @@ LANGUAGE sql VOLATILE AS $$
                CASE WHEN s.lag > 0 THEN round(extract(epoch FROM s.at - s.oldest_at), 1) ELSE 0 END, s.leased, s.dead) ORDER BY s.group_name, s.at), '[]')
     FROM (
         SELECT s.*, greatest(s.total - lag(s.total) OVER series, 0) / nullif(extract(epoch FROM s.at - lag(s.at) OVER series), 0) AS rate
-        FROM (SELECT '' AS name UNION SELECT r.group_name FROM skep.queues q JOIN skep.readers r ON r.queue_id = q.id WHERE q.name = $1
+        FROM (SELECT '' AS name UNION SELECT g.group_name FROM skep.queues q JOIN skep.group_queues g ON g.queue_id = q.id WHERE q.name = $1
               UNION SELECT x.group_name FROM skep.subscriptions x WHERE x.queue = $1) who
-        CROSS JOIN unnest(skep.dash_moments($3, $4)) AS moment
+        CROSS JOIN unnest(skep._dash_moments($3, $4)) AS moment
         CROSS JOIN LATERAL (SELECT * FROM skep.samples s WHERE s.queue = $1 AND s.group_name = who.name AND s.at = moment LIMIT 1) s
         WHERE $2 IS NULL OR who.name = $2
         WINDOW series AS (PARTITION BY s.group_name ORDER BY s.at)
@@ -121,7 +121,7 @@ LANGUAGE sql VOLATILE AS $$
     SELECT json_build_object('total', (SELECT count(*) FROM found), 'groups', coalesce(json_agg(to_jsonb(page) - 'n' ORDER BY page.n), '[]')) FROM page
 $$;
 
--- What seek() would do; position is 'end' or a time. again: would be delivered once more, skipped: never.
+-- Returns what seek() would do; position is 'end' or a time. again: messages that would be delivered once more, skipped: never.
 CREATE FUNCTION skep.dash_seek(group_name text, queue text, "position" text) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     SELECT json_build_object('lanes', count(*), 'again', coalesce(sum(greatest(place.at - goal.at, 0)), 0),
@@ -130,7 +130,7 @@ LANGUAGE sql VOLATILE AS $$
     FROM skep.lag($1, $2) g
     JOIN skep.queues q ON q.name = g.queue
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = g.partition LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = p.id ORDER BY h.generation DESC LIMIT 1) h
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = p.id LIMIT 1) h
     CROSS JOIN LATERAL (SELECT greatest(g.cursor, h.first_offset) AS at) place
     CROSS JOIN LATERAL (SELECT CASE WHEN $3 = 'end' THEN h.last_offset + 1 ELSE greatest(skep.offset_at(p.id, $3::timestamptz), h.first_offset) END AS at) goal
 $$;

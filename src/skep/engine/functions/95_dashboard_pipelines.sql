@@ -1,11 +1,12 @@
--- The archive as the dashboard shows it, from its manifest and from marks: no file is read, and of each lane one message at most, by its key.
+-- The archive as the dashboard shows it, from its manifest and from marks: no file is read, and of each partition one message at most, by
+-- its key.
 
--- What a queue has that its archive has not; lanes for one group alone are not archived.
-CREATE FUNCTION skep.dash_unarchived(queue_id integer) RETURNS TABLE (pending bigint, oldest_at timestamptz)
+-- Returns what a queue has that its archive has not; partitions for one group alone are not archived.
+CREATE FUNCTION skep._dash_unarchived(queue_id integer) RETURNS TABLE (pending bigint, oldest_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(sum(l.last_offset + 1 - place.at), 0)::bigint, min(m.created_at)
     FROM skep.partitions p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id ORDER BY l.generation DESC LIMIT 1) l
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
     LEFT JOIN LATERAL (SELECT * FROM skep.archive_marks a WHERE a.partition_id = p.id LIMIT 1) a ON true
     CROSS JOIN LATERAL (SELECT greatest(a.end_offset, l.first_offset) AS at) place
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = place.at LIMIT 1) m ON true
@@ -34,7 +35,7 @@ LANGUAGE sql VOLATILE AS $$
                        'messages', coalesce(s.messages, 0), 'bytes', coalesce(s.bytes, 0), 'first_day', s.first_day, 'last_day', s.last_day,
                        'stored_at', s.stored_at, 'waits', q.retain_until_archived, 'pending', todo.pending, 'oldest_at', todo.oldest_at) ORDER BY p.queue), '[]')
                    FROM place p LEFT JOIN stored s ON s.queue = p.queue LEFT JOIN skep.queues q ON q.name = p.queue
-                   CROSS JOIN LATERAL skep.dash_unarchived(q.id) todo),
+                   CROSS JOIN LATERAL skep._dash_unarchived(q.id) todo),
         'runs', (SELECT coalesce(json_agg(json_build_object('job', j.job, 'queues', j.queues, 'files', j.files, 'unfinished', j.unfinished,
                      'messages', j.messages, 'bytes', j.bytes, 'first_at', j.first_at, 'last_at', j.last_at) ORDER BY j.id DESC), '[]')
                  FROM (SELECT * FROM job j ORDER BY j.id DESC LIMIT 20) j),

@@ -9,7 +9,7 @@ DECLARE
     rule text;
 BEGIN
     PERFORM skep.check_name('key', create_api_key.name);
-    PERFORM skep.check_grants(create_api_key.grants);
+    PERFORM skep._check_grants(create_api_key.grants);
     INSERT INTO skep.api_keys (id, name, hash, role, grants, expires_at)
     VALUES (create_api_key.id, create_api_key.name, create_api_key.hash, create_api_key.role, create_api_key.grants, create_api_key.expires_at)
     RETURNING * INTO made;
@@ -29,7 +29,7 @@ EXCEPTION
 END $$;
 
 -- Refuses what the server would not understand: an object of lists of actions, or nothing.
-CREATE FUNCTION skep.check_grants(grants jsonb) RETURNS void
+CREATE FUNCTION skep._check_grants(grants jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     known   text[] := ARRAY['push', 'pop', 'ack', 'seek', 'configure', 'read', 'redrive', 'admin'];

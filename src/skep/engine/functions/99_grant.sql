@@ -40,17 +40,20 @@ END $$;
 DO $$
 DECLARE
     routine   regprocedure;
-    producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'notify', 'wire_push', 'hold_push',
+    producing text[] := ARRAY['push', 'push_many', 'push_to_outbox', 'move_committed_outbox', 'notify', 'wire_push', 'hold_push',
                               'open_sink', 'stage_piece', 'publish_batch', 'clear_sink', 'drop_sink'];
-    consuming text[] := ARRAY['pop', 'ack', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
-                              'lag', 'wire_pop', 'wire_ack', 'wire_lend', 'due', 'wire_extend', 'wire_conflation', 'stream_register', 'stream_state',
+    consuming text[] := ARRAY['pop', 'ack', 'ack_all', 'fail_all', 'dead_letter_all', 'release_all', 'extend_all', 'ack_many', 'fail', 'dead_letter', 'release', 'extend', 'subscribe', 'heartbeat',
+                              'lag', 'wire_pop', 'wire_ack', 'wire_lend', 'due', 'wire_extend', 'wire_release', 'wire_lease_queues', 'wire_conflation',
+                              'stream_register', 'stream_state',
                               'stream_step', 'read_view', 'read_window', 'read', 'read_packed', 'lane_names', 'offsets_at', 'times_of', 'group_exists', 'follow',
+                              'journal_mark', 'has_journal_mark',
                               'archived_runs', 'archived_lanes', 'span_of', 'archived_files', 'archive_status'];
     ruling    text[] := ARRAY['wire_configure', 'configure_queue', 'configure_defaults', 'delete_queue', 'delete_partition', 'delete_message', 'seek',
                               'peek', 'find', 'delete_group', 'stale_partitions', 'resync_partition_lookup', 'check_consistency', 'prune_journal', 'settle_restored',
                               'queue_status', 'group_status', 'list_dead_letters',
                               'pause', 'resume', 'cancel', 'remove_group', 'detect_dead_groups', 'message_groups', 'message_status', 'fanout_of',
                               'group_progress', 'blocked',
+                              'explain_start',
                               'force_complete', 'retain', 'lanes_after', 'mark_archived', 'drop_idle_partitions', 'redrive',
                               'purge_dead_letters', 'count_dead_letters', 'sample', 'prune_samples', 'history', 'places', 'reap',
                               'open_archive', 'move_archive', 'lock_archive', 'plan_archive', 'begin_files', 'digest_of', 'store_file',
@@ -71,14 +74,15 @@ DECLARE
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP
         EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', routine);
-        IF (SELECT l.lanname = 'plpgsql' FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang WHERE p.oid = routine) THEN
-            EXECUTE format('ALTER ROUTINE %s SET search_path = pg_catalog, pg_temp', routine);  -- others are inlined, or pinned below
+        IF (SELECT l.lanname = 'plpgsql' AND p.proname NOT LIKE '\_%' FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+            WHERE p.oid = routine) THEN  -- others are inlined, or pinned below; private ones run under the settings of their callers
+            EXECUTE format('ALTER ROUTINE %s SET search_path = pg_catalog, pg_temp', routine);
         END IF;
     END LOOP;
     CALL skep.pin(producing || consuming || ruling || ARRAY['note_outbox', 'move_outbox']);
     CALL skep.open_to('skep_producer', producing || plain);
     CALL skep.open_to('skep_consumer', consuming || plain || ARRAY['transaction', 'wire_transaction', 'stream_cycle']);  -- they push and answer with their caller's rights
-    CALL skep.open_to('skep_admin', ruling || plain);
+    CALL skep.open_to('skep_admin', ruling || plain || ARRAY['_head_of']);  -- which is part of a view
 END $$;
 
 GRANT USAGE ON SCHEMA skep TO skep_producer, skep_consumer, skep_admin;

@@ -17,7 +17,7 @@ async def require_on_partitions(call: Call, action: Action, partition_ids: Itera
 
 
 async def require_on_lease(call: Call, action: Action, lease: str) -> None:
-    """Refuse unless the caller may do this on the queues that the lease holds messages of."""
+    """Refuse unless the caller may do this on the queues of the partitions inside the lease id, live or not."""
     if call.identity.allows(action, None):
         return
     for queue in await call.state.database.call(calls.QUEUES_OF_LEASE, {"lease": lease}, str):

@@ -9,7 +9,7 @@ from skep.server import admin
 from skep.server.admin import RANGE, ask, time_range
 from skep.server.endpoint import Call, Endpoint, Param, Reply, reply
 
-# The same widths as in SQL (`wire_minutes`), for the series that have no query.
+# The same widths as in SQL (`_bucket_minutes`), for the series that have no query.
 WIDTHS = ((timedelta(hours=1), 1), (timedelta(hours=6), 5), (timedelta(hours=24), 15), (timedelta(days=7), 60))
 WIDEST = 360
 

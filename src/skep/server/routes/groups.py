@@ -86,7 +86,8 @@ async def seek(call: Call) -> Reply:
     moved = await call.state.mq.seek(group, queue, place)
     call.state.pushed([queue])  # there may be something to get again
     told: dict[str, Any] = {"success": True, "consumerGroup": group, "queueName": queue, "seekToEnd": place == "end"}
-    return reply(told | {"targetTimestamp": None if wish.to_end else wish.timestamp, "partitionsUpdated": moved})
+    told["targetTimestamp"] = None if wish.to_end else wish.timestamp
+    return reply(told | {"partitionsUpdated": moved.partitions})
 
 
 async def seek_partition(call: Call) -> Reply:

@@ -45,13 +45,13 @@ async def _ack(call: Call, answers: list[ack.Answer]) -> Reply:
 async def extend(call: Call) -> Reply:
     lease = call.params["lease"]
     wish = await call.json(Extension, default=Extension())
-    lanes, expires_at = 0, None
+    partitions, expires_at = 0, None
     if address.is_uuid(lease):
         await require_on_lease(call, "ack", lease)
         arguments = {"lease": lease, "seconds": wish.seconds}
-        ((lanes, expires_at),) = await call.state.database.call(calls.EXTEND, arguments, lambda *row: row)
-    error = None if lanes else "Lease not found"
-    return reply(Extended(lease, lanes > 0, lanes, expires_at, expires_at, expires_at, error))
+        ((partitions, expires_at),) = await call.state.database.call(calls.EXTEND, arguments, lambda *row: row)
+    error = None if partitions else "Lease not found"
+    return reply(Extended(lease, partitions > 0, partitions, expires_at, expires_at, expires_at, error))
 
 
 ENDPOINTS = (

@@ -189,7 +189,7 @@ def _reply(call: Call, wanted: Wanted, popped: Popped | None, said: Mapping[str,
         "partitionId": str(popped.partition_id),
         "leaseId": "" if wanted.auto_ack else str(popped.lease),
         "consumerGroup": wanted.group,
-        "partitionsClaimed": popped.lanes,
+        "partitionsClaimed": popped.partitions,
         **said,
     }
     messages = call.state.keyring.open_all(popped.messages) if popped.sealed else popped.messages

@@ -1,0 +1,633 @@
+-- The tables of Skep. Hot tables carry no foreign keys: the functions keep them whole, and check_consistency() proves it.
+--
+-- The path of a message: push locks its row of partitions and appends to messages and journal; discovery finds partitions with work for a
+-- group and keeps them in the ready list, an index of runs; pop leases from there; ack moves first_offset; retention raises the floor.
+--
+-- Lock order, for every function that waits for a lock:
+--   queues > group_queues > subscriptions > partition_floors > runs > partitions, each by its key.
+-- pop, discovery and upkeep do not wait: they skip what is locked.
+
+CREATE TABLE skep.settings (
+    only_row                  boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    default_subscription_mode text NOT NULL DEFAULT 'all' CHECK (default_subscription_mode IN ('all', 'new')),
+    max_poll_interval         double precision NOT NULL DEFAULT 2 CHECK (max_poll_interval > 0 AND max_poll_interval <= 86400),  -- seconds
+    push_maintenance          boolean NOT NULL DEFAULT false,   -- the servers keep pushes in held_pushes
+    pop_maintenance           boolean NOT NULL DEFAULT false    -- the servers deliver nothing
+);
+INSERT INTO skep.settings DEFAULT VALUES;
+
+-- All times are seconds. The option columns are the whole list of options: configure_queue() reads it from here.
+CREATE TABLE skep.queues (
+    id          integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name        text COLLATE "C" NOT NULL UNIQUE CHECK (char_length(name) BETWEEN 1 AND 255),
+    namespace   text COLLATE "C" NOT NULL DEFAULT '' CHECK (char_length(namespace) <= 255),
+    task        text COLLATE "C" NOT NULL DEFAULT '' CHECK (char_length(task) <= 255),
+    semantics   text NOT NULL DEFAULT 'mixed' CHECK (semantics IN ('queue', 'pub_sub', 'mixed')),
+    lease_time                        double precision NOT NULL DEFAULT 300 CHECK (lease_time > 0 AND lease_time <= 604800),
+    retry_limit                       integer NOT NULL DEFAULT 3 CHECK (retry_limit >= 0),
+    retry_delay                       double precision NOT NULL DEFAULT 1 CHECK (retry_delay >= 0 AND retry_delay <= 86400),
+    delayed_processing                double precision NOT NULL DEFAULT 0
+                                          CHECK (delayed_processing >= 0 AND delayed_processing <= 31536000),
+    window_buffer                     double precision NOT NULL DEFAULT 0 CHECK (window_buffer >= 0 AND window_buffer <= 86400),
+    priority                          integer NOT NULL DEFAULT 0,
+    max_size                          bigint CHECK (max_size > 0),
+    max_payload_bytes                 integer NOT NULL DEFAULT 16777216 CHECK (max_payload_bytes > 0),
+    dedup_window                      double precision CHECK (dedup_window > 0 AND dedup_window <= 3153600000),  -- NULL: as long as the message is kept
+    partial_failure                   text NOT NULL DEFAULT 'dead_letter' CHECK (partial_failure IN ('dead_letter', 'retry')),
+    concurrency                       integer NOT NULL DEFAULT 1 CHECK (concurrency BETWEEN 1 AND 10000),
+    retention_seconds                 double precision CHECK (retention_seconds > 0 AND retention_seconds <= 3153600000),
+    completed_retention_seconds       double precision
+                                          CHECK (completed_retention_seconds >= 0 AND completed_retention_seconds <= 3153600000),
+    zero_subscriber_retention_seconds double precision
+                                          CHECK (zero_subscriber_retention_seconds > 0 AND zero_subscriber_retention_seconds <= 3153600000),
+    dead_group_grace_seconds          double precision NOT NULL DEFAULT 604800  -- how long retention waits for a group that is DEAD
+                                          CHECK (dead_group_grace_seconds >= 0 AND dead_group_grace_seconds <= 3153600000),
+    block_without_subscribers         boolean NOT NULL DEFAULT false,
+    retain_until_archived             boolean NOT NULL DEFAULT false,
+    drop_idle_seconds                 double precision CHECK (drop_idle_seconds > 0 AND drop_idle_seconds <= 3153600000),
+    encryption_enabled                boolean NOT NULL DEFAULT false,  -- the server encrypts payloads before they are stored
+    lease_log_seconds                 double precision CHECK (lease_log_seconds > 0 AND lease_log_seconds <= 3153600000),  -- NULL: no log
+    was_shared                        boolean NOT NULL DEFAULT false,  -- concurrency was above 1 once: there may be closed runs
+    queen_options                     jsonb NOT NULL DEFAULT '{}',     -- as a Queen client sent them, for the response of configure
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE INDEX queues_namespace_task ON skep.queues (namespace, task);
+CREATE INDEX queues_task ON skep.queues (task);
+
+-- A push locks this row to commit and does not write it: the head of a partition is the last row of messages.
+CREATE TABLE skep.partitions (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY CHECK (id < 34359738368),  -- 35 bits of a lease id
+    queue_id   integer NOT NULL REFERENCES skep.queues,
+    name       text COLLATE "C" NOT NULL CHECK (char_length(name) BETWEEN 1 AND 255),
+    only_group text COLLATE "C",          -- redriven dead letters: a partition for one group; NULL: for every group
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    UNIQUE (queue_id, name)
+) WITH (fillfactor = 80);
+
+-- Where a partition begins. Only retention and clear_queue() write it, under FOR UPDATE. A group that starts or seeks holds the row
+-- FOR KEY SHARE to commit, so that no message is deleted between the choice of a start and its commit.
+CREATE TABLE skep.partition_floors (
+    partition_id       bigint PRIMARY KEY,
+    first_offset       bigint NOT NULL DEFAULT 0 CHECK (first_offset >= 0),  -- first retained offset
+    deleted_xid        xid8,                                                 -- of the last message that was deleted: a reader that
+    deleted_created_at timestamptz,                                          --   has not seen its transaction has lost messages
+    completed_offsets  bigint[],                                             -- offsets that every group had completed, and when that was
+    completed_times    timestamptz[]                                         --   seen: see _sample_completed()
+) WITH (fillfactor = 70);
+
+-- payload NULL is a tombstone: the message was deleted, its offset stays.
+CREATE TABLE skep.messages (
+    partition_id   bigint NOT NULL,
+    "offset"       bigint NOT NULL,
+    created_at     timestamptz NOT NULL,                 -- never decreases within a partition
+    xid            xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    payload        jsonb,
+    headers        jsonb,
+    transaction_id text COLLATE "C",
+    trace_id       uuid,
+    producer       text,
+    PRIMARY KEY (partition_id, "offset")
+);
+-- Not unique: uniqueness holds only within the dedup window, and the partition's lock makes the check exact.
+CREATE INDEX messages_transaction_id ON skep.messages (partition_id, transaction_id) WHERE transaction_id IS NOT NULL;
+CREATE INDEX messages_tombstones ON skep.messages (partition_id, "offset") WHERE payload IS NULL;
+
+-- One row per push and queue. id is drawn while the partitions are locked, so within a partition it follows the offsets.
+CREATE TABLE skep.journal (
+    id            bigint GENERATED ALWAYS AS IDENTITY,
+    xid           xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    queue_id      integer NOT NULL,
+    partition_ids bigint[] NOT NULL,
+    first_offsets bigint[] NOT NULL,
+    last_offsets  bigint[] NOT NULL,
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (queue_id, xid, id)
+);
+CREATE INDEX journal_xid ON skep.journal (xid);  -- for groups that read many queues at once
+-- Journal rows of transactions below this are gone: a reader that has not seen all of them asks every partition instead.
+CREATE TABLE skep.journal_floor (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    xid      xid8 NOT NULL DEFAULT '0'
+);
+INSERT INTO skep.journal_floor DEFAULT VALUES;
+
+-- NULL = any. Written at the first contact of a group and by subscribe and seek; it outlives queues that do not exist yet.
+-- status:
+--   ACTIVE --pause--> PAUSED --resume--> ACTIVE          PAUSED keeps its backlog, and is never declared dead
+--   ACTIVE --silent--> DEAD --pop, heartbeat, resume--> ACTIVE   DEAD continues at its cursor; retention waits for it for a grace period
+--   any --cancel--> CANCELLED --subscribe--> ACTIVE      a new start
+CREATE TABLE skep.subscriptions (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    group_name   text COLLATE "C" NOT NULL CHECK (char_length(group_name) BETWEEN 1 AND 255),
+    queue        text COLLATE "C" CHECK (char_length(queue) BETWEEN 1 AND 255),
+    partition    text COLLATE "C" CHECK (char_length(partition) BETWEEN 1 AND 255),
+    namespace    text COLLATE "C",
+    task         text COLLATE "C",
+    mode         text NOT NULL CHECK (mode IN ('all', 'new', 'timestamp', 'offset')),
+    start_at     timestamptz,
+    start_offset bigint CHECK (start_offset >= 0),
+    start_view   pg_snapshot,                            -- for 'new': a message that is not visible in it is new, whatever its time
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    status             text NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'PAUSED', 'CANCELLED', 'DEAD')),
+    backfill           boolean NOT NULL DEFAULT true,    -- messages from before the subscription are part of its backlog
+    heartbeat_interval double precision NOT NULL DEFAULT 60 CHECK (heartbeat_interval > 0),
+    heartbeat_timeout  double precision NOT NULL DEFAULT 300 CHECK (heartbeat_timeout <= 31536000),
+    miss_threshold     integer NOT NULL DEFAULT 3 CHECK (miss_threshold >= 1),
+    last_heartbeat_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    status_changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    conflation         boolean NOT NULL DEFAULT false,   -- each delivery is the last message of its run; those before it count as completed
+    CONSTRAINT subscriptions_timeout_check CHECK (heartbeat_timeout > heartbeat_interval),
+    CHECK ((mode IN ('new', 'timestamp')) = (start_at IS NOT NULL)),
+    CHECK ((mode = 'offset') = (start_offset IS NOT NULL)),
+    CHECK (num_nonnulls(queue, namespace, task) > 0),
+    CHECK (queue IS NULL OR num_nulls(namespace, task) = 2),
+    CHECK (partition IS NULL OR queue IS NOT NULL)
+) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX subscriptions_scope ON skep.subscriptions
+    (group_name, coalesce(queue, ''), coalesce(partition, ''), coalesce(namespace, ''), coalesce(task, ''));
+CREATE INDEX subscriptions_queue ON skep.subscriptions (queue);
+
+-- A group that has read from a queue. queue_id 0: the group as a reader of namespaces and tasks, whose queues share one ready list.
+-- A group that starts in new partitions holds its row FOR KEY SHARE to commit; seek and delete_group take it FOR UPDATE.
+CREATE TABLE skep.group_queues (
+    id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY CHECK (id < 2097152),  -- 21 bits of a lease id
+    group_name text COLLATE "C" NOT NULL,
+    queue_id   integer NOT NULL,
+    list_id    integer NOT NULL,             -- whose ready list its runs are in: its own id, or that of the row with queue_id 0
+    UNIQUE (group_name, queue_id)
+);
+CREATE INDEX group_queues_queue_id ON skep.group_queues (queue_id);
+CREATE INDEX group_queues_list_id ON skep.group_queues (list_id, queue_id);
+
+-- The snapshots of earlier discoveries that still count, for each ready list; usually one row. A push that is not visible in one of them
+-- is news to the next discovery. See 30_discover.sql.
+CREATE TABLE skep.discoveries (
+    list_id        integer NOT NULL,
+    id             bigint GENERATED ALWAYS AS IDENTITY,
+    snapshot       pg_snapshot NOT NULL,
+    discovered_at  timestamptz NOT NULL,                     -- later than now: the clock was set back
+    server_started timestamptz NOT NULL,                     -- transaction ids mean nothing in another cluster
+    ready_from     timestamptz NOT NULL,                     -- no live entry of the ready list is older, except those committed late
+    scan_at        timestamptz NOT NULL,                     -- when to look for those next
+    crowded        boolean NOT NULL DEFAULT false,           -- the ready list is long: acks take drained partitions out of it
+    left_over      bigint[],                                 -- partitions with news that were locked: news to the next discovery, too
+    scan_after     text COLLATE "C",                         -- first contact: partitions up to this name (of a wide list: id) have been
+                                                             --   asked; NULL: all
+    PRIMARY KEY (list_id, id)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+
+-- Where a group started in a partition. Its key makes sure that a group has one open run in a partition.
+CREATE TABLE skep.starts (
+    partition_id   bigint NOT NULL,
+    group_queue_id integer NOT NULL,
+    start_offset   bigint NOT NULL,
+    skipped        bigint NOT NULL DEFAULT 0,                -- messages below the cursor that the group did not process
+    PRIMARY KEY (partition_id, group_queue_id)
+) WITH (fillfactor = 80);
+
+-- What a group has done in a partition. The open run (end_offset NULL) is everything from first_offset on; all below it is done.
+-- With concurrency > 1 the open run gives closed runs away, one for each lease; the lowest first_offset is then the cursor.
+--
+--                        lease_id   ready_at                  drained   in which index
+--   ready                NULL       its place in the list     false     runs_ready
+--   leased               set        the deadline              -         runs_leased     (late if it was extended: expires_at counts)
+--   returned             NULL       when it may be retried    false     runs_ready
+--   probably drained     NULL       when it was acknowledged  true      runs_drained    (only while the list is crowded)
+--   drained              NULL       NULL                      -         none            (only discovery puts a run here)
+--
+-- No CHECK constraints: PostgreSQL reads each of them anew for every statement, a tenth of a pop. check_consistency() has them.
+CREATE TABLE skep.runs (
+    partition_id   bigint NOT NULL,
+    group_queue_id integer NOT NULL,
+    list_id        integer NOT NULL,
+    first_offset   bigint NOT NULL,
+    ready_at       timestamptz,
+    lease_id       uuid,                          -- leased: [first_offset, leased_to) until expires_at
+    leased_to      bigint,
+    expires_at     timestamptz,
+    served_at      timestamptz,                   -- when it was last leased
+    priority       integer NOT NULL DEFAULT 0,    -- of the queue, negative, so that the highest comes first; 0 unless list_id is shared
+    leases         integer NOT NULL DEFAULT 0,    -- open run with concurrency > 1: closed runs that are leased
+    drained        boolean NOT NULL DEFAULT false,
+    succeeded      boolean NOT NULL DEFAULT false,-- some message was completed in this delivery
+    is_logged      boolean NOT NULL DEFAULT false,-- this delivery goes into lease_log when it ends
+    end_offset     bigint,                        -- closed run
+    cuts           bigint[],                      -- returned runs: up to cuts[1] the next delivery is number attempts[1], and so on;
+    attempts       integer[],                     --   behind the last cut it is the first
+    done           int8multirange,                -- at or above first_offset: completed or dead-lettered, not delivered again
+    failed         int8multirange,
+    errors         jsonb,                         -- offset -> error, of the failed
+    PRIMARY KEY (partition_id, group_queue_id, first_offset)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
+CREATE INDEX runs_ready ON skep.runs (list_id, priority, ready_at) WHERE ready_at IS NOT NULL AND lease_id IS NULL AND NOT drained;
+CREATE INDEX runs_leased ON skep.runs (list_id, ready_at) WHERE lease_id IS NOT NULL;
+CREATE INDEX runs_drained ON skep.runs (list_id, ready_at) WHERE ready_at IS NOT NULL AND lease_id IS NULL AND drained;
+
+-- What pop has leased, before the messages are read.
+CREATE TYPE skep.lease AS (
+    request        integer,
+    queue_id       integer,
+    queue          text,
+    group_queue_id integer,
+    partition_id   bigint,
+    first_offset   bigint,
+    leased_to      bigint,
+    lease_id       uuid,
+    expires_at     timestamptz,
+    attempt        integer,
+    done           int8multirange
+);
+
+-- What pop knows about a group on a queue: see _find_group().
+CREATE TYPE skep.group_state AS (
+    id                 integer,
+    list_id            integer,
+    list_queue_id      integer,   -- of the ready list: 0 if it is for namespaces and tasks
+    priority           integer,
+    group_name         text,
+    queue_id           integer,
+    queue              text,
+    concurrency        integer,
+    is_shared          boolean,
+    is_logged          boolean,
+    stamp              timestamptz,   -- now
+    deadline           timestamptz,   -- of a lease
+    visible_until      timestamptz,   -- messages after it are too young (delayed_processing)
+    quiet_since        timestamptz,   -- partitions with messages after it are too busy (window_buffer); NULL: no such option
+    discovered_at      timestamptz,
+    ready_from         timestamptz,
+    crowded            boolean,
+    is_behind          boolean,       -- the last discovery has left partitions over
+    is_autocommit      boolean        -- the transaction ends with the pop
+);
+
+-- What discovery knows when it begins: see _read_news().
+CREATE TYPE skep.news AS (
+    seen          pg_snapshot,    -- the snapshot with which it begins
+    views         bigint[],       -- the saved snapshots that it has read
+    discovered_at timestamptz,
+    ready_from    timestamptz,
+    scan_at       timestamptz,
+    crowded       boolean,
+    is_lost       boolean,        -- the journal cannot tell what is new: every partition has to be asked
+    is_ahead      boolean,        -- the clock was set back
+    scan_after    text,
+    partition_ids bigint[],
+    rows          bigint
+);
+
+-- The options that decide about a lease, and the names that a dead letter and the log carry.
+CREATE TYPE skep.policy AS (
+    queue_id        integer,
+    queue           text,
+    partition       text,
+    group_name      text,
+    retry_limit     integer,
+    retry_delay     double precision,
+    partial_failure text,
+    is_logged       boolean,
+    is_stream       boolean
+);
+
+-- The acks of one call for one lease: of messages by offset, and of all that have no ack yet (rest_…).
+CREATE TYPE skep.lease_acks AS (
+    lease          uuid,
+    ords           bigint[],
+    offsets        bigint[],
+    completed      int8multirange,
+    failed         int8multirange,
+    nacked         int8multirange, -- part of the failed: their lease ends
+    dead           int8multirange,
+    released       int8multirange,
+    rest_completed boolean,
+    rest_failed    boolean,
+    rest_dead      boolean,
+    rest_released  boolean,
+    errors         jsonb
+);
+
+-- A log of finished leases: how long messages waited for a group, and how long the group held them. One row per lease of a queue that has
+-- lease_log_seconds, written as it ends.
+CREATE TABLE skep.lease_log (
+    id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue_id        integer NOT NULL,
+    group_name      text COLLATE "C" NOT NULL,
+    partition_id    bigint NOT NULL,
+    first_offset    bigint NOT NULL,
+    end_offset      bigint NOT NULL,
+    attempt         integer NOT NULL,
+    reason          text NOT NULL CHECK (reason IN ('completed', 'answered', 'nacked', 'expired', 'released')),  -- why it ended
+    again           int8multirange NOT NULL,  -- messages that were not done then, and were delivered again
+    first_pushed_at timestamptz,              -- of the first and the last message, which may be deleted when the log is read
+    last_pushed_at  timestamptz,
+    leased_at       timestamptz,
+    finished_at     timestamptz NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
+CREATE INDEX lease_log_finished_at ON skep.lease_log (queue_id, finished_at);
+
+-- Full copies: they outlive the message, its partition and its queue.
+CREATE TABLE skep.dead_letters (
+    id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    group_name     text COLLATE "C" NOT NULL,
+    queue          text COLLATE "C" NOT NULL,
+    partition      text COLLATE "C" NOT NULL,
+    partition_id   bigint NOT NULL,
+    "offset"       bigint NOT NULL,
+    created_at     timestamptz NOT NULL,
+    payload        jsonb NOT NULL,
+    headers        jsonb,
+    transaction_id text COLLATE "C",
+    trace_id       uuid,
+    producer       text,
+    error          text NOT NULL,
+    attempts       integer NOT NULL,
+    failed_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE INDEX dead_letters_queue_group ON skep.dead_letters (queue, group_name, id);
+CREATE INDEX dead_letters_message ON skep.dead_letters (partition_id, "offset");
+
+-- Dead letters that are no longer there: redriven or purged, by whom and when.
+CREATE TABLE skep.dead_letter_audit (
+    id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    action         text NOT NULL CHECK (action IN ('redriven', 'purged')),
+    dead_letter_id bigint NOT NULL,
+    group_name     text COLLATE "C" NOT NULL,
+    queue          text COLLATE "C" NOT NULL,
+    partition      text COLLATE "C" NOT NULL,
+    "offset"       bigint NOT NULL,
+    error          text NOT NULL,
+    message_id     uuid,                  -- of the copy that a redrive made
+    to_queue       text COLLATE "C",
+    done_by        text NOT NULL,
+    done_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CHECK ((action = 'redriven') = (message_id IS NOT NULL))
+);
+CREATE INDEX dead_letter_audit_done_at ON skep.dead_letter_audit (done_at);
+
+-- Messages that retention deleted before a group had completed them. Only a hard limit does that.
+CREATE TABLE skep.missed_messages (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    group_name   text COLLATE "C" NOT NULL,
+    queue        text COLLATE "C" NOT NULL,
+    partition    text COLLATE "C" NOT NULL,
+    partition_id bigint NOT NULL,
+    first_offset bigint NOT NULL,
+    end_offset   bigint NOT NULL CHECK (end_offset > first_offset),
+    messages     bigint NOT NULL CHECK (messages > 0),
+    rule         text NOT NULL,
+    noticed_at   timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE INDEX missed_messages_queue_group ON skep.missed_messages (queue, group_name);
+
+-- Rows live here from INSERT to COMMIT of the caller's transaction, when move_outbox() appends them to the log.
+CREATE TABLE skep.outbox (
+    xid            xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    id             bigint GENERATED ALWAYS AS IDENTITY,
+    queue          text COLLATE "C" NOT NULL CHECK (char_length(queue) BETWEEN 1 AND 255),
+    partition      text COLLATE "C" NOT NULL DEFAULT 'Default' CHECK (char_length(partition) BETWEEN 1 AND 255),
+    payload        jsonb NOT NULL,
+    headers        jsonb CHECK (jsonb_typeof(headers) = 'object'),
+    transaction_id text COLLATE "C" CHECK (char_length(transaction_id) BETWEEN 1 AND 255),
+    trace_id       uuid,
+    producer       text,
+    PRIMARY KEY (xid, id)
+) WITH (autovacuum_vacuum_scale_factor = 0.02);
+-- One row, and so one deferred trigger event, for each transaction that used the outbox.
+CREATE TABLE skep.outbox_transactions (
+    xid xid8 PRIMARY KEY
+) WITH (autovacuum_vacuum_scale_factor = 0.02);
+
+-- What pop gives for each message.
+CREATE TYPE skep.delivery AS (
+    queue            text,
+    partition        text,
+    "offset"         bigint,
+    id               uuid,
+    payload          jsonb,
+    headers          jsonb,
+    transaction_id   text,
+    trace_id         uuid,
+    producer         text,
+    created_at       timestamptz,
+    attempt          integer,
+    partition_id     bigint,
+    lease            uuid,
+    lease_expires_at timestamptz
+);
+
+-- Everything below this offset of a partition is in the archive.
+CREATE TABLE skep.archive_marks (
+    partition_id bigint PRIMARY KEY,
+    end_offset   bigint NOT NULL CHECK (end_offset >= 0),
+    marked_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Heads and cursors over time: counters that only grow, so that differences are exact. group_name '' is the queue itself.
+CREATE TABLE skep.samples (
+    at         timestamptz NOT NULL,
+    queue      text COLLATE "C" NOT NULL,
+    group_name text COLLATE "C" NOT NULL DEFAULT '',
+    total      bigint NOT NULL,           -- pushed so far, or consumed so far
+    lag        bigint NOT NULL,           -- for the queue: messages kept
+    leased     bigint NOT NULL,
+    dead       bigint NOT NULL,           -- dead letters
+    oldest_at  timestamptz,               -- of what is kept, or not consumed yet
+    PRIMARY KEY (queue, group_name, at)
+);
+CREATE INDEX samples_at ON skep.samples (at);
+
+-- Counts of partitions that were deleted, so that totals do not fall.
+CREATE TABLE skep.gone_totals (
+    queue      text COLLATE "C" NOT NULL,
+    group_name text COLLATE "C" NOT NULL DEFAULT '',
+    total      bigint NOT NULL,
+    PRIMARY KEY (queue, group_name)
+);
+
+-- API keys of the server. The secret itself is never in the database: what is random and 256 bits long is not guessed, so a fast hash will do.
+CREATE TABLE skep.api_keys (
+    id           text COLLATE "C" PRIMARY KEY CHECK (id ~ '^[0-9a-f]{12}$'),
+    name         text COLLATE "C" NOT NULL CHECK (char_length(name) BETWEEN 1 AND 255 AND name !~ '[[:cntrl:]]'),
+    hash         bytea NOT NULL CHECK (octet_length(hash) = 32),                                     -- SHA-256 of the secret
+    role         text CHECK (role IN ('admin', 'read-write', 'read-only', 'write-only')),            -- NULL: the grants alone
+    grants       jsonb CHECK (jsonb_typeof(grants) = 'object'),                                      -- {"orders.*": ["push", "pop"]}
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at   timestamptz,
+    revoked_at   timestamptz,                                                                        -- set once, never taken back
+    last_used_at timestamptz,                                                                        -- to the minute
+    CHECK (role IS NOT NULL OR grants IS NOT NULL)
+);
+
+-- Traces: what consumers say about messages they work on. They are deleted with the partition of their message, and pruned like samples.
+
+CREATE TABLE skep.traces (
+    id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    partition_id   bigint NOT NULL,
+    "offset"       bigint NOT NULL,
+    transaction_id text COLLATE "C" NOT NULL,  -- what the message is known by on the wire; it may be gone before its traces
+    group_name     text COLLATE "C" NOT NULL,
+    event_type     text NOT NULL CHECK (char_length(event_type) BETWEEN 1 AND 255),
+    data           jsonb NOT NULL,
+    worker         text,
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE INDEX traces_message ON skep.traces (partition_id, transaction_id, id);
+CREATE INDEX traces_created_at ON skep.traces (created_at);
+
+CREATE TABLE skep.trace_names (
+    name         text COLLATE "C" NOT NULL CHECK (char_length(name) BETWEEN 1 AND 255),
+    trace_id     bigint NOT NULL REFERENCES skep.traces ON DELETE CASCADE,
+    partition_id bigint NOT NULL,
+    "offset"     bigint NOT NULL,
+    PRIMARY KEY (name, trace_id)
+);
+CREATE INDEX trace_names_trace_id ON skep.trace_names (trace_id);
+
+-- Each name once, so that a list of them reads no traces. last_seen_at is right to a second: a busy name is not written each time.
+CREATE TABLE skep.traced_names (
+    name         text COLLATE "C" PRIMARY KEY,
+    last_seen_at timestamptz NOT NULL
+);
+CREATE INDEX traced_names_last_seen_at ON skep.traced_names (last_seen_at, name);
+
+CREATE TABLE skep.stream_queries (
+    id           uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    name         text COLLATE "C" NOT NULL UNIQUE CHECK (char_length(name) BETWEEN 1 AND 255),
+    source_queue text COLLATE "C" NOT NULL CHECK (char_length(source_queue) BETWEEN 1 AND 255),
+    sink_queue   text COLLATE "C" CHECK (char_length(sink_queue) BETWEEN 1 AND 255),
+    config_hash  text COLLATE "C" NOT NULL CHECK (char_length(config_hash) BETWEEN 1 AND 255),
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- No foreign key to partitions: _delete_partitions() deletes the rows.
+CREATE TABLE skep.stream_state (
+    query_id     uuid NOT NULL REFERENCES skep.stream_queries,
+    partition_id bigint NOT NULL,
+    key          text COLLATE "C" NOT NULL CHECK (octet_length(key) <= 2000),  -- what fits into an index
+    value        jsonb NOT NULL,
+    updated_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (query_id, partition_id, key)
+) WITH (fillfactor = 70);
+
+-- Groups whose leases run out without a charge: a stream holds messages back by doing nothing (see judge()).
+CREATE TABLE skep.stream_groups (
+    group_name text COLLATE "C" NOT NULL,
+    queue      text COLLATE "C" NOT NULL,
+    PRIMARY KEY (group_name, queue)
+);
+
+-- One row for each request that came during push maintenance.
+--   (new) --hold--> held --maintenance ends--> gone, its messages in the log
+--                   held --refused--> held with its error --tried again by upkeep--> gone
+CREATE TABLE skep.held_pushes (
+    id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    items    jsonb NOT NULL CHECK (jsonb_typeof(items) = 'array'),  -- as wire_push() takes them
+    messages integer NOT NULL CHECK (messages > 0),
+    error    text,
+    held_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- A sink is one query that writes. Its batches come in order, so the last one published says which are.
+CREATE TABLE skep.sinks (
+    id         text COLLATE "C" PRIMARY KEY CHECK (char_length(id) BETWEEN 1 AND 255),
+    query      text COLLATE "C" NOT NULL,                        -- Spark's id of the query, the same after a restart
+    last_batch bigint NOT NULL DEFAULT -1,
+    messages   bigint NOT NULL DEFAULT 0,
+    used_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Up to 10,000 messages of a batch that is being written, sorted by partition: counts[n] of them go to queues[n], partitions[n].
+-- Unlogged: what a crash of the database takes, the batch brings again.
+CREATE UNLOGGED TABLE skep.sink_pieces (
+    sink            text COLLATE "C" NOT NULL,
+    batch           bigint NOT NULL,
+    piece           uuid NOT NULL,                               -- one attempt; what a failed one left behind is never asked for
+    messages        integer NOT NULL CHECK (messages > 0),
+    queues          text[] COLLATE "C" NOT NULL,
+    partitions      text[] COLLATE "C" NOT NULL,
+    counts          integer[] NOT NULL CHECK (0 < ALL (counts)),
+    slot_of         integer[] NOT NULL,                          -- counts, spelt out message by message
+    payloads        jsonb[] NOT NULL,
+    headers         jsonb[],                                     -- this and the others: NULL if no message has any
+    transaction_ids text[] COLLATE "C",
+    trace_ids       uuid[],
+    producers       text[],
+    PRIMARY KEY (sink, batch, piece)
+) WITH (autovacuum_vacuum_scale_factor = 0.02);
+-- Written once and read once: compressing would cost more than it saves.
+ALTER TABLE skep.sink_pieces
+    ALTER queues SET STORAGE EXTERNAL, ALTER partitions SET STORAGE EXTERNAL, ALTER counts SET STORAGE EXTERNAL,
+    ALTER slot_of SET STORAGE EXTERNAL, ALTER payloads SET STORAGE EXTERNAL, ALTER headers SET STORAGE EXTERNAL,
+    ALTER transaction_ids SET STORAGE EXTERNAL, ALTER trace_ids SET STORAGE EXTERNAL, ALTER producers SET STORAGE EXTERNAL;
+
+-- The archive's manifest: which file has which run of which partition. Files that it does not name are garbage.
+-- It outlives what it is about: retention, deleted partitions, deleted queues.
+
+CREATE TABLE skep.archives (
+    id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    location   text COLLATE "C" NOT NULL UNIQUE CHECK (location <> ''),
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- state:
+--   (new) --begin_files--> writing --store_file, verified against the log--> stored
+--                          writing --settle_files, its job has ended--> (gone)
+--   (new) --begin_compaction--> writing --swap_files, and in the same transaction its sources: stored --> replaced
+--                          replaced --forget_files, once kept_until has passed--> (gone)
+-- settled: nothing that a failed attempt has written can be left beside it.
+CREATE TABLE skep.archive_files (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    archive_id integer NOT NULL REFERENCES skep.archives,
+    job        uuid NOT NULL,
+    state      text NOT NULL DEFAULT 'writing' CHECK (state IN ('writing', 'stored', 'replaced')),
+    settled    boolean NOT NULL DEFAULT false,
+    queue      text COLLATE "C" NOT NULL,
+    day        date NOT NULL,                         -- of the messages, in UTC
+    messages   bigint NOT NULL CHECK (messages > 0),
+    path       text COLLATE "C",                      -- below the location
+    bytes      bigint,
+    digest     bytea,                                 -- of every message in it, in order: see digest_of()
+    stored_at  timestamptz,
+    kept_until timestamptz,                           -- replaced: until then, who began to read it may go on
+    CHECK ((state <> 'writing') = (num_nonnulls(path, bytes, digest, stored_at) = 4)),
+    CHECK ((state = 'replaced') = (kept_until IS NOT NULL)),
+    CHECK (state <> 'writing' OR NOT settled)
+);
+CREATE UNIQUE INDEX archive_files_path ON skep.archive_files (archive_id, path);
+CREATE INDEX archive_files_queue_day ON skep.archive_files (queue, day);
+CREATE INDEX archive_files_unsettled ON skep.archive_files (archive_id) WHERE NOT settled;
+CREATE INDEX archive_files_replaced ON skep.archive_files (archive_id, kept_until) WHERE state = 'replaced';
+
+-- No message is in two files. Ranges stand for numbers, as btree_gist is not everywhere.
+CREATE TABLE skep.archive_runs (
+    file_id      bigint NOT NULL REFERENCES skep.archive_files ON DELETE CASCADE,
+    ord          integer NOT NULL,                    -- its place in the file
+    partition_id bigint NOT NULL,
+    partition    text COLLATE "C" NOT NULL,
+    first_offset bigint NOT NULL,
+    end_offset   bigint NOT NULL CHECK (end_offset > first_offset),
+    PRIMARY KEY (file_id, ord),
+    CONSTRAINT archive_runs_once EXCLUDE USING gist
+        (int8range(partition_id, partition_id, '[]') WITH &&, int8range(first_offset, end_offset) WITH &&)
+);
+CREATE INDEX archive_runs_partition ON skep.archive_runs (partition_id, first_offset);
+
+-- Where an ack that came over Queen's protocol points; see wire_find().
+CREATE TYPE skep.wire_place AS (
+    ord            bigint,
+    partition_id   bigint,
+    group_queue_id integer,
+    queue          text,
+    partition      text,
+    "offset"       bigint,
+    lease          uuid,
+    done           boolean
+);
+
+-- Queen's clients know one lease id for all partitions of a pop. A pop that leased several gets an id of its own here.
+CREATE TABLE skep.lease_sets (
+    id         uuid PRIMARY KEY,
+    lease_ids  uuid[] NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (autovacuum_vacuum_scale_factor = 0.02);
+CREATE INDEX lease_sets_created_at ON skep.lease_sets (created_at);
