@@ -55,7 +55,7 @@ constraints: $(READY) ## pin the newest versions of all dependencies in constrai
 
 clean: ## remove .venv and caches
 	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
-	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests tools faults bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt src/skep/dashboard/package.json
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

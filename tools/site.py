@@ -44,10 +44,16 @@ def on_files(files: Files, config: Any) -> Files:  # noqa: ANN401
     }
     for name, page in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content="\n".join(page())))
-    for path in [*ROOT.glob("examples/*"), *ROOT.glob("deploy/*"), ROOT / "CHANGELOG.md"]:
+    for path in copied_files():
         target = str(path.relative_to(ROOT))
         files.append(File.generated(config, target, abs_src_path=str(path)))
     return files
+
+
+def copied_files() -> list[Path]:
+    """Return the files outside of docs/ that the site has copies of."""
+    found = [*ROOT.glob("examples/*"), *ROOT.glob("deploy/*"), ROOT / "CHANGELOG.md"]
+    return [path for path in found if path.is_file()]  # Python leaves a __pycache__ beside an example it imports
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:  # noqa: ANN401

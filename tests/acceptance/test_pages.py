@@ -29,7 +29,7 @@ def test_what_is_shown_is_the_file(page: Path):
 def test_every_example_is_shown_and_run():
     pages = "\n".join(page.read_text() for page in PAGES)
     tests = "\n".join(test.read_text() for test in (ROOT / "tests").rglob("test_*.py"))
-    names = sorted(path.name for path in EXAMPLES.iterdir())
+    names = sorted(path.name for path in EXAMPLES.iterdir() if path.is_file())  # not __pycache__
     assert [name for name in names if f"examples/{name}" not in pages] == []
     assert [name for name in names if name not in tests and f'"{Path(name).stem}' not in tests] == []
 

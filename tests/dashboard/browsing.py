@@ -9,7 +9,17 @@ from typing import NoReturn
 from urllib.parse import quote, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    BrowserType,
+    ConsoleMessage,
+    Error,
+    Locator,
+    Page,
+    expect,
+    sync_playwright,
+)
 
 from skep.server.routes.page import STATIC
 from tests.dashboard import story
@@ -77,17 +87,49 @@ class Tab:
         assert self.page.evaluate("window.pwned") is None, "nothing in the data runs"
 
 
+class Launcher:
+    """Starts a browser, and another one when that has died: a crash must not fail the tests after it."""
+
+    def __init__(self, browser_type: BrowserType, program: str) -> None:
+        self._browser_type = browser_type
+        self._program = program
+        self._browser: Browser | None = None
+
+    def running_browser(self) -> Browser:
+        if self._browser is None or not _is_alive(self._browser):
+            self._browser = self._browser_type.launch(executable_path=self._program, args=FLAGS)
+        return self._browser
+
+    def close(self) -> None:
+        if self._browser is not None:
+            self._browser.close()
+
+
+def _is_alive(browser: Browser) -> bool:
+    """Ask the browser itself: `is_connected` only changes while Playwright handles a call."""
+    try:
+        browser.new_context().close()
+    except Error:
+        return False
+    return True
+
+
 @pytest.fixture(scope="module")
-def browser() -> Generator[Browser]:
+def launcher() -> Generator[Launcher]:
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
         lack("no Chromium here; on Debian: apt-get install chromium")
     if not (STATIC / "vendor" / "preact.js").is_file():
         lack("the libraries of the dashboard are missing; run: python -m skep.dashboard.fetch")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
-        yield browser
-        browser.close()
+        launcher = Launcher(playwright.chromium, found)
+        yield launcher
+        launcher.close()
+
+
+@pytest.fixture
+def browser(launcher: Launcher) -> Browser:
+    return launcher.running_browser()
 
 
 @pytest.fixture(scope="module")

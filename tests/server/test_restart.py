@@ -45,9 +45,9 @@ def url() -> str:
 
 @pytest.fixture
 def consumer(version: str, url: str) -> Generator[Consumer]:
-    with Popen(
-        [queen_python(version), PROGRAMS / "steady.py", "steady", url], stdin=PIPE, stdout=PIPE, text=True
-    ) as process:
+    # -u: the client prints without flushing, so its output would only arrive when the program ends.
+    command = [queen_python(version), "-u", PROGRAMS / "steady.py", "steady", url]
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
         try:
             yield Consumer(process)
         finally:
