@@ -199,8 +199,3 @@ class Model:
             for lease in [*place.leases]:
                 place.drop(lease)
             del self.places[group, place.lane]
-
-    def expire(self, place: Place) -> None:
-        """Give back what expired leases held: the next pop of the group does."""
-        for lease in [lease for lease in place.leases if lease.expired]:
-            place.judge(lease, "expired")

@@ -44,9 +44,10 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_option(mq: psycopg.Connecti
     assert mq.execute(OPTIONS).fetchall() == before
 
 
-@pytest.mark.parametrize("unknown", [
-    "lease_tyme", "name", "id", "created_at", "namespace", "LEASE_TIME", "was_shared", "queen_options", "",
-])
+UNKNOWN = ["lease_tyme", "name", "id", "created_at", "namespace", "LEASE_TIME", "was_shared", "queen_options", ""]
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN)
 def test_an_unknown_option_is_refused(mq: psycopg.Connection, unknown: str):
     with pytest.raises(psycopg.Error) as caught:
         configure(mq, "q", **{"priority": 1, unknown: 1})

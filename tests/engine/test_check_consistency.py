@@ -117,7 +117,7 @@ def test_what_discovery_will_find_is_not_lost(mq: psycopg.Connection):
     assert broken(mq) == {lost: 1, unknown: 1}
     for explanation in (
         "left_over = '{1,3}'",
-        "scan_after = 0",
+        "scan_after = ''",
         "server_started = 'epoch'",
         "snapshot = '3:3:'",
     ):

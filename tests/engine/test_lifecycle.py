@@ -146,7 +146,7 @@ LIMITS = ("heartbeat_interval", "heartbeat_timeout", "miss_threshold")
     ("limits", "seconds", "missed"),
     [
         ((60, 300, 3), 299, None), ((60, 300, 3), 301, 5), ((60, 300, 3), 10_000, 166),  # the timeout is later
-        ((60, 90, 3), 89, None), ((60, 90, 3), 91, 1), ((60, 90, 3), 179, 2), ((60, 90, 3), 181, 3),  # the third miss is
+        ((60, 90, 3), 89, None), ((60, 90, 3), 91, 1), ((60, 90, 3), 179, 2), ((60, 90, 3), 181, 3),  # the misses are
         ((10, 20, 1), 19, None), ((10, 20, 1), 21, 2), ((10, 20, 5), 49, 4), ((10, 20, 5), 51, 5),
     ],
 )  # fmt: skip

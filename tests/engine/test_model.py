@@ -120,15 +120,21 @@ class Engine(RuleBasedStateMachine):
         rows = pop(self.mq, group=group, **scope, **batch_size)
         self.met |= {(group, queue) for queue in queues}
         in_scope = [place for queue in queues for place in self.model.places_of(group, queue, lane)]
-        if in_scope:
-            for place in (place for queue in queues for place in self.model.places_of(group, queue)):
-                self.model.expire(place)
+        self.return_expired(group)
         if not rows:
+            assert [lease for place in in_scope for lease in place.leases if lease.expired] == [], "not returned"
             assert [place for place in in_scope if place.has_something_ready()] == [], "nothing, although it was ready"
             return rows
         assert len(rows) <= batch
         self.accept(group, rows, in_scope, partitions, auto_ack=auto_ack)
         return rows
+
+    def return_expired(self, group: str) -> None:
+        """Leases that are over end with some pop of the group, at the latest with one that finds nothing else."""
+        kept = {lease for (lease,) in self.mq.execute("SELECT lease_id FROM skep.leases").fetchall()}
+        for place in (place for queue in QUEUES for place in self.model.places_of(group, queue)):
+            for lease in [lease for lease in place.leases if lease.expired and lease.id not in kept]:
+                place.judge(lease, "expired")
 
     def accept(self, group: str, rows: list[Row], in_scope: list[Place], partitions: int, *, auto_ack: bool) -> None:
         leases = []
@@ -264,7 +270,7 @@ class Engine(RuleBasedStateMachine):
             place = self.model.place(row.g, self.model.lanes[row.queue, row.partition])
             place.check_cursor(row.cursor)
             assert row.lag == max(0, len(place.lane.payloads) - row.cursor)
-            assert row.leased == len(place.leases)
+            assert row.leased == len([lease for lease in place.leases if not lease.expired])
 
     def teardown(self) -> None:
         """Every message is completed or a dead letter in the end, once for each group."""

@@ -27,7 +27,6 @@ from tests.fanout.watching import (
     subscribe,
 )  # fmt: skip
 
-
 AT_DEATH: Any = AT_ONCE | {"dead_group_grace_seconds": 0}  # nothing waits for a group that is dead
 SUSPECT: Any = {"heartbeat_interval": 60, "heartbeat_timeout": 90, "miss_threshold": 3}  # dies at 180 seconds
 

@@ -113,7 +113,7 @@ class Stage:
         self.servers = [Upkeep(clients(), duties) for _ in range(2)]
 
     async def begin(self) -> None:
-        await self.mq.queue(Q).configure(**AT_ONCE)
+        await self.mq.queue(Q).configure(**AT_ONCE, dead_group_grace_seconds=0)
         for group in self.books.owed:
             life: dict[str, Any] = {"heartbeat_interval": 0.2, "heartbeat_timeout": 1.0} if group == MORTAL else {}
             await self.mq.subscribe(group, Q, mode="all", **life)
@@ -190,6 +190,7 @@ async def test_every_obligation_is_kept(clients: Callable[[], AsyncSkep], databa
     await retain(stage.mq)
     with psycopg.connect(database_url, autocommit=True) as db:
         assert db.execute("SELECT count(*) FROM skep.messages").fetchall() == [(0,)]
-        taken = dict(db.execute("SELECT group_name, sum(messages)::bigint FROM skep.missed GROUP BY 1").fetchall())
+        query = "SELECT group_name, sum(messages)::bigint FROM skep.missed_messages GROUP BY 1"
+        taken = dict(db.execute(query).fetchall())
         assert taken == {MORTAL: books.total() - books.finished(MORTAL)}
         assert broken(db) == {}

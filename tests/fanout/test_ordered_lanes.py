@@ -214,7 +214,7 @@ async def test_the_watermark(mq: AsyncSkep, db: psycopg.Connection):
     """80: the least of all groups, the dead left out, never back, the same when asked again, for each queue its own."""
     q = mq.queue(Q)
     for name in (Q, "other"):
-        await mq.queue(name).configure(**AT_ONCE)
+        await mq.queue(name).configure(**AT_ONCE, dead_group_grace_seconds=0)
         await mq.queue(name).push_many(range(10))
     assert (await floor(mq), await floor(mq, "other")) == (0, 0)  # no group: nothing is done
     for group, position in (("a", 8), ("b", 5), ("c", 2)):

@@ -50,7 +50,7 @@ async def test_three_live_groups_get_everything(clients: Clients, db: psycopg.Co
 async def test_ten_cleanups_are_as_one(mq: AsyncSkep, db: psycopg.Connection):
     """84: a dead group is cleaned up ten times, the others work meanwhile, and nothing goes that they are owed."""
     q = mq.queue(Q)
-    await q.configure(**AT_ONCE)
+    await q.configure(**AT_ONCE, dead_group_grace_seconds=0)
     await subscribed(mq, *GROUPS)
     await q.push_many(range(10))
     await take(q, "a", batch=4)
@@ -75,7 +75,7 @@ async def test_ten_cleanups_are_as_one(mq: AsyncSkep, db: psycopg.Connection):
 async def test_a_message_after_the_death(mq: AsyncSkep, db: psycopg.Connection):
     """85: what is published after a death is not touched by that death's cleanup."""
     q = mq.queue(Q)
-    await q.configure(**AT_ONCE)
+    await q.configure(**AT_ONCE, dead_group_grace_seconds=0)
     await subscribed(mq, *GROUPS)
     await q.push("before")
     for group in ("b", "c"):
@@ -143,10 +143,10 @@ async def test_a_busy_group_never_dies(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_two_servers_count_a_miss_once(clients: Clients, db: psycopg.Connection):
-    """102: any number of detectors, at any pace: the third miss kills, by the clock."""
+    """102: any number of detectors, at any pace: the seventh miss kills, by the clock."""
     servers = [clients(), clients()]
-    await servers[0].subscribe("a", Q)
-    for overdue, misses in ((310, 1), (60, 2)):
+    await servers[0].subscribe("a", Q, miss_threshold=7)
+    for overdue, misses in ((310, 5), (60, 6)):
         pass_time(db, overdue)
         for _ in range(4):
             reports = await asyncio.gather(*(server.detect_dead_groups() for server in servers))
@@ -440,7 +440,7 @@ async def test_a_dead_letter_again_for_its_group_only(mq: AsyncSkep, db: psycopg
 async def test_a_group_that_died_and_met_new_lanes(mq: AsyncSkep, db: psycopg.Connection):
     """85, 88: lanes that were born while it was dead are held for it from the moment it is back."""
     q = mq.queue(Q)
-    await q.configure(**AT_ONCE)
+    await q.configure(**AT_ONCE, dead_group_grace_seconds=0)
     await subscribed(mq, "a", "b")
     await q.push(0, partition="old")
     await drain(q, "a")

@@ -159,7 +159,7 @@ async def test_two_at_once(clients: Callable[..., AsyncSkep], db: psycopg.Connec
 
 
 @pytest.mark.parametrize(
-    ("name", "table"), [("watch", "subscriptions"), ("retainer", "partition_lookup"), ("retainer", "messages")]
+    ("name", "table"), [("watch", "subscriptions"), ("retainer", "partition_floors"), ("retainer", "messages")]
 )
 async def test_killed_in_the_middle(
     clients: Callable[..., AsyncSkep], db: psycopg.Connection, module_database_url: str, name: str, table: LiteralString

@@ -267,9 +267,8 @@ def test_an_idle_partition_and_a_group(stage: Stage):
             assert [delivery.payload for delivery in story.drain(group)][-1] == "d x"
         assert broken(story.sessions["A"].connection) == {}
 
-    every_order(
-        stage, idle, check, A=[begin + pop_by("late"), commit], S=[begin + patient(SEEK), commit], D=[begin + DROP, commit]
-    )  # fmt: skip
+    late, moved = [begin + pop_by("late"), commit], [begin + patient(SEEK), commit]
+    every_order(stage, idle, check, A=late, S=moved, D=[begin + DROP, commit])
 
 
 @pytest.mark.parametrize(
@@ -277,7 +276,8 @@ def test_an_idle_partition_and_a_group(stage: Stage):
     [
         (CLEAR, RETAIN), (CLEAR, DELETE_GROUP), (CLEAR, DELETE_QUEUE), (CLEAR, SEEK), (CLEAR, CLEAR), (CLEAR, DROP),
         (DELETE_QUEUE, DELETE_GROUP), (DELETE_QUEUE, RETAIN), (DELETE_QUEUE, SEEK), (DELETE_QUEUE, DROP),
-        (DELETE_PARTITION, RETAIN), (DELETE_PARTITION, DELETE_GROUP), (DELETE_PARTITION, DROP), (DELETE_PARTITION, SEEK),
+        (DELETE_PARTITION, RETAIN), (DELETE_PARTITION, DELETE_GROUP), (DELETE_PARTITION, DROP),
+        (DELETE_PARTITION, SEEK),
     ],
     ids=lambda step: step.name,
 )  # fmt: skip

@@ -191,6 +191,19 @@ def test_another_database_is_refused(database_url: str, new_database: Callable[.
     database(stream.options.url).close()
 
 
+def test_a_promotion_or_a_restore_is_refused(database_url: str):
+    """It is another timeline of the same database, in which transaction ids were used again."""
+    stream = Stream(options(database_url))
+    stream.step()
+    assert stream.offset is not None
+    database_, _, timeline = stream.offset["database"].rpartition("/")
+    stream.offset["database"] = f"{database_}/{int(timeline) + 1}"
+    stream.restart()
+    with pytest.raises(Conflict, match="the checkpoint belongs to database .*/2, this is .*/1") as caught:
+        stream.step()
+    assert "startingTimestamp" in (caught.value.hint or "")
+
+
 def test_a_lane_for_one_group_alone(database_url: str):
     """Dead letters that are driven again come to their group's stream, and to no other."""
     with psycopg.connect(database_url, autocommit=True) as mq:

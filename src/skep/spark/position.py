@@ -16,8 +16,8 @@ from typing import Any, Self
 from skep.errors import Conflict
 
 REMEDY = (
-    "Begin anew with an empty checkpoint and startingTimestamp or startingOffsets: "
-    "transaction ids, which the checkpoint counts by, mean nothing in another database."
+    "Begin anew with an empty checkpoint and startingTimestamp or startingOffsets: transaction ids, which the "
+    "checkpoint counts by, mean nothing in another database, nor after a promotion or a restore of this one."
 )
 
 

@@ -3,8 +3,9 @@
 -- Whoever deletes locks in the order of the whole engine: queues > group_queues > subscriptions > partition_floors > runs > partitions. The
 -- commands here are given by people, and wait 5 seconds for a lock at most: a forgotten transaction must not stop others through them.
 
--- Creates the queue or changes the options that are given; the others stay. Options are the columns of skep.queues, times in seconds.
--- A work queue serves many workers at once: semantics 'queue' sets concurrency to 64, unless the queue has a concurrency or gets one.
+-- Creates the queue or changes the options that are given; the others stay. Options are the columns of skep.queues, times in
+-- seconds. A work queue serves many workers at once: semantics 'queue' sets concurrency to 64, unless the queue has a concurrency
+-- or gets one.
 CREATE FUNCTION skep.configure_queue(queue text, options jsonb DEFAULT '{}', namespace text DEFAULT NULL, task text DEFAULT NULL)
 RETURNS skep.queues LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -28,7 +29,8 @@ BEGIN
 EXCEPTION WHEN check_violation OR not_null_violation THEN
     GET STACKED DIAGNOSTICS rule = CONSTRAINT_NAME, wrong = COLUMN_NAME;
     wrong := coalesce(substring(rule FROM '^queues_(.*)_check$'), nullif(wrong, ''));
-    PERFORM skep.refuse('SK001', format('queue "%s": %s must be %s, got %s', queue, wrong, skep._allowed_values(wrong), options ->> wrong), SQLERRM);
+    PERFORM skep.refuse('SK001', format('queue "%s": %s must be %s, got %s', queue, wrong, skep._allowed_values(wrong),
+                                        coalesce(options ->> wrong, 'null')), SQLERRM);
 WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
@@ -77,7 +79,8 @@ LANGUAGE sql STABLE AS $$
           WHERE conrelid = 'skep.queues'::regclass AND conname = format('queues_%s_check', $1)
           UNION ALL SELECT '' LIMIT 1) rule
     CROSS JOIN LATERAL (
-        SELECT ARRAY(SELECT found[1] FROM regexp_matches(rule, '''(\w+)''', 'g') AS found) AS words, substring(rule FROM '(>=?) [0-9.]') AS bound,
+        SELECT ARRAY(SELECT found[1] FROM regexp_matches(rule, '''(\w+)''', 'g') AS found) AS words,
+               substring(rule FROM '(>=?) [0-9.]') AS bound,
                substring(rule FROM '>=? ([0-9.]+)') AS low, substring(rule FROM '<= ([0-9.]+)') AS high) parts
 $$;
 
@@ -141,8 +144,8 @@ EXCEPTION WHEN check_violation THEN
     PERFORM skep.refuse('SK001', SQLERRM, 'The default mode is all or new; the poll interval is seconds above zero.');
 END $$;
 
--- Under REPEATABLE READ a call would decide by what it cannot see any more: it would delete messages of groups that came since, or
--- leave messages behind that were pushed since.
+-- Under REPEATABLE READ a call would decide by what it cannot see any more: it would delete messages of groups that came since,
+-- or leave messages behind that were pushed since.
 CREATE FUNCTION skep._require_read_committed(function text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -159,8 +162,8 @@ BEGIN
                         'Nothing was changed. Try again; pg_stat_activity shows transactions that are open for long.');
 END $$;
 
--- Locks partitions for their deletion, in the order of the engine: waits for groups that start or seek there, for pops and acks, and last for
--- pushes under way.
+-- Locks partitions for their deletion, in the order of the engine: waits for groups that start or seek there, for pops and acks,
+-- and last for pushes under way.
 CREATE FUNCTION skep._lock_for_delete(partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -170,7 +173,8 @@ BEGIN
     PERFORM FROM skep.partitions p WHERE p.id = ANY (partition_ids) ORDER BY p.id FOR UPDATE;
 END $$;
 
--- What was counted in these partitions stays in the totals of the queue and its groups (see 80_sample.sql). The caller has locked the queue.
+-- What was counted in these partitions stays in the totals of the queue and its groups (see 80_sample.sql). The caller has locked
+-- the queue.
 CREATE FUNCTION skep._keep_totals(partition_ids bigint[]) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO skep.gone_totals AS t (queue, group_name, total)
@@ -198,14 +202,15 @@ BEGIN
     DELETE FROM skep.starts s WHERE s.partition_id = ANY (partition_ids);
     DELETE FROM skep.archive_marks a WHERE a.partition_id = ANY (partition_ids);
     DELETE FROM skep.traces t WHERE t.partition_id = ANY (partition_ids);
-    DELETE FROM skep.stream_state s USING skep.stream_queries q WHERE s.query_id = ANY (ARRAY[q.id]) AND s.partition_id = ANY (partition_ids);
+    DELETE FROM skep.stream_state s USING skep.stream_queries q
+    WHERE s.query_id = ANY (ARRAY[q.id]) AND s.partition_id = ANY (partition_ids);
     DELETE FROM skep.messages m WHERE m.partition_id = ANY (partition_ids);
     DELETE FROM skep.partition_floors f WHERE f.partition_id = ANY (partition_ids);
     DELETE FROM skep.partitions p WHERE p.id = ANY (partition_ids);
 END $$;
 
--- Deletes the queue with everything but its dead letters, which are copies. Returns false if there was none. A push that waits for this
--- creates the queue again.
+-- Deletes the queue with everything but its dead letters, which are copies. Returns false if there was none. A push that waits
+-- for this creates the queue again.
 CREATE FUNCTION skep.delete_queue(queue text) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -244,7 +249,8 @@ DECLARE
 BEGIN
     PERFORM skep._require_read_committed('delete_partition');
     SELECT q.id INTO found FROM skep.queues q WHERE q.name = delete_partition.queue FOR NO KEY UPDATE;
-    PERFORM FROM skep.subscriptions s WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition ORDER BY s.id FOR UPDATE;
+    PERFORM FROM skep.subscriptions s WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition
+    ORDER BY s.id FOR UPDATE;
     DELETE FROM skep.subscriptions s WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition;
     ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = found AND p.name = delete_partition.partition);
     PERFORM skep._lock_for_delete(ids);
@@ -255,8 +261,8 @@ EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
 
--- Deletes all messages that are in a queue, or in one partition, now. Partitions, offsets and groups stay, leases end. Returns how many
--- messages that were. Pushes do not wait for it: a message that commits later is kept.
+-- Deletes all messages that are in a queue, or in one partition, now. Partitions, offsets and groups stay, leases end. Returns
+-- how many messages that were. Pushes do not wait for it: a message that commits later is kept.
 CREATE FUNCTION skep.clear_queue(queue text, partition text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -270,7 +276,8 @@ BEGIN
     IF found IS NULL THEN
         PERFORM skep.refuse('SK002', format('there is no queue "%s"', queue));
     END IF;
-    ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = found AND p.name = coalesce(clear_queue.partition, p.name) ORDER BY p.id);
+    ids := ARRAY(SELECT p.id FROM skep.partitions p
+                 WHERE p.queue_id = found AND p.name = coalesce(clear_queue.partition, p.name) ORDER BY p.id);
     PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (ids) ORDER BY f.partition_id FOR UPDATE;
     PERFORM FROM skep.runs r WHERE r.partition_id = ANY (ids)
     ORDER BY r.partition_id, r.group_queue_id, r.end_offset IS NOT NULL, r.first_offset FOR UPDATE;
@@ -279,9 +286,11 @@ BEGIN
     PERFORM skep._clear_runs(ids, heads);
     DELETE FROM skep.traces t USING unnest(ids, heads) AS p (id, head) WHERE t.partition_id = ANY (ARRAY[p.id]) AND t."offset" < p.head;
     UPDATE skep.partition_floors f  -- as retention does: a reader that is behind learns of it
-    SET first_offset = p.head, deleted_xid = last.xid, deleted_created_at = last.created_at, completed_offsets = NULL, completed_times = NULL
+    SET first_offset = p.head, deleted_xid = last.xid, deleted_created_at = last.created_at, completed_offsets = NULL,
+        completed_times = NULL
     FROM unnest(ids, heads) AS p (id, head)
-    CROSS JOIN LATERAL (SELECT m.xid, m.created_at FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = p.head - 1 LIMIT 1) last
+    CROSS JOIN LATERAL (SELECT m.xid, m.created_at FROM skep.messages m
+                        WHERE m.partition_id = p.id AND m."offset" = p.head - 1 LIMIT 1) last
     WHERE f.partition_id = ANY (ARRAY[p.id]);
     DELETE FROM skep.messages m USING unnest(ids, heads) AS p (id, head) WHERE m.partition_id = ANY (ARRAY[p.id]) AND m."offset" < p.head;
     GET DIAGNOSTICS cleared = ROW_COUNT;
@@ -290,13 +299,15 @@ EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
 
--- Ends all leases of these partitions and moves every group to the head. What is cleared was not processed; what was done before, was.
+-- Ends all leases of these partitions and moves every group to the head. What is cleared was not processed; what was done before,
+-- was.
 CREATE FUNCTION skep._clear_runs(partition_ids bigint[], heads bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE skep.starts s SET skipped = s.skipped + undone.messages
     FROM (SELECT r.partition_id, r.group_queue_id, sum(skep.count_offsets(skep._undone_of(r, 0, p.head))) AS messages
-          FROM unnest(partition_ids, heads) AS p (id, head) CROSS JOIN LATERAL (SELECT * FROM skep.runs r WHERE r.partition_id = p.id OFFSET 0) r
+          FROM unnest(partition_ids, heads) AS p (id, head)
+          CROSS JOIN LATERAL (SELECT * FROM skep.runs r WHERE r.partition_id = p.id OFFSET 0) r
           GROUP BY r.partition_id, r.group_queue_id) undone
     WHERE s.partition_id = ANY (ARRAY[undone.partition_id]) AND s.group_queue_id = undone.group_queue_id;
     DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids) AND r.end_offset IS NOT NULL;
@@ -307,8 +318,8 @@ BEGIN
     FROM unnest(partition_ids, heads) AS p (id, head) WHERE r.partition_id = ANY (ARRAY[p.id]);
 END $$;
 
--- Leaves a tombstone: the offset and the transaction id stay, so lag is exact and a repeat of the push is still a duplicate. The floor is
--- held so that retention, which never waits, passes the partition by while this transaction is open.
+-- Leaves a tombstone: the offset and the transaction id stay, so lag is exact and a repeat of the push is still a duplicate. The
+-- floor is held so that retention, which never waits, passes the partition by while this transaction is open.
 CREATE FUNCTION skep.delete_message(id uuid) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN

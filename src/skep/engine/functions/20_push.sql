@@ -122,7 +122,7 @@ $$;
 -- Returns true if a payload takes more bytes than this as the text that is sent to consumers. A short number can be a long text
 -- (1e131071 has 131,072 digits): 12 bytes of jsonb are at most 131,072 characters, so that small payloads need not be written out.
 CREATE FUNCTION skep._exceeds(payload jsonb, max_bytes integer) RETURNS boolean
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN pg_column_size($1)::bigint * 11000 <= $2 THEN false ELSE octet_length($1::text) > $2 END
 $$;
 

@@ -131,7 +131,7 @@ BEGIN
         FROM (SELECT p.id, p.name FROM skep.partitions p WHERE p.queue_id = _partitions_after.queue_id AND p.name > after
               ORDER BY p.name LIMIT page_size) p;
     ELSE
-        SELECT coalesce(array_agg(p.id) FILTER (WHERE g.id IS NOT NULL), '{}'), CASE WHEN count(*) = page_size THEN max(p.id)::text END
+        SELECT coalesce(array_agg(p.id) FILTER (WHERE g.id IS NOT NULL), '{}'), CASE WHEN count(*) = page_size THEN lpad(max(p.id)::text, 11, '0') END
         INTO partition_ids, next
         FROM (SELECT p.id, p.queue_id FROM skep.partitions p WHERE p.id > coalesce(nullif(after, ''), '0')::bigint ORDER BY p.id LIMIT page_size) p
         LEFT JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id LIMIT 1) g ON true;

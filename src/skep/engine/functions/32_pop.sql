@@ -60,7 +60,8 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(array_agg(slot.request ORDER BY slot.n), '{}'), coalesce(array_agg((slot.size - coalesce(used.messages, 0))::integer ORDER BY slot.n), '{}')
     FROM (SELECT slot.*, row_number() OVER (PARTITION BY slot.request ORDER BY slot.n) AS turn
           FROM unnest($1, $2) WITH ORDINALITY AS slot (request, size, n)) slot
-    LEFT JOIN (SELECT l.request, count(*) AS partitions, sum(l.leased_to - l.first_offset) AS messages FROM unnest($3) l GROUP BY l.request) used
+    LEFT JOIN (SELECT l.request, count(*) AS partitions, sum(l.leased_to - l.first_offset - skep._done_count(
+                   l.done * int8multirange(int8range(l.first_offset, l.leased_to)))) AS messages FROM unnest($3) l GROUP BY l.request) used
            ON used.request = slot.request
     WHERE slot.turn > coalesce(used.partitions, 0) AND slot.size > coalesce(used.messages, 0)
 $$;
@@ -174,7 +175,8 @@ BEGIN
     RETURN leases;
 END $$;
 
--- Runs of named partitions that a lease needs first: unknown partitions get one, and leases that are over end. True if something changed.
+-- Runs of named partitions that a lease needs first: unknown partitions get one, leases that are over end, and runs move past messages that
+-- were deleted. True if something changed.
 CREATE FUNCTION skep._prepare_named(g skep.group_state, partition_ids bigint[]) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -196,6 +198,21 @@ BEGIN
     LOOP
         changed := skep._end_lease(late.row_id, late.run, 'expired') OR changed;
     END LOOP;
+    FOR late IN
+        SELECT r.ctid AS row_id, skep._move_run(r, alive."offset") AS run FROM (SELECT DISTINCT id FROM unnest(partition_ids) AS named (id)) named
+        CROSS JOIN LATERAL (SELECT r.first_offset FROM skep.runs r WHERE r.partition_id = named.id AND r.group_queue_id = g.id
+                            ORDER BY r.first_offset DESC LIMIT 1) newest
+        CROSS JOIN LATERAL (SELECT m."offset" FROM skep.messages m WHERE m.partition_id = named.id AND m."offset" >= newest.first_offset
+                               AND m.payload IS NOT NULL ORDER BY m."offset" LIMIT 1) alive
+        JOIN skep.runs r ON r.partition_id = named.id AND r.group_queue_id = g.id AND r.first_offset = newest.first_offset
+        WHERE alive."offset" > newest.first_offset AND r.expires_at IS NULL
+        FOR NO KEY UPDATE OF r SKIP LOCKED
+    LOOP
+        UPDATE skep.runs r
+        SET first_offset = (late.run).first_offset, cuts = (late.run).cuts, attempts = (late.run).attempts, done = (late.run).done
+        WHERE r.ctid = late.row_id;
+        changed := true;
+    END LOOP;
     RETURN changed;
 END $$;
 
@@ -215,12 +232,13 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN right($2, length(again)) = again THEN $2 ELSE left($2 || again, 255) END FROM format(' (again for %s)', $1) AS again
 $$;
 
--- Leases by one of the three ways.
-CREATE FUNCTION skep._lease_by(g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
-RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+-- Leases by one of the three ways. visited: partitions that have been leased from in this pop.
+CREATE FUNCTION skep._lease_by(
+    g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean, visited bigint[] DEFAULT '{}'
+) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 BEGIN
     IF g.is_shared THEN
-        RETURN skep._lease_shared(g, partition_ids, requests, sizes, conflate);
+        RETURN skep._lease_shared(g, partition_ids, requests, sizes, conflate, visited);
     ELSIF partition_ids IS NOT NULL THEN
         RETURN skep._lease_named(g, partition_ids, requests, sizes, auto_ack, conflate);
     END IF;
@@ -273,7 +291,8 @@ BEGIN
         EXIT WHEN left_over.requests = '{}';
         SELECT d.ready_from, d.crowded INTO g.ready_from, g.crowded FROM skep.discoveries d WHERE d.list_id = g.list_id ORDER BY d.id DESC LIMIT 1;
         g := skep._at_now(g);
-        leases := leases || skep._lease_by(g, NULL, left_over.requests, left_over.sizes, auto_ack, conflate);
+        leases := leases || skep._lease_by(g, NULL, left_over.requests, left_over.sizes, auto_ack, conflate,
+                                           ARRAY(SELECT l.partition_id FROM unnest(leases) l));
         EXIT WHEN cardinality(leases) > 0 OR clock_timestamp() > give_up_at;
     END LOOP;
     RETURN leases;

@@ -44,13 +44,13 @@ BEGIN
 END $$;
 
 -- Leases for requests, one lease of a partition for each. partition_ids: the partition that each slot wants, or NULL for any.
-CREATE FUNCTION skep._lease_shared(g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], conflate boolean)
-RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION skep._lease_shared(
+    g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], conflate boolean, visited bigint[]
+) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 DECLARE
     next    record;
     slot    record;
     open    record;
-    visited bigint[] := '{}';
     leases  skep.lease[] := '{}';
     given   skep.lease[];
 BEGIN
@@ -114,8 +114,9 @@ CREATE FUNCTION skep._lease_closed(
     g skep.group_state, row_id tid, closed skep.runs, ends bigint, request integer, size integer, conflate boolean, stamp timestamptz, deadline timestamptz
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 DECLARE
-    open_row   tid;
-    given      skep.lease;
+    open_row tid;
+    given    skep.lease;
+    rest     skep.runs;
 BEGIN
     SELECT r.ctid INTO open_row FROM skep.runs r
     WHERE r.partition_id = closed.partition_id AND r.group_queue_id = g.id AND r.end_offset IS NULL AND r.leases < g.concurrency
@@ -128,9 +129,19 @@ BEGIN
                  NULL, deadline, coalesce(closed.attempts[1], 1), closed.done)::skep.lease;
     given.first_offset := CASE WHEN conflate THEN given.leased_to - 1 ELSE given.first_offset END;
     given.lease_id := skep._lease_id(closed.partition_id, g.id, given.first_offset);
-    UPDATE skep.runs r SET lease_id = given.lease_id, first_offset = given.first_offset, leased_to = given.leased_to, expires_at = deadline,
-                           ready_at = deadline, served_at = stamp, is_logged = g.is_logged
+    UPDATE skep.runs r
+    SET lease_id = given.lease_id, first_offset = given.first_offset, leased_to = given.leased_to, expires_at = deadline, ready_at = deadline,
+        served_at = stamp, is_logged = g.is_logged, end_offset = given.leased_to,
+        cuts = CASE WHEN r.cuts IS NOT NULL THEN ARRAY[given.leased_to] END, attempts = CASE WHEN r.cuts IS NOT NULL THEN r.attempts[:1] END,
+        done = nullif(r.done * int8multirange(int8range(given.first_offset, given.leased_to)), '{}')
     WHERE r.ctid = row_id;
+    IF given.leased_to < closed.end_offset THEN  -- the rest is a run of its own, which another may lease
+        rest := skep._move_run(closed, given.leased_to);
+        INSERT INTO skep.runs (partition_id, group_queue_id, list_id, priority, first_offset, end_offset, ready_at, served_at, done, cuts, attempts)
+        SELECT rest.partition_id, rest.group_queue_id, rest.list_id, rest.priority, rest.first_offset, rest.end_offset, stamp, rest.served_at,
+               rest.done, rest.cuts, rest.attempts
+        WHERE rest.first_offset < rest.end_offset;
+    END IF;
     RETURN ARRAY[given];
 END $$;
 

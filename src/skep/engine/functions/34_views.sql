@@ -7,15 +7,16 @@ CREATE VIEW skep.partition_lookup AS
     FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head;
 
 -- One row per group and partition that the group has read: everything below cursor is done, everything from next_offset on was never leased.
+-- leased: leases that are not over.
 CREATE VIEW skep.partition_consumers AS
     SELECT s.partition_id, s.group_queue_id, s.start_offset, s.skipped,
            CASE WHEN closed.lowest < r.first_offset THEN closed.lowest ELSE r.first_offset END AS cursor,
            greatest(r.first_offset, r.leased_to, r.cuts[cardinality(r.cuts)], upper(r.done)) AS next_offset,
-           coalesce(closed.leased, 0)::integer + (r.lease_id IS NOT NULL)::integer AS leased, r.ready_at, r.served_at AS last_consumed_at
+           coalesce(closed.leased, 0)::integer + coalesce(r.expires_at > clock_timestamp(), false)::integer AS leased, r.ready_at, r.served_at AS last_consumed_at
     FROM skep.starts s
     CROSS JOIN LATERAL (SELECT * FROM skep.runs r WHERE r.partition_id = s.partition_id AND r.group_queue_id = s.group_queue_id
                         ORDER BY r.first_offset DESC LIMIT 1) r
-    LEFT JOIN LATERAL (SELECT min(c.first_offset) AS lowest, count(c.lease_id) AS leased FROM skep.runs c
+    LEFT JOIN LATERAL (SELECT min(c.first_offset) AS lowest, count(*) FILTER (WHERE c.expires_at > clock_timestamp()) AS leased FROM skep.runs c
                        WHERE c.partition_id = s.partition_id AND c.group_queue_id = s.group_queue_id AND c.first_offset < r.first_offset) closed ON true;
 
 -- Leases that are out, or over and not returned yet.

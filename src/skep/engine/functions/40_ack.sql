@@ -71,7 +71,7 @@ END $$;
 CREATE FUNCTION skep._policy_of(partition_id bigint, group_queue_id integer)
 RETURNS SETOF skep.policy LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT q.id, q.name, p.name, g.group_name, q.retry_limit, q.retry_delay, q.partial_failure, q.lease_log_seconds IS NOT NULL,
-           EXISTS (SELECT FROM skep.stream_groups s WHERE s.group_name = g.group_name AND s.queue = q.name)
+           coalesce((SELECT true FROM skep.stream_groups s WHERE s.group_name = g.group_name AND s.queue = q.name LIMIT 1), false)
     FROM skep.group_queues g
     JOIN skep.queues q ON q.id = g.queue_id
     JOIN skep.partitions p ON p.id = $1

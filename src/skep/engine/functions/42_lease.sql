@@ -73,7 +73,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     IF (SELECT bool_or(applied) FROM skep.ack_many(leases, NULL, array_fill(status, ARRAY[cardinality(leases)]),
                                                    array_fill(error, ARRAY[cardinality(leases)]))) IS NOT TRUE THEN
-        PERFORM skep.refuse('SK003', format('leases %s are over', array_to_string(leases[:3], ', ')),
+        PERFORM skep.refuse('SK003', format(CASE WHEN cardinality(leases) > 1 THEN 'leases %s are over' ELSE 'lease %s is over' END,
+                                            array_to_string(leases[:3], ', ')),
                             'They expired, were taken over, or the group was moved or deleted. Nothing changed; the messages are delivered again.');
     END IF;
 END $$;

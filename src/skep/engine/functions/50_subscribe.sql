@@ -1,6 +1,8 @@
--- Where a group starts. The first contact stores it, once; later calls and changed defaults do not change it. Only seek does.
+-- Where a group starts. The first contact stores it, once; later calls and changed defaults do not change it. Only seek
+-- does.
 
--- mode: all, from_beginning | new, new-only, now, from_now | timestamp (start_from: a time) | offset, message_id (start_from: a number or an id).
+-- mode: all, from_beginning | new, new-only, now, from_now | timestamp (start_from: a time)
+--       | offset, message_id (start_from: a number or an id)
 -- start_from alone: "now", a time, or a number.
 CREATE FUNCTION skep.parse_start(
     mode text, start_from text, OUT start_mode text, OUT start_at timestamptz, OUT start_offset bigint, OUT start_id uuid
@@ -10,7 +12,8 @@ DECLARE
                                            WHEN start_from <> '' THEN 'timestamp' END,
                                 (SELECT default_subscription_mode FROM skep.settings)));
 BEGIN
-    IF lower(mode) IN ('all', 'from_beginning', 'new', 'new-only', 'now', 'from_now') AND start_from <> '' AND lower(start_from) <> 'now' THEN
+    IF lower(mode) IN ('all', 'from_beginning', 'new', 'new-only', 'now', 'from_now')
+       AND start_from <> '' AND lower(start_from) <> 'now' THEN
         word := 'timestamp';  -- Queen clients send a mode beside the time: the time is more exact
     END IF;
     IF word IN ('all', 'from_beginning') THEN
@@ -45,8 +48,8 @@ LANGUAGE sql STABLE AS $$
       AND coalesce(s.namespace, '') = coalesce($4, '') AND coalesce(s.task, '') = coalesce($5, '')
 $$;
 
--- Returns the subscription that decides for a scope now, of this or of a wider scope. A queue that does not exist yet has the namespace and
--- task of its name, because the first push gives it those.
+-- Returns the subscription that decides for a scope now, of this or of a wider scope. A queue that does not exist yet
+-- has the namespace and task of its name, because the first push gives it those.
 CREATE FUNCTION skep._covering_subscription(group_name text, queue text, partition text, namespace text, task text)
 RETURNS skep.subscriptions LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -60,8 +63,8 @@ BEGIN
     RETURN skep.subscription_of(group_name, queue, partition, namespace, task);
 END $$;
 
--- Finds the message that a group wants to start from. Returns its partition, and the group's row of group_queues, which stays locked so that
--- no seek comes between; NULL for a work queue, where groups do not decide where to start.
+-- Finds the message that a group wants to start from. Returns its partition, and the group's row of group_queues, which
+-- stays locked so that no seek comes between; NULL for a work queue, where groups do not decide where to start.
 CREATE FUNCTION skep._find_start(
     id uuid, group_name text, queue text, namespace text, task text,
     OUT partition_id bigint, OUT partition text, OUT created_at timestamptz, OUT group_queue_id integer
@@ -111,8 +114,9 @@ BEGIN
     FROM started s JOIN skep.group_queues g ON g.id = _start_at_message.group_queue_id JOIN skep.queues q ON q.id = g.queue_id;
 END $$;
 
--- Makes the next discovery of a list ask every partition. It inserts a row instead of deleting those that exist: a discovery that is under way
--- in an open transaction has locked them, and would save a snapshot that knows nothing of this change.
+-- Makes the next discovery of a list ask every partition. It inserts a row instead of deleting those that exist: a
+-- discovery that is under way in an open transaction has locked them, and would save a snapshot that knows nothing of
+-- this change.
 CREATE FUNCTION skep._discover_again(list_ids integer[]) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO skep.discoveries (list_id, snapshot, discovered_at, server_started, ready_from, scan_at)
@@ -120,18 +124,20 @@ LANGUAGE sql AS $$
     FROM (SELECT DISTINCT id FROM unnest($1) AS id) list
 $$;
 
--- Inserts a subscription unless its scope has one, and returns true if it did. A column that is NULL gets its default. start_view is for 'new'
--- and for 'offset': a message that is not visible in it was committed later.
+-- Inserts a subscription unless its scope has one, and returns true if it did. A column that is NULL gets its default.
+-- start_view is for 'new' and for 'offset': a message that is not visible in it was committed later.
 CREATE FUNCTION skep._insert_subscription(s skep.subscriptions) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO skep.subscriptions (group_name, queue, partition, namespace, task, mode, start_at, start_offset, start_view, created_at, status,
-                                    backfill, heartbeat_interval, heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, conflation)
+    INSERT INTO skep.subscriptions (
+        group_name, queue, partition, namespace, task, mode, start_at, start_offset, start_view, created_at, status, backfill,
+        heartbeat_interval, heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, conflation)
     VALUES (s.group_name, s.queue, s.partition, s.namespace, s.task, s.mode, s.start_at, s.start_offset,
             CASE WHEN s.mode IN ('new', 'offset') THEN coalesce(s.start_view, skep.current_view()) END,
             coalesce(s.created_at, clock_timestamp()), coalesce(s.status, 'ACTIVE'), coalesce(s.backfill, s.mode <> 'new'),
             coalesce(s.heartbeat_interval, 60), coalesce(s.heartbeat_timeout, 300), coalesce(s.miss_threshold, 3),
-            coalesce(s.last_heartbeat_at, clock_timestamp()), coalesce(s.status_changed_at, clock_timestamp()), coalesce(s.conflation, false))
+            coalesce(s.last_heartbeat_at, clock_timestamp()), coalesce(s.status_changed_at, clock_timestamp()),
+            coalesce(s.conflation, false))
     ON CONFLICT DO NOTHING;
     IF FOUND AND s.queue IS NULL THEN  -- discovery has to find the queues that it covers
         PERFORM skep._discover_again(array_agg(g.id)) FROM skep.group_queues g WHERE g.group_name = s.group_name AND g.queue_id = 0;
@@ -140,8 +146,8 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Returns the subscription with the start of a wider one that covers its scope, if that has the same mode, or if any mode will do. So the
--- first start wins for everything that a wide subscription covers.
+-- Returns the subscription with the start of a wider one that covers its scope, if that has the same mode, or if any
+-- mode will do. So the first start wins for everything that a wide subscription covers.
 CREATE FUNCTION skep._inherit_start(s skep.subscriptions, any_mode boolean) RETURNS skep.subscriptions
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -203,8 +209,8 @@ EXCEPTION WHEN check_violation THEN
                         'heartbeat_interval > 0, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
 END $$;
 
--- Creates if absent: an existing subscription keeps its start and its options. A dead one is revived at its cursor; a cancelled one starts
--- again, with those of its partitions.
+-- Creates if absent: an existing subscription keeps its start and its options. A dead one is revived at its cursor; a
+-- cancelled one starts again, with those of its partitions.
 CREATE FUNCTION skep.subscribe(
     group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
     mode text DEFAULT NULL, start_from text DEFAULT NULL, backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL,

@@ -1,11 +1,13 @@
--- The life of a subscription: heartbeats, pause, resume, cancel, death. Its states are drawn above the table subscriptions.
+-- The life of a subscription: heartbeats, pause, resume, cancel, death. Its states are drawn above the table
+-- subscriptions.
 --
--- A group is DEAD when its silence reaches the greater of heartbeat_timeout and miss_threshold * heartbeat_interval. pop, ack and extend record
--- heartbeats, at most four in an interval; a live lease is a sign of life without one. Everything follows from the clock of the database, so
--- that any number of detectors, at any pace, agree.
+-- A group is DEAD when its silence reaches the greater of heartbeat_timeout and miss_threshold * heartbeat_interval.
+-- pop, ack and extend record heartbeats, at most four in an interval; a live lease is a sign of life without one.
+-- Everything follows from the clock of the database, so that any number of detectors, at any pace, agree.
 
--- Records a heartbeat of a subscription, and of those of its group to the same queue, or to the queues and partitions that it covers: who
--- reads one of them is there for the others. A dead subscription is revived. Does not wait: who has locked a row records a heartbeat as well.
+-- Records a heartbeat of a subscription, and of those of its group to the same queue, or to the queues and partitions
+-- that it covers: who reads one of them is there for the others. A dead subscription is revived. Does not wait: who has
+-- locked a row records a heartbeat as well.
 CREATE FUNCTION skep._record_heartbeat(subscription_id bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -26,7 +28,8 @@ BEGIN
     WHERE s.id = own.id;
 END $$;
 
--- Records a heartbeat for an ack or an extend, if the last one of a subscription that covers the queue is older than a quarter of its interval.
+-- Records a heartbeat for an ack or an extend, if the last one of a subscription that covers the queue is older than a
+-- quarter of its interval.
 CREATE FUNCTION skep._record_activity(group_queue_id integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -38,7 +41,8 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT s.id FROM skep.subscriptions s
         WHERE s.group_name = g.group_name AND s.status <> 'CANCELLED'
-          AND (s.queue = q.name OR s.queue IS NULL AND (s.namespace IS NULL OR s.namespace = q.namespace) AND (s.task IS NULL OR s.task = q.task))
+          AND (s.queue = q.name OR s.queue IS NULL AND (s.namespace IS NULL OR s.namespace = q.namespace)
+                                                   AND (s.task IS NULL OR s.task = q.task))
           AND s.last_heartbeat_at NOT BETWEEN stamp - skep.seconds(s.heartbeat_interval / 4) AND stamp
         ORDER BY s.queue IS NULL, s.id LIMIT 1
     ) s
@@ -73,8 +77,9 @@ END $$;
 CREATE FUNCTION skep._missed_heartbeats(silence double precision, heartbeat_interval double precision) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT floor(least($1 / $2, 1e6))::integer $$;
 
--- Declares groups dead that gave no sign of life for too long, and returns the ones that are beyond their timeout. It writes no heartbeat: it
--- does not matter how often it runs. Paused groups and queue mode, which every consumer shares, never die.
+-- Declares groups dead that gave no sign of life for too long, and returns the ones that are beyond their timeout. It
+-- writes no heartbeat: it does not matter how often it runs. Paused groups and queue mode, which every consumer shares,
+-- never die.
 CREATE FUNCTION skep.detect_dead_groups()
 RETURNS TABLE (group_name text, queue text, namespace text, task text, last_heartbeat_at timestamptz, overdue_seconds double precision,
                misses integer, died boolean)
@@ -86,7 +91,8 @@ BEGIN
     RETURN QUERY
     WITH suspect AS MATERIALIZED (
         SELECT s.*, extract(epoch FROM stamp - s.last_heartbeat_at)::double precision AS silence FROM skep.subscriptions s
-        WHERE s.status = 'ACTIVE' AND s.group_name <> '__QUEUE_MODE__' AND s.last_heartbeat_at <= stamp - skep.seconds(s.heartbeat_timeout)
+        WHERE s.status = 'ACTIVE' AND s.group_name <> '__QUEUE_MODE__'
+          AND s.last_heartbeat_at <= stamp - skep.seconds(s.heartbeat_timeout)
           AND NOT EXISTS (SELECT FROM skep.queues q WHERE q.name = s.queue AND q.semantics = 'queue')
           AND NOT skep._has_live_lease(s, stamp)
         ORDER BY s.id FOR NO KEY UPDATE SKIP LOCKED
@@ -96,12 +102,14 @@ BEGIN
         UPDATE skep.subscriptions s SET status = 'DEAD', status_changed_at = stamp
         FROM counted WHERE s.id = counted.id AND counted.missed >= counted.miss_threshold
     )
-    SELECT c.group_name, c.queue, c.namespace, c.task, c.last_heartbeat_at, c.silence - c.heartbeat_timeout, c.missed, c.missed >= c.miss_threshold
+    SELECT c.group_name, c.queue, c.namespace, c.task, c.last_heartbeat_at, c.silence - c.heartbeat_timeout, c.missed,
+           c.missed >= c.miss_threshold
     FROM counted c ORDER BY c.id;
 END $$;
 
--- Returns the subscriptions that a call is about, locked in order: of a queue with its partitions, of a namespace and/or task, or all of the
--- group. A queue that only a wider subscription covers gets a subscription of its own, so that its status can differ.
+-- Returns the subscriptions that a call is about, locked in order: of a queue with its partitions, of a namespace
+-- and/or task, or all of the group. A queue that only a wider subscription covers gets a subscription of its own, so
+-- that its status can differ.
 CREATE FUNCTION skep._lock_subscriptions(group_name text, queue text, namespace text, task text) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -157,7 +165,8 @@ LANGUAGE sql AS $$
     RETURNING s.*
 $$;
 
--- Releases the leases for which these subscriptions decide: the messages are delivered again at the same attempt, and acks are refused.
+-- Releases the leases for which these subscriptions decide: the messages are delivered again at the same attempt, and
+-- acks are refused.
 CREATE FUNCTION skep._release_leases(ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -205,7 +214,8 @@ BEGIN
     RETURN QUERY SELECT * FROM skep._set_status(skep._lock_open_subscriptions(group_name, queue, namespace, task), 'ACTIVE');
 END $$;
 
--- Ends a subscription until it is subscribed again: messages no longer wait for it. Its progress stays on record. Harmless to repeat.
+-- Ends a subscription until it is subscribed again: messages no longer wait for it. Its progress stays on record.
+-- Harmless to repeat.
 CREATE FUNCTION skep.cancel(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
 RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
 DECLARE
@@ -215,7 +225,8 @@ BEGIN
     PERFORM skep._release_leases(ids);
 END $$;
 
--- For an administrator: cancels, and returns how many messages no longer wait for the group. A cancelled one is a conflict.
+-- For an administrator: cancels, and returns how many messages no longer wait for the group. A cancelled one is a
+-- conflict.
 CREATE FUNCTION skep.remove_group(group_name text, queue text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE

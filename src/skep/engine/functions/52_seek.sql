@@ -1,11 +1,14 @@
--- Moving a group, and forgetting what it has done. Both lock the group's rows of group_queues FOR UPDATE, so that it gets no run in a new
--- partition meanwhile, then its runs. They wait for transactions that have leased something, 5 seconds at most.
+-- Moving a group, and forgetting what it has done. Both lock the group's rows of group_queues FOR UPDATE, so that it
+-- gets no run in a new partition meanwhile, then its runs. They wait for transactions that have leased something, 5
+-- seconds at most.
 
--- Raises an error that clients retry: an open transaction holds a lease of the group, or another seek or delete is under way.
+-- Raises an error that clients retry: an open transaction holds a lease of the group, or another seek or delete is
+-- under way.
 CREATE FUNCTION skep._refuse_busy(group_name text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION USING ERRCODE = 'lock_not_available', MESSAGE = format('group "%s" is in use by a transaction that has not ended', group_name),
+    RAISE EXCEPTION USING ERRCODE = 'lock_not_available',
+        MESSAGE = format('group "%s" is in use by a transaction that has not ended', group_name),
         HINT = 'Try again when it has committed. pg_stat_activity shows transactions that stay open.';
 END $$;
 
@@ -41,13 +44,15 @@ BEGIN
         ORDER BY g.id FOR UPDATE);
 END $$;
 
--- Returns the partitions that groups have read, in order, each with its group_queues row: all, or those of one name. with_redriven: with
--- those of redriven dead letters.
+-- Returns the partitions that groups have read, in order, each with its group_queues row: all, or those of one name.
+-- with_redriven: with those of redriven dead letters.
 CREATE FUNCTION skep._read_partitions(
-    group_queues integer[], partition text DEFAULT NULL, with_redriven boolean DEFAULT true, OUT partition_ids bigint[], OUT group_queue_ids integer[]
+    group_queues integer[], partition text DEFAULT NULL, with_redriven boolean DEFAULT true,
+    OUT partition_ids bigint[], OUT group_queue_ids integer[]
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    SELECT coalesce(array_agg(p.id ORDER BY p.id), '{}'), coalesce(array_agg(g.id ORDER BY p.id), '{}') INTO partition_ids, group_queue_ids
+    SELECT coalesce(array_agg(p.id ORDER BY p.id), '{}'), coalesce(array_agg(g.id ORDER BY p.id), '{}')
+    INTO partition_ids, group_queue_ids
     FROM unnest(group_queues) AS asked (id)
     CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = asked.id LIMIT 1) g
     JOIN skep.partitions p ON p.queue_id = g.queue_id
@@ -55,8 +60,8 @@ BEGIN
     WHERE (_read_partitions.partition IS NULL OR p.name = _read_partitions.partition) AND (p.only_group IS NULL OR with_redriven);
 END $$;
 
--- Locks runs, partition by partition: the open one first, as every ack does. Only who has locked it makes closed ones, so that these are
--- locked by a later statement, which sees all of them.
+-- Locks runs, partition by partition: the open one first, as every ack does. Only who has locked it makes closed ones,
+-- so that these are locked by a later statement, which sees all of them.
 CREATE FUNCTION skep._lock_runs(partition_ids bigint[], group_queue_ids integer[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -83,7 +88,8 @@ BEGIN
     RETURN forgotten;
 END $$;
 
--- Deletes a cancelled subscription, with those of its partitions, and what the group has done under them: the next one starts again.
+-- Deletes a cancelled subscription, with those of its partitions, and what the group has done under them: the next one
+-- starts again.
 CREATE FUNCTION skep._forget_cancelled(ended skep.subscriptions) RETURNS void
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -112,8 +118,8 @@ EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_busy(ended.group_name);
 END $$;
 
--- Returns the start that a position means: mode, start_at and start_offset of a subscription. The end is 'new': messages that commit later are
--- behind it, in partitions to come as well.
+-- Returns the start that a position means: mode, start_at and start_offset of a subscription. The end is 'new':
+-- messages that commit later are behind it, in partitions to come as well.
 CREATE FUNCTION skep._parse_position("position" text) RETURNS skep.subscriptions
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -128,8 +134,8 @@ BEGIN
     RETURN start;
 END $$;
 
--- Gives a queue or a partition a subscription with a new start; everything else is as in the one that decided before. Those of the queue's
--- partitions are deleted: this start is later. Messages from there on are part of the backlog.
+-- Gives a queue or a partition a subscription with a new start; everything else is as in the one that decided before.
+-- Those of the queue's partitions are deleted: this start is later. Messages from there on are part of the backlog.
 CREATE FUNCTION skep._restart_subscription(group_name text, queue text, partition text, start skep.subscriptions) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -158,12 +164,14 @@ BEGIN
     PERFORM skep._refuse_busy(group_name);
 END $$;
 
--- A seek of all queues: subscriptions to namespaces and tasks get the new start, and queues that have one of their own, or none at all.
+-- A seek of all queues: subscriptions to namespaces and tasks get the new start, and queues that have one of their own,
+-- or none at all.
 CREATE FUNCTION skep._restart_subscriptions(group_name text, queues text[], start skep.subscriptions) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    ids bigint[] := ARRAY(SELECT s.id FROM skep.subscriptions s WHERE s.group_name = _restart_subscriptions.group_name ORDER BY s.id FOR UPDATE);
+    ids bigint[] := ARRAY(SELECT s.id FROM skep.subscriptions s WHERE s.group_name = _restart_subscriptions.group_name
+                          ORDER BY s.id FOR UPDATE);
 BEGIN
     UPDATE skep.subscriptions s
     SET mode = start.mode, start_at = start.start_at, start_offset = start.start_offset, backfill = true, created_at = clock_timestamp(),
@@ -205,13 +213,16 @@ BEGIN
                         WHEN start.mode = 'timestamp' THEN skep.offset_at(f.partition_id, start.start_at)
                         WHEN start.mode = 'offset' THEN least(greatest(start.start_offset, f.first_offset), head.next_offset)
                         ELSE f.first_offset END
-            FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head WHERE f.partition_id = _seek_offset.partition_id);
+            FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head
+            WHERE f.partition_id = _seek_offset.partition_id);
 END $$;
 
--- Moves groups in partitions that they have read; the caller has locked the runs. skipped stays what the group has not processed below its
--- cursor: a seek forward leaves the number of processed messages as it is, a seek back takes as many from it as are delivered again.
+-- Moves groups in partitions that they have read; the caller has locked the runs. skipped stays what the group has not
+-- processed below its cursor: a seek forward leaves the number of processed messages as it is, a seek back takes as
+-- many from it as are delivered again.
 CREATE FUNCTION skep._move_runs(
-    partition_ids bigint[], group_queue_ids integer[], start skep.subscriptions, is_end boolean, OUT skipped bigint, OUT again bigint
+    partition_ids bigint[], group_queue_ids integer[], start skep.subscriptions, is_end boolean,
+    OUT skipped bigint, OUT again bigint
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -223,7 +234,8 @@ BEGIN
            array_agg(CASE WHEN is_plain THEN greatest(goal.at - c.cursor, 0)
                           ELSE skep.count_offsets(pending * int8multirange(int8range(0, goal.at))) END ORDER BY n) AS skipped,
            array_agg(CASE WHEN is_plain THEN greatest(c.cursor - goal.at, 0)
-                          ELSE skep.count_offsets(int8multirange(int8range(goal.at, greatest(goal.at, head.next_offset))) - pending) END ORDER BY n) AS again
+                          ELSE skep.count_offsets(int8multirange(int8range(goal.at, head.next_offset)) - pending) END
+                     ORDER BY n) AS again
     INTO moves
     FROM unnest(_move_runs.partition_ids, _move_runs.group_queue_ids) WITH ORDINALITY AS place (partition_id, group_queue_id, n)
     CROSS JOIN LATERAL (SELECT min(r.first_offset) AS cursor, count(r.end_offset) = 0 AND count(r.done) = 0 AS is_plain FROM skep.runs r
@@ -242,23 +254,28 @@ BEGIN
     WHERE r.partition_id = goal.partition_id AND r.group_queue_id = goal.group_queue_id;
     UPDATE skep.starts s
     SET start_offset = least(s.start_offset, goal.at),
-        skipped = CASE WHEN goal.at >= goal.cursor THEN s.skipped + goal.skipped ELSE least(s.skipped, goal.at - least(s.start_offset, goal.at)) END
+        skipped = CASE WHEN goal.at >= goal.cursor THEN s.skipped + goal.skipped
+                       ELSE least(s.skipped, goal.at - least(s.start_offset, goal.at)) END
     FROM unnest(moves.partition_ids, moves.group_queue_ids, moves.goals, moves.cursors, moves.skipped)
          AS goal (partition_id, group_queue_id, at, cursor, skipped)
     WHERE s.partition_id = goal.partition_id AND s.group_queue_id = goal.group_queue_id;
-    SELECT coalesce(sum(o.skipped), 0), coalesce(sum(o.again), 0) INTO skipped, again FROM unnest(moves.skipped, moves.again) AS o (skipped, again);
+    SELECT coalesce(sum(o.skipped), 0), coalesce(sum(o.again), 0) INTO skipped, again
+    FROM unnest(moves.skipped, moves.again) AS o (skipped, again);
 END $$;
 
--- Gives groups runs in partitions that they have not read. places: where they would have started, or NULL if they are new there.
+-- Gives groups runs in partitions that they have not read. places: where they would have started, or NULL if they are
+-- new there.
 CREATE FUNCTION skep._open_runs(
-    partition_ids bigint[], group_queue_ids integer[], places bigint[], start skep.subscriptions, is_end boolean, OUT skipped bigint, OUT again bigint
+    partition_ids bigint[], group_queue_ids integer[], places bigint[], start skep.subscriptions, is_end boolean,
+    OUT skipped bigint, OUT again bigint
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     stamp timestamptz := clock_timestamp();
     goals bigint[];
 BEGIN
-    goals := ARRAY(SELECT skep._seek_offset(id, start, is_end) FROM unnest(_open_runs.partition_ids) WITH ORDINALITY AS place (id, n) ORDER BY n);
+    goals := ARRAY(SELECT skep._seek_offset(id, start, is_end)
+                   FROM unnest(_open_runs.partition_ids) WITH ORDINALITY AS place (id, n) ORDER BY n);
     INSERT INTO skep.starts (partition_id, group_queue_id, start_offset)
     SELECT goal.* FROM unnest(_open_runs.partition_ids, _open_runs.group_queue_ids, goals) AS goal (partition_id, group_queue_id, at)
     WHERE goal.at IS NOT NULL;  -- deleted since
@@ -273,9 +290,11 @@ BEGIN
     FROM unnest(goals, places) AS goal (at, place);
 END $$;
 
--- Returns the partitions to move that the groups have not read, and where they would have started: NULL if no subscription says so.
+-- Returns the partitions to move that the groups have not read, and where they would have started: NULL if no
+-- subscription says so.
 CREATE FUNCTION skep._unread_partitions(
-    group_queues integer[], partition text, with_redriven boolean, OUT partition_ids bigint[], OUT group_queue_ids integer[], OUT places bigint[]
+    group_queues integer[], partition text, with_redriven boolean,
+    OUT partition_ids bigint[], OUT group_queue_ids integer[], OUT places bigint[]
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
     SELECT coalesce(array_agg(s.partition_id ORDER BY s.partition_id), '{}'), coalesce(array_agg(g.id ORDER BY s.partition_id), '{}'),
@@ -294,12 +313,13 @@ BEGIN
           AND NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = p.id AND s.group_queue_id = g.id))) s;
 END $$;
 
--- Moves a group to "beginning", "end", a time or an offset: in one partition, one queue, or (NULL) everything that it reads, whether it exists
--- yet or not. Its leases end and are not acknowledged. An offset beyond the end of a partition is its end; partitions that are created later
--- start at their beginning. Returns how many partitions moved, how many pending messages are skipped, and how many completed ones are
--- delivered again.
+-- Moves a group to "beginning", "end", a time or an offset: in one partition, one queue, or (NULL) everything that it
+-- reads, whether it exists yet or not. Its leases end and are not acknowledged. An offset beyond the end of a partition
+-- is its end; partitions that are created later start at their beginning. Returns how many partitions moved, how many
+-- pending messages are skipped, and how many completed ones are delivered again.
 CREATE FUNCTION skep.seek(
-    group_name text, queue text, "position" text, partition text DEFAULT NULL, OUT partitions bigint, OUT skipped bigint, OUT again bigint
+    group_name text, queue text, "position" text, partition text DEFAULT NULL,
+    OUT partitions bigint, OUT skipped bigint, OUT again bigint
 ) LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -329,7 +349,8 @@ BEGIN
         PERFORM skep._restart_subscription(who, seek.queue, seek.partition, start);
     END IF;
     read := skep._read_partitions(locked, seek.partition, start.mode <> 'offset');
-    PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (read.partition_ids || unread.partition_ids) ORDER BY f.partition_id FOR KEY SHARE;
+    PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (read.partition_ids || unread.partition_ids)
+    ORDER BY f.partition_id FOR KEY SHARE;
     PERFORM skep._lock_runs(read.partition_ids, read.group_queue_ids);
     moved := skep._move_runs(read.partition_ids, read.group_queue_ids, start, is_end);
     opened := skep._open_runs(unread.partition_ids, unread.group_queue_ids, unread.places, start, is_end);
@@ -340,7 +361,8 @@ EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_busy(seek.group_name);
 END $$;
 
--- Forgets what the group has done, in one queue or everywhere. If the subscription is kept, the group starts again where that says.
+-- Forgets what the group has done, in one queue or everywhere. If the subscription is kept, the group starts again
+-- where that says.
 CREATE FUNCTION skep.delete_group(group_name text, queue text DEFAULT NULL, keep_subscription boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column

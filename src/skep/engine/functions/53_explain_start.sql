@@ -1,5 +1,6 @@
--- Returns why a group starts where it does in a partition: the subscription that decides, its scope (partition, queue, namespace and/or
--- task), mode, time and offset, and the offset at which the group starts, or has started. NULL where there is none.
+-- Returns why a group starts where it does in a partition: the subscription that decides, its scope (partition, queue,
+-- namespace and/or task), mode, time and offset, and the offset at which the group starts, or has started. NULL where
+-- there is none.
 CREATE FUNCTION skep.explain_start(group_name text, queue text, partition text DEFAULT 'Default')
 RETURNS TABLE (subscription_id bigint, scope text, mode text, start_at timestamptz, asked_offset bigint, subscribed_at timestamptz,
                start_offset bigint, has_started boolean)
@@ -20,7 +21,8 @@ BEGIN
     FROM (SELECT) one
     LEFT JOIN LATERAL (SELECT p.id, p.queue_id FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
                        WHERE q.name = explain_start.queue AND p.name = explain_start.partition LIMIT 1) p ON true
-    LEFT JOIN LATERAL (SELECT s.start_offset FROM skep.group_queues g JOIN skep.starts s ON s.partition_id = p.id AND s.group_queue_id = g.id
+    LEFT JOIN LATERAL (SELECT s.start_offset FROM skep.group_queues g
+                       JOIN skep.starts s ON s.partition_id = p.id AND s.group_queue_id = g.id
                        WHERE g.group_name = who AND g.queue_id = p.queue_id LIMIT 1) read ON true
     LEFT JOIN LATERAL (SELECT s.start_offset FROM skep._starting_offsets(who, p.queue_id, ARRAY[p.id]) s
                        WHERE read.start_offset IS NULL AND decides.id IS NOT NULL) unread ON true;

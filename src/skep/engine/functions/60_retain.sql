@@ -7,12 +7,12 @@
 --   completed by all groups   required by the group with the lowest cursor
 --
 -- Why retention never takes a leased message, not even one that is leased between its decision and its delete:
---  1. It locks the partition's row of partition_floors FOR UPDATE before it decides. A group that starts or seeks in the partition holds that
---     row FOR KEY SHARE to commit. So either retention passes the partition by, or it sees where the group starts, or the group waits its
---     turn and starts at the new floor.
+--  1. It locks the partition's row of partition_floors FOR UPDATE before it decides. A group that starts or seeks in the partition
+--     holds that row FOR KEY SHARE to commit. So either retention passes the partition by, or it sees where the group starts, or the
+--     group tries again later and starts at the new floor.
 --  2. After that it reads the runs. A run at or above the cut can only move up: no lease of it reaches below the cut.
---  3. Runs below the cut are locked, if they have no lease: a pop passes over them until retention has moved them up to the cut and committed.
---     A run that is leased, or that another has locked, lowers the cut to where it begins.
+--  3. Runs below the cut are locked, if they have no lease: a pop passes over them until retention has moved them up to the cut and
+--     committed. A run that is leased, or that another transaction has locked, lowers the cut to where it begins.
 --  4. Messages are deleted below the cut, and the floor is written, in the same transaction.
 -- Nothing here waits for a lock: retention leaves for its next visit what another has locked. lock_timeout bounds what is not expected.
 
@@ -61,8 +61,9 @@ LANGUAGE sql STABLE AS $$
     ) g
 $$;
 
--- Returns the first offset of the lowest run of a partition, and of its lowest lease; of all groups, whatever their subscriptions say.
--- Only a queue that had concurrency > 1 has more than the open run: others need not search among index entries of runs that have moved.
+-- Returns the first offset of the lowest run of a partition, and of its lowest lease; of all groups, whatever their subscriptions
+-- say. Only a queue that had concurrency > 1 has more than the open run: others need not search among index entries of runs that
+-- have moved.
 CREATE FUNCTION skep._lowest_runs(partition_id bigint, queue_id integer, was_shared boolean)
 RETURNS TABLE (run bigint, lease bigint) LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT min(r.first_offset), min(r.first_offset) FILTER (WHERE r.lease_id IS NOT NULL)
@@ -76,15 +77,15 @@ RETURNS TABLE (run bigint, lease bigint) LANGUAGE sql STABLE ROWS 1 AS $$
     ) r
 $$;
 
--- completed_retention_seconds counts from the time at which the last group completed a message. That time is not stored for each message:
--- each partition has a few samples (offset, time), all messages below the offset were completed by then. Retention takes one when the
--- completed offset has grown and the last sample is older than an eighth of completed_retention_seconds. A message is kept a little longer
--- than necessary, never shorter.
+-- completed_retention_seconds counts from the time at which the last group completed a message. That time is not stored for each
+-- message: each partition has a few samples (offset, time), all messages below the offset were completed by then. Retention takes
+-- one when the completed offset has grown and the last sample is older than an eighth of completed_retention_seconds. A message
+-- is kept a little longer than necessary, never shorter.
 
--- Returns the samples of a partition as they should be now. A new one is added if it is time. Messages that are required again are not
--- completed; and a group that subscribed or was moved after a sample (newer_since) was not part of it: from the group's new start on
--- (newer_from), the sample does not count. Samples that say nothing are dropped: those below the floor, and those after which another
--- is old enough, too.
+-- Returns the samples of a partition as they should be now. A new one is added if it is time. Messages that are required again
+-- are not completed; and a group that subscribed or was moved after a sample (newer_since) was not part of it: from the group's
+-- new start on (newer_from), the sample does not count. Samples that say nothing are dropped: those below the floor, and those
+-- after which another is old enough, too.
 CREATE FUNCTION skep._next_samples(
     INOUT offsets bigint[], INOUT times timestamptz[], first_offset bigint, completed bigint, keep double precision,
     newer_from bigint[], newer_since timestamptz[], stamp timestamptz
@@ -100,7 +101,8 @@ BEGIN
     WHERE s."offset" > _next_samples.first_offset;
     SELECT array_agg(s."offset" ORDER BY s.at), array_agg(s.at ORDER BY s.at) INTO offsets, times FROM (
         SELECT s."offset", min(s.at) AS at FROM (
-            SELECT s."offset", s.at, lead(s.at) OVER (ORDER BY s.at) AS next_at FROM unnest(stored.offsets, stored.times) AS s ("offset", at)
+            SELECT s."offset", s.at, lead(s.at) OVER (ORDER BY s.at) AS next_at
+            FROM unnest(stored.offsets, stored.times) AS s ("offset", at)
             UNION ALL
             SELECT _next_samples.completed, stamp, NULL
             WHERE NOT EXISTS (SELECT FROM unnest(stored.times) AS at WHERE at > stamp - skep.seconds(keep / 8))
@@ -136,7 +138,8 @@ LANGUAGE sql STABLE AS $$
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE o.is_required) AS number, min(o.owed_from) FILTER (WHERE o.is_required) AS completed,
                min(o."position") FILTER (WHERE o.status <> 'CANCELLED') AS lowest,
-               array_agg(greatest(o.required_from, (SELECT s.start_offset FROM skep._starting_offsets(o.group_name, q.id, ARRAY[asked.id]) s)))
+               array_agg(greatest(o.required_from, (SELECT s.start_offset
+                                                    FROM skep._starting_offsets(o.group_name, q.id, ARRAY[asked.id]) s)))
                    FILTER (WHERE o.is_required AND o.required_since > f.completed_times[1]) AS newer_from,
                array_agg(o.required_since) FILTER (WHERE o.is_required AND o.required_since > f.completed_times[1]) AS newer_since
         FROM skep.obligations(ARRAY[asked.id]) o
@@ -152,9 +155,10 @@ LANGUAGE sql STABLE AS $$
             ('retention_seconds', CASE WHEN q.retention_seconds IS NOT NULL THEN
                 skep.offset_at(p.id, clock_timestamp() - skep.seconds(q.retention_seconds)) END),
             ('max_size', CASE WHEN q.max_size IS NOT NULL THEN head.next_offset - q.max_size END),
-            ('completed_retention_seconds', CASE WHEN groups.number > 0 THEN CASE WHEN q.completed_retention_seconds = 0 THEN groups.completed
-                WHEN q.completed_retention_seconds > 0 THEN least(groups.completed, skep._completed_at(samples.offsets, samples.times,
-                    clock_timestamp() - skep.seconds(q.completed_retention_seconds))) END END),
+            ('completed_retention_seconds', CASE WHEN groups.number > 0 AND q.completed_retention_seconds = 0 THEN groups.completed
+                WHEN groups.number > 0 AND q.completed_retention_seconds > 0 THEN
+                least(groups.completed, skep._completed_at(samples.offsets, samples.times,
+                    clock_timestamp() - skep.seconds(q.completed_retention_seconds))) END),
             ('zero_subscriber_retention_seconds', CASE WHEN q.zero_subscriber_retention_seconds IS NOT NULL AND groups.number = 0 THEN
                 skep.offset_at(p.id, clock_timestamp() - skep.seconds(q.zero_subscriber_retention_seconds)) END)
         ) AS candidate (rule, cut)
@@ -203,9 +207,9 @@ BEGIN
             FROM skep.runs r WHERE r.partition_id = undone.partition_id AND r.group_queue_id = undone.group_queue_id);
 END $$;
 
--- Locks the runs below this offset that have no lease; of one group, or of all. Returns them, and how far up they can be moved: to where the
--- first run begins that is leased or that another has locked. Runs that were given away by an open run since the first statement began are
--- seen by the second: nobody gives any away while the open run is locked.
+-- Locks the runs below this offset that have no lease; of one group, or of all. Returns them, and how far up they can be moved:
+-- to where the first run begins that is leased or that another has locked. Runs that were given away by an open run since the
+-- first statement began are seen by the second: nobody gives any away while the open run is locked.
 CREATE FUNCTION skep._lock_runs_below(partition_id bigint, cut bigint, group_queue integer,
                                       OUT row_ids tid[], OUT runs skep.runs[], OUT stop bigint)
 LANGUAGE plpgsql AS $$
@@ -252,8 +256,8 @@ BEGIN
     RETURN locked.stop;
 END $$;
 
--- Moves groups that a deletion overtakes up to the first message that is kept, and records what each of them missed. Returns how far the
--- deletion can go, and how many messages were missed.
+-- Moves groups that a deletion overtakes up to the first message that is kept, and records what each of them missed. Returns how
+-- far the deletion can go, and how many messages were missed.
 CREATE FUNCTION skep._overtake(partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -284,8 +288,8 @@ BEGIN
     PERFORM skep._move_runs_up(partition_id, locked.row_ids, locked.runs, stop);
 END $$;
 
--- Shares max_messages out among partitions with so much to delete: equally, and what a small one leaves goes to the others. A share is
--- at least a hundredth, so that a call does not visit thousands of partitions for one message each.
+-- Shares max_messages out among partitions with so much to delete: equally, and what a small one leaves goes to the others. A
+-- share is at least a hundredth, so that a call does not visit thousands of partitions for one message each.
 CREATE FUNCTION skep._share_out(partition_ids bigint[], sizes bigint[], max_messages bigint, OUT ids bigint[], OUT quotas bigint[])
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -310,15 +314,16 @@ LANGUAGE plpgsql AS $$
 DECLARE
     mine bigint[] := ARRAY(
         SELECT f.partition_id FROM unnest(partition_ids) AS due (id)
-        CROSS JOIN LATERAL (SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = due.id FOR NO KEY UPDATE SKIP LOCKED) f);
+        CROSS JOIN LATERAL (SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = due.id
+                            FOR NO KEY UPDATE SKIP LOCKED) f);
 BEGIN
     UPDATE skep.partition_floors f SET completed_offsets = r.sample_offsets, completed_times = r.sample_times
     FROM unnest(mine) AS due (id) CROSS JOIN LATERAL skep._retention_of(ARRAY[due.id]) r
     WHERE f.partition_id = ANY (ARRAY[due.id]) AND NOT r.is_sampled;
 END $$;
 
--- Deletes messages of [first_offset, stop), and writes the new floors. A reader that has not seen the transaction of the last deleted
--- message learns from deleted_xid that it has lost messages.
+-- Deletes messages of [first_offset, stop), and writes the new floors. A reader that has not seen the transaction of the last
+-- deleted message learns from deleted_xid that it has lost messages.
 CREATE FUNCTION skep._delete_messages(partition_ids bigint[], first_offsets bigint[], stops bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -328,7 +333,8 @@ BEGIN
             SELECT array_agg(s."offset" ORDER BY s.at), array_agg(s.at ORDER BY s.at)
             FROM unnest(f.completed_offsets, f.completed_times) AS s ("offset", at) WHERE s."offset" > due.stop)
     FROM unnest(partition_ids, stops) AS due (id, stop)
-    CROSS JOIN LATERAL (SELECT m.xid, m.created_at FROM skep.messages m WHERE m.partition_id = due.id AND m."offset" = due.stop - 1 LIMIT 1) last
+    CROSS JOIN LATERAL (SELECT m.xid, m.created_at FROM skep.messages m
+                        WHERE m.partition_id = due.id AND m."offset" = due.stop - 1 LIMIT 1) last
     WHERE f.partition_id = ANY (ARRAY[due.id]);
     -- From the old floor on: index entries of messages that were deleted before stay as long as a transaction may still see them.
     DELETE FROM skep.messages m USING unnest(partition_ids, first_offsets, stops) AS due (id, first, stop)
@@ -373,8 +379,8 @@ BEGIN
     PERFORM skep._delete_messages(ids, firsts, stops);
 END $$;
 
--- Deletes what the rules allow, at most max_messages in one call: of all partitions, or of these. Call it again while it deletes as many as
--- that. Safe to run anywhere, any number of times at once, and to kill.
+-- Deletes what the rules allow, at most max_messages in one call: of all partitions, or of these. Call it again while it deletes
+-- as many as that. Safe to run anywhere, any number of times at once, and to kill.
 CREATE FUNCTION skep.retain(lanes bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false)
 RETURNS TABLE (queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint, missed bigint)
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
@@ -423,8 +429,8 @@ LANGUAGE sql AS $$
     ON CONFLICT (partition_id) DO UPDATE SET end_offset = greatest(a.end_offset, excluded.end_offset), marked_at = clock_timestamp()
 $$;
 
--- Locks partitions against pushes, starts, seeks and pops, except those that another has locked. Returns the ones that are still empty and
--- have been idle for so long, and whose runs are all locked and without a lease.
+-- Locks partitions against pushes, starts, seeks and pops, except those that another has locked. Returns the ones that are still
+-- empty and have been idle for so long, and whose runs are all locked and without a lease.
 CREATE FUNCTION skep._lock_idle(partition_ids bigint[], idle_seconds double precision) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -449,12 +455,14 @@ END $$;
 CREATE FUNCTION skep._is_idle(p skep.partitions, idle_seconds double precision) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN (SELECT head.next_offset = f.first_offset AND greatest(head.last_time, p.created_at) < clock_timestamp() - skep.seconds(idle_seconds)
+    RETURN (SELECT head.next_offset = f.first_offset
+                   AND greatest(head.last_time, p.created_at) < clock_timestamp() - skep.seconds(idle_seconds)
             FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head WHERE f.partition_id = p.id);
 END $$;
 
--- Drops partitions that are empty and have been idle for the queue's drop_idle_seconds. A push that waits for this creates the partition
--- again, under a new id: every group starts at its beginning. The queue is locked because totals are kept by queue (see _keep_totals).
+-- Drops partitions that are empty and have been idle for the queue's drop_idle_seconds. A push that waits for this creates the
+-- partition again, under a new id: every group starts at its beginning. The queue is locked because totals are kept by queue (see
+-- _keep_totals).
 CREATE FUNCTION skep.drop_idle_partitions(max_lanes integer DEFAULT 1000) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 DECLARE

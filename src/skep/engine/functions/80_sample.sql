@@ -43,7 +43,7 @@ LANGUAGE sql STABLE AS $$
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE g.lag > 0 AND m.partition_id = g.partition_id
                           AND m."offset" >= greatest(g.cursor, g.first_offset) ORDER BY m."offset" LIMIT 1) m ON true
     LEFT JOIN LATERAL (SELECT r.lease_id, r.expires_at FROM skep.runs r
-                       WHERE g.leased > 0 AND r.partition_id = g.partition_id AND r.group_queue_id = $3 AND r.lease_id IS NOT NULL
+                       WHERE g.leased > 0 AND r.partition_id = g.partition_id AND r.group_queue_id = $3
                          AND r.expires_at > clock_timestamp() ORDER BY r.first_offset LIMIT 1) l ON true
 $$;
 

@@ -42,8 +42,8 @@ LANGUAGE sql STABLE AS $$
                                   OR (skep.subscription_of(g.group_name, q.name, $1.name, q.namespace, q.task)).id IS NOT NULL)
 $$;
 
--- Returns how far each group of a partition is with a message. started: it has read from the partition. attempt: the number of its delivery,
--- this one or the next.
+-- Returns how far each group of a partition is with a message. started: it has read from the partition. attempt: the number of its
+-- delivery, this one or the next.
 CREATE FUNCTION skep._message_progress(partition_id bigint, "offset" bigint)
 RETURNS TABLE (group_name text, started boolean, consumed boolean, lease_expires_at timestamptz, attempt integer)
 LANGUAGE sql STABLE AS $$

@@ -1,13 +1,14 @@
 -- The maintenance modes of the servers. In push maintenance pushes are held here and stored, once and in their order, when it is over.
 --
--- Locks (class 736b6568): 0 is shared by who holds or drains and taken alone by who switches, so that after the switch nothing more is held;
--- 1 is taken by who drains, one at a time. Advisory, because a row that many share would keep who switches waiting for ever.
+-- Locks (class 736b6568): 0 is shared by who holds or drains and taken alone by who switches, so that after the switch nothing more is
+-- held; 1 is taken by who drains, one at a time. Advisory, because a row that many share would keep who switches waiting for ever.
 
 CREATE FUNCTION skep.maintenance(OUT push boolean, OUT pop boolean, OUT held bigint, OUT refused bigint, OUT is_pending boolean)
 LANGUAGE sql STABLE AS $$
     SELECT s.push_maintenance, s.pop_maintenance, h.held, h.refused, h.is_pending
     FROM skep.settings s
-    CROSS JOIN LATERAL (SELECT coalesce(sum(h.messages), 0)::bigint AS held, count(h.error) AS refused, coalesce(bool_or(h.error IS NULL), false) AS is_pending
+    CROSS JOIN LATERAL (SELECT coalesce(sum(h.messages), 0)::bigint AS held, count(h.error) AS refused,
+                        coalesce(bool_or(h.error IS NULL), false) AS is_pending
                         FROM skep.held_pushes h) h
 $$;
 

@@ -1,7 +1,8 @@
 -- Traces: what consumers say about the messages they work on. Names tie traces of many messages together.
 
 -- Stores a trace and returns its id; NULL if there is no such message.
-CREATE FUNCTION skep.wire_trace(partition_id uuid, transaction_id text, group_name text, event_type text, data jsonb, names text[], worker text)
+CREATE FUNCTION skep.wire_trace(partition_id uuid, transaction_id text, group_name text, event_type text, data jsonb, names text[],
+                                worker text)
 RETURNS uuid LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -18,11 +19,13 @@ BEGIN
     PERFORM skep.check_name('trace', name) FROM unnest(names) AS name;
     PERFORM skep.check_name('event type', wire_trace.event_type), skep.check_name('group', wire_trace.group_name);
     INSERT INTO skep.traces (partition_id, "offset", transaction_id, group_name, event_type, data, worker)
-    SELECT source, place, coalesce(m.transaction_id, wire_trace.transaction_id), wire_trace.group_name, wire_trace.event_type, wire_trace.data,
+    SELECT source, place, coalesce(m.transaction_id, wire_trace.transaction_id), wire_trace.group_name, wire_trace.event_type,
+           wire_trace.data,
            wire_trace.worker
     FROM skep.messages m WHERE m.partition_id = source AND m."offset" = place
     RETURNING id INTO number;
-    INSERT INTO skep.trace_names (name, trace_id, partition_id, "offset") SELECT DISTINCT name, number, source, place FROM unnest(names) AS name;
+    INSERT INTO skep.trace_names (name, trace_id, partition_id, "offset") SELECT DISTINCT name, number, source, place
+    FROM unnest(names) AS name;
     INSERT INTO skep.traced_names AS t (name, last_seen_at)
     SELECT DISTINCT name, stamp FROM unnest(names) AS name
     WHERE NOT EXISTS (SELECT FROM skep.traced_names k WHERE k.name = name.name AND k.last_seen_at > stamp - interval '1 second')
@@ -33,7 +36,8 @@ END $$;
 
 CREATE FUNCTION skep._trace_row(t skep.traces) RETURNS jsonb
 LANGUAGE sql STABLE AS $$
-    SELECT jsonb_build_object('id', skep.message_id(0, $1.id), 'event_type', $1.event_type, 'data', $1.data, 'consumer_group', $1.group_name,
+    SELECT jsonb_build_object('id', skep.message_id(0, $1.id), 'event_type', $1.event_type, 'data', $1.data,
+                              'consumer_group', $1.group_name,
         'worker_id', $1.worker, 'created_at', skep.wire_time($1.created_at),
         'trace_names', coalesce((SELECT jsonb_agg(n.name ORDER BY n.name) FROM skep.trace_names n WHERE n.trace_id = $1.id), '[]'))
 $$;
@@ -42,7 +46,8 @@ $$;
 CREATE FUNCTION skep.wire_traces_of(partition_id uuid, transaction_id text) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('traces', coalesce(json_agg(skep._trace_row(last.t) ORDER BY (last.t).id), '[]'))
-    FROM (SELECT t FROM skep.traces t WHERE t.partition_id = skep.partition_of($1) AND t.transaction_id = $2 ORDER BY t.id DESC LIMIT 1000) last
+    FROM (SELECT t FROM skep.traces t WHERE t.partition_id = skep.partition_of($1) AND t.transaction_id = $2 ORDER BY t.id DESC
+          LIMIT 1000) last
 $$;
 
 -- The messages of the last 10,000 traces with a name.
@@ -59,14 +64,16 @@ CREATE FUNCTION skep.wire_traces_named(name text, visible text[], max_rows integ
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('traces', coalesce((
         SELECT json_agg(skep._trace_row(page.t) || jsonb_build_object(
-            'transaction_id', (page.t).transaction_id, 'partition_id', skep._partition_uuid((page.t).partition_id), 'queue_name', page.queue,
+            'transaction_id', (page.t).transaction_id, 'partition_id', skep._partition_uuid((page.t).partition_id),
+            'queue_name', page.queue,
             'partition_name', page.partition, 'message_payload', m.payload, 'headers', m.headers) ORDER BY (page.t).id DESC)
         FROM (SELECT of_name.t, q.name AS queue, p.name AS partition FROM skep.trace_names n
               CROSS JOIN LATERAL (SELECT t FROM skep.traces t WHERE t.id = n.trace_id LIMIT 1) of_name
               CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = n.partition_id LIMIT 1) p
               CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
               WHERE n.name = $1 AND ($2 IS NULL OR q.name = ANY ($2)) ORDER BY n.trace_id DESC LIMIT $3 OFFSET $4) page
-        LEFT JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = (page.t).partition_id AND m."offset" = (page.t)."offset" LIMIT 1) m ON true),
+        LEFT JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = (page.t).partition_id AND m."offset" = (page.t)."offset"
+                           LIMIT 1) m ON true),
         '[]'),
         'total', (SELECT count(*) FROM (SELECT FROM skep._traced_messages($1, $2)) n),
         'pagination', json_build_object('limit', $3, 'offset', $4))
@@ -80,11 +87,13 @@ LANGUAGE sql STABLE AS $$
         WHERE EXISTS (SELECT FROM skep._traced_messages(t.name, $1)) ORDER BY t.last_seen_at DESC, t.name DESC LIMIT 10000
     )
     SELECT json_build_object('trace_names', coalesce(json_agg(json_build_object(
-               'trace_name', page.name, 'trace_count', n.traces, 'message_count', n.messages, 'last_seen', skep.wire_time(page.last_seen_at))
+               'trace_name', page.name, 'trace_count', n.traces, 'message_count', n.messages,
+               'last_seen', skep.wire_time(page.last_seen_at))
                ORDER BY page.last_seen_at DESC, page.name DESC), '[]'),
                'total', (SELECT count(*) FROM known), 'pagination', json_build_object('limit', $2, 'offset', $3))
     FROM (SELECT * FROM known ORDER BY known.last_seen_at DESC, known.name DESC LIMIT $2 OFFSET $3) page
-    CROSS JOIN LATERAL (SELECT count(*) AS traces, count(DISTINCT (n.partition_id, n."offset")) AS messages FROM skep._traced_messages(page.name, $1) n) n
+    CROSS JOIN LATERAL (SELECT count(*) AS traces, count(DISTINCT (n.partition_id, n."offset")) AS messages
+                        FROM skep._traced_messages(page.name, $1) n) n
 $$;
 
 -- Keeps traces for so long, and at most so many, in steps of 10,000. A name is deleted when it is older than every trace and has none left.

@@ -22,7 +22,8 @@ LANGUAGE sql STABLE AS $$
         'name', g.group_name, 'topics', json_build_array(g.queue), 'queueName', g.queue, 'members', l.met,
         'partitionsWithLag', l.lagging, 'totalLag', NULL, 'maxTimeLag', l.seconds,
         'state', CASE WHEN l.met = 0 OR s.status = 'DEAD' THEN 'Dead' WHEN l.seconds > 300 THEN 'Lagging' ELSE 'Stable' END,
-        'subscriptionMode', s.mode, 'subscriptionTimestamp', skep.wire_time(s.start_at), 'subscriptionCreatedAt', skep.wire_time(s.created_at),
+        'subscriptionMode', s.mode, 'subscriptionTimestamp', skep.wire_time(s.start_at),
+        'subscriptionCreatedAt', skep.wire_time(s.created_at),
         'status', coalesce(s.status, 'ACTIVE')) ORDER BY g.group_name, g.queue), '[]')
     FROM skep._memberships(NULL, NULL, $1) g
     LEFT JOIN skep.queues q ON q.id = g.queue_id
@@ -37,7 +38,8 @@ $$;
 CREATE FUNCTION skep.wire_lagging(least_seconds double precision, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(json_agg(json_build_object(
-        'consumer_group', l.group_name, 'queue_name', l.queue, 'partition_name', l.partition, 'partition_id', skep._partition_uuid(l.partition_id),
+        'consumer_group', l.group_name, 'queue_name', l.queue, 'partition_name', l.partition,
+        'partition_id', skep._partition_uuid(l.partition_id),
         'worker_id', l.lease, 'offset_lag', l.lag, 'time_lag_seconds', l.seconds, 'lag_hours', round(l.seconds / 3600.0, 2),
         'oldest_unconsumed_at', skep.wire_time(l.oldest_at), 'last_consumed_at', skep.wire_time(l.last_consumed_at))
         ORDER BY l.oldest_at, l.partition_id, l.group_name), '[]')
@@ -55,7 +57,8 @@ LANGUAGE sql STABLE AS $$
     FROM skep._memberships($1, NULL, $2) g
     CROSS JOIN LATERAL (
         SELECT coalesce(json_agg(json_build_object(
-            'partition', l.partition, 'workerId', l.lease, 'lastConsumedAt', skep.wire_time(l.last_consumed_at), 'totalConsumed', l.consumed,
+            'partition', l.partition, 'workerId', l.lease, 'lastConsumedAt', skep.wire_time(l.last_consumed_at),
+            'totalConsumed', l.consumed,
             'offsetLag', l.lag, 'timeLagSeconds', coalesce(skep._seconds_since(l.oldest_at), 0), 'leaseActive', l.lease IS NOT NULL)
             ORDER BY l.partition), '[]') AS list
         FROM skep.group_lanes(g.group_name, g.queue_id, g.group_queue_id) l) p
@@ -89,7 +92,8 @@ BEGIN
         start_view = NULL
     WHERE s.group_name = wire_resubscribe.group_name;
     GET DIAGNOSTICS changed = ROW_COUNT;
-    PERFORM skep._discover_again(ARRAY(SELECT DISTINCT g.list_id FROM skep.group_queues g WHERE g.group_name = wire_resubscribe.group_name));
+    PERFORM skep._discover_again(ARRAY(SELECT DISTINCT g.list_id FROM skep.group_queues g
+                                       WHERE g.group_name = wire_resubscribe.group_name));
     RETURN changed;
 END $$;
 

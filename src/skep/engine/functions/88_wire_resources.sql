@@ -13,9 +13,11 @@ BEGIN
 END $$;
 
 -- Returns the counts of each partition of a queue: total = pending + processing + completed, seen from the group that is furthest behind;
--- without any group everything is pending. failed (to be delivered again) is part of pending. Groups that are dead or cancelled do not count.
+-- without any group everything is pending. failed (to be delivered again) is part of pending. Groups that are dead or cancelled do not
+-- count.
 CREATE FUNCTION skep._partition_counts(queue_id integer)
-RETURNS TABLE (partition_id bigint, partition text, created_at timestamptz, total bigint, pending bigint, processing bigint, completed bigint,
+RETURNS TABLE (partition_id bigint, partition text, created_at timestamptz, total bigint, pending bigint, processing bigint,
+               completed bigint,
                failed bigint, consumed bigint, first_offset bigint, last_created_at timestamptz)
 LANGUAGE sql STABLE AS $$
     WITH live AS MATERIALIZED (
@@ -59,10 +61,12 @@ LANGUAGE sql STABLE AS $$
                coalesce(sum(l.processing), 0)::bigint AS processing, coalesce(sum(l.completed), 0)::bigint AS completed,
                coalesce(sum(l.failed), 0)::bigint AS failed, coalesce(sum(l.consumed), 0)::bigint AS consumed
         FROM skep._partition_counts(q.id) l) n
-    WHERE ($1 IS NULL OR q.name = $1) AND ($2 IS NULL OR q.namespace = $2) AND ($3 IS NULL OR q.task = $3) AND ($4 IS NULL OR q.name = ANY ($4))
+    WHERE ($1 IS NULL OR q.name = $1) AND ($2 IS NULL OR q.namespace = $2) AND ($3 IS NULL OR q.task = $3)
+      AND ($4 IS NULL OR q.name = ANY ($4))
 $$;
 
-CREATE FUNCTION skep._six_counts(total bigint, pending bigint, processing bigint, completed bigint, failed bigint, dead bigint) RETURNS jsonb
+CREATE FUNCTION skep._six_counts(total bigint, pending bigint, processing bigint, completed bigint, failed bigint, dead bigint)
+RETURNS jsonb
 LANGUAGE sql IMMUTABLE AS $$
     SELECT jsonb_build_object('total', $1, 'pending', $2, 'processing', $3, 'completed', $4, 'failed', $5, 'deadLetter', $6)
 $$;
@@ -78,7 +82,8 @@ $$;
 CREATE FUNCTION skep.wire_queues(namespace text, task text, visible text[], max_rows integer, skip integer) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('queues', coalesce(json_agg(json_build_object(
-        'id', skep._queue_uuid(page.id), 'name', page.name, 'namespace', page.namespace, 'task', page.task, 'createdAt', skep.wire_time(page.created_at),
+        'id', skep._queue_uuid(page.id), 'name', page.name, 'namespace', page.namespace, 'task', page.task,
+        'createdAt', skep.wire_time(page.created_at),
         'partitions', n.partitions, 'messages', json_build_object('total', n.total, 'pending', n.pending, 'processing', n.processing))
         ORDER BY page.created_at DESC, page.id DESC), '[]'))
     FROM (SELECT * FROM skep.queues q
@@ -92,12 +97,14 @@ CREATE FUNCTION skep._list_partitions(queue text, visible text[], max_rows integ
 RETURNS TABLE (queue text, body jsonb, six jsonb, name text) LANGUAGE sql STABLE AS $$
     SELECT q.name, jsonb_build_object(
                'id', skep._partition_uuid(l.partition_id), 'name', l.partition, 'createdAt', skep.wire_time(l.created_at),
-               'oldestMessage', skep.wire_time(m.created_at), 'newestMessage', skep.wire_time(CASE WHEN l.total > 0 THEN l.last_created_at END),
+               'oldestMessage', skep.wire_time(m.created_at),
+               'newestMessage', skep.wire_time(CASE WHEN l.total > 0 THEN l.last_created_at END),
                'lastActivity', skep.wire_time(l.last_created_at), 'consumed', l.consumed),
            skep._six_counts(l.total, l.pending, l.processing, l.completed, l.failed, skep._count_dead(NULL, l.partition_id)), l.partition
     FROM skep.queues q
     CROSS JOIN LATERAL skep._partition_counts(q.id) l
-    LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE l.total > 0 AND m.partition_id = l.partition_id AND m."offset" = l.first_offset
+    LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE l.total > 0 AND m.partition_id = l.partition_id
+                       AND m."offset" = l.first_offset
                        LIMIT 1) m ON true
     WHERE ($1 IS NULL OR q.name = $1) AND ($2 IS NULL OR q.name = ANY ($2)) ORDER BY q.name, l.partition LIMIT $3 OFFSET $4
 $$;
@@ -113,7 +120,8 @@ CREATE FUNCTION skep.wire_queue(queue text) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('id', skep._queue_uuid(q.id), 'name', q.name, 'namespace', q.namespace, 'task', q.task,
         'createdAt', skep.wire_time(q.created_at),
-        'partitions', (SELECT coalesce(jsonb_agg((p.body - ARRAY['lastActivity', 'consumed']) || jsonb_build_object('stats', p.six) ORDER BY p.name), '[]')
+        'partitions', (SELECT coalesce(jsonb_agg((p.body - ARRAY['lastActivity', 'consumed']) || jsonb_build_object('stats', p.six)
+                                                 ORDER BY p.name), '[]')
                        FROM skep._list_partitions(q.name, NULL, NULL, 0) p),
         'totals', skep._queue_totals(q))
     FROM skep.queues q WHERE q.name = $1
@@ -130,11 +138,15 @@ $$;
 CREATE FUNCTION skep.wire_queue_status(queue text) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object(
-        'queue', json_build_object('id', skep._queue_uuid(q.id), 'name', q.name, 'namespace', q.namespace, 'task', q.task, 'priority', q.priority,
-            'createdAt', skep.wire_time(q.created_at), 'config', json_build_object('leaseTime', o.o -> 'leaseTime', 'retryLimit', o.o -> 'retryLimit',
-                'retryDelay', o.o -> 'retryDelay', 'ttl', o.o -> 'ttl', 'maxQueueSize', o.o -> 'maxSize', 'deadLetterQueue', o.o -> 'deadLetterQueue')),
+        'queue', json_build_object('id', skep._queue_uuid(q.id), 'name', q.name, 'namespace', q.namespace, 'task', q.task,
+                                   'priority', q.priority,
+            'createdAt', skep.wire_time(q.created_at),
+            'config', json_build_object('leaseTime', o.o -> 'leaseTime', 'retryLimit', o.o -> 'retryLimit',
+                'retryDelay', o.o -> 'retryDelay', 'ttl', o.o -> 'ttl', 'maxQueueSize', o.o -> 'maxSize',
+                'deadLetterQueue', o.o -> 'deadLetterQueue')),
         'partitions', (SELECT coalesce(jsonb_agg((p.body - 'consumed') || jsonb_build_object('messages', p.six, 'stats', p.six,
-                           'cursor', jsonb_build_object('totalConsumed', p.body -> 'consumed', 'batchesConsumed', 0)) ORDER BY p.name), '[]')
+                           'cursor', jsonb_build_object('totalConsumed', p.body -> 'consumed', 'batchesConsumed', 0)) ORDER BY p.name),
+                           '[]')
                        FROM skep._list_partitions(q.name, NULL, NULL, 0) p),
         'totals', jsonb_build_object('messages', t.t) || t.t)
     FROM skep.queues q CROSS JOIN LATERAL (SELECT skep._wire_options(q) AS o) o CROSS JOIN LATERAL (SELECT skep._queue_totals(q) AS t) t
@@ -143,7 +155,8 @@ $$;
 
 CREATE FUNCTION skep.wire_namespaces(visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
-    SELECT json_build_object('namespaces', coalesce(json_agg(json_build_object('namespace', n.namespace, 'queues', n.queues, 'partitions', n.partitions,
+    SELECT json_build_object('namespaces', coalesce(json_agg(json_build_object('namespace', n.namespace, 'queues', n.queues,
+                                                                               'partitions', n.partitions,
                'messages', json_build_object('total', n.total, 'pending', n.pending)) ORDER BY n.namespace), '[]'))
     FROM (SELECT n.namespace, count(*) AS queues, sum(n.partitions) AS partitions, sum(n.total) AS total, sum(n.pending) AS pending
           FROM skep._queue_counts(NULL, NULL, NULL, $1) n GROUP BY n.namespace) n

@@ -3,7 +3,8 @@
 -- How wide the buckets of a range are.
 CREATE FUNCTION skep._bucket_minutes(since timestamptz, until timestamptz) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN $2 - $1 <= interval '1 hour' THEN 1 WHEN $2 - $1 <= interval '6 hours' THEN 5 WHEN $2 - $1 <= interval '24 hours' THEN 15
+    SELECT CASE WHEN $2 - $1 <= interval '1 hour' THEN 1 WHEN $2 - $1 <= interval '6 hours' THEN 5
+        WHEN $2 - $1 <= interval '24 hours' THEN 15
                 WHEN $2 - $1 <= interval '7 days' THEN 60 ELSE 360 END
 $$;
 
@@ -14,17 +15,22 @@ CREATE FUNCTION skep._wire_range(since timestamptz, until timestamptz) RETURNS j
 LANGUAGE sql STABLE AS $$ SELECT json_build_object('from', skep.wire_time($1), 'to', skep.wire_time($2)) $$;
 
 -- Counters only grow, so that neighbouring samples tell what happened between them. removed: what retention deleted.
-CREATE FUNCTION skep._wire_series(since timestamptz, until timestamptz, minutes integer, queue text, namespace text, task text, visible text[])
-RETURNS TABLE (bucket timestamptz, queue text, pushed bigint, consumed bigint, dead bigint, removed bigint, avg_lag_ms bigint, max_lag_ms bigint,
+CREATE FUNCTION skep._wire_series(since timestamptz, until timestamptz, minutes integer, queue text, namespace text, task text,
+                                  visible text[])
+RETURNS TABLE (bucket timestamptz, queue text, pushed bigint, consumed bigint, dead bigint, removed bigint, avg_lag_ms bigint,
+               max_lag_ms bigint,
                partitions bigint)
 LANGUAGE sql STABLE AS $$
     SELECT to_timestamp(floor(extract(epoch FROM s.at) / (60 * $3)) * 60 * $3) AS bucket, s.queue,
-           coalesce(sum(s.total) FILTER (WHERE s.group_name = ''), 0)::bigint, coalesce(sum(s.total) FILTER (WHERE s.group_name <> ''), 0)::bigint,
-           coalesce(sum(s.dead) FILTER (WHERE s.group_name = ''), 0)::bigint, coalesce(sum(s.removed) FILTER (WHERE s.group_name = ''), 0)::bigint,
+           coalesce(sum(s.total) FILTER (WHERE s.group_name = ''), 0)::bigint,
+           coalesce(sum(s.total) FILTER (WHERE s.group_name <> ''), 0)::bigint,
+           coalesce(sum(s.dead) FILTER (WHERE s.group_name = ''), 0)::bigint,
+           coalesce(sum(s.removed) FILTER (WHERE s.group_name = ''), 0)::bigint,
            coalesce(avg(s.lag_ms), 0)::bigint, coalesce(max(s.lag_ms), 0)::bigint,
            (SELECT count(*) FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id WHERE q.name = s.queue)
     FROM (
-        SELECT s.at, s.queue, s.group_name, greatest(s.total - lag(s.total) OVER series, 0) AS total, greatest(s.dead - lag(s.dead) OVER series, 0) AS dead,
+        SELECT s.at, s.queue, s.group_name, greatest(s.total - lag(s.total) OVER series, 0) AS total,
+               greatest(s.dead - lag(s.dead) OVER series, 0) AS dead,
                greatest(s.total - s.lag - lag(s.total - s.lag) OVER series, 0) AS removed,
                CASE WHEN s.group_name <> '' AND s.lag > 0 THEN extract(epoch FROM s.at - s.oldest_at) * 1000 END AS lag_ms
         FROM skep.samples s
@@ -37,7 +43,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- All queues together, bucket by bucket.
-CREATE FUNCTION skep._wire_sums(since timestamptz, until timestamptz, minutes integer, queue text, namespace text, task text, visible text[])
+CREATE FUNCTION skep._wire_sums(since timestamptz, until timestamptz, minutes integer, queue text, namespace text, task text,
+                                visible text[])
 RETURNS TABLE (bucket timestamptz, pushed bigint, consumed bigint, dead bigint, removed bigint, avg_lag_ms bigint, max_lag_ms bigint)
 LANGUAGE sql STABLE AS $$
     SELECT s.bucket, sum(s.pushed)::bigint, sum(s.consumed)::bigint, sum(s.dead)::bigint, sum(s.removed)::bigint,
@@ -66,14 +73,17 @@ LANGUAGE sql STABLE AS $$
                                                 'processedPerSecond', coalesce(round(sum(s.consumed) / 60.0, 2), 0))
                        FROM skep._wire_sums(clock_timestamp() - interval '1 minute', clock_timestamp(), 1, NULL, NULL, NULL, $1) s),
         'timestamp', skep.wire_time(clock_timestamp()), 'statsAge', skep._stats_age())
-    FROM (SELECT count(*) AS queues, coalesce(sum(n.partitions), 0) AS partitions, count(DISTINCT n.namespace) FILTER (WHERE n.namespace <> '') AS namespaces,
+    FROM (SELECT count(*) AS queues, coalesce(sum(n.partitions), 0) AS partitions, count(DISTINCT n.namespace)
+          FILTER (WHERE n.namespace <> '') AS namespaces,
                  count(DISTINCT n.task) FILTER (WHERE n.task <> '') AS tasks, coalesce(sum(n.total), 0)::bigint AS total,
                  coalesce(sum(n.pending), 0)::bigint AS pending, coalesce(sum(n.processing), 0)::bigint AS processing,
                  coalesce(sum(n.completed), 0)::bigint AS completed, coalesce(sum(n.failed), 0)::bigint AS failed
           FROM skep._queue_counts(NULL, NULL, NULL, $1) n) n
     CROSS JOIN (
-        SELECT coalesce(round(avg(g.seconds)), 0) AS time_avg, coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY g.seconds), 0) AS time_median,
-               coalesce(min(g.seconds), 0) AS time_min, coalesce(max(g.seconds), 0) AS time_max, coalesce(round(avg(g.lag)), 0) AS offset_avg,
+        SELECT coalesce(round(avg(g.seconds)), 0) AS time_avg,
+               coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY g.seconds), 0) AS time_median,
+               coalesce(min(g.seconds), 0) AS time_min, coalesce(max(g.seconds), 0) AS time_max,
+               coalesce(round(avg(g.lag)), 0) AS offset_avg,
                coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY g.lag), 0) AS offset_median, coalesce(min(g.lag), 0) AS offset_min,
                coalesce(max(g.lag), 0) AS offset_max
         FROM (SELECT s.lag, CASE WHEN s.lag > 0 THEN skep._seconds_since(s.oldest_at) ELSE 0 END AS seconds FROM skep.samples s
@@ -91,25 +101,31 @@ LANGUAGE sql STABLE AS $$
                                                     AND r.expires_at > clock_timestamp()) r
     JOIN skep.group_queues g ON g.id = r.group_queue_id
     JOIN skep.queues q ON q.id = g.queue_id
-    WHERE ($1 IS NULL OR q.name = $1) AND ($2 IS NULL OR q.namespace = $2) AND ($3 IS NULL OR q.task = $3) AND ($4 IS NULL OR q.name = ANY ($4))
+    WHERE ($1 IS NULL OR q.name = $1) AND ($2 IS NULL OR q.namespace = $2) AND ($3 IS NULL OR q.task = $3)
+      AND ($4 IS NULL OR q.name = ANY ($4))
 $$;
 
 -- What is said of the dead letters: of the last 100,000.
 CREATE FUNCTION skep._dead_summary(queue text, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
-    WITH dead AS MATERIALIZED (SELECT d.partition_id, left(d.error, 200) AS error FROM skep._match_dead_letters($1, NULL, NULL, NULL, NULL, $2, 100000) d)
-    SELECT json_build_object('totalMessages', (SELECT count(*) FROM dead), 'affectedPartitions', (SELECT count(DISTINCT d.partition_id) FROM dead d),
+    WITH dead AS MATERIALIZED (SELECT d.partition_id, left(d.error, 200) AS error
+                               FROM skep._match_dead_letters($1, NULL, NULL, NULL, NULL, $2, 100000) d)
+    SELECT json_build_object('totalMessages', (SELECT count(*) FROM dead),
+                             'affectedPartitions', (SELECT count(DISTINCT d.partition_id) FROM dead d),
         'topErrors', coalesce((SELECT json_agg(json_build_object('error', e.error, 'count', e.letters) ORDER BY e.letters DESC, e.error)
-                               FROM (SELECT d.error, count(*) AS letters FROM dead d GROUP BY d.error ORDER BY 2 DESC, 1 LIMIT 10) e), '[]'))
+                               FROM (SELECT d.error, count(*) AS letters FROM dead d GROUP BY d.error ORDER BY 2 DESC, 1 LIMIT 10) e),
+                               '[]'))
 $$;
 
-CREATE FUNCTION skep._wire_throughput(since timestamptz, until timestamptz, queue text, namespace text, task text, visible text[]) RETURNS json
+CREATE FUNCTION skep._wire_throughput(since timestamptz, until timestamptz, queue text, namespace text, task text, visible text[])
+RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(json_agg(json_build_object(
         'timestamp', skep._bucket_time(s.bucket), 'ingested', s.pushed, 'processed', s.consumed, 'popMessages', s.consumed,
         'ingestedPerSecond', skep._per_second(s.pushed, m.m), 'processedPerSecond', skep._per_second(s.consumed, m.m),
         'popPerSecond', skep._per_second(s.consumed, m.m), 'avgLagMs', s.avg_lag_ms, 'maxLagMs', s.max_lag_ms, 'avgEventLoopLagMs', 0,
-        'maxEventLoopLagMs', 0, 'minFreeSlots', 0, 'dbErrors', 0, 'ackFailed', 0, 'dlqCount', s.dead, 'queenCpuUserPct', 0, 'queenCpuSysPct', 0,
+        'maxEventLoopLagMs', 0, 'minFreeSlots', 0, 'dbErrors', 0, 'ackFailed', 0, 'dlqCount', s.dead, 'queenCpuUserPct', 0,
+        'queenCpuSysPct', 0,
         'queenRssMb', 0, 'dbPoolActive', 0, 'dbPoolIdle', 0, 'dbPoolSize', 0) ORDER BY s.bucket), '[]')
     FROM (SELECT skep._bucket_minutes($1, $2) AS m) m CROSS JOIN LATERAL skep._wire_sums($1, $2, m.m, $3, $4, $5, $6) s
 $$;
@@ -117,12 +133,16 @@ $$;
 CREATE FUNCTION skep.wire_status(since timestamptz, until timestamptz, queue text, namespace text, task text, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     WITH n AS MATERIALIZED (SELECT * FROM skep._queue_counts($3, $4, $5, $6))
-    SELECT json_build_object('timeRange', skep._wire_range($1, $2), 'bucketMinutes', skep._bucket_minutes($1, $2), 'pointCount', json_array_length(t.t),
+    SELECT json_build_object('timeRange', skep._wire_range($1, $2), 'bucketMinutes', skep._bucket_minutes($1, $2),
+                             'pointCount', json_array_length(t.t),
         'throughput', t.t,
-        'queues', coalesce((SELECT json_agg(json_build_object('id', skep._queue_uuid(n.id), 'name', n.name, 'namespace', n.namespace, 'task', n.task,
+        'queues', coalesce((SELECT json_agg(json_build_object('id', skep._queue_uuid(n.id), 'name', n.name, 'namespace', n.namespace,
+                                                              'task', n.task,
                                 'partitions', n.partitions, 'totalConsumed', n.consumed) ORDER BY n.name) FROM n), '[]'),
-        'messages', (SELECT skep._six_counts(coalesce(sum(n.total), 0)::bigint, coalesce(sum(n.pending), 0)::bigint, coalesce(sum(n.processing), 0)::bigint,
-                                          coalesce(sum(n.completed), 0)::bigint, coalesce(sum(n.failed), 0)::bigint, (d.d ->> 'totalMessages')::bigint)
+        'messages', (SELECT skep._six_counts(coalesce(sum(n.total), 0)::bigint, coalesce(sum(n.pending), 0)::bigint,
+                                             coalesce(sum(n.processing), 0)::bigint,
+                                          coalesce(sum(n.completed), 0)::bigint, coalesce(sum(n.failed), 0)::bigint,
+                                          (d.d ->> 'totalMessages')::bigint)
                             || '{"requests": {"push": 0, "pop": 0, "ack": 0}, "batchEfficiency": {"push": 0, "pop": 0, "ack": 0}}' FROM n),
         'leases', skep._wire_leases($3, $4, $5, $6), 'deadLetterQueue', d.d, 'workers', '[]'::json,
         'errors', json_build_object('dbErrors', 0, 'ackFailed', 0, 'dlqMessages', (SELECT coalesce(sum((p ->> 'dlqCount')::bigint), 0)
@@ -133,9 +153,11 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- unit: minute, hour or day.
-CREATE FUNCTION skep.wire_pushed(since timestamptz, until timestamptz, queue text, namespace text, task text, unit text, visible text[]) RETURNS json
+CREATE FUNCTION skep.wire_pushed(since timestamptz, until timestamptz, queue text, namespace text, task text, unit text, visible text[])
+RETURNS json
 LANGUAGE sql STABLE AS $$
-    SELECT json_build_object('dataPoints', coalesce(json_agg(json_build_object('timestamp', skep._bucket_time(s.bucket), 'messages', s.pushed)
+    SELECT json_build_object('dataPoints', coalesce(json_agg(json_build_object('timestamp', skep._bucket_time(s.bucket),
+                                                                               'messages', s.pushed)
                                                              ORDER BY s.bucket), '[]'),
                'interval', $6, 'from', skep.wire_time($1), 'to', skep.wire_time($2))
     FROM skep._wire_sums($1, $2, CASE $6 WHEN 'minute' THEN 1 WHEN 'day' THEN 1440 ELSE 60 END, $3, $4, $5, $7) s

@@ -5,7 +5,8 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     defaults jsonb;
 BEGIN
-    EXECUTE (SELECT 'SELECT jsonb_build_object(' || string_agg(format('%L, %s', a.attname, coalesce(pg_get_expr(d.adbin, d.adrelid), 'NULL')), ', ') || ')'
+    EXECUTE (SELECT 'SELECT jsonb_build_object(' || string_agg(format('%L, %s', a.attname,
+                                                                      coalesce(pg_get_expr(d.adbin, d.adrelid), 'NULL')), ', ') || ')'
              FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
              WHERE a.attrelid = 'skep.queues'::regclass AND a.attname = ANY (skep.queue_options()))
     INTO defaults;

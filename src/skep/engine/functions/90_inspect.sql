@@ -165,7 +165,10 @@ LANGUAGE sql STABLE AS $$
         SELECT FROM skep.discoveries d CROSS JOIN skep.journal_floor f
         WHERE d.list_id = $1 AND (
             pg_snapshot_xmin(d.snapshot) < f.xid OR d.server_started <> pg_postmaster_start_time()
-            OR d.scan_after IS NOT NULL OR $3 = ANY (d.left_over)
+            OR $3 = ANY (d.left_over) OR d.scan_after IS NOT NULL AND EXISTS (
+                SELECT FROM skep.group_queues l CROSS JOIN skep.partitions p
+                WHERE l.id = $1 AND p.id = $3 AND CASE WHEN l.queue_id = 0 THEN coalesce(nullif(d.scan_after, ''), '0')::bigint < p.id
+                                                       ELSE d.scan_after < p.name END)
             OR EXISTS (SELECT FROM skep.journal j WHERE j.queue_id = $2 AND $3 = ANY (j.partition_ids)
                                                     AND NOT pg_visible_in_snapshot(j.xid, d.snapshot))))
 $$;

@@ -146,8 +146,8 @@ LANGUAGE sql STABLE AS $$
           WHERE $1 IS NULL OR q.name = $1) asked
     CROSS JOIN LATERAL skep._head_of(asked.id) head
     CROSS JOIN LATERAL skep.obligations(ARRAY[asked.id]) o
-    LEFT JOIN LATERAL (SELECT count(*) AS leased FROM skep.runs r
-                       WHERE r.partition_id = asked.id AND r.group_queue_id = o.group_queue_id AND r.lease_id IS NOT NULL) l ON true
+    LEFT JOIN LATERAL (SELECT count(r.lease_id) AS leased FROM skep.runs r
+                       WHERE r.partition_id = asked.id AND r.group_queue_id = o.group_queue_id) l ON true
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = asked.id AND m."offset" >= o.owed_from
                        ORDER BY m."offset" LIMIT 1) m ON true
     WHERE o.owed_from < head.next_offset AND o.status <> 'CANCELLED'

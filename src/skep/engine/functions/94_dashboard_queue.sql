@@ -8,7 +8,8 @@ RETURNS TABLE (group_name text, status text, is_waited_for boolean, partition_id
 LANGUAGE sql STABLE AS $$
     SELECT g.name, g.status, g.is_waited_for, l.partition_id, l.lag,
            CASE WHEN own.backfill OR own.id IS NULL AND g.backfill THEN l.lag
-                WHEN own.id IS NOT NULL THEN least(l.lag, h.last_offset + 1 - skep.offset_at(l.partition_id, own.created_at, own.start_view))
+                WHEN own.id IS NOT NULL THEN least(l.lag,
+                                                   h.last_offset + 1 - skep.offset_at(l.partition_id, own.created_at, own.start_view))
                 WHEN g.subscribed THEN least(l.lag, h.last_offset + 1 - skep.offset_at(l.partition_id, g.created_at, g.start_view))
                 ELSE 0 END,
            l.leased, l.oldest_at
@@ -39,11 +40,13 @@ $$;
 -- Returns the partitions of a queue: what is kept, how much waits for the group that is furthest behind, or for one group, and since when.
 -- rate: messages a second of the last hundred, in partitions that were written to in the last minutes.
 CREATE FUNCTION skep._dash_partitions(queue text, group_name text)
-RETURNS TABLE (partition text, kept bigint, lag bigint, leased bigint, pushed bigint, rate double precision, seconds double precision, behind text,
+RETURNS TABLE (partition text, kept bigint, lag bigint, leased bigint, pushed bigint, rate double precision, seconds double precision,
+               behind text,
                first_offset bigint, last_created_at timestamptz)
 LANGUAGE sql VOLATILE AS $$
     SELECT p.name, h.last_offset - h.first_offset + 1, place.lag, place.leased, h.last_offset + 1,
-           coalesce((h.last_offset - m."offset" + 1) / greatest(extract(epoch FROM clock_timestamp() - m.created_at)::double precision, 1), 0),
+           coalesce((h.last_offset - m."offset" + 1) / greatest(extract(epoch FROM clock_timestamp() - m.created_at)::double precision,
+                                                                1), 0),
            greatest(extract(epoch FROM clock_timestamp() - place.oldest_at), 0)::double precision, place.behind, h.first_offset,
            nullif(h.last_created_at, '-infinity')
     FROM (
@@ -72,7 +75,8 @@ LANGUAGE sql VOLATILE AS $$
     WITH lane AS MATERIALIZED (
         SELECT l.* FROM skep.queues q CROSS JOIN LATERAL skep._dash_partitions($1, skep.group_on(q.semantics, $2)) l WHERE q.name = $1),
     total AS (
-        SELECT count(*) AS partitions, coalesce(sum(l.kept), 0) AS kept, coalesce(sum(l.lag), 0) AS lag, coalesce(sum(l.pushed), 0) AS pushed,
+        SELECT count(*) AS partitions, coalesce(sum(l.kept), 0) AS kept, coalesce(sum(l.lag), 0) AS lag,
+               coalesce(sum(l.pushed), 0) AS pushed,
                coalesce(max(l.pushed), 0) AS top_pushed, count(*) FILTER (WHERE l.kept = 0) AS idle FROM lane l)
     SELECT to_jsonb(total) || jsonb_build_object('lanes', coalesce((
         SELECT jsonb_agg(to_jsonb(l) - 'n' ORDER BY l.n)
@@ -83,8 +87,8 @@ LANGUAGE sql VOLATILE AS $$
     FROM total WHERE EXISTS (SELECT FROM skep.queues q WHERE q.name = $1)
 $$;
 
--- Returns which groups keep messages of a queue from being deleted as completed: for each the partitions in which no group has a lower cursor,
--- and how much is kept for it in all of them; and what waits for the archive, if retention does.
+-- Returns which groups keep messages of a queue from being deleted as completed: for each the partitions in which no group has a lower
+-- cursor, and how much is kept for it in all of them; and what waits for the archive, if retention does.
 CREATE FUNCTION skep.dash_holders(queue text) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH backlog AS (
@@ -92,9 +96,11 @@ LANGUAGE sql VOLATILE AS $$
         FROM skep._dash_backlogs($1, NULL) d WHERE d.kept > 0)
     SELECT json_build_object(
         'groups', (SELECT coalesce(json_agg(to_json(g) ORDER BY g.floors DESC, g.pending DESC, g."group"), '[]') FROM (
-            SELECT d.group_name AS "group", d.status, count(*) FILTER (WHERE d.is_floor) AS floors, count(*) AS lanes, sum(d.kept) AS pending,
+            SELECT d.group_name AS "group", d.status, count(*) FILTER (WHERE d.is_floor) AS floors, count(*) AS lanes,
+                   sum(d.kept) AS pending,
                    min(d.oldest_at) AS oldest_at FROM backlog d GROUP BY d.group_name, d.status) g),
-        'archive', (SELECT json_build_object('lanes', count(*), 'pending', coalesce(sum(h.last_offset + 1 - greatest(a.end_offset, h.first_offset)), 0))
+        'archive', (SELECT json_build_object('lanes', count(*),
+                                             'pending', coalesce(sum(h.last_offset + 1 - greatest(a.end_offset, h.first_offset)), 0))
                     FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id JOIN skep.partition_lookup h ON h.partition_id = p.id
                     LEFT JOIN skep.archive_marks a ON a.partition_id = p.id
                     WHERE q.name = $1 AND q.retain_until_archived AND h.last_offset >= greatest(a.end_offset, h.first_offset)

@@ -13,8 +13,8 @@ LANGUAGE sql STABLE AS $$
     WHERE p.queue_id = $1 AND p.only_group IS NULL AND l.last_offset >= place.at
 $$;
 
--- Each queue that is archived, or whose retention waits for it: what is stored, and what the log has that is not. runs: the last jobs, newest first;
--- files without an end are those of a job that works, or was killed. busy: a job works on an archive now.
+-- Returns each queue that is archived, or whose retention waits for the archive: what is stored, and what is not yet. runs: the last jobs,
+-- newest first; files without an end belong to a job that works, or was killed. busy: a job works on an archive now.
 CREATE FUNCTION skep.dash_pipelines(visible text[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH stored AS MATERIALIZED (
@@ -27,13 +27,15 @@ LANGUAGE sql VOLATILE AS $$
         UNION SELECT q.name FROM skep.queues q WHERE q.retain_until_archived AND ($1 IS NULL OR q.name = ANY ($1))),
     job AS (
         SELECT f.job, count(*) AS files, count(*) FILTER (WHERE f.state = 'writing') AS unfinished, sum(f.messages)::bigint AS messages,
-               sum(f.bytes)::bigint AS bytes, array_agg(DISTINCT f.queue) AS queues, min(f.stored_at) AS first_at, max(f.stored_at) AS last_at, max(f.id) AS id
+               sum(f.bytes)::bigint AS bytes, array_agg(DISTINCT f.queue) AS queues, min(f.stored_at) AS first_at,
+               max(f.stored_at) AS last_at, max(f.id) AS id
         FROM (SELECT * FROM skep.archive_files f ORDER BY f.id DESC LIMIT 5000) f
         WHERE $1 IS NULL OR f.queue = ANY ($1) GROUP BY f.job)
     SELECT json_build_object(
         'queues', (SELECT coalesce(json_agg(json_build_object('queue', p.queue, 'location', s.location, 'files', coalesce(s.files, 0),
                        'messages', coalesce(s.messages, 0), 'bytes', coalesce(s.bytes, 0), 'first_day', s.first_day, 'last_day', s.last_day,
-                       'stored_at', s.stored_at, 'waits', q.retain_until_archived, 'pending', todo.pending, 'oldest_at', todo.oldest_at) ORDER BY p.queue), '[]')
+                       'stored_at', s.stored_at, 'waits', q.retain_until_archived, 'pending', todo.pending, 'oldest_at', todo.oldest_at)
+                           ORDER BY p.queue), '[]')
                    FROM place p LEFT JOIN stored s ON s.queue = p.queue LEFT JOIN skep.queues q ON q.name = p.queue
                    CROSS JOIN LATERAL skep._dash_unarchived(q.id) todo),
         'runs', (SELECT coalesce(json_agg(json_build_object('job', j.job, 'queues', j.queues, 'files', j.files, 'unfinished', j.unfinished,

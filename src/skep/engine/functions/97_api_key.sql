@@ -11,7 +11,8 @@ BEGIN
     PERFORM skep.check_name('key', create_api_key.name);
     PERFORM skep._check_grants(create_api_key.grants);
     INSERT INTO skep.api_keys (id, name, hash, role, grants, expires_at)
-    VALUES (create_api_key.id, create_api_key.name, create_api_key.hash, create_api_key.role, create_api_key.grants, create_api_key.expires_at)
+    VALUES (create_api_key.id, create_api_key.name, create_api_key.hash, create_api_key.role, create_api_key.grants,
+            create_api_key.expires_at)
     RETURNING * INTO made;
     RETURN made;
 EXCEPTION
@@ -66,7 +67,7 @@ END $$;
 CREATE FUNCTION skep.list_api_keys() RETURNS SETOF skep.api_keys
 LANGUAGE sql STABLE AS $$ SELECT * FROM skep.api_keys ORDER BY created_at DESC, id $$;
 
--- The key of this id, if it can still be used. Whether the secret is right is for the caller to compare; if it is, the use is noted, to the minute.
+-- Returns the key of this id, if it can still be used. The caller compares the secret; if it is right, the use is recorded, to the minute.
 CREATE FUNCTION skep.find_api_key(id text, hash bytea) RETURNS SETOF skep.api_keys
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column

@@ -53,6 +53,7 @@ CREATE TABLE skep.queues (
 );
 CREATE INDEX queues_namespace_task ON skep.queues (namespace, task);
 CREATE INDEX queues_task ON skep.queues (task);
+CREATE INDEX queues_work ON skep.queues (namespace, task) WHERE semantics = 'queue';
 
 -- A push locks this row to commit and does not write it: the head of a partition is the last row of messages.
 CREATE TABLE skep.partitions (
@@ -156,7 +157,7 @@ CREATE TABLE skep.group_queues (
     list_id    integer NOT NULL,             -- whose ready list its runs are in: its own id, or that of the row with queue_id 0
     UNIQUE (group_name, queue_id)
 );
-CREATE INDEX group_queues_queue_id ON skep.group_queues (queue_id);
+CREATE INDEX group_queues_queue_id ON skep.group_queues (queue_id, group_name);  -- as good as the other for a lookup by both
 CREATE INDEX group_queues_list_id ON skep.group_queues (list_id, queue_id);
 
 -- The snapshots of earlier discoveries that still count, for each ready list; usually one row. A push that is not visible in one of them

@@ -30,6 +30,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True):
     retention_seconds: float | Maybe | None = UNSET
     completed_retention_seconds: float | Maybe | None = UNSET
     zero_subscriber_retention_seconds: float | Maybe | None = UNSET
+    dead_group_grace_seconds: float | Maybe = UNSET
     block_without_subscribers: bool | Maybe = UNSET
     retain_until_archived: bool | Maybe = UNSET
     drop_idle_seconds: float | Maybe | None = UNSET
