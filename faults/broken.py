@@ -27,7 +27,13 @@ BUILDS = {
     "offset-without-lock": Broken(
         "offsets are taken without the lock of the lane",
         frozenset({"one value at a place"}),
-        (("lock_lanes", "DESC LIMIT 1 FOR NO KEY UPDATE)", "DESC LIMIT 1)"),),
+        (
+            (
+                "_lock_partitions",
+                "cardinality(_lock_partitions.queues) FOR NO KEY UPDATE)",
+                "cardinality(_lock_partitions.queues))",
+            ),
+        ),
         """
         ALTER TABLE skep.messages DROP CONSTRAINT messages_pkey;
         CREATE INDEX messages_pkey ON skep.messages (partition_id, "offset")
@@ -36,16 +42,16 @@ BUILDS = {
     "ack-without-token": Broken(
         "an ack counts for whoever holds the message now",
         frozenset({"a stale answer is refused"}),
-        (("wire_find", "coalesce(item.lease, held.token)", "held.token"),),
+        (("_wire_find", "CASE WHEN item.lease IS NULL THEN", "CASE WHEN true THEN"),),
     ),
     "early-retention": Broken(
         "retention does not ask who still has to read",
         frozenset({"retention spares what is owed", "every group gets everything"}),
         (
             (
-                "retainable",
-                "least(owed.floor, skep.offset_at(",
-                "least(NULL, skep.offset_at(",
+                "_retention_of",
+                "THEN groups.completed\n",
+                "THEN head.next_offset\n",
             ),
         ),
     ),

@@ -96,13 +96,13 @@ LOG = """
 IN_CROWD = """
     SELECT l.partition_id, l.last_offset, coalesce(c.cursor, 0) FROM skep.queues q
     JOIN skep.partitions p ON p.queue_id = q.id JOIN skep.partition_lookup l ON l.partition_id = p.id
-    LEFT JOIN skep.readers r ON r.queue_id = q.id AND r.group_name = %(many)s
-    LEFT JOIN skep.cursors c ON c.partition_id = p.id AND c.reader_id = r.id
+    LEFT JOIN skep.group_queues g ON g.queue_id = q.id AND g.group_name = %(many)s
+    LEFT JOIN skep.partition_consumers c ON c.partition_id = p.id AND c.group_queue_id = g.id
     WHERE q.name = %(crowd)s
 """
 CURSORS = """
-    SELECT r.group_name, c.partition_id, c.start_offset, c.cursor
-    FROM skep.cursors c JOIN skep.readers r ON r.id = c.reader_id WHERE r.group_name <> %(many)s
+    SELECT g.group_name, c.partition_id, c.start_offset, c.cursor
+    FROM skep.partition_consumers c JOIN skep.group_queues g ON g.id = c.group_queue_id WHERE g.group_name <> %(many)s
 """
 LETTERS = """
     SELECT group_name, partition_id, "offset", attempts FROM skep.dead_letters
@@ -110,7 +110,7 @@ LETTERS = """
     SELECT a.group_name, p.id, a."offset", NULL FROM skep.dead_letter_audit a
     JOIN skep.queues q ON q.name = a.queue JOIN skep.partitions p ON p.queue_id = q.id AND p.name = a.partition
 """
-MISSED = "SELECT group_name, partition_id, first_offset, end_offset FROM skep.missed"
+MISSED = "SELECT group_name, partition_id, first_offset, end_offset FROM skep.missed_messages"
 # What a vacuum could not remove: somebody holds on to an old snapshot.
 DEAD_TUPLES = "SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables WHERE schemaname = 'skep'"
 CONNECTIONS = """

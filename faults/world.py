@@ -37,11 +37,9 @@ CONNECTIONS_OF_SERVER = 27  # as docs/server.md says: 21 and 6 for upkeep
 OBSERVE: LiteralString = """
     SELECT (SELECT coalesce(json_agg(json_build_array(partition_id, first_offset, last_offset)), '[]')
             FROM skep.partition_lookup WHERE partition_id = ANY (%(lanes)s)),
-           (SELECT coalesce(json_agg(json_build_array(r.group_name, c.partition_id, c.cursor, (
-                       SELECT count(*) FROM skep.leases s
-                       WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id
-                         AND s.expires_at > clock_timestamp()))), '[]')
-            FROM skep.cursors c JOIN skep.readers r ON r.id = c.reader_id WHERE c.partition_id = ANY (%(lanes)s))
+           (SELECT coalesce(json_agg(json_build_array(g.group_name, c.partition_id, c.cursor, c.leased)), '[]')
+            FROM skep.partition_consumers c JOIN skep.group_queues g ON g.id = c.group_queue_id
+            WHERE c.partition_id = ANY (%(lanes)s))
 """
 LANES: LiteralString = """
     SELECT coalesce(array_agg(p.id), '{}') FROM skep.partitions p JOIN skep.queues q ON q.id = p.queue_id
@@ -49,10 +47,11 @@ LANES: LiteralString = """
 """
 LEFT: LiteralString = """
     SELECT to_jsonb(c) || jsonb_build_object(
-        'now', clock_timestamp(), 'last_offset', l.last_offset, 'reader', r, 'leases', (
-            SELECT json_agg(s) FROM skep.leases s WHERE s.partition_id = c.partition_id AND s.reader_id = c.reader_id))
-    FROM skep.cursors c JOIN skep.partition_lookup l ON l.partition_id = c.partition_id
-    JOIN skep.readers r ON r.id = c.reader_id WHERE c.cursor <= l.last_offset LIMIT 20
+        'now', clock_timestamp(), 'last_offset', l.last_offset, 'group', g, 'runs', (
+            SELECT json_agg(r) FROM skep.runs r
+            WHERE r.partition_id = c.partition_id AND r.group_queue_id = c.group_queue_id))
+    FROM skep.partition_consumers c JOIN skep.partition_lookup l ON l.partition_id = c.partition_id
+    JOIN skep.group_queues g ON g.id = c.group_queue_id WHERE c.cursor <= l.last_offset LIMIT 20
 """
 TO_DO: LiteralString = """
     SELECT coalesce(sum(l.lag), 0)::bigint

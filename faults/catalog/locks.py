@@ -10,9 +10,9 @@ import psycopg
 from faults.catalog.fault import fault
 from faults.world import World
 
-LOCK_LANE: LiteralString = "SELECT FROM skep.partition_lookup WHERE partition_id = %s FOR UPDATE"
-LOCK_CURSORS: LiteralString = "SELECT FROM skep.cursors WHERE partition_id = %s FOR UPDATE"
-LANES: LiteralString = "SELECT partition_id FROM skep.partition_lookup ORDER BY partition_id"
+LOCK_LANE: LiteralString = "SELECT FROM skep.partitions WHERE id = %s FOR UPDATE"
+LOCK_RUNS: LiteralString = "SELECT FROM skep.runs WHERE partition_id = %s FOR UPDATE"
+LANES: LiteralString = "SELECT id FROM skep.partitions ORDER BY id"
 
 
 @fault("a transaction held open for the rest of the run", standing=True, stages=("plain", "pooled"))
@@ -47,7 +47,7 @@ async def _bait(world: World, dice: random.Random, end: float) -> int:
         with contextlib.suppress(psycopg.OperationalError):
             async with world.connect(autocommit=False) as db:
                 lanes = [lane for (lane,) in await (await db.execute(LANES)).fetchall()]
-                lock = dice.choice((LOCK_LANE, LOCK_CURSORS))
+                lock = dice.choice((LOCK_LANE, LOCK_RUNS))
                 try:
                     for lane in sorted(dice.sample(lanes, min(3, len(lanes))), reverse=True):
                         await db.execute(lock, [lane])
@@ -71,7 +71,7 @@ async def lock_timeout(world: World, dice: random.Random) -> str:
                 with contextlib.suppress(psycopg.OperationalError):
                     lanes = [lane for (lane,) in await (await holder.execute(LANES)).fetchall()]
                     await holder.execute(LOCK_LANE, [dice.choice(lanes)])
-                    await holder.execute(LOCK_CURSORS, [dice.choice(lanes)])
+                    await holder.execute(LOCK_RUNS, [dice.choice(lanes)])
                     await asyncio.sleep(dice.uniform(0, 0.3))
                 await holder.rollback()
         await db.execute("ALTER DATABASE skep RESET lock_timeout")

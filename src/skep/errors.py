@@ -14,7 +14,6 @@
     │   └── MessagesRefused       some messages of a buffer; `refused` has them
     ├── NotFound                  SK002  no such queue, partition, group, message or dead letter
     ├── StaleLease                SK003  the lease has expired or is another's
-    ├── RawWriteRefused           SK005  a write past the functions, straight into a table of the log
     ├── Conflict                  SK007  it exists already, and differently
     ├── DataLoss                  retention deleted what a stream had not read; the message names it
     ├── PushBlocked               SK006  the queue takes no messages now (retryable)
@@ -104,10 +103,6 @@ class StaleLease(SkepError):
     """The lease has expired, was released, or belongs to another consumer."""
 
 
-class RawWriteRefused(SkepError):
-    """A write past the functions, straight into a table of the log."""
-
-
 class Conflict(SkepError):
     """It exists already, and differently."""
 
@@ -142,7 +137,6 @@ SQLSTATES: dict[str, type[SkepError]] = {
     "SK002": NotFound,
     "SK003": StaleLease,
     "SK004": PayloadTooLarge,
-    "SK005": RawWriteRefused,
     "SK006": PushBlocked,
     "SK007": Conflict,
     "SK008": SchemaMismatch,

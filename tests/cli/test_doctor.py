@@ -17,6 +17,7 @@ from psycopg.errors import QueryCanceled
 
 from skep import Skep, embedded
 from skep.cli.checks import OF_DATABASE, OF_SKEP, Finding, Patient, horizon
+from skep.cli.checks import schema as checks_of_schema
 from skep.cli.checks.machine import judge_space
 from skep.cli.checks.schema import schema
 from skep.cli.checks.settings import judge_version
@@ -437,6 +438,18 @@ def test_keys_of_encrypted_queues(database_url: str, mq: Skep, monkeypatch: pyte
     assert verdict(database_url, "encryption") == "fail"
     monkeypatch.setenv("SKEP_ENCRYPTION_KEYS", f"k1:{'ab' * 32}")
     assert verdict(database_url, "encryption") == "ok"
+
+
+def test_rows_of_the_outbox_that_nobody_publishes(database_url: str, connect: Connect, monkeypatch: pytest.MonkeyPatch):
+    """Of transactions under REPEATABLE READ and SERIALIZABLE, while no upkeep runs."""
+    monkeypatch.setattr(checks_of_schema, "WAITING", 0.01)
+    assert verdict(database_url, "outbox") == "ok"
+    db = connect(options="-c default_transaction_isolation=serializable")
+    db.execute("INSERT INTO skep.outbox (queue, payload) VALUES ('q', '1'), ('q', '2')")
+    finding = look(database_url, "outbox")
+    assert (finding.verdict, finding.found) == ("warn", "2 committed rows wait to be published")
+    db.execute("SELECT skep.move_committed_outbox()")
+    assert verdict(database_url, "outbox") == "ok"
 
 
 @pytest.mark.parametrize(("free", "expected"), [(100 * GIB, "ok"), (GIB, "warn"), (GIB // 8, "fail")])

@@ -1,5 +1,6 @@
 """The outbox from Python: messages and answers inside the caller's own transaction, whatever its library."""
 
+import asyncio
 import functools
 import inspect
 import itertools
@@ -18,6 +19,7 @@ from skep import AsyncSkep, Skep
 from skep.client.guest import explain
 from skep.errors import InvalidArgument, PayloadTooLarge, PermissionDenied, StaleLease
 from skep.message import NewMessage
+from skep.upkeep.mover import move
 from tests.client.both import settle
 from tests.client.callers import ASYNC, PLAIN, Context, Shop, tell
 
@@ -255,3 +257,34 @@ def test_a_scoped_session(module_database_url: str) -> None:
         assert [message.payload for message in mq.queue("scoped").pop(batch=10)] == ["kept"]
     session.remove()
     engine.dispose()
+
+
+STRICT = [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE]
+
+
+@pytest.mark.parametrize("level", STRICT, ids=lambda level: level.name.lower())
+async def test_a_strict_transaction_is_published_by_upkeep(
+    level: psycopg.IsolationLevel, db: psycopg.Connection, module_database_url: str
+) -> None:
+    """It commits whatever others push meanwhile, and wakes a consumer once upkeep has moved its messages."""
+    with Skep(module_database_url) as mq, psycopg.connect(module_database_url) as connection:
+        connection.isolation_level = level
+        db.execute("CREATE TABLE IF NOT EXISTS strict_orders (id integer)")
+        connection.execute("INSERT INTO strict_orders VALUES (1)")
+        mq.queue("strict").push("mine", connection=connection)
+        mq.queue("strict").push("theirs")
+        connection.commit()
+        assert db.execute("SELECT count(*) FROM strict_orders").fetchall() == [(1,)]
+        db.execute("DROP TABLE strict_orders")
+        assert [message.payload for message in mq.queue("strict").pop(batch=10)] == ["theirs"]
+        assert mq.outbox_status().waiting == 1
+    async with AsyncSkep(module_database_url) as mq:
+        queue = mq.queue("strict")
+        assert [message.payload for message in await queue.pop(group="waiting", auto_ack=True)] == ["theirs"]
+        asked = asyncio.create_task(queue.pop(group="waiting", wait=20))
+        await asyncio.sleep(0.1)
+        assert await move(mq) == "published 1 messages of the outbox"
+        assert [message.payload for message in await asked] == ["mine"]
+        assert await move(mq) is None
+        assert (await mq.outbox_status()).waiting == 0
+        assert [message.payload for message in await queue.pop(group="late", batch=10)] == ["theirs", "mine"]

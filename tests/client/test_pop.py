@@ -223,7 +223,7 @@ async def test_an_answer_for_what_is_done_changes_nothing(mq: AsyncSkep, db: psy
     await second.ack(second[0])
     await second.ack(second[0])
     assert (await lag(q), second.open) == ({"Default": 2}, True)
-    with refused(InvalidArgument, "is not of this batch"):
+    with refused(InvalidArgument, "is not in this batch"):
         await second.fail(first[0], "of another batch")
     await second.ack(second[1])
     assert (await lag(q), await dead(mq, "orders"), broken(db)) == ({"Default": 0}, {}, {})

@@ -56,7 +56,7 @@ class Lease:
     offsets: Sequence[int]
     attempt: int
     largest_run: int
-    id: uuid.UUID = uuid.UUID(int=0)
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
     answers: dict[int, str] = field(default_factory=dict)
     expired: bool = False
     over: bool = False

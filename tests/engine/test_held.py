@@ -56,7 +56,7 @@ def test_the_cost_stays(held: psycopg.Connection, waiting: int):
 
 
 def test_a_lane_whose_answer_commits_late_is_served(connect: Callable[..., psycopg.Connection]):
-    """Its place is long behind the start of the ready list then: it is found within a second if there is nothing else."""
+    """Its place is long behind the start of the ready list then: it is found soon if there is nothing else."""
     late, others = connect(), connect()
     push(others, "q", 1, 2, partition="late")
     held = pop(late, "q", batch=1)
@@ -92,7 +92,7 @@ def test_it_is_served_soon_while_others_are_busy(connect: Callable[..., psycopg.
 
 
 def test_an_older_snapshot_is_refused(connect: Callable[..., psycopg.Connection]):
-    """A pop under REPEATABLE READ would not see what its group has done since: a second delivery after a durable ack."""
+    """A pop under REPEATABLE READ would not see what its group has done since, and deliver it again."""
     for by_name in (False, True):
         queue, options = f"q{by_name}", {"partition": "a"} if by_name else {}
         older, others = connect(), connect()

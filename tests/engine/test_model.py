@@ -227,7 +227,7 @@ class Engine(RuleBasedStateMachine):
     @rule(which=recent)
     def expire(self, which: int) -> None:
         leases = self.pick(which)
-        past = "UPDATE skep.runs SET expires_at = clock_timestamp(), ready_at = clock_timestamp() WHERE lease_id = ANY (%s)"
+        past = "UPDATE skep.runs SET expires_at = now(), ready_at = now() WHERE lease_id = ANY (%s)"
         self.mq.execute(past, [[lease.id for lease in leases]])
         for lease in leases:
             lease.expired = True

@@ -242,7 +242,7 @@ def test_an_administrator_administers(mq: psycopg.Connection):
     with as_role(mq, "skep_admin"):
         relations = {"lanes", "fanout", "messages", "subscriptions", "settings", "dead_letters"}
         for relation in relations | {"partition_consumers", "leases", "partition_lookup"}:
-            mq.execute(f"SELECT * FROM skep.{relation}").fetchall()
+            mq.execute(f"SELECT * FROM skep.{relation}".encode()).fetchall()
         call(mq, "configure_queue", queue="q", options=Jsonb({"priority": 3}))
         call(mq, "configure_defaults", max_poll_interval=3)
         assert [d.payload for d in drain(mq, "q")] == [1]

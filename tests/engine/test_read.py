@@ -192,7 +192,7 @@ def test_a_mark_tells_whether_the_log_is_the_same(mq: psycopg.Connection):
         ),
     ):
         with mq.transaction(force_rollback=True):
-            mq.execute(change, [ident])
+            mq.execute(change.encode(), [ident])
             assert is_there() is after
     mq.execute("UPDATE skep.journal SET created_at = 'epoch'")
     call(mq, "prune_journal")

@@ -133,12 +133,14 @@ def test_several_partitions_with_tombstones(mq: psycopg.Connection):
     batch = pop(mq, Q, partitions=3)
     assert [(message.partition, message.offset) for message in batch] == [("b", 0), ("b", 2), ("c", 0), ("c", 1)]
     ack(mq, batch)
+    assert pop(mq, Q, partitions=3) == []  # passes those behind the last message
     assert lag(mq) == {"a": 0, "b": 0, "c": 0}
 
 
 def test_auto_ack_beside_tombstones(mq: psycopg.Connection):
     delete(mq, push(mq, Q, *range(4)), [0, 2, 3])
     assert [message.offset for message in pop(mq, Q, auto_ack=True)] == [1]
+    assert pop(mq, Q) == []  # passes those behind the last message
     assert lag(mq) == {"Default": 0}
     assert broken(mq) == {}
 

@@ -82,7 +82,8 @@ def broken(connection: psycopg.Connection) -> dict[str, int]:
 def pass_time(connection: psycopg.Connection, seconds: float) -> None:
     """Move every stored time back, as if so much time had passed; negative: as if the clock had been set back."""
     for table, column, kind in connection.execute(
-        "SELECT table_name, column_name, udt_name FROM information_schema.columns NATURAL JOIN information_schema.tables"
+        "SELECT table_name, column_name, udt_name"
+        " FROM information_schema.columns NATURAL JOIN information_schema.tables"
         " WHERE table_schema = 'skep' AND table_type = 'BASE TABLE' AND udt_name IN ('timestamptz', '_timestamptz')"
         " AND table_name NOT IN ('migrations', 'schema_info')"
         " AND column_name <> 'server_started'"  # it is the same server

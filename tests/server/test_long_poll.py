@@ -207,6 +207,54 @@ def test_two_who_wait_take_turns(client: Client, queue: str, in_thread: Threads)
     assert served[:20] in (list("ab" * 10), list("ba" * 10))
 
 
+async def test_polls_of_different_partitions_are_one_call(client: Client, queue: str):
+    """Each gets the partition it names; those whose partition has nothing go on waiting."""
+    client.push(queue, "old", partition="other")
+    async with connected(client, 100) as connections:
+        for number, (_, writer) in enumerate(connections):
+            path = f"/api/v1/pop/queue/{queue}/partition/p{number}?wait=true&timeout=20000&autoAck=true"
+            writer.write(f"GET {path} HTTP/1.1\r\n".encode() + HOST)
+        await asyncio.to_thread(until, lambda: parked(client) == 100, 20)
+        assert len(client.app.state.lines._lines) == 1
+        calls = count_calls(client)
+        items = [{"queue": queue, "partition": f"p{number}", "payload": number} for number in range(90)]
+        assert (await asyncio.to_thread(client.post, "/api/v1/push", {"items": items})).status == 201
+        for number in range(90):
+            assert await payloads(connections[number]) == [number]
+        assert len(calls) < 20
+        for number in range(90, 100):
+            await asyncio.to_thread(client.push, queue, number, partition=f"p{number}")
+            assert await payloads(connections[number]) == [number]
+
+
+async def payloads(connection: Streams) -> list[Any]:
+    answer = await asyncio.wait_for(answer_of(connection[0]), 10)
+    return [message["data"] for message in answer["messages"]]
+
+
+def test_who_goes_away_gives_several_partitions_back(client: Client, db: psycopg.Connection, queue: str):
+    with polling(client, queue, "&partitions=3&batch=9") as connection:
+        lines = client.app.state.lines
+        deal = lines._deal
+
+        def hang_up(requests: Any, popped: Any) -> Any:
+            if popped:
+                connection.close()
+                lines._deal = deal
+                time.sleep(0.05)
+            return deal(requests, popped)
+
+        lines._deal = hang_up
+        items = [{"queue": queue, "partition": f"p{number}", "payload": number} for number in range(3)]
+        client.post("/api/v1/push", {"items": items})
+        until(lambda: lines._deal is not hang_up and leases(db, queue) == 0, 3)
+    assert sorted((m["data"], m["deliveryAttempt"]) for m in client.pop(queue, partitions=3)) == [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+    ]
+
+
 async def test_thousands_who_wait_cost_next_to_nothing(database_url: str):
     """2,000 polls of 2,000 queues, half of which exist: one look a second, whatever their number."""
     with serving(database_url) as client:

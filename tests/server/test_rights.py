@@ -194,6 +194,32 @@ def test_extensions(server: Client, queue: str):
     assert granted(server, other=["ack"]).post(f"/api/v1/lease/{NOWHERE}/extend").json["error"] == "Lease not found"
 
 
+def test_extensions_of_several_partitions(server: Client, queue: str):
+    """One lease id stands for all of them, and for nobody else, also when the leases are over."""
+    everyone = caller(server)
+    for partition in ("a", "b"):
+        everyone.push(queue, 1, partition=partition)
+    messages = everyone.pop(queue, partitions=2)
+    path = f"/api/v1/lease/{messages[0]['leaseId']}/extend"
+    assert granted(server, other=["ack"]).post(path).json == DENIED
+    assert granted(server, **{queue: ["ack"]}).post(path).json["renewed"] == 2
+    keys = ("transactionId", "partitionId", "leaseId")
+    acks = [{key: message[key] for key in keys} for message in messages]
+    everyone.post("/api/v1/ack/batch", {"acknowledgments": acks})
+    assert granted(server, other=["ack"]).post(path).json == DENIED
+    assert granted(server, **{queue: ["ack"]}).post(path).json["error"] == "Lease not found"
+
+
+def test_a_lease_of_another_queue_is_no_right(server: Client, queue: str):
+    """Who names a message of his own queue cannot end the lease of another by it."""
+    mine, theirs = held(server, queue), held(server, f"{queue}-theirs")
+    me = granted(server, **{queue: ["ack"]})
+    for status in ("completed", "failed", "retry"):
+        (verdict,) = me.post("/api/v1/ack", mine | {"leaseId": theirs["leaseId"], "status": status}).json
+        assert (verdict["success"], verdict["error"]) == (False, "Invalid or expired lease")
+    assert caller(server).post("/api/v1/ack", theirs).json[0]["success"] is True
+
+
 def test_transactions(server: Client, db: psycopg.Connection, queue: str):
     """Each part needs its right, and without one nothing happens."""
     answer = held(server, queue) | {"type": "ack"}

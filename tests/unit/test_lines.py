@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from skep.server.pop import MERGED, Lines, Popped, Wanted
 
@@ -11,19 +11,20 @@ WANTED = Wanted("orders", "__QUEUE_MODE__", auto_ack=True)
 
 
 class Database:
-    """Serves so many requests of each call, and notes whose tokens it was given; `wait` lets a call take its time."""
+    """Serves so many requests of each call, and notes how many it was given; `open` lets a call take its time."""
 
     def __init__(self, *serves: int) -> None:
         self.serves = list(serves)
-        self.calls: list[list[UUID]] = []
+        self.calls: list[int] = []
         self.open = asyncio.Event()
         self.open.set()
 
     async def call(self, _query: str, arguments: Mapping[str, Any], _row: object, **_: object) -> list[Popped]:
-        self.calls.append(arguments["tokens"])
+        asked = len(arguments["batches"])
+        self.calls.append(asked)
         await self.open.wait()
-        served = arguments["tokens"][: self.serves.pop(0) if self.serves else 0]
-        return [Popped(token, "orders", "p", uuid4(), 1, b"{}", sealed=False, size=1) for token in served]
+        served = range(1, 1 + min(asked, self.serves.pop(0) if self.serves else 0))
+        return [Popped(n, uuid4(), "orders", "p", uuid4(), 1, b"{}", sealed=False, size=1) for n in served]
 
     async def value(self, _query: str, arguments: Mapping[str, Any]) -> list[bool]:
         return [False for _ in arguments.get("queues", ())]
@@ -44,7 +45,7 @@ async def test_who_was_answered_empty_is_not_offered_to_the_next_call():
     database.open.set()
     answers = await asyncio.gather(*requests)
     delivered = sum(answer is not None for answer in answers)
-    asked_again = sum(len(tokens) for tokens in database.calls[1:])
+    asked_again = sum(database.calls[1:])
     assert asked_again == delivered
     await line.close()
 

@@ -9,5 +9,5 @@ async def move(mq: AsyncSkep) -> str | None:
     while moved.messages:
         moved = await mq.move_committed_outbox()
         messages += moved.messages
-    refused = f", {moved.refused:,} are refused by their queues" if moved.refused else ""
-    return f"published {messages:,} messages of the outbox{refused}" if messages or refused else None
+    refused = f"; {moved.refused:,} are refused by their queues" if moved.refused else ""
+    return f"published {messages:,} messages of the outbox{refused}" if messages else None

@@ -30,6 +30,7 @@ OF_SKEP: dict[str, Check] = {
     "roles": schema.roles,
     "dead rows": horizon.dead_rows,
     "upkeep": schema.upkeep,
+    "outbox": schema.outbox,
     "maintenance": schema.maintenance,
     "encryption": schema.encryption,
 }

@@ -1,6 +1,7 @@
 """Skep in the database: its schema, who may use it, and whether somebody looks after it."""
 
 import os
+import time
 
 from skep.cli.checks.finding import Finding, Patient, fail, ok, warn
 from skep.cli.show import one_line, span
@@ -11,6 +12,7 @@ from skep.errors import ConfigError, SkepError
 
 SILENT = 120  # seconds without a sample; one is taken every ten
 FORGOTTEN = 900  # seconds that a row of the journal may be old; ten minutes are kept
+WAITING = 3  # seconds that committed rows of the outbox may wait; they are published every second
 KEYS = env_name("encryption_keys")
 
 ROLES = """
@@ -34,6 +36,7 @@ UPKEEP = """
         CROSS JOIN LATERAL (SELECT * FROM skep.journal j WHERE j.queue_id = q.id ORDER BY j.xid, j.id LIMIT 1) j
     ) journal
 """
+OUTBOX = "SELECT waiting FROM skep.outbox_status()"
 CONSISTENCY = "SELECT invariant, broken FROM skep.check_consistency()"
 MAINTENANCE = "SELECT push, pop, held, refused FROM skep.maintenance()"
 ENCRYPTED = "SELECT name FROM skep.queues WHERE encryption_enabled ORDER BY name"
@@ -70,6 +73,20 @@ def upkeep(patient: Patient) -> Finding:
         advice = "an open transaction keeps it (see above), or the pruner fails: `skep upkeep --once` tells"
         return warn(f"the journal is {span(journal)} old, and should not be older than 10 min", advice)
     return ok(f"the last sample is {span(sampled)} old")
+
+
+def outbox(patient: Patient) -> Finding:
+    """Upkeep publishes rows of strict transactions every second: rows that are still there after a moment are stuck."""
+    (before,) = patient.row(OUTBOX)
+    if before:
+        time.sleep(WAITING)
+    (waiting,) = patient.row(OUTBOX)
+    if not (before and waiting):
+        return ok("nothing waits to be published")
+    advice = (
+        "run `skep serve` or `skep upkeep`; if one runs, a partition is locked (see transactions), or a queue refuses"
+    )
+    return warn(f"{waiting:,} committed rows wait to be published", advice)
 
 
 def log(patient: Patient) -> Finding:

@@ -103,7 +103,9 @@ class AsyncBatch(Sequence[Message]):
             return
         if message is not None and message.lease not in self.leases:
             raise InvalidArgument(f"message {message.id} is not in this batch", hint="Acknowledge it in its own batch.")
-        which = {"leases": self._all_leases()} if message is None else {"lease": str(message.lease), "id": str(message.id)}
+        which = (
+            {"leases": self._all_leases()} if message is None else {"lease": str(message.lease), "id": str(message.id)}
+        )
         arguments = {**which, **said}
         try:
             if connection is None:

@@ -1,5 +1,5 @@
 -- Typed errors, class SK. The table in skep/errors.py maps each to a Python class.
---   SK001 invalid argument   SK002 not found   SK003 stale lease   SK004 payload too large   SK005 raw write refused
+--   SK001 invalid argument   SK002 not found   SK003 stale lease   SK004 payload too large
 
 CREATE FUNCTION skep.refuse(state text, message text, hint text DEFAULT '', detail text DEFAULT '') RETURNS boolean
 LANGUAGE plpgsql AS $$

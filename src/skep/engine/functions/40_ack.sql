@@ -31,7 +31,8 @@ BEGIN
                            ('x' || substr(replace(lease::text, '-', ''), 15, 8))::bit(32)::bigint AS first_offset
                     FROM unnest(leases, completed) AS item (lease, run)) lease
               ORDER BY 3, 4, 5) lease
-        WHERE r.partition_id = lease.partition_id AND r.group_queue_id = lease.group_queue_id AND r.first_offset = lease.first_offset
+        -- ANY (ARRAY[…]): or the planner may walk all runs and look for the lease of each.
+        WHERE r.partition_id = ANY (ARRAY[lease.partition_id]) AND r.group_queue_id = lease.group_queue_id AND r.first_offset = lease.first_offset
           AND r.lease_id IS NOT DISTINCT FROM lease.lease AND r.expires_at > stamp AND r.end_offset IS NULL AND NOT r.is_logged
           AND r.failed IS NULL AND r.done IS NULL AND r.cuts IS NULL
           AND (lease.run IS NULL OR lease.run = int8multirange(int8range(r.first_offset, r.leased_to)))

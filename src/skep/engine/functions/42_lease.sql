@@ -44,7 +44,7 @@ BEGIN
             drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
         FROM (SELECT ('x00' || left(digits, 14))::bit(64)::bigint AS place, ('x' || substr(digits, 15, 8))::bit(32)::bigint AS first_offset, stamp
               FROM (SELECT replace(lease::text, '-', '') AS digits, clock_timestamp() AS stamp OFFSET 0) lease OFFSET 0) key
-        WHERE r.partition_id = key.place >> 21 AND r.group_queue_id = (key.place & 2097151)::integer AND r.first_offset = key.first_offset
+        WHERE r.partition_id = ANY (ARRAY[key.place >> 21]) AND r.group_queue_id = (key.place & 2097151)::integer AND r.first_offset = key.first_offset
           AND r.lease_id IS NOT DISTINCT FROM lease AND r.expires_at > key.stamp AND r.end_offset IS NULL AND NOT r.is_logged
           AND r.failed IS NULL AND r.done IS NULL AND r.cuts IS NULL
         RETURNING CASE WHEN r.served_at < key.stamp - interval '10 seconds' THEN r.group_queue_id ELSE 0 END INTO quiet;
@@ -111,7 +111,7 @@ BEGIN
         FROM (SELECT lease, place >> 21 AS partition_id, (place & 2097151)::integer AS group_queue_id
               FROM (SELECT lease, ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint AS place FROM unnest(leases) AS lease) lease
               ORDER BY 2, 3, 1) lease
-        WHERE r.partition_id = lease.partition_id AND r.group_queue_id = lease.group_queue_id AND r.lease_id IS NOT DISTINCT FROM lease.lease AND r.expires_at > stamp
+        WHERE r.partition_id = ANY (ARRAY[lease.partition_id]) AND r.group_queue_id = lease.group_queue_id AND r.lease_id IS NOT DISTINCT FROM lease.lease AND r.expires_at > stamp
         RETURNING r.expires_at, r.group_queue_id
     )
     SELECT min(e.expires_at) AS deadline, array_agg(DISTINCT e.group_queue_id) AS group_queues INTO extended FROM extended e;

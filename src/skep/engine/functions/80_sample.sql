@@ -47,6 +47,53 @@ LANGUAGE sql STABLE AS $$
                          AND r.expires_at > clock_timestamp() ORDER BY r.first_offset LIMIT 1) l ON true
 $$;
 
+-- Returns the counters of a queue (group '') and of its groups, in one pass over its partitions: all runs of a partition
+-- lie side by side. total: pushed, or processed, so far. lag: messages kept, or left for the group.
+CREATE FUNCTION skep._count_queue(queue_id integer, queue text, semantics text)
+RETURNS TABLE (group_name text, total numeric, lag numeric, leased numeric, oldest_at timestamptz)
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH part AS MATERIALIZED (
+        SELECT p.id, p.only_group, f.first_offset, head.next_offset
+        FROM skep.partitions p
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = p.id LIMIT 1) f
+        CROSS JOIN LATERAL skep._head_of(p.id) head
+        WHERE p.queue_id = _count_queue.queue_id
+    ), done AS MATERIALIZED (
+        SELECT r.group_queue_id, count(*) AS partitions, sum(r.cursor - s.start_offset - s.skipped) AS total, sum(todo.lag) AS lag,
+               sum(r.leased) AS leased, min(m.created_at) AS oldest_at
+        FROM part
+        CROSS JOIN LATERAL (SELECT r.group_queue_id, min(r.first_offset) AS cursor, count(r.lease_id) AS leased FROM skep.runs r
+                            WHERE r.partition_id = part.id GROUP BY r.group_queue_id) r
+        CROSS JOIN LATERAL (SELECT * FROM skep.starts s
+                            WHERE s.partition_id = part.id AND s.group_queue_id = r.group_queue_id LIMIT 1) s
+        CROSS JOIN LATERAL (SELECT greatest(part.next_offset - greatest(r.cursor, part.first_offset), 0) AS lag) todo
+        LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE todo.lag > 0 AND m.partition_id = part.id
+                              AND m."offset" >= greatest(r.cursor, part.first_offset) ORDER BY m."offset" LIMIT 1) m ON true
+        GROUP BY r.group_queue_id
+    ), sizes AS MATERIALIZED (
+        SELECT part.only_group, count(*) AS partitions FROM part GROUP BY part.only_group
+    )
+    SELECT '', coalesce(sum(part.next_offset), 0), coalesce(sum(part.next_offset - part.first_offset), 0), 0::numeric,
+           min((SELECT m.created_at FROM skep.messages m WHERE m.partition_id = part.id AND m."offset" = part.first_offset))
+    FROM part
+    UNION ALL
+    SELECT g.group_name, coalesce(done.total, 0), coalesce(done.lag, 0) + coalesce(new.lag, 0), coalesce(done.leased, 0),
+           least(done.oldest_at, new.oldest_at)
+    FROM (SELECT g.group_name FROM skep.group_queues g WHERE g.queue_id = _count_queue.queue_id
+          UNION
+          SELECT s.group_name FROM skep.subscriptions s WHERE s.queue = _count_queue.queue AND semantics <> 'queue') g
+    LEFT JOIN skep.group_queues known ON known.queue_id = _count_queue.queue_id AND known.group_name = g.group_name
+    LEFT JOIN done ON done.group_queue_id = known.id
+    LEFT JOIN LATERAL (  -- partitions that the group has not read yet, if there are any
+        SELECT sum(l.lag) AS lag, min(l.oldest_at) AS oldest_at FROM skep.group_lanes(g.group_name, _count_queue.queue_id, known.id) l
+        WHERE NOT l.met
+    ) new ON coalesce(done.partitions, 0) < (SELECT coalesce(sum(sizes.partitions), 0) FROM sizes
+                                             WHERE sizes.only_group IS NULL OR sizes.only_group = g.group_name);
+END $$;
+
 -- Writes a sample of every queue and group, and returns how many rows that were; 0 if there is a sample that is younger
 -- than this. Several servers take turns: one sample is enough for all of them.
 CREATE FUNCTION skep.sample(not_within interval DEFAULT '5 seconds') RETURNS bigint
@@ -59,38 +106,13 @@ BEGIN
        OR EXISTS (SELECT FROM skep.samples s WHERE s.at > stamp - not_within AND s.at <= stamp) THEN
         RETURN 0;
     END IF;
-    WITH letters AS MATERIALIZED (
-        SELECT d.queue, d.group_name, count(*) AS dead FROM skep.dead_letters d GROUP BY d.queue, d.group_name
-    )
     INSERT INTO skep.samples (at, queue, group_name, total, lag, leased, dead, oldest_at)
-    SELECT stamp, q.name, '', coalesce(t.total, 0) + log.total, log.kept, 0,
-           (SELECT coalesce(sum(d.dead), 0) FROM letters d WHERE d.queue = q.name), log.oldest_at
+    SELECT stamp, q.name, c.group_name, coalesce(t.total, 0) + c.total, c.lag, c.leased,
+           CASE WHEN c.group_name = '' THEN (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name)
+                ELSE (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name AND d.group_name = c.group_name) END, c.oldest_at
     FROM skep.queues q
-    LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = ''
-    CROSS JOIN LATERAL (
-        SELECT coalesce(sum(head.next_offset), 0) AS total, coalesce(sum(head.next_offset - f.first_offset), 0) AS kept,
-               min(m.created_at) AS oldest_at
-        FROM skep.partitions p
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = p.id LIMIT 1) f
-        CROSS JOIN LATERAL skep._head_of(p.id) head
-        LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m
-                           WHERE m.partition_id = p.id AND m."offset" = f.first_offset LIMIT 1) m ON true
-        WHERE p.queue_id = q.id
-    ) log
-    UNION ALL
-    SELECT stamp, q.name, g.group_name, coalesce(t.total, 0) + work.total, work.lag, work.leased,
-           (SELECT coalesce(sum(d.dead), 0) FROM letters d WHERE d.queue = q.name AND d.group_name = g.group_name), work.oldest_at
-    FROM (SELECT g.group_name, g.queue_id FROM skep.group_queues g
-          UNION
-          SELECT s.group_name, q.id FROM skep.subscriptions s JOIN skep.queues q ON q.name = s.queue WHERE q.semantics <> 'queue') g
-    JOIN skep.queues q ON q.id = g.queue_id
-    LEFT JOIN skep.group_queues known ON known.queue_id = q.id AND known.group_name = g.group_name
-    LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = g.group_name
-    CROSS JOIN LATERAL (
-        SELECT coalesce(sum(l.consumed), 0) AS total, coalesce(sum(l.lag), 0) AS lag, coalesce(sum(l.leased), 0) AS leased,
-               min(l.oldest_at) AS oldest_at
-        FROM skep.group_lanes(g.group_name, q.id, known.id) l
-    ) work;
+    CROSS JOIN LATERAL skep._count_queue(q.id, q.name, q.semantics) c
+    LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = c.group_name;
     GET DIAGNOSTICS taken = ROW_COUNT;
     RETURN taken;
 END $$;

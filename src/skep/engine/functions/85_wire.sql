@@ -28,20 +28,22 @@ DECLARE
     lease_ids uuid[];
 BEGIN
     leases := skep._lease(wire_pop.queue, wire_pop.group_name, wire_pop.batches, wire_pop.partitions, wire_pop.names, wire_pop.namespace,
-                          wire_pop.task, CASE WHEN auto_ack THEN 3600 ELSE wire_pop.lease_time END, auto_ack, subscription_mode,
-                          subscription_from, conflate);
+                          wire_pop.task, wire_pop.lease_time, auto_ack, subscription_mode, subscription_from, conflate);
     IF leases = '{}' THEN
         RETURN;
-    END IF;
-    IF NOT auto_ack THEN
+    ELSIF auto_ack THEN
+        lease_ids := NULL;
+    ELSIF cardinality(leases) = 1 THEN
+        lease_ids[(leases[1]).request] := (leases[1]).lease_id;
+    ELSE
         lease_ids := skep._wire_lease_ids(leases, cardinality(wire_pop.batches));
     END IF;
     RETURN QUERY
     SELECT got.request, lease_ids[got.request], (array_agg(got.queue ORDER BY n))[1], (array_agg(got.partition ORDER BY n))[1],
-           (array_agg(got.address ORDER BY n))[1], count(DISTINCT got.partition_id), coalesce(string_agg(got.messages, ',' ORDER BY n), ''),
+           (array_agg(got.address ORDER BY n))[1], count(DISTINCT got.address), coalesce(string_agg(got.messages, ',' ORDER BY n), ''),
            bool_or(got.sealed), sum(got.size)::bigint
     FROM (
-        SELECT l.ordinality AS n, l.request, l.partition_id, l.queue, p.name AS partition, a.address, m.sealed, m.size,
+        SELECT l.ordinality AS n, l.request, l.queue, p.name AS partition, a.address, m.sealed, m.size,
                '{' || replace(m.heads, E'\x01', tail || ',{') || tail AS messages
         FROM unnest(leases) WITH ORDINALITY l
         CROSS JOIN LATERAL (SELECT p.name FROM skep.partitions p WHERE p.id = l.partition_id LIMIT 1) p
@@ -64,10 +66,8 @@ BEGIN
             lease_ids[l.request], '","consumerGroup":', to_json(wire_pop.group_name), ',"deliveryAttempt":', l.attempt, '}') AS tail) t
     ) got
     GROUP BY got.request;
-    IF auto_ack THEN  -- shared and logged leases are ended by an ack, others have none
-        lease_ids := ARRAY(SELECT l.lease_id FROM unnest(leases) l WHERE l.lease_id IS NOT NULL);
-        PERFORM skep.answer(lease_ids, NULL, NULL, array_fill('completed'::text, ARRAY[cardinality(lease_ids)]), NULL)
-        WHERE lease_ids <> '{}';
+    IF auto_ack THEN
+        PERFORM skep._complete_leases(leases);
     END IF;
 END $$;
 

@@ -18,10 +18,6 @@ LANGUAGE plpgsql AS $$
 DECLARE
     ids uuid[];
 BEGIN
-    IF cardinality(leases) = 1 THEN
-        ids[(leases[1]).request] := (leases[1]).lease_id;
-        RETURN ids;
-    END IF;
     WITH answered AS MATERIALIZED (
         SELECT l.request, array_agg(l.lease_id ORDER BY l.lease_id) AS lease_ids,
                CASE WHEN count(*) > 1 THEN ('000000000' || right(replace(gen_random_uuid()::text, '-', ''), 23))::uuid END AS set_id
@@ -65,12 +61,17 @@ BEGIN
     RETURN pruned;
 END $$;
 
--- Returns the offset that a message id means in a partition; NULL if the text is not the id of a message of it.
-CREATE FUNCTION skep._offset_in(partition_id bigint, id text) RETURNS bigint
+-- Returns the offset of a message in the partition with this address; NULL if the text is not the id of a message of it. Ids of a partition
+-- have their first 18 characters in common.
+CREATE FUNCTION skep._offset_in(address uuid, id text) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN $2 ~ '^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$' THEN
-               CASE WHEN skep.partition_of($2::uuid) = $1 THEN skep.offset_of($2::uuid) END END
+    SELECT CASE WHEN left($2, 18) = left($1::text, 18) AND substr($2, 19) ~ '^-[89ab][0-9a-f]{3}-[0-9a-f]{12}$' THEN
+                ('x' || substr($2, 20, 4) || substr($2, 25))::bit(64)::bigint & 4611686018427387903 END
 $$;
+
+-- Returns an id that sorts before every lease id of a group in a partition; group 0: of any group.
+CREATE FUNCTION skep._first_lease_id(partition_id bigint, group_queue_id integer) RETURNS uuid
+LANGUAGE sql IMMUTABLE AS $$ SELECT (lpad(to_hex($1 << 21 | $2), 14, '0') || repeat('0', 18))::uuid $$;
 
 -- Returns where each ack points: its partition and offset, the lease it counts for, and whether the group is done with the message. A lease
 -- that is named counts only for its own partition, and its group is the one that acknowledges. An ack that names no lease counts for the
@@ -92,7 +93,7 @@ RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
         SELECT item.lease, NULL::uuid[] AS members
         WHERE NOT skep._is_lease_set(item.lease) AND skep._partition_of_lease(item.lease) = p.id
         UNION ALL
-        SELECT s.lease_ids[1 + width_bucket(skep._first_lease_id(p.id), s.lease_ids)], s.lease_ids
+        SELECT s.lease_ids[1 + width_bucket(skep._first_lease_id(p.id, 0), s.lease_ids)], s.lease_ids
         FROM (SELECT s.lease_ids || '{}' AS lease_ids FROM skep.lease_sets s WHERE skep._is_lease_set(item.lease) AND s.id = item.lease
               OFFSET 0) s  -- read once, even if it is toasted
     ) named ON true
@@ -107,7 +108,8 @@ RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
         SELECT m."offset", r.* FROM (
             SELECT m."offset" FROM skep.messages m WHERE m.partition_id = p.id AND m.transaction_id = item.transaction_id
             UNION ALL
-            SELECT m."offset" FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = skep._offset_in(p.id, item.transaction_id)
+            SELECT m."offset" FROM skep.messages m
+            WHERE m.partition_id = p.id AND m."offset" = skep._offset_in(skep._partition_uuid(p.id), item.transaction_id)
         ) m
         LEFT JOIN LATERAL (
             SELECT r.first_offset, r.end_offset, r.leased_to, r.lease_id, r.expires_at, r.done FROM skep.runs r
@@ -118,10 +120,6 @@ RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
     ) m ON true
 $$;
 
--- Returns an id that sorts before every lease id of a partition.
-CREATE FUNCTION skep._first_lease_id(partition_id bigint) RETURNS uuid
-LANGUAGE sql IMMUTABLE AS $$ SELECT (lpad(to_hex($1 << 21), 14, '0') || repeat('0', 18))::uuid $$;
-
 -- For clients that name the leases of a transaction beside its acks, not in them. Returns the lease of each ack: its own, or the one by
 -- which its group holds the message now, if that is required; else a lease id that matches no lease, so that the ack is refused as stale.
 CREATE FUNCTION skep.wire_lend(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], required uuid[]) RETURNS uuid[]
@@ -131,6 +129,61 @@ LANGUAGE sql STABLE AS $$
     FROM (SELECT skep._leases_of($5) AS leases) r CROSS JOIN LATERAL skep._wire_find($1, $2, $3, $4) f
 $$;
 
+-- Completes leases of which every message is acknowledged as completed: the usual case, at less cost. Returns these leases, sorted, and
+-- whether they are all. A message that is looked up wrongly does no harm: the acks then do not cover the lease.
+CREATE FUNCTION skep._wire_ack_whole(
+    partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT acked uuid[], OUT is_all boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    whole record;
+BEGIN
+    SELECT array_agg(l.lease) FILTER (WHERE l.may_be_whole) AS leases, array_agg(l.run) FILTER (WHERE l.may_be_whole) AS runs,
+           count(*) AS count
+    INTO whole
+    FROM (
+        SELECT named.lease, said.run, said.is_completed AND skep._partition_of_lease(named.lease) = said.partition_id
+               AND said.first_offset & 4294967295 = ('x' || substr(replace(named.lease::text, '-', ''), 15, 8))::bit(32)::bigint
+               AS may_be_whole
+        FROM (
+            SELECT item.lease, p.id AS partition_id, range_agg(int8range(m."offset", m."offset" + 1)) AS run,
+                   min(m."offset") AS first_offset, bool_and(item.status = 'completed' AND m."offset" IS NOT NULL) AS is_completed
+            FROM unnest(_wire_ack_whole.partition_ids, _wire_ack_whole.transaction_ids, _wire_ack_whole.leases, _wire_ack_whole.statuses)
+                 AS item (address, transaction_id, lease, status)
+            CROSS JOIN LATERAL (SELECT skep.partition_of(item.address) AS id OFFSET 0) p
+            CROSS JOIN LATERAL (
+                SELECT coalesce(skep._offset_in(item.address, item.transaction_id), (
+                    SELECT m."offset" FROM skep.messages m WHERE m.partition_id = p.id AND m.transaction_id = item.transaction_id
+                    ORDER BY m."offset" DESC LIMIT 1)) AS "offset" OFFSET 0) m
+            GROUP BY item.lease, p.id
+        ) said
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN NOT skep._is_lease_set(said.lease) THEN said.lease ELSE (
+                SELECT s.lease_ids[1 + width_bucket(skep._first_lease_id(said.partition_id, 0), s.lease_ids)]
+                FROM skep.lease_sets s WHERE s.id = said.lease LIMIT 1) END AS lease OFFSET 0) named
+    ) l;
+    acked := CASE WHEN whole.leases IS NOT NULL THEN skep._ack_leases(whole.leases, whole.runs) ELSE '{}' END;
+    is_all := cardinality(acked) = whole.count;
+END $$;
+
+-- Returns which acks were for one of these whole leases. To other acks of its messages in the same call they are not done yet: they are
+-- judged by how it was before.
+CREATE FUNCTION skep._mark_acked(INOUT places skep.wire_place[], leases uuid[], acked uuid[], OUT is_acked boolean[])
+LANGUAGE sql STABLE AS $$
+    SELECT array_agg(ROW(f.ord, f.partition_id, f.group_queue_id, f.queue, f.partition, f."offset", f.lease,
+                         f.done AND coalesce(((f."offset" - mine.first_offset) & 4294967295) >= 2147483648, true))::skep.wire_place
+                     ORDER BY f.ord),
+           array_agg(coalesce(CASE WHEN skep._is_lease_set($2[f.ord]) THEN (
+                         SELECT s.lease_ids[width_bucket(mine.lease, s.lease_ids)] = mine.lease FROM skep.lease_sets s
+                         WHERE s.id = $2[f.ord] LIMIT 1) ELSE mine.lease = $2[f.ord] END, false) ORDER BY f.ord)
+    FROM unnest($1) f
+    CROSS JOIN LATERAL (
+        SELECT $3[nullif(width_bucket(skep._first_lease_id(f.partition_id, f.group_queue_id + 1), $3), 0)] AS lease OFFSET 0) last
+    LEFT JOIN LATERAL (
+        SELECT last.lease, ('x' || substr(replace(last.lease::text, '-', ''), 15, 8))::bit(32)::bigint AS first_offset
+        WHERE skep._partition_of_lease(last.lease) = f.partition_id AND skep._group_queue_of_lease(last.lease) = f.group_queue_id
+    ) mine ON true
+$$;
+
 -- ack_many by Queen's addresses. A repeat of an ack that has counted is no error: noop. Queen's clients forget the messages behind one that
 -- they fail, so that a lease with a failure and without all acks ends here, and its rest is delivered again at once.
 CREATE FUNCTION skep.wire_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[])
@@ -138,17 +191,27 @@ RETURNS TABLE (ord bigint, success boolean, noop boolean, error text, queue text
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    places  skep.wire_place[];
-    applied boolean[];
+    whole    record := skep._wire_ack_whole(wire_ack.partition_ids, wire_ack.transaction_ids, wire_ack.leases, wire_ack.statuses);
+    places   skep.wire_place[];
+    is_acked boolean[];  -- with a whole lease
+    applied  boolean[];
 BEGIN
-    IF cardinality(wire_ack.partition_ids) = 0 THEN
+    IF whole.is_all THEN
+        RETURN QUERY
+        SELECT item.ord, true, false, NULL::text, q.name, p.name, true, false
+        FROM unnest(wire_ack.partition_ids) WITH ORDINALITY AS item (address, ord)
+        CROSS JOIN LATERAL (SELECT p.name, p.queue_id FROM skep.partitions p WHERE p.id = skep.partition_of(item.address) LIMIT 1) p
+        CROSS JOIN LATERAL (SELECT q.name FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q;
         RETURN;
     END IF;
     SELECT array_agg(f ORDER BY f.ord) INTO places
     FROM skep._wire_find(wire_ack.partition_ids, wire_ack.transaction_ids, wire_ack.groups, wire_ack.leases) f;
-    SELECT array_agg(a.applied ORDER BY a.ord) INTO applied
-    FROM (SELECT array_agg(CASE WHEN f."offset" IS NOT NULL THEN f.lease END) AS leases, array_agg(f.partition_id) AS partition_ids,
-                 array_agg(f."offset") AS offsets
+    IF whole.acked <> '{}' THEN
+        SELECT m.places, m.is_acked INTO places, is_acked FROM skep._mark_acked(places, wire_ack.leases, whole.acked) m;
+    END IF;
+    SELECT array_agg(a.applied OR coalesce(is_acked[a.ord], false) ORDER BY a.ord) INTO applied
+    FROM (SELECT array_agg(CASE WHEN f."offset" IS NOT NULL AND is_acked[f.ord] IS NOT TRUE THEN f.lease END) AS leases,
+                 array_agg(f.partition_id) AS partition_ids, array_agg(f."offset") AS offsets
           FROM unnest(places) f) said
     CROSS JOIN LATERAL skep.answer(said.leases, said.partition_ids, said.offsets, wire_ack.statuses, wire_ack.errors) a;
     IF 'failed' = ANY (wire_ack.statuses) THEN
@@ -172,7 +235,7 @@ BEGIN
     ) run ON true
     CROSS JOIN LATERAL (
         SELECT applied[f.ord] AS yes, wire_ack.statuses[f.ord] AS status, f.done AND wire_ack.statuses[f.ord] = 'completed' AS noop,
-               run.lease_id IS DISTINCT FROM f.lease AS is_over,
+               is_acked[f.ord] IS TRUE OR run.lease_id IS DISTINCT FROM f.lease AS is_over,
                run.first_offset IS NULL OR coalesce(run.end_offset <= f."offset", false)
                OR coalesce(run.done @> f."offset", false) AS is_done) o
     ORDER BY f.ord;
@@ -217,7 +280,7 @@ BEGIN
         UPDATE skep.runs r SET expires_at = greatest(r.expires_at, stamp + skep.seconds(wire_extend.seconds))
         FROM (SELECT id, skep._partition_of_lease(id) AS partition_id, skep._group_queue_of_lease(id) AS group_queue_id
               FROM unnest(skep._leases_of(ARRAY[wire_extend.lease])) AS id ORDER BY id) held
-        WHERE r.partition_id = held.partition_id AND r.group_queue_id = held.group_queue_id
+        WHERE r.partition_id = ANY (ARRAY[held.partition_id]) AND r.group_queue_id = held.group_queue_id
           AND r.lease_id IS NOT DISTINCT FROM held.id AND r.expires_at > stamp
         RETURNING r.partition_id, r.group_queue_id, r.expires_at
     )

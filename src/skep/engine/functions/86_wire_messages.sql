@@ -21,7 +21,7 @@ LANGUAGE sql STABLE AS $$
     SELECT m."offset" FROM (
         SELECT m."offset" FROM skep.messages m WHERE m.partition_id = $1 AND m.transaction_id = $2
         UNION ALL
-        SELECT skep._offset_in($1, $2)
+        SELECT skep._offset_in(skep._partition_uuid($1), $2)
     ) named
     CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = $1 AND m."offset" = named."offset" LIMIT 1) m
     WHERE m.payload IS NOT NULL ORDER BY m."offset" DESC LIMIT 1

@@ -2,7 +2,7 @@
 -- nothing is stored, so that nothing can drift.
 
 -- Returns the queues that groups have read, or are subscribed to.
-CREATE FUNCTION skep._memberships() RETURNS TABLE (group_name text, queue text, queue_id integer, namespace text, task text)
+CREATE FUNCTION skep._groups_on_queues() RETURNS TABLE (group_name text, queue text, queue_id integer, namespace text, task text)
 LANGUAGE sql STABLE AS $$
     SELECT g.group_name, q.name, q.id, q.namespace, q.task FROM skep.group_queues g JOIN skep.queues q ON q.id = g.queue_id
     UNION
@@ -29,7 +29,7 @@ LANGUAGE sql STABLE AS $$
             WHERE m.queue = g.queue AND m.group_name = g.group_name),
            work.last_consumed_at, CASE WHEN life.silence = 0 THEN clock_timestamp() ELSE s.last_heartbeat_at END,
            CASE WHEN s.status = 'ACTIVE' THEN skep._missed_heartbeats(life.silence, s.heartbeat_interval) ELSE 0 END, work.oldest_pending_at
-    FROM skep._memberships() g
+    FROM skep._groups_on_queues() g
     LEFT JOIN skep.group_queues known ON known.queue_id = g.queue_id AND known.group_name = g.group_name
     LEFT JOIN LATERAL skep.subscription_of(g.group_name, g.queue, NULL, g.namespace, g.task) s ON true
     LEFT JOIN LATERAL (SELECT skep._silence_of(s, clock_timestamp()) AS silence WHERE s.id IS NOT NULL) life ON true
