@@ -9,7 +9,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.engine.crowd import at_once
-from tests.engine.verbs import broken, call, drain, lag, push, push_to, refused, take
+from tests.engine.verbs import broken, call, drain, push, push_to, take
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -48,41 +48,6 @@ def test_every_way_in_keeps_the_row_right(mq: psycopg.Connection):
     assert len(found) == 5
     assert sorted(found) == sorted(mq.execute(counted).fetchall())
     assert (stale(mq), broken(mq)) == (0, {})
-
-
-@pytest.mark.parametrize("row", ["1, 1", "1, 0", "99, 0"], ids=["next_offset", "taken_offset", "unknown_lane"])
-def test_a_raw_insert_is_refused(mq: psycopg.Connection, row: LiteralString):
-    """L6: with an error that says what to use instead; the lane is as it was."""
-    push(mq, "q", 1)
-    with pytest.raises(psycopg.Error) as caught:
-        mq.execute(
-            f"INSERT INTO skep.messages (partition_id, \"offset\", created_at, payload) VALUES ({row}, now(), '1')"
-        )
-    assert caught.value.sqlstate == "SK005"
-    assert "skep.messages" in (caught.value.diag.message_primary or "")
-    assert all(way in (caught.value.diag.message_hint or "") for way in ("skep.push()", "skep.outbox"))
-    assert (stale(mq), lag(mq, "g"), mq.execute("SELECT count(*) FROM skep.messages").fetchall()) == (0, {}, [(1,)])
-
-
-def test_a_raw_copy_is_refused(mq: psycopg.Connection):
-    """L6: COPY too, also in a transaction that has pushed properly before."""
-    with refused("SK005"), mq.transaction():
-        push(mq, "q", 1)
-        with mq.cursor().copy('COPY skep.messages (partition_id, "offset", created_at, payload) FROM STDIN') as copy:
-            copy.write_row((1, 1, "2026-01-01", "1"))
-    assert mq.execute("SELECT count(*) FROM skep.messages").fetchall() == [(0,)]
-
-
-def test_the_door_is_closed_again_after_a_push(mq: psycopg.Connection):
-    """L6: the permission to append ends with push_many, whether it succeeds or fails."""
-    raw = "INSERT INTO skep.messages (partition_id, \"offset\", created_at, payload) VALUES (1, 1, now(), '1')"
-    with refused("SK005"), mq.transaction():
-        push(mq, "q", 1)
-        mq.execute(raw)
-    with refused("SK005"), mq.transaction():
-        with refused("SK001"), mq.transaction():
-            push(mq, "q", 1, transaction_ids=["x" * 300])
-        mq.execute(raw)
 
 
 DAMAGES = [

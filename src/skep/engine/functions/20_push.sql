@@ -156,7 +156,7 @@ CREATE FUNCTION skep.push_many(
     queues text[], partitions text[], payloads jsonb[], transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL,
     trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL
 ) RETURNS TABLE (ord bigint, status text, partition_id bigint, "offset" bigint, created_at timestamptz)
-LANGUAGE plpgsql SET skep.appending = 'on' AS $$
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     lanes record;
@@ -304,16 +304,3 @@ BEGIN
     FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers) p
     ORDER BY p.ord;
 END $$;
-
--- Every way into skep.messages goes through push_many or append_piece: a raw INSERT or COPY would leave partition_lookup stale.
-CREATE FUNCTION skep.refuse_raw_insert() RETURNS trigger
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF current_setting('skep.appending', true) IS DISTINCT FROM 'on' THEN
-        PERFORM skep.refuse('SK005', 'rows cannot be inserted into skep.messages directly',
-                            'Use skep.push(), skep.push_many() or INSERT INTO skep.outbox.');
-    END IF;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER refuse_raw_insert BEFORE INSERT ON skep.messages
-    FOR EACH STATEMENT EXECUTE FUNCTION skep.refuse_raw_insert();

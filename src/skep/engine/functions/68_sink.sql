@@ -85,7 +85,7 @@ END $$;
 -- Appends a piece, and answers how many messages were new. A shorter way than push_many for messages that are sorted by lane and
 -- cannot be repeats: where each goes is arithmetic, which takes no sorting, and nobody asks for the offsets.
 CREATE FUNCTION skep.append_piece(sink text, batch bigint, piece uuid) RETURNS bigint
-LANGUAGE plpgsql SET skep.appending = 'on' AS $$
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     given  record;
