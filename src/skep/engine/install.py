@@ -13,14 +13,14 @@ An install is one transaction under an advisory lock, so that any number may run
 import logging
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.errors import DeadlockDetected, LockNotAvailable
+from psycopg.errors import DeadlockDetected, Diagnostic, LockNotAvailable
 from psycopg.rows import TupleRow, tuple_row
 
 from skep.config import check_database_url, display_database_url
@@ -28,6 +28,7 @@ from skep.engine.sources import Migration, Sources, SqlFile, packaged
 from skep.errors import DatabaseUnavailable, PermissionDenied, SchemaMismatch, TransientError, from_sqlstate
 
 log = logging.getLogger("skep.install")
+T = TypeVar("T")
 
 LOCK = 0x736B6570  # "skep"
 CONNECT_SECONDS = 10
@@ -37,14 +38,15 @@ INSTALL_COMMAND = "run `skep install`"
 UPGRADE_COMMAND = "upgrade the skep package: pip install --upgrade skep"
 INSTALL_RIGHTS = "installing needs CREATE on the database and CREATEROLE, upgrading the owner of schema skep"
 USE_RIGHTS = "grant the user skep_producer, skep_consumer or skep_admin"
+LOST_GRANT = "01007"  # the SQLSTATE of a warning: privilege_not_granted
 
 # Dropping a trigger locks its table. Giving up before deadlock_timeout (1 s) means that it is never a transaction of
 # the users that is sacrificed, and that they queue behind the install for half a second at most.
-SETTINGS = """
-    SET LOCAL client_min_messages = warning;
-    SET LOCAL lock_timeout = '500ms';
-    SET LOCAL search_path = skep, pg_catalog, pg_temp
-"""
+SETTINGS = """\
+SET LOCAL client_min_messages = warning;
+SET LOCAL lock_timeout = '500ms';
+SET LOCAL search_path = skep, pg_catalog, pg_temp"""
+LOCK_INSTALLS = "SELECT pg_catalog.pg_advisory_xact_lock(%(lock)s)"
 # Not to_regclass(): waiting for an advisory lock does not empty the catalog cache, and it would believe the cache.
 IS_INSTALLED = """
     SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -64,11 +66,16 @@ RECORD_INFO = """
 
 @dataclass(frozen=True, slots=True)
 class InstallReport:
-    """What an install did: the migrations it applied, and whether it re-created the functions."""
+    """The outcome of an install.
+
+    `migrations` were applied; `functions` is true if they were re-created. `lost_grants` are grants
+    of users on functions and views that no longer exist.
+    """
 
     version: int
     migrations: tuple[str, ...] = ()
     functions: bool = False
+    lost_grants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +96,13 @@ class Pending:
 
 
 def install(conninfo: str, sources: Sources | None = None, *, again: bool = False) -> InstallReport:
-    """Bring a database to the schema of this package; `again`: make its code, roles and grants anew in any case."""
+    """Bring a database to the schema of this package; `again` re-creates functions, roles and grants in any case."""
     wanted = sources or packaged()
     with _explained(INSTALL_RIGHTS), _connect(conninfo) as connection:
-        if not (pending(_read(connection), wanted).functions or again):
+        installed = _read(connection)
+        if not (pending(installed, wanted).functions or again):
             return InstallReport(wanted.version)
-        return _install_patiently(connection, wanted, again=again)
+        return _patiently(lambda: _install_once(connection, wanted, again=again))
 
 
 def verify(connection: psycopg.Connection[Any], sources: Sources | None = None) -> None:
@@ -137,19 +145,20 @@ def _release(package: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", package)[:3])
 
 
-def _install_patiently(connection: psycopg.Connection[TupleRow], wanted: Sources, *, again: bool) -> InstallReport:
+def _patiently(work: Callable[[], T]) -> T:
+    """Try again while other transactions hold locks; release all locks in between, so that they can go on."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _install_once(connection, wanted, again=again)
+            return work()
         except (LockNotAvailable, DeadlockDetected):
             time.sleep(0.05 * attempt)
     message = "other transactions keep the tables of Skep locked"
-    raise TransientError(message, hint="end the long ones (pg_stat_activity shows them), and run `skep install` again")
+    raise TransientError(message, hint="end the long ones (pg_stat_activity shows them), and run it again")
 
 
 def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources, *, again: bool) -> InstallReport:
-    with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": LOCK})
+    with connection.transaction(), _collected_losses(connection) as lost_grants:
+        connection.execute(LOCK_INSTALLS, {"lock": LOCK})
         todo = pending(_read(connection), wanted)
         if not (todo.functions or again):  # another install was faster
             return InstallReport(wanted.version)
@@ -161,9 +170,31 @@ def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources, *, 
             _record(connection, migration)
         for file in wanted.functions:
             _run(connection, file)
+        _run(connection, wanted.restore_grants)
         info = {"version": wanted.version, "package": wanted.package, "functions_checksum": wanted.functions_checksum}
         connection.execute(RECORD_INFO, info)
-    return InstallReport(wanted.version, tuple(migration.name for migration in todo.migrations), functions=True)
+        return InstallReport(
+            wanted.version,
+            tuple(migration.name for migration in todo.migrations),
+            functions=True,
+            lost_grants=tuple(lost_grants),
+        )
+
+
+@contextmanager
+def _collected_losses(connection: psycopg.Connection[TupleRow]) -> Generator[list[str]]:
+    """Collect the warnings of restore_grants.sql."""
+    lost_grants: list[str] = []
+
+    def collect(notice: Diagnostic) -> None:
+        if notice.sqlstate == LOST_GRANT:
+            lost_grants.append(notice.message_detail or "")
+
+    connection.add_notice_handler(collect)
+    try:
+        yield lost_grants
+    finally:
+        connection.remove_notice_handler(collect)
 
 
 def _record(connection: psycopg.Connection[TupleRow], migration: Migration) -> None:

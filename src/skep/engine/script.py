@@ -1,15 +1,16 @@
-"""The whole install as one SQL script, for those who do not let a library change their schema."""
+"""The whole install as one SQL script, for databases whose schema is changed by reviewed scripts only."""
 
-from skep.engine.install import LOCK
+from skep.engine.install import LOCK, SETTINGS
 from skep.engine.sources import Migration, Sources, packaged
 
 BEGIN = """\
 -- Skep {package}, schema version {version}. Installs or upgrades; harmless to run again. Use:
 --     psql --set ON_ERROR_STOP=1 --file skep.sql "$SKEP_DATABASE_URL"
+-- One transaction, which waits half a second for a lock at most, so that pushes and pops do not queue behind it.
+-- If other transactions keep the tables locked, it ends with an error, nothing is changed, and you run it again.
 BEGIN ISOLATION LEVEL READ COMMITTED;
-SET LOCAL client_min_messages = warning;
-SET LOCAL search_path = skep, pg_catalog, pg_temp;
-DO $$ BEGIN PERFORM pg_advisory_xact_lock({lock}); END $$;
+DO $$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock({lock}); END $$;  -- one install at a time; before the lock_timeout
+{settings};
 """
 
 REFUSE_NEWER = """\
@@ -36,6 +37,10 @@ BEGIN
 {sql}
 $skep_migration$;
     INSERT INTO skep.migrations (number, name, checksum) VALUES ({number}, '{name}', '{checksum}');
+EXCEPTION WHEN lock_not_available THEN
+    RAISE EXCEPTION 'other transactions keep the tables of Skep locked'
+        USING ERRCODE = '55P03',
+              HINT = 'nothing was changed: end the long ones (pg_stat_activity shows them), and run it again';
 END
 $skep_guard$;
 """
@@ -51,16 +56,17 @@ COMMIT;
 
 
 def script(sources: Sources | None = None) -> str:
-    """Return SQL that does what `install` does; runs in psql or any driver by itself."""
+    """Return SQL that does the same as `install`, for psql or any driver."""
     wanted = sources or packaged()
     facts = {"version": wanted.version, "package": wanted.package, "functions_checksum": wanted.functions_checksum}
     parts = [
-        BEGIN.format(lock=LOCK, **facts),
+        BEGIN.format(lock=LOCK, settings=SETTINGS, **facts),
         wanted.bootstrap.sql,
         REFUSE_NEWER.format(**facts),
         wanted.drop_code.sql,
         *(_guarded(migration) for migration in wanted.migrations),
         *(file.sql for file in wanted.functions),
+        wanted.restore_grants.sql,
         END.format(**facts),
     ]
     return "\n".join(parts)
