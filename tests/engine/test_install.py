@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -13,11 +14,12 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import DictRow, dict_row
 
 from skep import errors
-from skep.engine.install import LOCK, InstallReport, install, verify
+from skep.engine.install import LOCK, InstallReport, install, uninstall, verify
 from skep.engine.script import script
 from skep.engine.sources import Migration, Sources, SqlFile, packaged
 from tests.engine.catalog import routines
 from tests.engine.tiny import NEW_CODE, THING, TINY, UPGRADED
+from tests.engine.verbs import push
 
 
 @pytest.fixture
@@ -267,6 +269,36 @@ def try_verify(url: str, session: psycopg.Connection, sources: Sources) -> None:
     verify(session, sources)
 
 
+def try_script(url: str, session: psycopg.Connection, sources: Sources) -> None:
+    with errors.explained():
+        run_script(url, sources)
+
+
+FIRST_EDITION = replace(
+    TINY, migrations=(Migration("0001_create_log", THING.sql), Migration("0002_add_lifecycle", "SELECT 1"))
+)
+
+
+@pytest.mark.parametrize("attempt", [try_install, try_verify, try_script])
+def test_the_first_edition_is_refused_with_the_way_out(url: str, session: psycopg.Connection, attempt: Callable):
+    install(url, FIRST_EDITION)
+    with pytest.raises(errors.SchemaMismatch, match="the first edition of Skep.* cannot be upgraded") as caught:
+        attempt(url, session, UPGRADED)
+    assert all(way in (caught.value.hint or "") for way in ("drain it", "new database", "`skep uninstall`"))
+    verify(session, FIRST_EDITION)
+    uninstall(url)
+    assert install(url, UPGRADED).version == 2
+
+
+def test_the_first_edition_in_the_embedded_database_is_refused_by_its_folder(url: str):
+    install(url, FIRST_EDITION)
+    with pytest.raises(
+        errors.SchemaMismatch, match="embedded database in /data/skep holds the first edition"
+    ) as caught:
+        install(url, UPGRADED, data_dir=Path("/data/skep"))
+    assert all(way in (caught.value.hint or "") for way in ("drain it", "move the folder", "--data-dir"))
+
+
 @pytest.mark.parametrize("attempt", [try_install, try_verify])
 class TestRefused:
     def test_a_migration_with_another_text(self, url: str, session: psycopg.Connection, attempt: Callable):
@@ -348,6 +380,50 @@ def test_an_encoding_other_than_utf8_is_refused(postgres_url: str):
                 install(make_conninfo(postgres_url, dbname="skep_test_latin1"), TINY)
         finally:
             admin.execute("DROP DATABASE skep_test_latin1 WITH (FORCE)")
+
+
+class TestUninstall:
+    def test_it_leaves_nothing_but_the_roles(self, url: str, session: psycopg.Connection):
+        install(url)
+        push(session, "q", 1)
+        uninstall(url)
+        assert one(session, "SELECT to_regnamespace('skep')") is None
+        assert one(session, "SELECT to_regrole('skep_producer') IS NOT NULL") is True
+        assert install(url).migrations
+
+    def test_a_database_without_skep(self, url: str):
+        with pytest.raises(errors.SchemaMismatch, match="not installed"):
+            uninstall(url)
+
+    @pytest.mark.parametrize(
+        ("dependent", "named"),
+        [
+            ("CREATE VIEW public.mine AS SELECT * FROM skep.things", "view mine"),
+            ("CREATE VIEW public.mine AS SELECT * FROM skep.thing", "view mine"),
+            ("CREATE TABLE public.mine (thing int REFERENCES skep.thing)", "constraint mine_thing_fkey"),
+            ("CREATE TABLE public.mine (colour skep.colour)", "column colour of table mine"),
+        ],
+    )
+    def test_what_depends_on_the_schema_is_never_lost(
+        self, url: str, session: psycopg.Connection, dependent: str, named: str
+    ):
+        sources = replace(TINY, migrations=(THING, Migration("0002_add_type", "CREATE TYPE skep.colour AS ENUM ()")))
+        install(url, sources)
+        session.execute(dependent.encode())
+        with pytest.raises(errors.Conflict) as caught:
+            uninstall(url)
+        assert named in f"{caught.value.message} {caught.value.detail}".replace("public.", "")
+        verify(session, sources)
+
+    def test_it_waits_for_a_long_transaction(self, url: str, session: psycopg.Connection):
+        install(url, TINY)
+        with ThreadPoolExecutor(1) as pool, psycopg.connect(url) as user:
+            user.execute("INSERT INTO skep.thing VALUES (1)")
+            done = pool.submit(uninstall, url)
+            await_a_waiting_lock(session)
+            user.commit()
+            done.result(30)
+        assert one(session, "SELECT to_regnamespace('skep')") is None
 
 
 class TestRights:

@@ -1,4 +1,4 @@
-"""Install, upgrade and verify the schema `skep`.
+"""Install, upgrade, verify and uninstall the schema `skep`.
 
     what the database has          install                       verify, the start-up check
     nothing                        everything                    refused: run `skep install`
@@ -6,6 +6,7 @@
     fewer migrations, older code   what is missing, all code     refused: run `skep install`
     more migrations, newer code    refused: upgrade the package  refused: upgrade the package
     another text of a migration    refused                       refused
+    the first edition              refused: use a new database   refused: use a new database
 
 An install is one transaction under an advisory lock, so that any number may run at once.
 """
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
@@ -39,6 +41,7 @@ UPGRADE_COMMAND = "upgrade the skep package: pip install --upgrade skep"
 INSTALL_RIGHTS = "installing needs CREATE on the database and CREATEROLE, upgrading the owner of schema skep"
 USE_RIGHTS = "grant the user skep_producer, skep_consumer or skep_admin"
 LOST_GRANT = "01007"  # the SQLSTATE of a warning: privilege_not_granted
+FIRST_EDITION = "0001_create_log"  # its first migration
 
 # Dropping a trigger locks its table. Giving up before deadlock_timeout (1 s) means that it is never a transaction of
 # the users that is sacrificed, and that they queue behind the install for half a second at most.
@@ -95,14 +98,28 @@ class Pending:
     functions: bool
 
 
-def install(conninfo: str, sources: Sources | None = None, *, again: bool = False) -> InstallReport:
-    """Bring a database to the schema of this package; `again` re-creates functions, roles and grants in any case."""
+def install(
+    conninfo: str, sources: Sources | None = None, *, again: bool = False, data_dir: Path | None = None
+) -> InstallReport:
+    """Bring a database to the schema of this package.
+
+    `again` re-creates functions, roles and grants even if nothing has changed. `data_dir` is the folder of an embedded
+    database, for error messages.
+    """
     wanted = sources or packaged()
     with _explained(INSTALL_RIGHTS), _connect(conninfo) as connection:
         installed = _read(connection)
+        _refuse_first_edition(installed, wanted, connection.info.dbname, data_dir)
         if not (pending(installed, wanted).functions or again):
             return InstallReport(wanted.version)
         return _patiently(lambda: _install_once(connection, wanted, again=again))
+
+
+def uninstall(conninfo: str, sources: Sources | None = None) -> None:
+    """Drop the schema with all queues and messages. The roles stay, because other databases may use them."""
+    wanted = sources or packaged()
+    with _explained(INSTALL_RIGHTS), _connect(conninfo) as connection:
+        _patiently(lambda: _uninstall_once(connection, wanted))
 
 
 def verify(connection: psycopg.Connection[Any], sources: Sources | None = None) -> None:
@@ -112,7 +129,8 @@ def verify(connection: psycopg.Connection[Any], sources: Sources | None = None) 
         installed = _read(connection)
     name = connection.info.dbname
     if installed == Installed():
-        raise SchemaMismatch(f'Skep is not installed in database "{name}"', hint=INSTALL_COMMAND)
+        raise _not_installed(name)
+    _refuse_first_edition(installed, wanted, name)
     todo = pending(installed, wanted)
     if todo.migrations:
         have = len(installed.migrations)
@@ -143,6 +161,24 @@ def pending(installed: Installed, wanted: Sources) -> Pending:
 
 def _release(package: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", package)[:3])
+
+
+def _not_installed(database: str) -> SchemaMismatch:
+    return SchemaMismatch(f'Skep is not installed in database "{database}"', hint=INSTALL_COMMAND)
+
+
+def _refuse_first_edition(installed: Installed, wanted: Sources, database: str, data_dir: Path | None = None) -> None:
+    names = {name for _, name, _ in installed.migrations}
+    if FIRST_EDITION not in names or FIRST_EDITION in {migration.name for migration in wanted.migrations}:
+        return
+    if data_dir is None:
+        holder = f'database "{database}"'
+        hint = "drain it and install into a new database, or run `skep uninstall` first, which deletes its messages"
+    else:
+        holder = f"the embedded database in {data_dir}"
+        hint = "drain it and move the folder away, or choose another folder with --data-dir or SKEP_DATA_DIR"
+    message = f"{holder} holds the first edition of Skep, whose tables cannot be upgraded"
+    raise SchemaMismatch(message, detail="the package that installed it can drain it", hint=hint)
 
 
 def _patiently(work: Callable[[], T]) -> T:
@@ -179,6 +215,16 @@ def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources, *, 
             functions=True,
             lost_grants=tuple(lost_grants),
         )
+
+
+def _uninstall_once(connection: psycopg.Connection[TupleRow], wanted: Sources) -> None:
+    with connection.transaction():
+        connection.execute(LOCK_INSTALLS, {"lock": LOCK})
+        if _read(connection) == Installed():
+            raise _not_installed(connection.info.dbname)
+        connection.execute(SETTINGS)
+        _run(connection, wanted.drop_code)
+        _run(connection, wanted.drop_schema)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The whole install as one SQL script, for databases whose schema is changed by reviewed scripts only."""
 
-from skep.engine.install import LOCK, SETTINGS
+from skep.engine.install import FIRST_EDITION, LOCK, SETTINGS
 from skep.engine.sources import Migration, Sources, packaged
 
 BEGIN = """\
@@ -11,6 +11,18 @@ BEGIN = """\
 BEGIN ISOLATION LEVEL READ COMMITTED;
 DO $$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock({lock}); END $$;  -- one install at a time; before the lock_timeout
 {settings};
+"""
+
+REFUSE_FIRST_EDITION = """\
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM skep.migrations WHERE name = '{first_edition}') THEN
+        RAISE EXCEPTION 'this database holds the first edition of Skep, whose tables cannot be upgraded'
+            USING ERRCODE = 'SK008',
+                  HINT = 'drain it and use a new database, or run `skep uninstall` first, which deletes its messages';
+    END IF;
+END
+$$;
 """
 
 REFUSE_NEWER = """\
@@ -62,6 +74,7 @@ def script(sources: Sources | None = None) -> str:
     parts = [
         BEGIN.format(lock=LOCK, settings=SETTINGS, **facts),
         wanted.bootstrap.sql,
+        *_refuse_first_edition(wanted),
         REFUSE_NEWER.format(**facts),
         wanted.drop_code.sql,
         *(_guarded(migration) for migration in wanted.migrations),
@@ -70,6 +83,11 @@ def script(sources: Sources | None = None) -> str:
         END.format(**facts),
     ]
     return "\n".join(parts)
+
+
+def _refuse_first_edition(wanted: Sources) -> list[str]:
+    known = FIRST_EDITION in {migration.name for migration in wanted.migrations}
+    return [] if known else [REFUSE_FIRST_EDITION.format(first_edition=FIRST_EDITION)]
 
 
 def _guarded(migration: Migration) -> str:

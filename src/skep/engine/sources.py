@@ -45,7 +45,7 @@ class Migration(SqlFile):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The files of an install in their order, from bootstrap to restore_grants."""
+    """The files of an install in their order, from bootstrap to restore_grants, and drop_schema for an uninstall."""
 
     package: str
     bootstrap: SqlFile
@@ -53,6 +53,7 @@ class Sources:
     migrations: tuple[Migration, ...]
     functions: tuple[SqlFile, ...]
     restore_grants: SqlFile
+    drop_schema: SqlFile
 
     @classmethod
     def read(cls, migrations: Path = HERE / "migrations", functions: Path = HERE / "functions") -> Self:
@@ -63,6 +64,7 @@ class Sources:
             migrations=tuple(Migration.read(path) for path in _sql_files(migrations, MIGRATION_NAME)),
             functions=tuple(SqlFile.read(path) for path in _sql_files(functions, FUNCTIONS_NAME)),
             restore_grants=SqlFile.read(HERE / "restore_grants.sql"),
+            drop_schema=SqlFile.read(HERE / "drop_schema.sql"),
         )
 
     def __post_init__(self) -> None:
