@@ -8,7 +8,8 @@
     another text of a migration    refused                       refused
     the first edition              refused: use a new database   refused: use a new database
 
-An install is one transaction under an advisory lock, so that any number may run at once.
+An install is one transaction under an advisory lock, so that any number may run at once. It needs no superuser: CREATE
+on the database is enough, and without CREATEROLE the roles are left out.
 """
 
 import logging
@@ -38,8 +39,9 @@ ATTEMPTS = 20
 
 INSTALL_COMMAND = "run `skep install`"
 UPGRADE_COMMAND = "upgrade the skep package: pip install --upgrade skep"
-INSTALL_RIGHTS = "installing needs CREATE on the database and CREATEROLE, upgrading the owner of schema skep"
+INSTALL_RIGHTS = "installing needs CREATE on the database, upgrading and uninstalling the owner of schema skep"
 USE_RIGHTS = "grant the user skep_producer, skep_consumer or skep_admin"
+ROLES = ("skep_producer", "skep_consumer", "skep_admin")
 LOST_GRANT = "01007"  # the SQLSTATE of a warning: privilege_not_granted
 FIRST_EDITION = "0001_create_log"  # its first migration
 
@@ -57,6 +59,10 @@ IS_INSTALLED = """
 """
 READ_MIGRATIONS = "SELECT number, name, checksum FROM skep.migrations ORDER BY number"
 READ_INFO = "SELECT package, functions_checksum FROM skep.schema_info"
+MISSING_ROLES = """
+    SELECT role FROM unnest(%(roles)s::text[]) WITH ORDINALITY AS wanted (role, n)
+    WHERE to_regrole(role) IS NULL ORDER BY n
+"""
 RECORD_MIGRATION = "INSERT INTO skep.migrations (number, name, checksum) VALUES (%(number)s, %(name)s, %(checksum)s)"
 RECORD_INFO = """
     INSERT INTO skep.schema_info (version, package, functions_checksum)
@@ -71,13 +77,14 @@ RECORD_INFO = """
 class InstallReport:
     """The outcome of an install.
 
-    `migrations` were applied; `functions` is true if they were re-created. `lost_grants` are grants
-    of users on functions and views that no longer exist.
+    `migrations` were applied; `functions` is true if they were re-created. `missing_roles` do not exist, because the
+    user may not create them. `lost_grants` are grants of users on functions and views that no longer exist.
     """
 
     version: int
     migrations: tuple[str, ...] = ()
     functions: bool = False
+    missing_roles: tuple[str, ...] = ()
     lost_grants: tuple[str, ...] = ()
 
 
@@ -111,7 +118,7 @@ def install(
         installed = _read(connection)
         _refuse_first_edition(installed, wanted, connection.info.dbname, data_dir)
         if not (pending(installed, wanted).functions or again):
-            return InstallReport(wanted.version)
+            return InstallReport(wanted.version, missing_roles=_missing_roles(connection))
         return _patiently(lambda: _install_once(connection, wanted, again=again))
 
 
@@ -197,7 +204,7 @@ def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources, *, 
         connection.execute(LOCK_INSTALLS, {"lock": LOCK})
         todo = pending(_read(connection), wanted)
         if not (todo.functions or again):  # another install was faster
-            return InstallReport(wanted.version)
+            return InstallReport(wanted.version, missing_roles=_missing_roles(connection))
         connection.execute(SETTINGS)
         _run(connection, wanted.bootstrap)
         _run(connection, wanted.drop_code)
@@ -213,6 +220,7 @@ def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources, *, 
             wanted.version,
             tuple(migration.name for migration in todo.migrations),
             functions=True,
+            missing_roles=_missing_roles(connection),
             lost_grants=tuple(lost_grants),
         )
 
@@ -241,6 +249,10 @@ def _collected_losses(connection: psycopg.Connection[TupleRow]) -> Generator[lis
         yield lost_grants
     finally:
         connection.remove_notice_handler(collect)
+
+
+def _missing_roles(connection: psycopg.Connection[TupleRow]) -> tuple[str, ...]:
+    return tuple(role for (role,) in connection.execute(MISSING_ROLES, {"roles": list(ROLES)}))
 
 
 def _record(connection: psycopg.Connection[TupleRow], migration: Migration) -> None:
