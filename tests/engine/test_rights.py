@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from dataclasses import replace
+from pathlib import Path
 from typing import LiteralString
 
 import psycopg
@@ -13,9 +14,10 @@ from skep.engine.install import ROLES, install, uninstall, verify
 from skep.engine.script import script
 from skep.engine.sources import SqlFile, packaged
 from tests.engine.servers import server
-from tests.engine.verbs import drain, push
+from tests.engine.verbs import drain, push, refused
 from tests.postgres_binaries import MAJORS
 
+ROOT = Path(__file__).parents[2]
 UPGRADE = replace(packaged(), functions=(*packaged().functions, SqlFile("99_more", "-- more\n")))
 
 
@@ -109,6 +111,23 @@ def test_an_owner_with_createrole_installs_everything(cluster: Cluster):
 
 def test_an_owner_without_createrole_installs_without_the_roles(cluster: Cluster):
     check_life(cluster.owner("bob"), ROLES)
+
+
+def test_single_functions_are_granted_without_the_roles(cluster: Cluster):
+    """The example of docs/install.md; an upgrade keeps the grants."""
+    url = cluster.owner("bob")
+    cluster.user("app")
+    install(url)
+    with psycopg.connect(url, autocommit=True) as bob:
+        bob.execute((ROOT / "examples" / "grant_functions.sql").read_bytes())
+    install(url, UPGRADE)
+    with psycopg.connect(cluster.url_as("app", "bob"), autocommit=True) as app:
+        app.execute("""SELECT skep.push('[{"queue": "q", "payload": 1}]'::jsonb)""")
+        app.execute("INSERT INTO skep.outbox (queue, payload) VALUES ('q', '2')")
+        with refused("42501"):
+            drain(app, "q")
+    with psycopg.connect(url, autocommit=True) as bob:
+        assert [delivery.payload for delivery in drain(bob, "q")] == [1, 2]
 
 
 def test_the_roles_can_be_added_later(cluster: Cluster):
