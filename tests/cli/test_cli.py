@@ -138,7 +138,7 @@ def test_install_without_the_right_to_create_roles(cli: Cli):
         as_bob = make_conninfo(url, user="bob", password="secret", dbname="bob")
         done = cli("install", "--database-url", as_bob)
         assert done.stdout.endswith("; roles left out: skep_producer, skep_consumer, skep_admin\n")
-        assert "hint: this user may not create roles" in done.stderr
+        assert "hint: let a user with CREATEROLE create the roles" in done.stderr
         again = cli("install", "--database-url", as_bob, "--json").json
         assert again["missing_roles"] == ["skep_producer", "skep_consumer", "skep_admin"]
         roles = next(line for line in cli("doctor", "--database-url", as_bob).lines if " roles " in line)

@@ -38,8 +38,8 @@ def _named(config: Config, embedded: str) -> str:
 def _advise(report: InstallReport) -> None:
     """Tell on standard error how to get the roles, and which grants of users are gone."""
     if report.missing_roles:
-        advice = "let a user with CREATEROLE create them and run `skep install --again`, or grant single functions"
-        errors.print(f"hint: this user may not create roles; {advice}", style="yellow", markup=False)
+        hint = "let a user with CREATEROLE create the roles and run `skep install --again`, or grant single functions"
+        errors.print(f"hint: {hint}", style="yellow", markup=False)
     for grant in report.lost_grants:
         errors.print(f"warning: a grant is lost with its function or view: {grant}", style="yellow", markup=False)
 

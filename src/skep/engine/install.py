@@ -77,8 +77,8 @@ RECORD_INFO = """
 class InstallReport:
     """The outcome of an install.
 
-    `migrations` were applied; `functions` is true if they were re-created. `missing_roles` do not exist, because the
-    user may not create them. `lost_grants` are grants of users on functions and views that no longer exist.
+    `migrations` were applied; `functions` is true if they were re-created. `missing_roles` do not exist: creating
+    them needs CREATEROLE. `lost_grants` are grants of users on functions and views that no longer exist.
     """
 
     version: int
