@@ -8,16 +8,24 @@ import subprocess
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 import skep
-from skep.engine.install import verify
+from skep import embedded
+from skep.engine.install import install, verify
 from skep.engine.script import script
+from skep.engine.sources import Migration
 from tests.cli.conftest import Cli
 from tests.cli.process import SKEP, Terminal, environment, run, wait_until
+from tests.conftest import FAST
+from tests.engine.servers import server
+from tests.engine.tiny import THING, TINY
+from tests.postgres_binaries import MAJORS
 
 
 @contextmanager
@@ -107,6 +115,50 @@ def test_install_installs_and_says_so(empty_database_url: str):
     assert "up to date" in second.stdout
     with psycopg.connect(empty_database_url) as connection:
         verify(connection)
+
+
+def test_uninstall_asks_first(cli: Cli, database_url: str):
+    declined = cli("uninstall", stdin=b"n\n")
+    assert (declined.code, declined.stdout) == (1, "")
+    assert "Delete Skep with all its queues and messages from postgresql://" in declined.stderr
+    assert cli("queue", "list").code == 0
+    done = cli("uninstall", stdin=b"y\n")
+    assert (done.code, "Skep is uninstalled" in done.stdout) == (0, True)
+    assert "Skep is not installed" in cli("uninstall", "--yes").stderr
+    assert cli("install").code == 0
+    assert cli("uninstall", "--yes", "--json").json == {"uninstalled": True}
+
+
+def test_install_without_the_right_to_create_roles(cli: Cli):
+    """On a server of its own: the roles belong to all databases of a server."""
+    with server(max(MAJORS)) as url:
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("CREATE ROLE bob LOGIN PASSWORD 'secret'")
+            admin.execute("CREATE DATABASE bob OWNER bob")
+        as_bob = make_conninfo(url, user="bob", password="secret", dbname="bob")
+        done = cli("install", "--database-url", as_bob)
+        assert done.stdout.endswith("; roles left out: skep_producer, skep_consumer, skep_admin\n")
+        assert "hint: let a user with CREATEROLE create the roles" in done.stderr
+        again = cli("install", "--database-url", as_bob, "--json").json
+        assert again["missing_roles"] == ["skep_producer", "skep_consumer", "skep_admin"]
+        roles = next(line for line in cli("doctor", "--database-url", as_bob).lines if " roles " in line)
+        assert roles.startswith("warn")
+        assert "bob may push, pop, administer; skep_producer, skep_consumer, skep_admin do not exist" in roles
+
+
+@pytest.mark.parametrize("command", ["queue list", "doctor", "serve --port 0"])
+def test_the_first_edition_in_the_embedded_database(
+    cli: Cli, data_dir: Path, command: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("SKEP_DATABASE_URL")
+    with embedded.start(data_dir, settings=FAST) as started:
+        install(started.url, replace(TINY, migrations=(Migration("0001_create_log", THING.sql),)))
+        monkeypatch.setattr("skep.engine.install.packaged", lambda: TINY)
+        done = cli(*command.split(), "--data-dir", str(data_dir))
+    assert done.code == 1
+    said = done.stdout + done.stderr
+    assert f"the embedded database in {data_dir} holds the first edition of Skep" in said
+    assert "drain it and move the folder away, or choose another folder with --data-dir" in said
 
 
 def test_install_prints_the_sql():

@@ -396,7 +396,7 @@ def test_grants_that_were_lost_are_made_anew(database_url: str, connect: Connect
     connect().execute("REVOKE USAGE ON SCHEMA skep FROM skep_producer")
     finding = look(database_url, "roles")
     assert (finding.verdict, finding.found) == ("fail", "skep_producer may not use the schema")
-    assert finding.advice == "run `skep install --again`: it grants anew"
+    assert finding.advice == "run `skep install --again`, which grants it again"
     assert cli("install").stdout.endswith("up to date\n")
     assert cli("install", "--again").stdout.endswith("functions renewed\n")
     assert verdict(database_url, "roles") == "ok"

@@ -336,10 +336,9 @@ def use_everything(connection: psycopg.Connection) -> None:
     run("SELECT skep.delete_group('g'), skep.delete_partition('q', 'Default'), skep.delete_queue('q')")
 
 
-def test_no_role_appends_past_push(mq: psycopg.Connection):
-    """A row without a journal row would not be found by discovery."""
+def test_no_role_writes_into_the_log_past_the_functions(mq: psycopg.Connection):
     push(mq, "q", 1)
-    with as_role(mq, "skep_admin"), refused("42501"):
-        mq.execute(
-            "INSERT INTO skep.messages (partition_id, \"offset\", created_at, payload) VALUES (1, 1, now(), '1')"
-        )
+    raw = "INSERT INTO skep.messages (partition_id, \"offset\", created_at, payload) VALUES (1, 1, now(), '1')"
+    for role in ROLES:
+        with as_role(mq, role), refused("42501"):
+            mq.execute(raw)

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,11 +12,11 @@ import psycopg
 import pytest
 
 from skep.embedded import binaries
-from skep.engine.install import install, verify
+from skep.engine.install import LOCK, install, verify
 from skep.engine.script import script
 from skep.engine.sources import Migration, Sources, packaged
 from tests.engine.catalog import everything, routines
-from tests.engine.tiny import THING, TINY, UPGRADED
+from tests.engine.tiny import COLOUR, THING, TINY, UPGRADED
 
 
 def run_with_driver(url: str, text: str) -> None:
@@ -72,6 +73,37 @@ def test_the_script_upgrades(empty_database_url: str):
     with psycopg.connect(empty_database_url) as session:
         verify(session, UPGRADED)
         assert "old_name()" not in routines(session)
+
+
+@pytest.mark.parametrize("sources", [UPGRADED, replace(TINY, migrations=(*TINY.migrations, COLOUR))])
+def test_the_script_gives_up_on_a_lock_and_says_so(empty_database_url: str, sources: Sources):
+    """As an install does: users wait half a second at most, nothing is changed, and the hint says to run it again."""
+    first = TINY if sources is UPGRADED else replace(TINY, functions=())
+    install(empty_database_url, first)
+    with psycopg.connect(empty_database_url) as user, psycopg.connect(empty_database_url) as other:
+        user.execute("INSERT INTO skep.thing VALUES (1)")
+        since = time.monotonic()
+        with pytest.raises(psycopg.errors.LockNotAvailable, match="other transactions keep") as caught:
+            run_with_driver(empty_database_url, script(sources))
+        assert 0.4 < time.monotonic() - since < 30
+        assert "run it again" in (caught.value.diag.message_hint or "")
+        verify(other, first)
+        user.commit()
+    run_with_driver(empty_database_url, script(sources))
+    with psycopg.connect(empty_database_url) as session:
+        verify(session, sources)
+
+
+def test_the_script_waits_for_another_install(empty_database_url: str):
+    """For longer than the half second that it waits for a table."""
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(empty_database_url) as other:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+        done = pool.submit(run_with_driver, empty_database_url, script(TINY))
+        with pytest.raises(TimeoutError):
+            done.result(1.5)
+        other.rollback()
+        done.result(30)
+        verify(other, TINY)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from skep.cli.options import (
     TlsCert,
     TlsKey,
     Workers,
+    Yes,
     choose,
     complete_group,
 )
@@ -120,7 +121,7 @@ def install(
     database_url: DatabaseUrl = None,
     print_sql: Annotated[bool, typer.Option("--print", help="Print the SQL instead of running it.")] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Make functions, roles and grants anew, even if nothing has changed.")
+        bool, typer.Option("--again", help="Re-create functions, roles and grants even if nothing has changed.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a line.")] = False,
 ) -> None:
@@ -128,6 +129,18 @@ def install(
     from skep.cli.install import run
 
     run(Config.load_client(database_url), print_sql=print_sql, again=again, as_json=as_json)
+
+
+@app.command()
+def uninstall(
+    database_url: DatabaseUrl = None,
+    yes: Yes = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a line.")] = False,
+) -> None:
+    """Delete Skep with all its queues and messages from a PostgreSQL database."""
+    from skep.cli.install import remove
+
+    remove(Config.load_client(database_url), yes=yes, as_json=as_json)
 
 
 @app.command()

@@ -77,7 +77,7 @@ def _connected(config: Config) -> Generator[Patient]:
             if url is None:
                 server = stack.enter_context(embedded.start(config.data_dir))
                 url, data_dir = server.url, server.data_dir
-                install(url)
+                install(url, data_dir=data_dir)
             connection = psycopg.connect(
                 url, autocommit=True, prepare_threshold=None, application_name="skep", connect_timeout=patience(url)
             )

@@ -15,6 +15,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "skep install --database-url postgresql://ann@db/shop",
         "skep install --print > skep.sql",
     ),
+    "uninstall": ("skep uninstall --database-url postgresql://ann@db/shop",),
     "push": (
         "skep push orders '{\"id\": 1}' --partition customer-7 --header source=shop",
         "seq 1 1000 | skep push numbers",

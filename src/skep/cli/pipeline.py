@@ -81,7 +81,7 @@ def _database(config: Config) -> Generator[str]:
     with ExitStack() as stack:
         with opening(config):
             server = stack.enter_context(embedded.start(config.data_dir))
-            install(server.url)
+            install(server.url, data_dir=server.data_dir)
         yield server.url
 
 

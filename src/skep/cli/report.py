@@ -35,9 +35,12 @@ def _one_line(text: str) -> str:
 
 
 def describe(report: InstallReport) -> str:
-    """Say in a few words what an install did."""
+    """Describe the outcome of an install in one line."""
     if not report.functions:
-        return f"schema version {report.version}, up to date"
-    if not report.migrations:
-        return f"schema version {report.version}, functions renewed"
-    return f"schema version {report.version}, applied {', '.join(report.migrations)}"
+        done = "up to date"
+    elif not report.migrations:
+        done = "functions renewed"
+    else:
+        done = f"applied {', '.join(report.migrations)}"
+    missing = f"; roles left out: {', '.join(report.missing_roles)}" if report.missing_roles else ""
+    return f"schema version {report.version}, {done}{missing}"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.panel import Panel
@@ -33,8 +34,8 @@ def run(config: Config) -> None:
         signal.signal(stop, signal.default_int_handler)
     write_log(config)
     try:
-        with listen(config) as listening, _database(config) as url:
-            done = describe(install(url))
+        with listen(config) as listening, _database(config) as (url, data_dir):
+            done = describe(install(url, data_dir=data_dir))
             port = listening.getsockname()[1]
             _welcome(console, config, port, display_database_url(url) if config.database_url else url, done)
             with in_background(url):
@@ -45,12 +46,13 @@ def run(config: Config) -> None:
 
 
 @contextmanager
-def _database(config: Config) -> Generator[str]:
+def _database(config: Config) -> Generator[tuple[str, Path | None]]:
+    """Give the URL of the database, and the data folder if it is the embedded one."""
     if config.database_url is not None:
-        yield config.database_url
+        yield config.database_url, None
         return
     with embedded.start(config.data_dir) as server:
-        yield server.url
+        yield server.url, server.data_dir
 
 
 def _welcome(console: Console, config: Config, port: int, url: str, done: str) -> None:

@@ -1,6 +1,27 @@
--- Drop every routine and view of the schema, so that nothing renamed or re-typed lingers; their files create them anew.
--- CASCADE may only reach routines, views and triggers of the schema itself: anything else (a view of the user over one of
--- ours, a CHECK that calls a function) would be lost without a word, so it is refused by name.
+-- Grants that users made on routines and views would be lost with them: restore_grants.sql makes them again on the new ones.
+-- Grants to the roles of Skep are left out, because functions/99_grant.sql makes exactly those that this package wants.
+-- Unlogged, so that a publication FOR ALL TABLES does not send the rows to a subscriber, who has no such table.
+CREATE UNLOGGED TABLE skep.kept_grants AS
+WITH granted (kind, object, "column", acl, owner) AS (
+    SELECT 'ROUTINE', oid::regprocedure::text, NULL::name, proacl, proowner
+    FROM pg_proc WHERE pronamespace = to_regnamespace('skep')
+    UNION ALL
+    SELECT 'TABLE', oid::regclass::text, NULL, relacl, relowner
+    FROM pg_class WHERE relnamespace = to_regnamespace('skep') AND relkind = 'v'
+    UNION ALL
+    SELECT 'TABLE', c.oid::regclass::text, a.attname, a.attacl, c.relowner
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE c.relnamespace = to_regnamespace('skep') AND c.relkind = 'v'
+)
+SELECT granted.kind, granted.object, acl.privilege_type || coalesce(' (' || quote_ident(granted."column") || ')', '') AS privilege,
+       CASE acl.grantee WHEN 0 THEN 'PUBLIC' ELSE acl.grantee::regrole::text END AS grantee, acl.is_grantable
+FROM granted CROSS JOIN LATERAL aclexplode(granted.acl) acl
+WHERE acl.grantee <> granted.owner
+  AND acl.grantee::regrole::text NOT IN ('skep_producer', 'skep_consumer', 'skep_admin');
+
+-- Drop every routine and view of the schema, so that no renamed or re-typed one stays; their files create them again.
+-- CASCADE may only reach routines, views and triggers of the schema itself: any other object (a view of the user over one of
+-- ours, a CHECK that calls a function) would be lost without notice, so the install is refused and names it.
 DO $$
 DECLARE
     ours      oid := to_regnamespace('skep');
@@ -34,8 +55,8 @@ BEGIN
     IF outsiders IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'SK007',
-            MESSAGE = format('the functions and views of schema skep cannot be replaced: %s would be lost', outsiders),
-            HINT = 'drop what depends on them, run `skep install`, and create it again';
+            MESSAGE = format('the functions and views of schema skep cannot be dropped: %s would be lost', outsiders),
+            HINT = 'drop the objects that depend on them, run the command again, and create them again';
     END IF;
 
     SELECT string_agg(oid::regclass::text, ', ') INTO doomed FROM pg_class WHERE relnamespace = ours AND relkind = 'v';
@@ -47,5 +68,10 @@ BEGIN
     IF doomed IS NOT NULL THEN
         EXECUTE 'DROP ROUTINE ' || doomed || ' CASCADE';
     END IF;
+EXCEPTION WHEN lock_not_available THEN
+    RAISE EXCEPTION USING
+        ERRCODE = '55P03',
+        MESSAGE = 'other transactions keep the tables of Skep locked',
+        HINT = 'nothing was changed: end the long ones (pg_stat_activity shows them), and run it again';
 END
 $$;

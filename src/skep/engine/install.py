@@ -1,4 +1,4 @@
-"""Install, upgrade and verify the schema `skep`.
+"""Install, upgrade, verify and uninstall the schema `skep`.
 
     what the database has          install                       verify, the start-up check
     nothing                        everything                    refused: run `skep install`
@@ -6,21 +6,24 @@
     fewer migrations, older code   what is missing, all code     refused: run `skep install`
     more migrations, newer code    refused: upgrade the package  refused: upgrade the package
     another text of a migration    refused                       refused
+    the first edition              refused: use a new database   refused: use a new database
 
-An install is one transaction under an advisory lock, so that any number may run at once.
+An install is one transaction under an advisory lock, so that any number may run at once. It needs no superuser: CREATE
+on the database is enough, and without CREATEROLE the roles are left out.
 """
 
 import logging
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.errors import DeadlockDetected, LockNotAvailable
+from psycopg.errors import DeadlockDetected, Diagnostic, LockNotAvailable
 from psycopg.rows import TupleRow, tuple_row
 
 from skep.config import check_database_url, display_database_url
@@ -28,6 +31,7 @@ from skep.engine.sources import Migration, Sources, SqlFile, packaged
 from skep.errors import DatabaseUnavailable, PermissionDenied, SchemaMismatch, TransientError, from_sqlstate
 
 log = logging.getLogger("skep.install")
+T = TypeVar("T")
 
 LOCK = 0x736B6570  # "skep"
 CONNECT_SECONDS = 10
@@ -35,17 +39,20 @@ ATTEMPTS = 20
 
 INSTALL_COMMAND = "run `skep install`"
 UPGRADE_COMMAND = "upgrade the skep package: pip install --upgrade skep"
-INSTALL_RIGHTS = "installing needs CREATE on the database and CREATEROLE, upgrading the owner of schema skep"
+INSTALL_RIGHTS = "installing needs CREATE on the database, upgrading and uninstalling the owner of schema skep"
 USE_RIGHTS = "grant the user skep_producer, skep_consumer or skep_admin"
+ROLES = ("skep_producer", "skep_consumer", "skep_admin")
+LOST_GRANT = "01007"  # the SQLSTATE of a warning: privilege_not_granted
+FIRST_EDITION = "0001_create_log"  # its first migration
 
 # Dropping a trigger locks its table. Giving up before deadlock_timeout (1 s) means that it is never a transaction of
 # the users that is sacrificed, and that they queue behind the install for half a second at most.
-SETTINGS = """
-    SET LOCAL client_min_messages = warning;
-    SET LOCAL lock_timeout = '500ms';
-    SET LOCAL check_function_bodies = off;
-    SET LOCAL search_path = skep, pg_catalog, pg_temp
-"""
+SETTINGS = """\
+SET LOCAL client_min_messages = warning;
+SET LOCAL lock_timeout = '500ms';
+SET LOCAL check_function_bodies = off;
+SET LOCAL search_path = skep, pg_catalog, pg_temp"""
+LOCK_INSTALLS = "SELECT pg_catalog.pg_advisory_xact_lock(%(lock)s)"
 # Not to_regclass(): waiting for an advisory lock does not empty the catalog cache, and it would believe the cache.
 IS_INSTALLED = """
     SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -53,6 +60,10 @@ IS_INSTALLED = """
 """
 READ_MIGRATIONS = "SELECT number, name, checksum FROM skep.migrations ORDER BY number"
 READ_INFO = "SELECT package, functions_checksum FROM skep.schema_info"
+MISSING_ROLES = """
+    SELECT role FROM unnest(%(roles)s::text[]) WITH ORDINALITY AS wanted (role, n)
+    WHERE to_regrole(role) IS NULL ORDER BY n
+"""
 RECORD_MIGRATION = "INSERT INTO skep.migrations (number, name, checksum) VALUES (%(number)s, %(name)s, %(checksum)s)"
 RECORD_INFO = """
     INSERT INTO skep.schema_info (version, package, functions_checksum)
@@ -65,11 +76,17 @@ RECORD_INFO = """
 
 @dataclass(frozen=True, slots=True)
 class InstallReport:
-    """What an install did: the migrations it applied, and whether it re-created the functions."""
+    """The outcome of an install.
+
+    `migrations` were applied; `functions` is true if they were re-created. `missing_roles` do not exist: creating
+    them needs CREATEROLE. `lost_grants` are grants of users on functions and views that no longer exist.
+    """
 
     version: int
     migrations: tuple[str, ...] = ()
     functions: bool = False
+    missing_roles: tuple[str, ...] = ()
+    lost_grants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +106,28 @@ class Pending:
     functions: bool
 
 
-def install(conninfo: str, sources: Sources | None = None, *, again: bool = False) -> InstallReport:
-    """Bring a database to the schema of this package; `again`: make its code, roles and grants anew in any case."""
+def install(
+    conninfo: str, sources: Sources | None = None, *, again: bool = False, data_dir: Path | None = None
+) -> InstallReport:
+    """Bring a database to the schema of this package.
+
+    `again` re-creates functions, roles and grants even if nothing has changed. `data_dir` is the folder of an embedded
+    database, for error messages.
+    """
     wanted = sources or packaged()
     with _explained(INSTALL_RIGHTS), _connect(conninfo) as connection:
-        if not (pending(_read(connection), wanted).functions or again):
-            return InstallReport(wanted.version)
-        return _install_patiently(connection, wanted, again=again)
+        installed = _read(connection)
+        _refuse_first_edition(installed, wanted, connection.info.dbname, data_dir)
+        if not (pending(installed, wanted).functions or again):
+            return InstallReport(wanted.version, missing_roles=_missing_roles(connection))
+        return _patiently(lambda: _install_once(connection, wanted, again=again))
+
+
+def uninstall(conninfo: str, sources: Sources | None = None) -> None:
+    """Drop the schema with all queues and messages. The roles stay, because other databases may use them."""
+    wanted = sources or packaged()
+    with _explained(INSTALL_RIGHTS), _connect(conninfo) as connection:
+        _patiently(lambda: _uninstall_once(connection, wanted))
 
 
 def verify(connection: psycopg.Connection[Any], sources: Sources | None = None) -> None:
@@ -105,7 +137,8 @@ def verify(connection: psycopg.Connection[Any], sources: Sources | None = None) 
         installed = _read(connection)
     name = connection.info.dbname
     if installed == Installed():
-        raise SchemaMismatch(f'Skep is not installed in database "{name}"', hint=INSTALL_COMMAND)
+        raise _not_installed(name)
+    _refuse_first_edition(installed, wanted, name)
     todo = pending(installed, wanted)
     if todo.migrations:
         have = len(installed.migrations)
@@ -138,22 +171,41 @@ def _release(package: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", package)[:3])
 
 
-def _install_patiently(connection: psycopg.Connection[TupleRow], wanted: Sources, *, again: bool) -> InstallReport:
+def _not_installed(database: str) -> SchemaMismatch:
+    return SchemaMismatch(f'Skep is not installed in database "{database}"', hint=INSTALL_COMMAND)
+
+
+def _refuse_first_edition(installed: Installed, wanted: Sources, database: str, data_dir: Path | None = None) -> None:
+    names = {name for _, name, _ in installed.migrations}
+    if FIRST_EDITION not in names or FIRST_EDITION in {migration.name for migration in wanted.migrations}:
+        return
+    if data_dir is None:
+        holder = f'database "{database}"'
+        hint = "drain it and install into a new database, or run `skep uninstall` first, which deletes its messages"
+    else:
+        holder = f"the embedded database in {data_dir}"
+        hint = "drain it and move the folder away, or choose another folder with --data-dir or SKEP_DATA_DIR"
+    message = f"{holder} holds the first edition of Skep, whose tables cannot be upgraded"
+    raise SchemaMismatch(message, detail="the package that installed it can drain it", hint=hint)
+
+
+def _patiently(work: Callable[[], T]) -> T:
+    """Try again while other transactions hold locks; release all locks in between, so that they can go on."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _install_once(connection, wanted, again=again)
+            return work()
         except (LockNotAvailable, DeadlockDetected):
             time.sleep(0.05 * attempt)
     message = "other transactions keep the tables of Skep locked"
-    raise TransientError(message, hint="end the long ones (pg_stat_activity shows them), and run `skep install` again")
+    raise TransientError(message, hint="end the long ones (pg_stat_activity shows them), and run it again")
 
 
 def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources, *, again: bool) -> InstallReport:
-    with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": LOCK})
+    with connection.transaction(), _collected_losses(connection) as lost_grants:
+        connection.execute(LOCK_INSTALLS, {"lock": LOCK})
         todo = pending(_read(connection), wanted)
         if not (todo.functions or again):  # another install was faster
-            return InstallReport(wanted.version)
+            return InstallReport(wanted.version, missing_roles=_missing_roles(connection))
         connection.execute(SETTINGS)
         _run(connection, wanted.bootstrap)
         _run(connection, wanted.drop_code)
@@ -162,9 +214,46 @@ def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources, *, 
             _record(connection, migration)
         for file in wanted.functions:
             _run(connection, file)
+        _run(connection, wanted.restore_grants)
         info = {"version": wanted.version, "package": wanted.package, "functions_checksum": wanted.functions_checksum}
         connection.execute(RECORD_INFO, info)
-    return InstallReport(wanted.version, tuple(migration.name for migration in todo.migrations), functions=True)
+        return InstallReport(
+            wanted.version,
+            tuple(migration.name for migration in todo.migrations),
+            functions=True,
+            missing_roles=_missing_roles(connection),
+            lost_grants=tuple(lost_grants),
+        )
+
+
+def _uninstall_once(connection: psycopg.Connection[TupleRow], wanted: Sources) -> None:
+    with connection.transaction():
+        connection.execute(LOCK_INSTALLS, {"lock": LOCK})
+        if _read(connection) == Installed():
+            raise _not_installed(connection.info.dbname)
+        connection.execute(SETTINGS)
+        _run(connection, wanted.drop_code)
+        _run(connection, wanted.drop_schema)
+
+
+@contextmanager
+def _collected_losses(connection: psycopg.Connection[TupleRow]) -> Generator[list[str]]:
+    """Collect the warnings of restore_grants.sql."""
+    lost_grants: list[str] = []
+
+    def collect(notice: Diagnostic) -> None:
+        if notice.sqlstate == LOST_GRANT:
+            lost_grants.append(notice.message_detail or "")
+
+    connection.add_notice_handler(collect)
+    try:
+        yield lost_grants
+    finally:
+        connection.remove_notice_handler(collect)
+
+
+def _missing_roles(connection: psycopg.Connection[TupleRow]) -> tuple[str, ...]:
+    return tuple(role for (role,) in connection.execute(MISSING_ROLES, {"roles": list(ROLES)}))
 
 
 def _record(connection: psycopg.Connection[TupleRow], migration: Migration) -> None:

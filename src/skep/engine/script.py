@@ -1,15 +1,28 @@
-"""The whole install as one SQL script, for those who do not let a library change their schema."""
+"""The whole install as one SQL script, for databases whose schema is changed by reviewed scripts only."""
 
-from skep.engine.install import LOCK
+from skep.engine.install import FIRST_EDITION, LOCK, SETTINGS
 from skep.engine.sources import Migration, Sources, packaged
 
 BEGIN = """\
 -- Skep {package}, schema version {version}. Installs or upgrades; harmless to run again. Use:
 --     psql --set ON_ERROR_STOP=1 --file skep.sql "$SKEP_DATABASE_URL"
+-- One transaction, which waits half a second for a lock at most, so that pushes and pops do not queue behind it.
+-- If other transactions keep the tables locked, it ends with an error, nothing is changed, and you run it again.
 BEGIN ISOLATION LEVEL READ COMMITTED;
-SET LOCAL client_min_messages = warning;
-SET LOCAL search_path = skep, pg_catalog, pg_temp;
-DO $$ BEGIN PERFORM pg_advisory_xact_lock({lock}); END $$;
+DO $$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock({lock}); END $$;  -- one install at a time; before the lock_timeout
+{settings};
+"""
+
+REFUSE_FIRST_EDITION = """\
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM skep.migrations WHERE name = '{first_edition}') THEN
+        RAISE EXCEPTION 'this database holds the first edition of Skep, whose tables cannot be upgraded'
+            USING ERRCODE = 'SK008',
+                  HINT = 'drain it and use a new database, or run `skep uninstall` first, which deletes its messages';
+    END IF;
+END
+$$;
 """
 
 REFUSE_NEWER = """\
@@ -36,6 +49,10 @@ BEGIN
 {sql}
 $skep_migration$;
     INSERT INTO skep.migrations (number, name, checksum) VALUES ({number}, '{name}', '{checksum}');
+EXCEPTION WHEN lock_not_available THEN
+    RAISE EXCEPTION 'other transactions keep the tables of Skep locked'
+        USING ERRCODE = '55P03',
+              HINT = 'nothing was changed: end the long ones (pg_stat_activity shows them), and run it again';
 END
 $skep_guard$;
 """
@@ -51,19 +68,26 @@ COMMIT;
 
 
 def script(sources: Sources | None = None) -> str:
-    """Return SQL that does what `install` does; runs in psql or any driver by itself."""
+    """Return SQL that does the same as `install`, for psql or any driver."""
     wanted = sources or packaged()
     facts = {"version": wanted.version, "package": wanted.package, "functions_checksum": wanted.functions_checksum}
     parts = [
-        BEGIN.format(lock=LOCK, **facts),
+        BEGIN.format(lock=LOCK, settings=SETTINGS, **facts),
         wanted.bootstrap.sql,
+        *_refuse_first_edition(wanted),
         REFUSE_NEWER.format(**facts),
         wanted.drop_code.sql,
         *(_guarded(migration) for migration in wanted.migrations),
         *(file.sql for file in wanted.functions),
+        wanted.restore_grants.sql,
         END.format(**facts),
     ]
     return "\n".join(parts)
+
+
+def _refuse_first_edition(wanted: Sources) -> list[str]:
+    known = FIRST_EDITION in {migration.name for migration in wanted.migrations}
+    return [] if known else [REFUSE_FIRST_EDITION.format(first_edition=FIRST_EDITION)]
 
 
 def _guarded(migration: Migration) -> str:

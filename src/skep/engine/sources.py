@@ -1,4 +1,4 @@
-"""The SQL files of the engine: migrations are state and run once, functions are code, re-created as a whole."""
+"""The SQL files of the engine: migrations are state and run once, functions are code and re-created together."""
 
 import hashlib
 import re
@@ -45,13 +45,15 @@ class Migration(SqlFile):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Everything an install runs, in the order it runs it: bootstrap, drop_code, migrations, functions."""
+    """The files of an install in their order, from bootstrap to restore_grants, and drop_schema for an uninstall."""
 
     package: str
     bootstrap: SqlFile
     drop_code: SqlFile
     migrations: tuple[Migration, ...]
     functions: tuple[SqlFile, ...]
+    restore_grants: SqlFile
+    drop_schema: SqlFile
 
     @classmethod
     def read(cls, migrations: Path = HERE / "migrations", functions: Path = HERE / "functions") -> Self:
@@ -61,6 +63,8 @@ class Sources:
             drop_code=SqlFile.read(HERE / "drop_code.sql"),
             migrations=tuple(Migration.read(path) for path in _sql_files(migrations, MIGRATION_NAME)),
             functions=tuple(SqlFile.read(path) for path in _sql_files(functions, FUNCTIONS_NAME)),
+            restore_grants=SqlFile.read(HERE / "restore_grants.sql"),
+            drop_schema=SqlFile.read(HERE / "drop_schema.sql"),
         )
 
     def __post_init__(self) -> None:

@@ -16,15 +16,17 @@ WAITING = 3  # seconds that committed rows of the outbox may wait; they are publ
 KEYS = env_name("encryption_keys")
 
 ROLES = """
-    SELECT wanted.right, wanted.role, coalesce(has_schema_privilege(role.oid, 'skep', 'USAGE'), false) AND EXISTS (
+    SELECT wanted.right, wanted.role, role.oid IS NOT NULL,
+           coalesce(has_schema_privilege(role.oid, 'skep', 'USAGE'), false) AND EXISTS (
                SELECT FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace AND p.proname = wanted.function
                   AND has_function_privilege(role.oid, p.oid, 'EXECUTE')),
            has_schema_privilege('skep', 'USAGE') AND EXISTS (
                SELECT FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace AND p.proname = wanted.function
                   AND has_function_privilege(p.oid, 'EXECUTE'))
-    FROM (VALUES ('push', 'skep_producer', 'push'), ('pop', 'skep_consumer', 'pop'),
-                 ('administer', 'skep_admin', 'queue_status')) AS wanted ("right", role, function)
+    FROM (VALUES (1, 'push', 'skep_producer', 'push'), (2, 'pop', 'skep_consumer', 'pop'),
+                 (3, 'administer', 'skep_admin', 'queue_status')) AS wanted (n, "right", role, function)
     LEFT JOIN pg_roles role ON role.rolname = wanted.role
+    ORDER BY wanted.n
 """
 # By their indexes: the last sample, and the oldest row of the journal of each queue.
 UPKEEP = """
@@ -51,15 +53,19 @@ def schema(patient: Patient) -> Finding:
 
 
 def roles(patient: Patient) -> Finding:
-    """Dumps have no roles: whoever restores one without them has grants to nobody."""
+    """A dump has no roles, and a restore without them loses their grants."""
     found = patient.rows(ROLES)
-    if lacking := [role for _, role, granted, _ in found if not granted]:
-        return fail(f"{', '.join(lacking)} may not use the schema", "run `skep install --again`: it grants anew")
+    if lacking := [role for _, role, exists, granted, _ in found if exists and not granted]:
+        return fail(f"{', '.join(lacking)} may not use the schema", "run `skep install --again`, which grants it again")
     (user,) = patient.row("SELECT current_user")
-    may = [right for right, _, _, mine in found if mine]
+    may = [right for right, _, _, _, mine in found if mine]
     if not may:
         return fail(one_line(f"{user} may do nothing"), one_line(f"GRANT skep_producer, skep_consumer TO {user}"))
-    return ok(one_line(f"{user} may {', '.join(may)}"))
+    rights = f"{user} may {', '.join(may)}"
+    if missing := [role for _, role, exists, _, _ in found if not exists]:
+        advice = "let a user with CREATEROLE create them and run `skep install --again`, or grant single functions"
+        return warn(one_line(f"{rights}; {', '.join(missing)} do not exist"), advice)
+    return ok(one_line(rights))
 
 
 def upkeep(patient: Patient) -> Finding:

@@ -120,7 +120,7 @@ class AsyncDatabase:
             server = await runtime.in_thread(lambda: embedded.start(self._data_dir))
             self._server = server
             self._url = server.url
-            await runtime.in_thread(lambda: install(server.url))
+            await runtime.in_thread(lambda: install(server.url, data_dir=server.data_dir))
         return self._url
 
     async def connect(self) -> AsyncConnection[Any]:

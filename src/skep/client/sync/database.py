@@ -121,7 +121,7 @@ class Database:
             server = runtime.in_thread(lambda: embedded.start(self._data_dir))
             self._server = server
             self._url = server.url
-            runtime.in_thread(lambda: install(server.url))
+            runtime.in_thread(lambda: install(server.url, data_dir=server.data_dir))
         return self._url
 
     def connect(self) -> Connection[Any]:

@@ -1,14 +1,18 @@
--- Who may do what. Tables belong to the installer alone; people and programs come in through functions.
+-- Roles and rights. Tables belong to the installer alone; applications call functions.
 
+-- Roles belong to the cluster: another database may have created them, and another user may own them. A user without CREATEROLE
+-- installs without them, and every grant below is skipped for a role that does not exist.
 DO $$
 DECLARE
     role text;
 BEGIN
     FOREACH role IN ARRAY ARRAY['skep_producer', 'skep_consumer', 'skep_admin'] LOOP
+        CONTINUE WHEN to_regrole(role) IS NOT NULL;
         BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', role);
-        EXCEPTION WHEN duplicate_object OR unique_violation THEN
-            NULL;  -- roles belong to the cluster: another database has them, or is making them now
+        EXCEPTION
+            WHEN duplicate_object OR unique_violation THEN NULL;  -- an install into another database was faster
+            WHEN insufficient_privilege THEN RAISE WARNING 'role % is left out, because this user may not create roles', role;
         END;
     END LOOP;
 END $$;
@@ -32,6 +36,9 @@ CREATE PROCEDURE skep.open_to(role text, names text[]) LANGUAGE plpgsql AS $$
 DECLARE
     routine regprocedure;
 BEGIN
+    IF to_regrole(role) IS NULL THEN
+        RETURN;
+    END IF;
     FOR routine IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace AND p.proname = ANY (names) LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', routine, role);
     END LOOP;
@@ -70,6 +77,8 @@ DECLARE
                               'maintenance', 'set_maintenance', 'outbox_status', 'drain_held_pushes', 'metrics', 'replace_options',
                               'dash_overview', 'dash_trend', 'dash_queue_trend', 'dash_queues', 'dash_groups', 'dash_lanes', 'dash_holders',
                               'dash_seek', 'dash_database', 'dash_leases', 'dash_pipelines'];
+    -- They push and ack with the rights of their caller.
+    composed  text[] := ARRAY['transaction', 'wire_transaction', 'stream_cycle'];
     plain     text[] := ARRAY['message_id', 'partition_of', 'offset_of', 'refuse', 'wire_time'];
 BEGIN
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'skep'::regnamespace LOOP
@@ -81,11 +90,22 @@ BEGIN
     END LOOP;
     CALL skep.pin(producing || consuming || ruling || ARRAY['note_outbox', 'move_outbox']);
     CALL skep.open_to('skep_producer', producing || plain);
-    CALL skep.open_to('skep_consumer', consuming || plain || ARRAY['transaction', 'wire_transaction', 'stream_cycle']);  -- they push and answer with their caller's rights
-    CALL skep.open_to('skep_admin', ruling || plain || ARRAY['_head_of']);  -- which is part of a view
+    CALL skep.open_to('skep_consumer', consuming || composed || plain);
+    -- Not as a member of the other two: from PostgreSQL 16 on only the user who created them may make it one.
+    CALL skep.open_to('skep_admin', producing || consuming || composed || ruling || plain || ARRAY['_head_of']);  -- which is part of a view
 END $$;
 
-GRANT USAGE ON SCHEMA skep TO skep_producer, skep_consumer, skep_admin;
-GRANT INSERT (queue, partition, payload, headers, transaction_id, trace_id, producer) ON skep.outbox TO skep_producer;
-GRANT skep_producer, skep_consumer TO skep_admin;
-GRANT SELECT ON ALL TABLES IN SCHEMA skep TO skep_admin;
+DO $$
+DECLARE
+    role text;
+BEGIN
+    FOR role IN SELECT rolname FROM pg_roles WHERE rolname IN ('skep_producer', 'skep_consumer', 'skep_admin') LOOP
+        EXECUTE format('GRANT USAGE ON SCHEMA skep TO %I', role);
+        IF role IN ('skep_producer', 'skep_admin') THEN
+            EXECUTE format('GRANT INSERT (queue, partition, payload, headers, transaction_id, trace_id, producer) ON skep.outbox TO %I', role);
+        END IF;
+        IF role = 'skep_admin' THEN
+            EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA skep TO %I', role);
+        END IF;
+    END LOOP;
+END $$;

@@ -1,0 +1,4 @@
+-- Let the user app push and write to the outbox, in a database without the roles of Skep.
+GRANT USAGE ON SCHEMA skep TO app;
+GRANT EXECUTE ON FUNCTION skep.push(jsonb) TO app;
+GRANT INSERT (queue, partition, payload, headers, transaction_id, trace_id, producer) ON skep.outbox TO app;
