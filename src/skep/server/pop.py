@@ -130,8 +130,7 @@ class Lines:
     def parked_by_queue(self) -> dict[str, int]:
         counts: dict[str, int] = {}
         for wanted, line in self._lines.items():
-            parked = len(line.waiting) + len(line.asking)
-            counts[wanted.queue or ""] = counts.get(wanted.queue or "", 0) + parked
+            counts[wanted.queue or ""] = counts.get(wanted.queue or "", 0) + len(line.waiting)
         return counts
 
     async def pop(self, wanted: Wanted, batch: int, partitions: int, timeout: float) -> Popped | None:  # noqa: ASYNC109
