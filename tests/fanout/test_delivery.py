@@ -101,7 +101,7 @@ async def test_answers_that_are_nobodys(mq: AsyncSkep, db: psycopg.Connection):
     await q.push_many(range(3))
     ours, theirs = await q.pop(group="g", batch=2), await q.pop(group="other", batch=3)
     before = await fan_out(mq)
-    with refused(InvalidArgument, "not of this batch"):
+    with refused(InvalidArgument, "not in this batch"):
         await ours.ack(theirs[0])
     for stranger in (uuid4(), theirs[2].id):  # no message at all, and one that is not in the lease
         with refused(StaleLease):

@@ -53,8 +53,8 @@ async def test_nobody_is_subscribed(mq: AsyncSkep, db: psycopg.Connection):
 
 @pytest.mark.parametrize("groups", [["a"], ["a", "b", "c"]])
 async def test_owed_by_exactly_those_active_at_publish(mq: AsyncSkep, db: psycopg.Connection, groups: list[str]):
-    """4: neither by one that was cancelled, nor by one that is dead."""
-    await mq.queue(Q).configure(semantics="pub_sub")
+    """4: neither by one that was cancelled, nor by one that is dead and has no grace."""
+    await mq.queue(Q).configure(semantics="pub_sub", dead_group_grace_seconds=0)
     await subscribe(mq, "cancelled", "gone", *groups, mode="new")
     await subscribe(mq, "dead", **MORTAL)
     await mq.cancel("cancelled", Q)
