@@ -50,8 +50,8 @@ BUILDS = {
         (
             (
                 "_retention_of",
-                "THEN groups.completed\n",
-                "THEN head.next_offset\n",
+                "min(o.owed_from) FILTER (WHERE o.is_required) AS completed",
+                "max(head.next_offset) AS completed",
             ),
         ),
     ),

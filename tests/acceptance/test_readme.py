@@ -103,7 +103,7 @@ def test_the_reference_names_every_function_and_option(database_url: str) -> Non
     public = """
         SELECT DISTINCT p.proname FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace
         AND has_function_privilege('skep_admin', p.oid, 'EXECUTE')
-        AND p.proname <> 'refuse' AND p.proname !~ '^(wire|dash)_'
+        AND p.proname <> 'refuse' AND p.proname !~ '^(wire_|dash_|_)'
     """
     with psycopg.connect(database_url) as connection:
         functions = [name for (name,) in connection.execute(public).fetchall()]

@@ -152,7 +152,7 @@ def test_the_first_edition_in_the_embedded_database(
 ):
     monkeypatch.delenv("SKEP_DATABASE_URL")
     with embedded.start(data_dir, settings=FAST) as started:
-        install(started.url, replace(TINY, migrations=(Migration("0001_create_log", THING.sql),)))
+        install(started.url, replace(TINY, migrations=(Migration("0001_create_skep", THING.sql),)))
         monkeypatch.setattr("skep.engine.install.packaged", lambda: TINY)
         done = cli(*command.split(), "--data-dir", str(data_dir))
     assert done.code == 1
@@ -230,7 +230,7 @@ def test_a_database_without_skep(cli: Cli, empty_database_url: str):
 def test_install_for_programs(empty_database_url: str):
     done = run("install", "--json", "--database-url", empty_database_url)
     report = json.loads(done.stdout)
-    assert (report["functions"], report["migrations"][0]) == (True, "0001_create_log")
+    assert (report["functions"], report["migrations"][0]) == (True, "0001_create_skep")
     assert report["version"] == len(report["migrations"])
 
 

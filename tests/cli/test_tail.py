@@ -60,7 +60,6 @@ def test_new_is_not_old(database_url: str, mq: Skep, connect: Callable[..., psyc
     mq.queue("orders").push("old")
     connection = connect()
     connection.execute("UPDATE skep.messages SET created_at = created_at - interval '1 hour'")
-    connection.execute("UPDATE skep.partition_lookup SET last_created_at = last_created_at - interval '1 hour'")
     with following(database_url, mq, "--limit", "1") as process:
         mq.queue("orders").push("young")
         stdout, _ = process.communicate(timeout=30)

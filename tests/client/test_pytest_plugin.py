@@ -169,7 +169,7 @@ USE = """
     SELECT skep.push('orders', '1');
     INSERT INTO skep.outbox (queue, payload) VALUES ('orders', '2');
     SELECT skep.pop('orders', 'billing', subscription_mode => 'all');
-    SELECT skep.dead_letter(token, 'no') FROM skep.leases;
+    SELECT skep.dead_letter(lease_id, 'no') FROM skep.leases;
     SELECT skep.pop('orders', 'billing');
     SELECT skep.prune_journal('0 s')
 """

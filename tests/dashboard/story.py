@@ -85,7 +85,9 @@ def tell(url: str) -> None:
 
 
 def _shop(mq: Skep) -> None:
-    mq.queue("orders").configure(namespace="shop", retention_seconds=604800, completed_retention_seconds=3600)
+    mq.queue("orders").configure(
+        namespace="shop", retention_seconds=604800, completed_retention_seconds=3600, dead_group_grace_seconds=0
+    )
     mq.queue("payments").configure(namespace="shop", semantics="pub_sub")
     mq.queue("emails").configure(semantics="queue", max_size=100000)
     for group in ("billing", "shipping", "search", "legacy-export"):

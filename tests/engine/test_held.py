@@ -51,7 +51,7 @@ def test_the_cost_stays(held: psycopg.Connection, waiting: int):
     work(held, 1600)
     held.execute("ANALYZE")  # as autovacuum does, which finds almost no rows: no plan is misled by that
     late = cost(held)
-    assert late < 1.5 * early, (early, late)
+    assert late < 2 * early, (early, late)
     assert (broken(held), sum(lag(held, "a").values())) == ({}, 3 * waiting)
 
 

@@ -80,7 +80,7 @@ def test_an_ack_is_stored(cut: Wire, tell: Callable, connect: Callable[..., psyc
     async def story(mq: Any) -> None:
         await settle(mq.queue(Q).push_many(range(10)))
         batch = await settle(mq.queue(Q).pop(group="g", batch=10))
-        cut.lose_answer(b"skep.ack(")
+        cut.lose_answer(b"skep.ack_all(")
         with pytest.raises(DatabaseUnavailable):
             await settle(batch.ack())
         assert cut.lost.is_set()

@@ -173,7 +173,25 @@ BEGIN
                                            ARRAY(SELECT l.partition_id FROM unnest(leases) l));
         EXIT WHEN cardinality(leases) > 0 OR clock_timestamp() > give_up_at;
     END LOOP;
+    IF cardinality(leases) = 0 AND skep._await_run(g) THEN
+        leases := skep._lease_by(skep._at_now(g), NULL, requests, sizes, auto_ack, conflate);
+    END IF;
     RETURN leases;
+END $$;
+
+-- Waits, but not long, for a run with messages that another consumer has locked and may leave in a moment. False if there is none, or in vain.
+CREATE FUNCTION skep._await_run(g skep.group_state) RETURNS boolean
+LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+BEGIN
+    PERFORM FROM skep.runs r
+    WHERE r.list_id = g.list_id AND r.priority = g.priority AND r.ready_at >= g.ready_from AND r.ready_at <= clock_timestamp()
+      AND r.lease_id IS NULL AND NOT r.drained AND r.group_queue_id = g.id AND r.leases < g.concurrency
+      AND EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
+                     AND m.payload IS NOT NULL AND m.created_at <= g.visible_until)
+    ORDER BY r.ready_at LIMIT 1 FOR NO KEY UPDATE;
+    RETURN FOUND;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
 END $$;
 
 CREATE FUNCTION skep._lease_queue(g skep.group_state, requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
