@@ -230,7 +230,7 @@ def test_a_database_without_skep(cli: Cli, empty_database_url: str):
 def test_install_for_programs(empty_database_url: str):
     done = run("install", "--json", "--database-url", empty_database_url)
     report = json.loads(done.stdout)
-    assert (report["functions"], report["migrations"][0]) == (True, "0001_create_log")
+    assert (report["functions"], report["migrations"][0]) == (True, "0001_create_skep")
     assert report["version"] == len(report["migrations"])
 
 
