@@ -103,6 +103,11 @@ class Terminal:
             assert time.monotonic() < deadline, (text, self.written)
         return self.written
 
+    def settle(self) -> None:
+        """Read until nothing has been written for half a second: the rest of a screen."""
+        while select.select([self._controller], [], [], 0.5)[0]:
+            self.written += self._decode(os.read(self._controller, 65536))
+
     def settings(self) -> list[Any]:
         return termios.tcgetattr(self._own)
 

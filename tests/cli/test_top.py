@@ -142,6 +142,7 @@ def test_another_size(database_url: str, busy: Skep):
     busy.push_many((f"queue-{number:02}", number) for number in range(40))
     with Terminal("top", "--interval", "600", "--database-url", database_url, rows=20, columns=120) as terminal:
         terminal.wait_for("and 35 more queues")
+        terminal.settle()
         terminal.resize(50, 60)
         drawn = terminal.wait_for("and 6 more queues")
     lines = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", drawn).replace("\r", "").split("\n")

@@ -141,7 +141,9 @@ BEGIN
                   + coalesce(r.done, '{}') * int8multirange(int8range(r.leased_to, NULL));
         r := skep._move_run(r, lower(back));
     END IF;
-    r.ready_at := greatest(skep._place(r.served_at, stamp), stamp + delay);
+    -- A closed run that is returned comes before new messages of its partition.
+    r.ready_at := CASE WHEN delay > '0' THEN stamp + delay WHEN r.end_offset IS NULL THEN skep._place(r.served_at, stamp)
+                       ELSE stamp - interval '100 milliseconds' END;
     r.lease_id := NULL; r.leased_to := NULL; r.expires_at := NULL; r.failed := NULL; r.errors := NULL; r.succeeded := false; r.drained := false;
     RETURN r;
 END $$;
