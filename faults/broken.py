@@ -51,7 +51,7 @@ BUILDS = {
             (
                 "_retention_of",
                 "min(o.owed_from) FILTER (WHERE o.is_required) AS completed",
-                "max(head.next_offset) AS completed",
+                "max(o.owed_from) FILTER (WHERE o.is_required) + 100000 AS completed",
             ),
         ),
     ),
