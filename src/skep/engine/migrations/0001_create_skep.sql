@@ -196,7 +196,7 @@ CREATE TABLE skep.starts (
 --   probably drained     NULL       when it was acknowledged  true      runs_drained    (only while the list is crowded)
 --   drained              NULL       NULL                      -         none            (only discovery puts a run here)
 --
--- No CHECK constraints: PostgreSQL reads each of them anew for every statement, a tenth of a pop. check_consistency() has them.
+-- No CHECK constraints: PostgreSQL parses each of them again for every statement. check_consistency() has them.
 CREATE TABLE skep.runs (
     partition_id   bigint NOT NULL,
     group_queue_id integer NOT NULL,
