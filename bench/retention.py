@@ -14,7 +14,7 @@ from bench.workers import BATCH, Crew, Session, crew
 ROUNDS = 4
 PER_LANE = 1_000  # of the queue with max_size
 BACKLOG = 500_000
-KEPT = "SELECT coalesce(sum(messages), 0), coalesce(sum(first_offset), 0) FROM skep.lanes WHERE queue = %s"
+KEPT = "SELECT coalesce(sum(messages), 0), coalesce(sum(first_offset), 0) FROM skep.partition_list WHERE queue = %s"
 MATRIX_RATE = 500  # messages a second, each read by every group: a twentieth of the scenario's
 # A share of dead rows says little where a few dozen live: that updates leave nothing behind shows in the size.
 STATE = "SELECT sum(pg_total_relation_size('skep.' || name)) FROM unnest(%s::text[]) AS name"

@@ -83,7 +83,7 @@ def _jdbc(spark: SparkSession, url: str) -> DataFrame:
     place = f"{parts['host']}:{parts.get('port', '5432')}/{parts['dbname']}"
     with psycopg.connect(url) as connection:
         lanes = connection.execute(
-            "SELECT min(partition_id), max(partition_id) + 1 FROM skep.lanes WHERE queue = 'read'"
+            "SELECT min(partition_id), max(partition_id) + 1 FROM skep.partition_list WHERE queue = 'read'"
         )
         low, high = lanes.fetchone() or (0, 0)
     options = {

@@ -42,7 +42,7 @@ BUILDS = {
     "ack-without-token": Broken(
         "an ack counts for whoever holds the message now",
         frozenset({"a stale answer is refused"}),
-        (("_wire_find", "CASE WHEN item.lease IS NULL THEN", "CASE WHEN true THEN"),),
+        (("_queen_find", "CASE WHEN item.lease IS NULL THEN", "CASE WHEN true THEN"),),
     ),
     "early-retention": Broken(
         "retention does not ask who still has to read",

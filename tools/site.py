@@ -3,7 +3,6 @@
 MkDocs calls `on_files` once and `on_page_markdown` for each page.
 """
 
-import ast
 import inspect
 import re
 from collections.abc import Iterator
@@ -24,13 +23,14 @@ from skep.server.exposition import Numbers, Place, expose
 from skep.server.meter import Meter
 
 ROOT = Path(__file__).parent.parent
-FUNCTIONS = ROOT / "src/skep/engine/functions"
+SQL = ROOT / "src/skep/engine/sql"
 SIGNATURE = re.compile(
     r"((?:^--[^\n]*\n)*)^CREATE FUNCTION skep\.(\w+)\((.*?)\)\s*(RETURNS .*?)?\s*LANGUAGE", re.MULTILINE | re.DOTALL
 )
 OUTSIDE = re.compile(r"\]\(\.\./((?:examples|deploy)/[\w./-]+|CHANGELOG\.md)(#[\w-]+)?\)")
 WIDTH = 60  # of a signature on one line
-AUDIENCES = {"producing": "skep_producer", "consuming": "skep_consumer", "ruling": "skep_admin"}
+ALLOWED = re.compile(r"CALL skep\._allow\('(\w+)', '([a-z]\w*)'")
+ROLES = ("skep_producer", "skep_consumer", "skep_admin")
 
 
 def on_files(files: Files, config: Any) -> Files:  # noqa: ANN401
@@ -104,19 +104,17 @@ def settings() -> Iterator[str]:
 
 def functions() -> Iterator[str]:
     yield "# All functions\n\nOf the schema `skep`, by the role that may call them. [SQL](../sql.md) tells what for.\n"
-    sources = "\n".join(path.read_text() for path in sorted(FUNCTIONS.glob("*.sql")))
+    sources = "\n".join(path.read_text() for path in sorted(SQL.glob("*/*.sql")))
     found: dict[str, list[tuple[str, str, str]]] = {}
     for comment, name, arguments, returns in SIGNATURE.findall(sources):
         found.setdefault(name, []).append((comment, arguments, returns))
-    grants = (FUNCTIONS / "99_grant.sql").read_text()
-    for array, role in AUDIENCES.items():
-        (names,) = re.findall(rf"{array}\s+text\[\] := ARRAY\[(.*?)\];", grants, re.DOTALL)
+    allowed = list(dict.fromkeys(ALLOWED.findall(sources)))
+    for role in ROLES:
         yield f"## {role}\n"
-        for name in ast.literal_eval(f"[{names}]"):
-            if not name.startswith(("wire_", "dash_")):
-                yield f"### {name}\n"
-                for overload in found.get(name, []):
-                    yield from _function(name, *overload)
+        for name in (name for allowed_role, name in allowed if allowed_role == role):
+            yield f"### {name}\n"
+            for overload in found.get(name, []):
+                yield from _function(name, *overload)
 
 
 def _function(name: str, comment: str, arguments: str, returns: str) -> Iterator[str]:

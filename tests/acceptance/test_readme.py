@@ -107,6 +107,6 @@ def test_the_reference_names_every_function_and_option(database_url: str) -> Non
     """
     with psycopg.connect(database_url) as connection:
         functions = [name for (name,) in connection.execute(public).fetchall()]
-        ((options,),) = connection.execute("SELECT skep.queue_options()").fetchall()
+        ((options,),) = connection.execute("SELECT skep._queue_options()").fetchall()
     assert [name for name in functions if f"{name}(" not in reference] == []
     assert [name for name in options if f"`{name}`" not in reference] == []

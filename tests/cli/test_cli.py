@@ -205,7 +205,7 @@ def test_serve_does_the_upkeep(database_url: str):
 def test_upkeep_that_fails_does_not_stop_serve(database_url: str):
     with serving("--database-url", database_url) as (process, _), psycopg.connect(database_url) as connection:
         connection.autocommit = True
-        connection.execute("DROP FUNCTION skep.reap()")
+        connection.execute("DROP FUNCTION skep.expire_leases()")
         assert process.stdout is not None
         assert any("reaper failed: " in line for line in process.stdout)
         wait_until(connection, "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'skep'")

@@ -7,7 +7,7 @@ import psycopg
 from skep import Skep
 from tests.cli.conftest import Cli
 
-HOLD = """SELECT skep.hold_push('[{"queue": "orders", "partition": "p", "payload": 1, "payload_text": "1"}]')"""
+HOLD = """SELECT skep._hold_push('[{"queue": "orders", "partition": "p", "payload": 1, "payload_text": "1"}]')"""
 
 
 def test_start_and_end(cli: Cli):

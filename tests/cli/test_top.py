@@ -117,7 +117,7 @@ def test_no_message_is_counted(busy: Skep, connect: Connect):
 def cost(db: psycopg.Connection) -> int:
     """Return how many messages one look reads."""
     with db.transaction():
-        db.execute("SELECT skep.places(100, '0 s')")
+        db.execute("SELECT skep._current_progress(100, '0 s')")
         reads = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'messages'"
         return db.execute(reads).fetchall()[0][0]
 

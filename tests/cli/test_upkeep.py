@@ -95,7 +95,7 @@ def test_the_second_signal_ends_it_at_once(database_url: str, orders: Skep, conn
 
 
 def test_failures_are_told_and_end_nothing(database_url: str, orders: Skep, connect: Connect):
-    connect().execute("DROP FUNCTION skep.reap()")
+    connect().execute("DROP FUNCTION skep.expire_leases()")
     with keeping(database_url, "--json") as process:
         assert process.stdout is not None
         lines = [json.loads(process.stdout.readline()) for _ in range(2)]
@@ -103,5 +103,5 @@ def test_failures_are_told_and_end_nothing(database_url: str, orders: Skep, conn
         process.terminate()
         assert process.wait(30) == 0
     told = {line["duty"]: line for line in lines}
-    assert told["reaper"]["error"].startswith("function skep.reap() does not exist")
+    assert told["reaper"]["error"].startswith("function skep.expire_leases() does not exist")
     assert told["retainer"]["did"].startswith("deleted 4 messages")

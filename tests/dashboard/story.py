@@ -37,8 +37,8 @@ GONE = """
 
 
 STORE = """
-    SELECT skep.store_file(%s, %s, %s, %s, d.messages, d.digest)
-    FROM skep.digest_of(ARRAY[%s::bigint], ARRAY[%s::bigint], ARRAY[%s::bigint]) d
+    SELECT skep._store_file(%s, %s, %s, %s, d.messages, d.digest)
+    FROM skep._digest(ARRAY[%s::bigint], ARRAY[%s::bigint], ARRAY[%s::bigint]) d
 """
 
 
@@ -177,8 +177,8 @@ def _steps(at: datetime, place: tuple[str, str], total: int, lag: int, dead: int
 def _archive(db: psycopg.Connection) -> None:
     """Let two jobs have stored three of the four lanes of payments, and one have begun with the last one."""
     db.execute("SELECT skep.configure_queue('payments', '{\"retain_until_archived\": true}')")
-    archive = db.execute("SELECT skep.open_archive('/backup/skep', ARRAY['payments'])").fetchall()[0][0]
-    lanes = db.execute("SELECT * FROM skep.plan_archive(ARRAY['payments']) ORDER BY partition, day").fetchall()
+    archive = db.execute("SELECT skep._open_archive('/backup/skep', ARRAY['payments'])").fetchall()[0][0]
+    lanes = db.execute("SELECT * FROM skep._plan_archive(ARRAY['payments']) ORDER BY partition, day").fetchall()
     for number, wanted in enumerate(({"region-0", "region-1"}, {"region-2"}, {"region-3"})):
         job = UUID(int=number + 1)
         files = [
@@ -186,7 +186,7 @@ def _archive(db: psycopg.Connection) -> None:
             for queue, day, lane, name, first, end in lanes
             if name in wanted
         ]
-        begun = db.execute("SELECT skep.begin_files(%s, %s, %s)", [archive, job, Jsonb(files)]).fetchall()[0][0]
+        begun = db.execute("SELECT skep._begin_files(%s, %s, %s)", [archive, job, Jsonb(files)]).fetchall()[0][0]
         for id_, file in zip(begun, files, strict=True):
             if number < 2:
                 lane, _, first, end = file["runs"][0]

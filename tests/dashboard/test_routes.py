@@ -114,7 +114,7 @@ def test_a_group_without_backfill_holds_back_nothing_older(shop: Client, db: psy
     db.execute("SELECT skep.subscribe('mixed', 'log', 'b', backfill => false), skep.subscribe('mixed', 'log')")
     shop.push("log", 1, partition="a")
     held = {row["group"]: row["pending"] for row in ask(shop, "queues/log/holders")["groups"]}
-    blocked = db.execute("SELECT group_name, sum(pending)::int FROM skep.blocked('log') GROUP BY 1").fetchall()
+    blocked = db.execute("SELECT group_name, sum(pending)::int FROM skep.pending_groups('log') GROUP BY 1").fetchall()
     assert held == dict(blocked) == {"late": 1, "narrow": 11, "mixed": 11}
     assert ask(shop, "queues/log/lanes", group="late")["lag"] == 16
     assert shop.call("DELETE", "/api/v1/resources/queues/log").status == 200
@@ -190,19 +190,19 @@ def test_the_oldest_transaction(shop: Client, module_database_url: str):
 
 
 CALLS: dict[str, str] = {
-    "overview": "SELECT skep.dash_overview(NULL)",
-    "trend": "SELECT skep.dash_trend('1 hour', 60, NULL)",
-    "queue_trend": "SELECT skep.dash_queue_trend('orders', NULL, '1 hour', 60)",
-    "queues": "SELECT skep.dash_queues(NULL, 'lag', true, 50, 0, NULL)",
-    "groups": "SELECT skep.dash_groups(NULL, NULL, 'lag', true, 50, 0, NULL)",
-    "lanes": "SELECT skep.dash_lanes('orders', NULL, 'lag', 20)",
-    "group_lanes": "SELECT skep.dash_lanes('orders', 'shipping', 'lag', 20)",
-    "holders": "SELECT skep.dash_holders('orders')",
-    "leases": "SELECT skep.dash_leases('orders', 'shipping', 20)",
-    "pipelines": "SELECT skep.dash_pipelines(NULL)",
-    "messages": "SELECT skep.wire_messages('orders', NULL, NULL, NULL, NULL, '1970-01-01', now(), NULL, 50, 0)",
+    "overview": "SELECT skep._dashboard_overview(NULL)",
+    "trend": "SELECT skep._dashboard_trend('1 hour', 60, NULL)",
+    "queue_trend": "SELECT skep._dashboard_queue_trend('orders', NULL, '1 hour', 60)",
+    "queues": "SELECT skep._dashboard_queues(NULL, 'lag', true, 50, 0, NULL)",
+    "groups": "SELECT skep._dashboard_groups(NULL, NULL, 'lag', true, 50, 0, NULL)",
+    "lanes": "SELECT skep._dashboard_partitions('orders', NULL, 'lag', 20)",
+    "group_lanes": "SELECT skep._dashboard_partitions('orders', 'shipping', 'lag', 20)",
+    "holders": "SELECT skep._dashboard_holders('orders')",
+    "leases": "SELECT skep._dashboard_leases('orders', 'shipping', 20)",
+    "pipelines": "SELECT skep._dashboard_pipelines(NULL)",
+    "messages": "SELECT skep._queen_messages('orders', NULL, NULL, NULL, NULL, '1970-01-01', now(), NULL, 50, 0)",
     "by_offset": "SELECT skep.message_status('orders', 'customer-2', 10, 50)",
-    "seek": "SELECT skep.dash_seek('shipping', 'orders', now()::text)",
+    "seek": "SELECT skep._dashboard_seek('shipping', 'orders', now()::text)",
 }
 
 

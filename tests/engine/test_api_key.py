@@ -19,7 +19,7 @@ def create(connection: psycopg.Connection, **changes: Any) -> Row:
 
 
 def find(connection: psycopg.Connection, digest: bytes = HASH) -> list[Row]:
-    return call(connection, "find_api_key", id=ID, hash=digest)
+    return call(connection, "_find_api_key", id=ID, hash=digest)
 
 
 def last_used(connection: psycopg.Connection) -> Any:
@@ -125,7 +125,7 @@ def test_keys_are_for_administrators(mq: psycopg.Connection, role: str):
         for attempt in (
             "SELECT * FROM skep.list_api_keys()",
             "SELECT * FROM skep.api_keys",
-            "SELECT skep.find_api_key('0123456789ab', '')",
+            "SELECT skep._find_api_key('0123456789ab', '')",
             "SELECT skep.revoke_api_key('0123456789ab')",
             "SELECT skep.create_api_key('0123456789ab', 'x', '', 'admin')",
         ):

@@ -103,7 +103,7 @@ OTHER: dict[str, Any] = {
 
 def test_every_option_is_stored(mq: psycopg.Connection):
     """Each alone and all together, to a value that is not the default, and back."""
-    ((known,),) = mq.execute("SELECT skep.queue_options()").fetchall()
+    ((known,),) = mq.execute("SELECT skep._queue_options()").fetchall()
     assert set(OTHER) == set(known)
     configure(mq, "q")
     ((defaults,),) = mq.execute("SELECT to_jsonb(q) FROM skep.queues q").fetchall()

@@ -29,10 +29,10 @@ def old(module_database_url: str, request: pytest.FixtureRequest) -> Generator[p
 
 
 def archive(connection: psycopg.Connection, queue: str) -> None:
-    (partition,) = connection.execute("SELECT partition_id FROM skep.lanes WHERE queue = %s", [queue]).fetchall()[0]
-    connection.execute("SELECT skep.open_archive('/archive', %s)", [[queue]])
+    (partition,) = connection.execute("SELECT partition_id FROM skep.partition_list WHERE queue = %s", [queue]).fetchall()[0]
+    connection.execute("SELECT skep._open_archive('/archive', %s)", [[queue]])
     files = [{"queue": queue, "day": "2026-01-31", "runs": [[partition, "Default", n, n + 1]]} for n in range(RUNS)]
-    connection.execute("SELECT skep.begin_files(1, %s, %s)", [uuid4(), Jsonb(files)])
+    connection.execute("SELECT skep._begin_files(1, %s, %s)", [uuid4(), Jsonb(files)])
     connection.execute(
         "UPDATE skep.archive_files SET state = 'stored', path = id::text, bytes = 1, digest = '', stored_at = now()"
     )
@@ -48,7 +48,7 @@ def cost(connection: psycopg.Connection, job: Callable[[], object]) -> int:
 
 def test_a_run_is_found_by_its_partition_and_offset(old: psycopg.Connection):
     def find() -> list[tuple[object, ...]]:
-        return old.execute("SELECT first_offset, path FROM skep.archived_runs('{1}', '{1000}', '{1003}')").fetchall()
+        return old.execute("SELECT first_offset, path FROM skep._archived_runs('{1}', '{1000}', '{1003}')").fetchall()
 
     assert [first for first, _ in find()] == [1000, 1001, 1002]
     assert cost(old, find) < 20
@@ -56,7 +56,7 @@ def test_a_run_is_found_by_its_partition_and_offset(old: psycopg.Connection):
 
 def test_a_plan_looks_behind_the_mark(old: psycopg.Connection):
     def plan() -> list[tuple[object, ...]]:
-        return old.execute("SELECT first_offset, end_offset FROM skep.plan_archive('{q}')").fetchall()
+        return old.execute("SELECT first_offset, end_offset FROM skep._plan_archive('{q}')").fetchall()
 
     assert plan() == [(RUNS, RUNS + 1)]
     assert cost(old, plan) < 20

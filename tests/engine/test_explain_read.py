@@ -11,7 +11,7 @@ from tests.engine.test_sink import publish, stage
 from tests.engine.verbs import Row, call, push, push_to
 
 PARTITIONS = 2_000
-WINDOW = "SELECT * FROM skep.read_window(ARRAY[1], %s::pg_snapshot, pg_current_snapshot())"
+WINDOW = "SELECT * FROM skep._read_window(ARRAY[1], %s::pg_snapshot, pg_current_snapshot())"
 
 
 @pytest.fixture(scope="module", params=["never_analyzed", "analyzed"])
@@ -41,14 +41,14 @@ def test_news_cost_what_changed(wide: psycopg.Connection):
 
 def test_messages_come_by_their_key(wide: psycopg.Connection):
     def read() -> list[tuple[object, ...]]:
-        return wide.execute("SELECT \"offset\" FROM skep.read('{1,5,9}', '{0,0,0}', '{1,1,1}')").fetchall()
+        return wide.execute("SELECT \"offset\" FROM skep._read('{1,5,9}', '{0,0,0}', '{1,1,1}')").fetchall()
 
     assert read() == [(0,), (0,), (0,)]
     assert_indexed(explained(wide, read), "messages_pkey")
 
 
 def test_every_partition_is_asked_by_its_keys(wide: psycopg.Connection):
-    ask = "SELECT * FROM skep.read_window(ARRAY[1], NULL, pg_current_snapshot())"
+    ask = "SELECT * FROM skep._read_window(ARRAY[1], NULL, pg_current_snapshot())"
     plans = explained(wide, lambda: wide.execute(ask))
     assert_indexed(plans, "partitions_queue_id_name_key", "partition_floors_pkey", "messages_pkey")
 
@@ -62,9 +62,9 @@ def test_a_peek_reads_what_it_shows(wide: psycopg.Connection, partition: str | N
     assert_indexed(plans, "queues_name_key", "partitions_queue_id_name_key", "messages_pkey")
     assert sum(plan.rows_touched() for plan in plans) < 50
     message = peek()[-1]
-    plans = explained(wide, lambda: call(wide, "find", message=message.id), analyze=True)
+    plans = explained(wide, lambda: call(wide, "find_message", message=message.id), analyze=True)
     assert_indexed(plans, "partitions_pkey", "queues_pkey", "messages_pkey")
-    assert call(wide, "find", message=message.id) == [message]
+    assert call(wide, "find_message", message=message.id) == [message]
 
 
 @pytest.mark.parametrize("transaction_ids", [None, ["t1", "t2"]])

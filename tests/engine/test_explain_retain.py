@@ -23,7 +23,7 @@ def load(connection: psycopg.Connection) -> None:
     for group in ("a", "b"):
         drain(connection, "big", group, batch=100_000, partitions=10_000)
     push_to(connection, [(f"ns.small{n}", "p", n) for n in range(QUEUES)])
-    connection.execute("SELECT skep.mark_archived(id, 0) FROM skep.partitions")
+    connection.execute("SELECT skep._mark_archived(id, 0) FROM skep.partitions")
     pop(connection, None, "wide", namespace="ns", batch=QUEUES, partitions=QUEUES)  # a reader and a lease on each
     connection.execute(
         "SELECT skep.subscribe('group ' || n, 'ns.small' || n) FROM generate_series(0, %s - 1) n", [QUEUES]
@@ -50,7 +50,7 @@ def big(module_database_url: str, request: pytest.FixtureRequest) -> Generator[p
 def some_lanes(connection: psycopg.Connection, number: int) -> list[int]:
     query = "SELECT min(id) FROM skep.partitions WHERE name = 'lane 0'"
     ((first,),) = connection.execute(query).fetchall()
-    return call(connection, "lanes_after", lane=first - 1, max_lanes=number)[0].lanes_after
+    return call(connection, "_partitions_to_retain", lane=first - 1, max_lanes=number)[0][0]
 
 
 @pytest.mark.parametrize("lanes", [1, 200])
@@ -91,14 +91,14 @@ def test_deleting(big: psycopg.Connection, rule: dict[str, Any], *, behind: bool
 def test_a_page_of_lanes(big: psycopg.Connection):
     """Of queues that have a retention rule; whether there is one at all is asked first."""
     pages: list = []
-    plans = explained(big, lambda: pages.extend(call(big, "lanes_after", lane=100, max_lanes=10)), analyze=True)
-    assert pages[0].lanes_after == list(range(101, 111))
+    plans = explained(big, lambda: pages.extend(call(big, "_partitions_to_retain", lane=100, max_lanes=10)), analyze=True)
+    assert pages[0][0] == list(range(101, 111))
     assert {index for _, index in scans(plans)} == {"partitions_pkey", "queues_pkey", None}
     assert sum(plan.rows_touched() for plan in plans) < 100
     with big.transaction(force_rollback=True):
         configure(big, "big", completed_retention_seconds=None)
-        plans = explained(big, lambda: pages.extend(call(big, "lanes_after", lane=0, max_lanes=10)), analyze=True)
-        assert pages[1].lanes_after == []
+        plans = explained(big, lambda: pages.extend(call(big, "_partitions_to_retain", lane=0, max_lanes=10)), analyze=True)
+        assert pages[1][0] == []
         assert sum(plan.rows_touched() for plan in plans) < QUEUES + 100
 
 

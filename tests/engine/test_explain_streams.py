@@ -17,7 +17,7 @@ def query(mq: psycopg.Connection, request: pytest.FixtureRequest) -> UUID:
     """A stream with much state, in a partition with messages."""
     push(mq, "q", *range(10))
     push(mq, "other", *range(10))
-    registered = call(mq, "stream_register", name="s", source_queue="q", sink_queue=None, config_hash="h", reset=False)
+    registered = call(mq, "_queen_stream_register", name="s", source_queue="q", sink_queue=None, config_hash="h", reset=False)
     id_ = registered[0].query_id
     mq.execute(
         """INSERT INTO skep.stream_state (query_id, partition_id, key, value)
@@ -37,7 +37,7 @@ def test_a_step(mq: psycopg.Connection, query: UUID):
         mq,
         lambda: call(
             mq,
-            "stream_cycle",
+            "_queen_stream_cycle",
             query_id=query,
             partition_id=last.id,
             group_name="streams.s",
@@ -54,7 +54,7 @@ def test_reading_state(mq: psycopg.Connection, query: UUID):
     first = pop(mq, "q", "streams.s")[0].id
     for keys, prefix in (([], None), (["key 7"], None), ([], "key 1")):
         wish = {"keys": keys, "key_prefix": prefix, "ripe_at_or_before": None}
-        plans = explained(mq, lambda wish=wish: call(mq, "stream_state", query_id=query, partition_id=first, **wish))
+        plans = explained(mq, lambda wish=wish: call(mq, "_queen_stream_state", query_id=query, partition_id=first, **wish))
         assert_indexed(plans, "stream_state_pkey")
 
 
@@ -63,7 +63,7 @@ def test_the_last_sample(mq: psycopg.Connection):
         """INSERT INTO skep.samples (at, queue, total, lag, leased, dead)
            SELECT now() - make_interval(secs => n), 'q' || n % 50, 1, 1, 0, 0 FROM generate_series(0, 5000) AS n"""
     )
-    assert_indexed(explained(mq, lambda: call(mq, "metrics")), "samples_at")
+    assert_indexed(explained(mq, lambda: call(mq, "_metrics")), "samples_at")
 
 
 def test_where_everything_stands(mq: psycopg.Connection):
@@ -73,5 +73,5 @@ def test_where_everything_stands(mq: psycopg.Connection):
            SELECT now() - make_interval(secs => n / 50), 'q', 'g' || n % 50, 1, 1, 0, 0
            FROM generate_series(0, 5000) AS n"""
     )
-    plans = explained(mq, lambda: call(mq, "places", trends=10))
+    plans = explained(mq, lambda: call(mq, "_current_progress", trends=10))
     assert_indexed(plans, "samples_at", "samples_pkey", "queues_name_key", "subscriptions_scope")

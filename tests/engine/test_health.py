@@ -81,7 +81,7 @@ def test_one_message_and_many_say_the_same(mq: psycopg.Connection):
     push(mq, "q", *range(5))
     for offset, row in enumerate(status(mq)):
         id_ = mq.execute("SELECT skep.message_id(1, %s)", [offset]).fetchall()[0][0]
-        one = call(mq, "fanout_of", id=id_)[0]
+        one = call(mq, "_fanout", id=id_)[0]
         assert row == (one.required_consumer_groups, one.completed_consumer_groups, one.owing)
         for group in call(mq, "message_groups", id=id_):
             assert group.completed == (group.state == "completed")

@@ -57,7 +57,7 @@ def test_every_way_to_end_is_a_row(logged: psycopg.Connection):
     call(logged, "release", lease=pop(logged, Q, batch=2)[0].lease)
     pop(logged, Q, batch=2, lease_time=0.001)
     logged.execute("SELECT pg_sleep(0.01)")
-    call(logged, "reap")
+    call(logged, "expire_leases")
     drain(logged, Q, batch=1)
     assert log(logged) == [
         ("answered", 0, 2, 1, "{[0,2)}"),
@@ -111,12 +111,12 @@ def test_each_queue_says_how_long_it_is_kept(logged: psycopg.Connection):
     for queue in (Q, "short"):
         push(logged, queue, *range(3))
         drain(logged, queue, batch=1)
-    assert call(logged, "prune_lease_log")[0].prune_lease_log == 0
+    assert call(logged, "_prune_lease_log")[0][0] == 0
     pass_time(logged, 120)
-    assert call(logged, "prune_lease_log", max_rows=2)[0].prune_lease_log == 2
-    assert call(logged, "prune_lease_log")[0].prune_lease_log == 1
+    assert call(logged, "_prune_lease_log", max_rows=2)[0][0] == 2
+    assert call(logged, "_prune_lease_log")[0][0] == 1
     configure(logged, Q, lease_log_seconds=None)
-    assert call(logged, "prune_lease_log")[0].prune_lease_log == 3
+    assert call(logged, "_prune_lease_log")[0][0] == 3
     assert log(logged) == []
 
 
@@ -145,7 +145,7 @@ def test_writing_and_pruning_go_by_indexes(long: psycopg.Connection):
     deliveries = pop(long, Q, batch=10, partitions=10)
     assert_indexed(explained(long, lambda: call(long, "fail", lease=deliveries[0].lease, error="no")), "messages_pkey")
     pass_time(long, 7200)
-    plans = explained(long, lambda: call(long, "prune_lease_log", max_rows=10))
+    plans = explained(long, lambda: call(long, "_prune_lease_log", max_rows=10))
     walked = {index for plan in plans for table, index in plan.scans() if table == "lease_log"}
     assert walked <= {"lease_log_finished_at", None}, "None: the rows themselves, by their place"
     assert any(node["Node Type"] == "Tid Scan" for plan in plans for node in plan.nodes())

@@ -99,11 +99,11 @@ def test_remove(mq: psycopg.Connection):
     """64: counts what no longer waits for it; unknown is not found, twice is a conflict."""
     push(mq, Q, *range(4))
     take(mq, Q, batch=1)
-    assert call(mq, "remove_group", group_name="g", queue=Q)[0].remove_group == 3
+    assert call(mq, "cancel_group", group_name="g", queue=Q)[0].cancel_group == 3
     with refused("SK007"):
-        call(mq, "remove_group", group_name="g", queue=Q)
+        call(mq, "cancel_group", group_name="g", queue=Q)
     with refused("SK002"):
-        call(mq, "remove_group", group_name="nobody", queue=Q)
+        call(mq, "cancel_group", group_name="nobody", queue=Q)
 
 
 def test_a_new_life_has_every_partition(mq: psycopg.Connection):
@@ -334,7 +334,7 @@ def test_fan_out_of_a_message(mq: psycopg.Connection):
     assert state() == [(2, 1, ["b"]), (2, 1, ["a"])]
     states = {row.group_name: row.state for row in call(mq, "message_groups", id=batch[0].id)}
     assert states == {"a": "completed", "b": "leased", "c": "released"}
-    holds = {(row.group_name, row.pending, row.is_floor) for row in call(mq, "blocked", queue=Q)}
+    holds = {(row.group_name, row.pending, row.is_floor) for row in call(mq, "pending_groups", queue=Q)}
     assert holds == {("a", 1, False), ("b", 2, True)}
 
 

@@ -17,7 +17,7 @@ Connect = Callable[..., psycopg.Connection]
 
 
 def stale(connection: psycopg.Connection) -> int:
-    return call(connection, "stale_partitions")[0][0]
+    return call(connection, "_stale_partitions")[0][0]
 
 
 def resync(connection: psycopg.Connection) -> int:
@@ -39,7 +39,7 @@ def test_every_way_in_keeps_the_row_right(mq: psycopg.Connection):
     with mq.transaction(force_rollback=True):
         push(mq, "q", "lost")
     lanes = (
-        "SELECT queue, partition, first_offset, last_offset, messages, last_message_id, last_created_at FROM skep.lanes"
+        "SELECT queue, partition, first_offset, last_offset, messages, last_message_id, last_created_at FROM skep.partition_list"
     )
     counted = """
         SELECT q.name, p.name, min(m.offset_), max(m.offset_), count(*), skep.message_id(p.id, max(m.offset_)),

@@ -13,49 +13,49 @@ from skep.engine.install import verify
 from tests.engine.verbs import call, drain, pop, push, refused
 
 PRODUCER = {
-    "push", "push_many", "push_to_outbox", "move_committed_outbox", "notify", "wire_push", "hold_push",
-    "open_sink", "stage_piece", "publish_batch", "clear_sink", "drop_sink",
+    "push", "push_many", "push_to_outbox", "move_committed_outbox", "notify", "_queen_push", "_hold_push",
+    "_open_sink", "_stage_messages", "_publish_batch", "_clear_sink", "_drop_sink",
 }  # fmt: skip
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat",
     "ack_all", "fail_all", "dead_letter_all", "release_all", "extend_all",
-    "lag", "transaction", "wire_pop", "wire_ack", "due", "wire_transaction", "wire_extend", "wire_conflation",
-    "wire_lend", "wire_release", "wire_lease_queues",
-    "stream_register", "stream_state", "stream_step", "stream_cycle",
-    "read_view", "read_window", "read", "read_packed", "lane_names", "offsets_at", "times_of", "group_exists", "follow",
-    "journal_mark", "has_journal_mark",
-    "archived_runs", "archived_lanes", "span_of", "archived_files", "archive_status",
+    "lag", "transaction", "_queen_pop", "_queen_ack", "_has_work", "_queen_transaction", "_queen_extend", "_queen_conflation",
+    "_queen_find_leases", "_queen_release", "_queen_lease_queues",
+    "_queen_stream_register", "_queen_stream_state", "_queen_stream_step", "_queen_stream_cycle",
+    "_read_view", "_read_window", "_read", "_read_packed", "_partition_names", "_offsets_at", "_times", "_group_exists", "_move_group",
+    "_journal_mark", "_has_journal_mark",
+    "_archived_runs", "_archived_partitions", "_offsets_between", "_archived_files", "archive_status",
 }  # fmt: skip
 ADMIN = {
-    "wire_configure",
+    "_queen_configure",
     "configure_queue", "configure_defaults", "delete_queue", "delete_partition", "delete_message", "delete_group",
-    "seek", "peek", "find",
-    "stale_partitions", "resync_partition_lookup", "check_consistency", "prune_journal", "settle_restored",
+    "seek", "peek", "find_message",
+    "_stale_partitions", "resync_partition_lookup", "check_consistency", "prune_journal", "repair_restored",
     "queue_status", "group_status", "list_dead_letters",
-    "pause", "resume", "cancel", "remove_group", "detect_dead_groups", "message_groups", "message_status", "blocked",
-    "group_progress", "fanout_of",
+    "pause", "resume", "cancel", "cancel_group", "detect_dead_groups", "message_groups", "message_status", "pending_groups",
+    "_group_progress", "_fanout",
     "explain_start",
-    "force_complete", "retain", "lanes_after", "mark_archived", "drop_idle_partitions", "reap",
-    "redrive", "purge_dead_letters", "count_dead_letters", "sample", "prune_samples", "history", "places",
-    "create_api_key", "revoke_api_key", "list_api_keys", "find_api_key",
-    "open_archive", "move_archive", "lock_archive", "plan_archive", "begin_files", "digest_of", "store_file",
-    "unsettled_files", "settle_files", "archive_progress",
-    "find_archive", "small_files", "begin_compaction", "source_files", "swap_files", "expired_files", "forget_files",
-    "clear_queue", "prune_traces", "wire_queue_names", "wire_messages", "wire_message", "wire_delete_message",
-    "wire_bury",
-    "wire_dead_letters", "wire_dead_letters_of", "wire_fetch", "wire_safe_time", "wire_changed", "wire_trace",
-    "wire_traces_of", "wire_traces_named", "wire_trace_names", "wire_groups", "wire_lagging", "wire_group",
-    "wire_depth",
-    "wire_resubscribe", "wire_seek_partition", "wire_queues", "wire_queue", "wire_partition_list", "wire_queue_status",
-    "wire_namespaces", "wire_tasks", "wire_overview", "wire_status", "wire_pushed", "wire_worker_metrics",
-    "wire_queue_lag", "wire_queue_ops", "wire_retention", "wire_postgres", "wire_refresh",
-    "maintenance", "set_maintenance", "outbox_status", "drain_held_pushes", "metrics", "replace_options",
-    "dash_overview", "dash_trend", "dash_queue_trend", "dash_queues", "dash_groups", "dash_lanes", "dash_holders",
-    "dash_seek", "dash_database", "dash_leases", "dash_pipelines",
-    "prune_sinks", "prune_lease_log",
+    "force_complete", "retain", "_partitions_to_retain", "_mark_archived", "drop_idle_partitions", "expire_leases",
+    "redrive", "purge_dead_letters", "count_dead_letters", "sample", "_prune_samples", "history", "_current_progress",
+    "create_api_key", "revoke_api_key", "list_api_keys", "_find_api_key",
+    "_open_archive", "move_archive", "_lock_archive", "_plan_archive", "_begin_files", "_digest", "_store_file",
+    "_unsettled_files", "_settle_files", "_archive_progress",
+    "_find_archive", "_small_files", "_begin_compaction", "_source_files", "_swap_files", "_expired_files", "_forget_files",
+    "clear_queue", "_prune_traces", "_queen_queue_names", "_queen_messages", "_queen_message", "_queen_delete_message",
+    "_queen_dead_letter",
+    "_queen_dead_letters", "_queen_dead_letters_of", "_queen_fetch", "_queen_safe_time", "_queen_changed", "_queen_trace",
+    "_queen_traces_of", "_queen_traces_named", "_queen_trace_names", "_queen_groups", "_queen_lagging", "_queen_group",
+    "_queen_depth",
+    "_queen_resubscribe", "_queen_seek_partition", "_queen_queues", "_queen_queue", "_queen_partition_list", "_queen_queue_status",
+    "_queen_namespaces", "_queen_tasks", "_queen_overview", "_queen_status", "_queen_pushed", "_queen_worker_metrics",
+    "_queen_queue_lag", "_queen_queue_ops", "_queen_retention", "_queen_postgres", "_queen_refresh",
+    "maintenance_mode", "set_maintenance_mode", "outbox_status", "_drain_held_pushes", "_metrics", "_replace_options",
+    "_dashboard_overview", "_dashboard_trend", "_dashboard_queue_trend", "_dashboard_queues", "_dashboard_groups", "_dashboard_partitions", "_dashboard_holders",
+    "_dashboard_seek", "_dashboard_database", "_dashboard_leases", "_dashboard_pipelines",
+    "_prune_sinks", "_prune_lease_log",
 }  # fmt: skip
 # These touch no table.
-HARMLESS = {"message_id", "partition_of", "offset_of", "refuse", "wire_time"}
+HARMLESS = {"message_id", "partition_of", "offset_of", "_refuse", "_queen_time"}
 OF_VIEWS = {"_head_of"}  # runs with the rights of whoever reads the view
 ROLES = {
     "skep_producer": PRODUCER | HARMLESS,
@@ -162,8 +162,8 @@ def test_search_path_is_pinned(mq: psycopg.Connection):
 def test_only_public_functions_run_with_the_installers_rights(mq: psycopg.Connection):
     """Inner functions have no need to; those that push and answer must not, or a consumer could push through them."""
     definers = {name for (_, name) in mq.execute(f"{FUNCTIONS} AND prosecdef").fetchall()}
-    both = {"transaction", "wire_transaction", "stream_cycle"}
-    assert definers == (PRODUCER | CONSUMER | ADMIN | {"note_outbox", "move_outbox"}) - both
+    both = {"transaction", "_queen_transaction", "_queen_stream_cycle"}
+    assert definers == (PRODUCER | CONSUMER | ADMIN | {"_note_outbox", "move_outbox"}) - both
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -240,7 +240,7 @@ def test_an_administrator_administers(mq: psycopg.Connection):
     """Reads every table and view, runs every function, but writes to no table."""
     push(mq, "q", 1)
     with as_role(mq, "skep_admin"):
-        relations = {"lanes", "fanout", "messages", "subscriptions", "settings", "dead_letters"}
+        relations = {"partition_list", "fanout", "messages", "subscriptions", "settings", "dead_letters"}
         for relation in relations | {"partition_consumers", "leases", "partition_lookup"}:
             mq.execute(f"SELECT * FROM skep.{relation}".encode()).fetchall()
         call(mq, "configure_queue", queue="q", options=Jsonb({"priority": 3}))
@@ -332,7 +332,7 @@ def use_everything(connection: psycopg.Connection) -> None:
     run("SELECT * FROM skep.lag('g')").fetchall()
     run("SELECT skep.seek('g', 'q', 'beginning')")
     run("SELECT * FROM skep.check_consistency()").fetchall()
-    run("SELECT skep.resync_partition_lookup(), skep.stale_partitions(), skep.prune_journal('0 s')")
+    run("SELECT skep.resync_partition_lookup(), skep._stale_partitions(), skep.prune_journal('0 s')")
     run("SELECT skep.delete_group('g'), skep.delete_partition('q', 'Default'), skep.delete_queue('q')")
 
 

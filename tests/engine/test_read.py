@@ -17,7 +17,7 @@ from tests.engine.verbs import broken, call, configure, drain, push, push_to, re
 
 
 def snapshot(connection: psycopg.Connection) -> str:
-    ((view,),) = connection.execute("SELECT view::text FROM skep.read_view(ARRAY['q'])").fetchall()
+    ((view,),) = connection.execute("SELECT view::text FROM skep._read_view(ARRAY['q'])").fetchall()
     return view
 
 
@@ -53,7 +53,7 @@ def test_a_group_is_put_where_a_reader_is(mq: psycopg.Connection):
         call(mq, "subscribe", group_name="g", queue="q", mode="all")
         (held,) = call(mq, "pop", queue="q", group_name="g")
         for at in (7, 3):
-            call(mq, "follow", group_name="g", lanes=[1], start_offsets=[0], offsets=[at])
+            call(mq, "_move_group", group_name="g", lanes=[1], start_offsets=[0], offsets=[at])
             assert call(mq, "lag", group_name="g")[0].lag == 10 - at
         with refused("SK003"):
             call(mq, "ack", lease=held.lease)
@@ -73,7 +73,7 @@ def test_what_is_deleted_unread_is_noticed(mq: psycopg.Connection, way: str, que
         call(mq, way, **queue)
 
     def lost(view: str) -> list[tuple[int, int, bool]]:
-        window = call(mq, "read_window", queue_ids=[1], since=view, until=snapshot(mq))
+        window = call(mq, "_read_window", queue_ids=[1], since=view, until=snapshot(mq))
         return [(row.partition_id, row.kept_from, row.unseen) for row in window]
 
     assert (lost(since), lost(up_to_date)) == ([(1, 3, False)], [])
@@ -96,7 +96,7 @@ def test_a_follower_loses_its_leases_and_retries(mq: psycopg.Connection, concurr
     held = [call(mq, "pop", queue="q", group_name="g", batch=2) for _ in range(concurrency)]
     call(mq, "fail", lease=held[0][0].lease, error="no")
     call(mq, "pop", queue="q", group_name="g", batch=2)
-    call(mq, "follow", group_name="g", lanes=[1], start_offsets=[0], offsets=[5])
+    call(mq, "_move_group", group_name="g", lanes=[1], start_offsets=[0], offsets=[5])
     assert mq.execute("SELECT first_offset, end_offset, lease_id, leases, attempts FROM skep.runs").fetchall() == [
         (5, None, None, 0, None)
     ]
@@ -112,7 +112,7 @@ def test_a_follower_has_never_processed_less_than_nothing(mq: psycopg.Connection
     assert call(mq, "force_complete", group_name="g", queue="q", older_than=timedelta())[0][0] == 10
     assert progress(mq) == [(0, 0, 0)]
     for offset, processed in ((3, 0), (8, 5), (1, 0)):
-        call(mq, "follow", group_name="g", lanes=[1], start_offsets=[0], offsets=[offset])
+        call(mq, "_move_group", group_name="g", lanes=[1], start_offsets=[0], offsets=[offset])
         assert (progress(mq), broken(mq)) == ([(10 - offset, 0, processed)], {})
 
 
@@ -121,7 +121,7 @@ def test_a_follower_stays_within_the_partition(mq: psycopg.Connection):
     configure(mq, "q", max_size=4)
     push_to(mq, [("q", partition, n) for partition in "ab" for n in range(10)])
     call(mq, "retain")
-    call(mq, "follow", group_name="g", lanes=[1, 2, 99], start_offsets=[0, 0, 0], offsets=[2, 50, 7])
+    call(mq, "_move_group", group_name="g", lanes=[1, 2, 99], start_offsets=[0, 0, 0], offsets=[2, 50, 7])
     found = mq.execute("SELECT partition_id, first_offset FROM skep.runs ORDER BY 1").fetchall()
     assert (found, broken(mq)) == ([(1, 6), (2, 10)], {})
     assert [delivery.payload for delivery in drain(mq, "q", "g")] == [6, 7, 8, 9]
@@ -131,7 +131,7 @@ def test_a_follower_is_alive(mq: psycopg.Connection):
     push(mq, "q", 1)
     call(mq, "subscribe", group_name="g", queue="q", mode="all")
     mq.execute("UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '1 day'")
-    call(mq, "follow", group_name="g", lanes=[1], start_offsets=[0], offsets=[1])
+    call(mq, "_move_group", group_name="g", lanes=[1], start_offsets=[0], offsets=[1])
     assert call(mq, "detect_dead_groups") == []
     assert call(mq, "group_status", group_name="g")[0].misses == 0
 
@@ -146,7 +146,7 @@ def test_following_waits_for_retention_and_for_consumers(connect: Callable[..., 
 
     def follow(connection: psycopg.Connection) -> None:
         for at in range(40):
-            call(connection, "follow", group_name="g", lanes=[4, 2, 3, 1], start_offsets=[0] * 4, offsets=[at] * 4)
+            call(connection, "_move_group", group_name="g", lanes=[4, 2, 3, 1], start_offsets=[0] * 4, offsets=[at] * 4)
 
     def consume(connection: psycopg.Connection) -> None:
         for _ in range(40):
@@ -163,14 +163,14 @@ def test_following_waits_for_retention_and_for_consumers(connect: Callable[..., 
 
 
 def mark(connection: psycopg.Connection, view: str | None = None) -> str:
-    return connection.execute("SELECT skep.journal_mark(%s::pg_snapshot)", [view]).fetchall()[0][0]
+    return connection.execute("SELECT skep._journal_mark(%s::pg_snapshot)", [view]).fetchall()[0][0]
 
 
 def test_a_mark_tells_whether_the_log_is_the_same(mq: psycopg.Connection):
     """The log goes on, or is pruned: the same. A disk snapshot was started again: its rows are gone, or others."""
 
     def is_there() -> bool | None:
-        return mq.execute("SELECT skep.has_journal_mark(%s::pg_snapshot, %s)", [view, seen]).fetchall()[0][0]
+        return mq.execute("SELECT skep._has_journal_mark(%s::pg_snapshot, %s)", [view, seen]).fetchall()[0][0]
 
     assert mark(mq) is None
     push(mq, "q", "first")
@@ -226,6 +226,6 @@ def test_a_promotion_makes_another_database(data_dir: Path):
             install(server.url)
             with psycopg.connect(server.url, autocommit=True) as connection:
                 until(partial(is_primary, connection), "the end of recovery")
-                seen += [name for (name,) in connection.execute("SELECT database FROM skep.read_view()").fetchall()]
+                seen += [name for (name,) in connection.execute("SELECT database FROM skep._read_view()").fetchall()]
     assert [each.rsplit("/", 1)[1] for each in seen] == ["1", "2"]
     assert len({each.rsplit("/", 1)[0] for each in seen}) == 1

@@ -117,7 +117,7 @@ def test_everything_works_in_a_published_database(replicated: Replicated):
     call(mq, "delete_group", group_name="other")
     pass_time(mq, 3600)
     call(mq, "retain")
-    call(mq, "prune_lease_log")
+    call(mq, "_prune_lease_log")
     call(mq, "prune_journal", older_than="0 s")
     call(mq, "purge_dead_letters")
     call(mq, "delete_queue", queue="gone")

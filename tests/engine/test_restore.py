@@ -16,7 +16,7 @@ FROM_AFAR = """
 
 
 def settle(connection: psycopg.Connection) -> int:
-    return call(connection, "settle_restored")[0][0]
+    return call(connection, "repair_restored")[0][0]
 
 
 def views(connection: psycopg.Connection) -> dict[str, bool]:
@@ -35,7 +35,7 @@ def test_what_was_restored_is_visible_and_goes_on(mq: psycopg.Connection):
     mq.execute(FROM_AFAR)
     assert settle(mq) == 3
     assert settle(mq) == 0
-    window = call(mq, "read_window", queue_ids=[1], since=None, until=snapshot(mq))
+    window = call(mq, "_read_window", queue_ids=[1], since=None, until=snapshot(mq))
     assert [(row.partition_id, row.first_offset, row.end_offset) for row in window] == [(1, 0, 2), (2, 0, 1)]
     assert views(mq) == {"g": False, "new": False, "at": True}
     push(mq, "q", "c")

@@ -156,7 +156,7 @@ def test_samples_are_few(mq: psycopg.Connection):
     assert 5 <= len(offsets) == len(times) <= 10
     assert (offsets, times) == (sorted(set(offsets)), sorted(times))
     drain(mq, Q)
-    call(mq, "mark_archived", partition_id=lane, end_offset=100)
+    call(mq, "_mark_archived", partition_id=lane, end_offset=100)
     retain(mq)
     pass_time(mq, HOUR + 1)
     retain(mq)
@@ -382,8 +382,8 @@ def test_it_waits_for_the_archive(mq: psycopg.Connection):
     lane = push(mq, Q, *range(4))[0].partition_id
     drain(mq, Q)
     assert retain(mq) == []
-    call(mq, "mark_archived", partition_id=lane, end_offset=3)
-    call(mq, "mark_archived", partition_id=lane, end_offset=1)  # never goes back
+    call(mq, "_mark_archived", partition_id=lane, end_offset=3)
+    call(mq, "_mark_archived", partition_id=lane, end_offset=1)  # never goes back
     assert retain(mq) == [("completed_retention_seconds", 0, 3, 0)]
 
 

@@ -58,10 +58,10 @@ def test_bounded(mq: psycopg.Connection):
     for _ in range(30):
         pass_time(mq, 10)
         sample(mq)
-    assert call(mq, "prune_samples")[0].prune_samples == 0
+    assert call(mq, "_prune_samples")[0][0] == 0
     pass_time(mq, 3600)
-    call(mq, "prune_samples")
+    call(mq, "_prune_samples")
     assert 5 <= len(history(mq, since="2 hours")) <= 6
     pass_time(mq, 7 * 24 * 3600)
-    call(mq, "prune_samples")
+    call(mq, "_prune_samples")
     assert mq.execute("SELECT FROM skep.samples").fetchall() == []

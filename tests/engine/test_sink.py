@@ -24,7 +24,7 @@ def stage_partitions(connection: psycopg.Connection, batch: int, piece: Piece, s
         "payloads": "\x1e".join(payload for payloads in piece.values() for payload in payloads),
         **more,
     }
-    call(connection, "stage_piece", sink=sink, batch=batch, piece=name, **arguments)
+    call(connection, "_stage_messages", sink=sink, batch=batch, piece=name, **arguments)
     return name
 
 
@@ -41,7 +41,7 @@ def publish(
     sink: str = "s",
 ) -> int | None:
     arguments = {"sink": sink, "query": query, "batch": batch, "pieces": list(pieces), "counts": list(counts)}
-    return call(connection, "publish_batch", **arguments)[0].publish_batch
+    return call(connection, "_publish_batch", **arguments)[0][0]
 
 
 def test_a_batch_is_published_once(mq: psycopg.Connection):
@@ -73,19 +73,19 @@ def test_a_batch_that_lost_rows_is_refused(mq: psycopg.Connection):
 
 
 def test_what_nobody_published_is_pruned(mq: psycopg.Connection):
-    call(mq, "open_sink", sink="s", query="me")
+    call(mq, "_open_sink", sink="s", query="me")
     stage(mq, 0, 1, 2)
-    assert call(mq, "prune_sinks")[0].prune_sinks == 0
+    assert call(mq, "_prune_sinks")[0][0] == 0
     mq.execute("UPDATE skep.sinks SET used_at = 'epoch'")
-    assert call(mq, "prune_sinks")[0].prune_sinks == 2
-    call(mq, "drop_sink", sink="s")
+    assert call(mq, "_prune_sinks")[0][0] == 2
+    call(mq, "_drop_sink", sink="s")
     stage(mq, 0, 3)  # a task that was slower than its query
-    assert call(mq, "prune_sinks")[0].prune_sinks == 1
+    assert call(mq, "_prune_sinks")[0][0] == 1
 
 
 STORED = """
     SELECT l.queue, l.partition, m."offset", m.payload, m.headers, m.trace_id, m.producer
-    FROM skep.messages m JOIN skep.lanes l USING (partition_id) ORDER BY 1, 2, 3
+    FROM skep.messages m JOIN skep.partition_list l USING (partition_id) ORDER BY 1, 2, 3
 """
 
 

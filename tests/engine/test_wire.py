@@ -22,7 +22,7 @@ def pops(connection: psycopg.Connection, queue: str, *sizes: tuple[int, int], **
         "partitions": [most for _, most in sizes], "names": None, "namespace": None, "task": None,
         "lease_time": None, "auto_ack": False, "subscription_mode": None, "subscription_from": None, "conflate": False,
     }  # fmt: skip
-    rows = {row.request: row for row in call(connection, "wire_pop", **asked | options)}
+    rows = {row.request: row for row in call(connection, "_queen_pop", **asked | options)}
     requests = range(1, len(sizes) + 1)
     assert set(rows) <= set(requests)
     got = [json.loads(f"[{rows[request].messages}]") if request in rows else [] for request in requests]
@@ -39,7 +39,7 @@ def acks(connection: psycopg.Connection, *said: tuple[Message, str], group: str 
     """Answer for messages; a message without leaseId is answered without a lease."""
     return call(
         connection,
-        "wire_ack",
+        "_queen_ack",
         partition_ids=[UUID(message["partitionId"]) for message, _ in said],
         transaction_ids=[message["transactionId"] for message, _ in said],
         groups=[group] * len(said),
@@ -174,14 +174,14 @@ def test_a_lease_id_is_extended_in_all_its_partitions(mq: psycopg.Connection):
     push_to(mq, [("q", f"p{n}", n) for n in range(3)])
     ((*got,),) = pops(mq, "q", (9, 3))
     lease = UUID(got[0]["leaseId"])
-    ((extended, until),) = call(mq, "wire_extend", lease=lease, seconds=1000)
+    ((extended, until),) = call(mq, "_queen_extend", lease=lease, seconds=1000)
     assert extended == 3
     assert mq.execute("SELECT DISTINCT expires_at FROM skep.leases").fetchall() == [(until,)]
     acks(mq, (got[0], "completed"))
-    assert call(mq, "wire_extend", lease=lease, seconds=2000)[0].partition_count == 2
-    assert call(mq, "wire_release", lease=lease) == [(2,)]
-    assert call(mq, "wire_extend", lease=lease, seconds=2000) == [(0, None)]
-    assert call(mq, "wire_release", lease=lease) == [(0,)]
+    assert call(mq, "_queen_extend", lease=lease, seconds=2000)[0].partition_count == 2
+    assert call(mq, "_queen_release", lease=lease) == [(2,)]
+    assert call(mq, "_queen_extend", lease=lease, seconds=2000) == [(0, None)]
+    assert call(mq, "_queen_release", lease=lease) == [(0,)]
     again = [message for each in pops(mq, "q", (9, 3)) for message in each]
     assert [message["deliveryAttempt"] for message in again] == [1, 1]
     assert not broken(mq)
@@ -192,8 +192,8 @@ def test_a_lease_that_is_alone_is_extended_and_released(mq: psycopg.Connection):
     (got,) = pops(mq, "q", (1, 1))
     lease = UUID(got[0]["leaseId"])
     assert mq.execute("SELECT lease_id FROM skep.leases").fetchall() == [(lease,)]
-    assert call(mq, "wire_extend", lease=lease, seconds=60)[0].partition_count == 1
-    assert call(mq, "wire_release", lease=lease) == [(1,)]
+    assert call(mq, "_queen_extend", lease=lease, seconds=60)[0].partition_count == 1
+    assert call(mq, "_queen_release", lease=lease) == [(1,)]
     assert mq.execute("SELECT count(*) FROM skep.lease_sets").fetchone() == (0,)
 
 
@@ -217,9 +217,9 @@ def test_a_lease_counts_for_its_own_partition_only(mq: psycopg.Connection):
         (verdict,) = acks(mq, (mine[0] | {"leaseId": theirs[0]["leaseId"]}, status))
         assert (verdict.success, verdict.error) == (False, "Invalid or expired lease")
     assert mq.execute("SELECT count(*) FROM skep.leases WHERE done = '{}' AND failed = '{}'").fetchone() == (2,)
-    assert call(mq, "wire_lease_queues", lease=UUID(theirs[0]["leaseId"])) == [("theirs",)]
+    assert call(mq, "_queen_lease_queues", lease=UUID(theirs[0]["leaseId"])) == [("theirs",)]
     assert acks(mq, (theirs[0], "completed"))[0].success
-    assert call(mq, "wire_lease_queues", lease=UUID(theirs[0]["leaseId"])) == [("theirs",)]  # over, and still theirs
+    assert call(mq, "_queen_lease_queues", lease=UUID(theirs[0]["leaseId"])) == [("theirs",)]  # over, and still theirs
 
 
 def test_a_set_of_other_partitions_does_not_count(mq: psycopg.Connection):
@@ -228,8 +228,8 @@ def test_a_set_of_other_partitions_does_not_count(mq: psycopg.Connection):
     (several,), (one,) = pops(mq, "q", (9, 2)), pops(mq, "other", (1, 1))
     (verdict,) = acks(mq, (one[0] | {"leaseId": several[0]["leaseId"]}, "completed"))
     assert (verdict.success, verdict.error) == (False, "Invalid or expired lease")
-    assert call(mq, "wire_lease_queues", lease=UUID(several[0]["leaseId"])) == [("q",)]
-    assert call(mq, "wire_lease_queues", lease=uuid4()) == []
+    assert call(mq, "_queen_lease_queues", lease=UUID(several[0]["leaseId"])) == [("q",)]
+    assert call(mq, "_queen_lease_queues", lease=uuid4()) == []
 
 
 def test_a_failure_ends_one_partition_of_a_set(mq: psycopg.Connection):
@@ -302,21 +302,21 @@ def test_lease_sets_are_pruned_when_their_leases_are_over(mq: psycopg.Connection
     push_to(mq, [("q", f"p{n}", n) for n in range(4)])
     (done,), (held,) = pops(mq, "q", (9, 2)), pops(mq, "q", (9, 2))
     acks(mq, *((message, "completed") for message in done))
-    call(mq, "prune_traces")
+    call(mq, "_prune_traces")
     assert mq.execute("SELECT count(*) FROM skep.lease_sets").fetchone() == (2,)  # too young
     pass_time(mq, 120)
-    call(mq, "prune_traces")
+    call(mq, "_prune_traces")
     assert mq.execute("SELECT id FROM skep.lease_sets").fetchall() == [(UUID(held[0]["leaseId"]),)]
     assert acks(mq, (done[0], "completed"))[0].noop
     assert acks(mq, (held[0], "completed"))[0].success
     pass_time(mq, 1000)
-    call(mq, "prune_traces")
+    call(mq, "_prune_traces")
     assert mq.execute("SELECT count(*) FROM skep.lease_sets").fetchone() == (0,)
 
 
 def test_what_is_due(mq: psycopg.Connection):
     def due(*groups: str) -> list[bool]:
-        ((answer,),) = mq.execute("SELECT skep.due(%s, %s)", [["q"] * len(groups), list(groups)]).fetchall()
+        ((answer,),) = mq.execute("SELECT skep._has_work(%s, %s)", [["q"] * len(groups), list(groups)]).fetchall()
         return answer
 
     assert due("g") == [False]  # no queue yet
@@ -349,11 +349,11 @@ def test_everything_goes_by_its_index(big: psycopg.Connection, verb: str):  # no
                 {"messages_transaction_id", "messages_pkey", "runs_pkey"},
             ),
             "due": (
-                lambda: big.execute("SELECT skep.due(%s, %s)", [["ns.big"] * 50, ["fresh", "drained"] * 25]),
+                lambda: big.execute("SELECT skep._has_work(%s, %s)", [["ns.big"] * 50, ["fresh", "drained"] * 25]),
                 {"runs_ready", "runs_leased", "runs_drained", "journal_pkey", "queues_name_key"},
             ),
             "push": (
-                lambda: call(big, "wire_push", messages=messages),
+                lambda: call(big, "_queen_push", messages=messages),
                 {"messages_transaction_id", "partition_floors_pkey"},
             ),
         }[verb]

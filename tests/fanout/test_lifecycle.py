@@ -196,7 +196,7 @@ async def test_cancel_releases(mq: AsyncSkep, db: psycopg.Connection):
     assert broken(db) == {}
 
 
-@pytest.mark.parametrize("verb", ["cancel", "pause", "remove_group"])
+@pytest.mark.parametrize("verb", ["cancel", "pause", "cancel_group"])
 async def test_a_change_that_fails_is_reported(
     clients: Callable[..., AsyncSkep], mq: AsyncSkep, db: psycopg.Connection, module_database_url: str, verb: str
 ):
@@ -221,7 +221,7 @@ async def test_a_change_that_fails_is_reported(
 async def test_unknown_subscriptions(mq: AsyncSkep):
     """20: each verb says what is not there, and makes nothing up."""
     await mq.queue(Q).push("a")
-    for verb in (mq.pause, mq.resume, mq.cancel, mq.heartbeat, mq.remove_group):
+    for verb in (mq.pause, mq.resume, mq.cancel, mq.heartbeat, mq.cancel_group):
         for scope in ([Q], ["elsewhere"], []):
             with refused(NotFound, "nobody", *scope):
                 await verb("nobody", *scope)

@@ -262,7 +262,7 @@ async def test_never_below_zero(mq: AsyncSkep, db: psycopg.Connection):
     for _ in range(5):
         assert await mq.detect_dead_groups() == []
         assert await fan_out(mq) == [(1, 0, ["b"])] * 2
-    await mq.remove_group("b", Q)
+    await mq.cancel_group("b", Q)
     assert await fan_out(mq) == [(0, 0, [])] * 2
     assert await mq.retain() == []  # nobody's: kept for as long as such messages are
     pass_time(db, HOUR)
@@ -403,10 +403,10 @@ async def test_force_remove(mq: AsyncSkep, db: psycopg.Connection, state: str):
         await let_die(mq, db)
     else:
         await q.pop(group="g")
-    assert (await lag(q), await mq.remove_group("g", Q)) == ({"Default": 3}, 3)
+    assert (await lag(q), await mq.cancel_group("g", Q)) == ({"Default": 3}, 3)
     assert (await statuses(mq), leased(db), await owing(mq)) == ({"g": "CANCELLED"}, 0, [[]] * 4)
     with refused(Conflict, "cancelled"):
-        await mq.remove_group("g", Q)
+        await mq.cancel_group("g", Q)
     with refused(NotFound, "nobody"):
-        await mq.remove_group("nobody", Q)
+        await mq.cancel_group("nobody", Q)
     assert broken(db) == {}

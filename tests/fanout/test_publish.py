@@ -58,7 +58,7 @@ async def test_owed_by_exactly_those_active_at_publish(mq: AsyncSkep, db: psycop
     await subscribe(mq, "cancelled", "gone", *groups, mode="new")
     await subscribe(mq, "dead", **MORTAL)
     await mq.cancel("cancelled", Q)
-    await mq.remove_group("gone", Q)
+    await mq.cancel_group("gone", Q)
     assert await let_die(mq, db) == ["dead"]
     await mq.queue(Q).push_many(range(2))
     assert await fan_out(mq) == [(len(groups), 0, groups)] * 2

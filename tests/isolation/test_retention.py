@@ -328,7 +328,7 @@ def leave_open(mq: psycopg.Connection, forgotten: str) -> None:
     """Do something to partition x, in a transaction that nobody ends."""
     function, arguments = FORGOTTEN[forgotten]
     if function == "delete_message":
-        query = "SELECT skep.message_id(partition_id, 0) FROM skep.lanes WHERE queue = 'q' AND partition = 'x'"
+        query = "SELECT skep.message_id(partition_id, 0) FROM skep.partition_list WHERE queue = 'q' AND partition = 'x'"
         ((arguments["id"],),) = mq.execute(query).fetchall()
     call(mq, function, **arguments)
 
@@ -386,7 +386,7 @@ def test_a_forgotten_transaction_and_idle_partitions(sessions: list[psycopg.Conn
             verbs.push(user, "other", "more", partition="y")
             assert verbs.take(user, "other", "g") == ["more"]
     call(upkeep, "drop_idle_partitions")
-    assert user.execute("SELECT count(*) FROM skep.lanes WHERE queue <> 'other'").fetchall() == [(0,)]
+    assert user.execute("SELECT count(*) FROM skep.partition_list WHERE queue <> 'other'").fetchall() == [(0,)]
     assert broken(user) == {}
 
 

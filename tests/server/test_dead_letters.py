@@ -101,7 +101,7 @@ def test_a_list_goes_by_the_index(api: Api, db: psycopg.Connection):
         SELECT 'g' || n % 3, 'q' || n % 50, 'p', 1, n, now(), '1', 'e', 1 FROM generate_series(1, 20000) n
     """)
     query = "SELECT count(*) FROM skep._match_dead_letters('q7', NULL, NULL, NULL, NULL, NULL, 10)"
-    listing = "SELECT skep.wire_dead_letters('q7', NULL, NULL, NULL, NULL, NULL, 10, 0)"
+    listing = "SELECT skep._queen_dead_letters('q7', NULL, NULL, NULL, NULL, NULL, 10, 0)"
     assert db.execute(query).fetchall() == [(10,)]
     plans = explained(db, lambda: db.execute(listing), analyze=True)
     read = sum(plan.rows_touched() for plan in plans)

@@ -152,7 +152,7 @@ def test_a_page_is_never_longer_or_deeper_than_is_good(api: Api):
 def test_a_list_reads_about_as_much_as_it_shows(api: Api, db: psycopg.Connection):
     for _ in range(20):
         api.push("q", *range(1000))
-    query = "SELECT skep.wire_messages('q', NULL, NULL, NULL, %s, now() - interval '1 h', 'infinity', NULL, 10, 0)"
+    query = "SELECT skep._queen_messages('q', NULL, NULL, NULL, %s, now() - interval '1 h', 'infinity', NULL, 10, 0)"
     for state in (None, "pending", "completed", "processing", "dead_letter"):
         plans = explained(db, lambda state=state: db.execute(query, [state]), analyze=True)
         read = sum(

@@ -50,7 +50,7 @@ def kill(client: Client, queue: str, *payloads: Any, group: str = "g", error: st
 
 
 def test_the_options_are_those_of_the_database(db: psycopg.Connection):
-    ((names,),) = db.execute("SELECT skep.queue_options()").fetchall()
+    ((names,),) = db.execute("SELECT skep._queue_options()").fetchall()
     assert set(Options.__struct_fields__) == set(names)
 
 

@@ -183,10 +183,10 @@ def test_sizes_read_no_messages(api: Api, db: psycopg.Connection):
         api.push("q", *range(1000))
     api.take("q", "g", batch=500)
     for query in (
-        "wire_queues(NULL, NULL, NULL, NULL, 0)",
-        "wire_overview(NULL)",
-        "wire_queue('q')",
-        "wire_groups(NULL)",
+        "_queen_queues(NULL, NULL, NULL, NULL, 0)",
+        "_queen_overview(NULL)",
+        "_queen_queue('q')",
+        "_queen_groups(NULL)",
     ):
         plans = explained(db, lambda query=query: db.execute(f"SELECT skep.{query}".encode()), analyze=True)
         assert ("messages", None) not in scans(plans)

@@ -114,7 +114,7 @@ def test_a_server_that_missed_the_end_stores_first_what_was_held(
     switch(server, on=True)
     for number in range(5):
         server.push("q", number)
-    db.execute("SELECT skep.set_maintenance(push => false)")
+    db.execute("SELECT skep.set_maintenance_mode(push => false)")
     assert server.push("q", 5)[0]["status"] == "queued"
     assert payloads(server) == list(range(6))
 
@@ -148,8 +148,8 @@ def test_drains_take_turns(server: Client, db: psycopg.Connection, database_url:
     switch(server, on=True)
     for number in range(10):
         server.push("q", number)
-    db.execute("SELECT skep.set_maintenance(push => false)")
-    drain = "SELECT messages, refused FROM skep.drain_held_pushes(5)"
+    db.execute("SELECT skep.set_maintenance_mode(push => false)")
+    drain = "SELECT messages, refused FROM skep._drain_held_pushes(5)"
     with psycopg.connect(database_url) as first:
         assert first.execute(drain).fetchall() == [(5, 0)]
         second = in_thread(lambda: db.execute(drain).fetchall())
@@ -165,13 +165,13 @@ def test_a_drain_that_is_killed_half_way_has_done_nothing(server: Client, db: ps
     switch(server, on=True)
     for number in range(20):
         server.push("q", number)
-    db.execute("SELECT skep.set_maintenance(push => false)")
+    db.execute("SELECT skep.set_maintenance_mode(push => false)")
     with psycopg.connect(database_url) as doomed:
-        doomed.execute("SELECT * FROM skep.drain_held_pushes(5)")
+        doomed.execute("SELECT * FROM skep._drain_held_pushes(5)")
         db.execute("SELECT pg_terminate_backend(%s)", [doomed.info.backend_pid])
         with pytest.raises(psycopg.OperationalError):
             doomed.execute("SELECT 1")
-    assert db.execute("SELECT messages FROM skep.drain_held_pushes(5)").fetchall() == [(5,)]
+    assert db.execute("SELECT messages FROM skep._drain_held_pushes(5)").fetchall() == [(5,)]
     switch(server, on=False)
     assert payloads(server) == list(range(20))
 
@@ -181,7 +181,7 @@ async def test_upkeep_stores_what_is_left(server: Client, db: psycopg.Connection
     server.push("q", 1)
     async with AsyncSkep(database_url) as mq:
         assert await drain(mq) is None, "not while it lasts"
-        db.execute("SELECT skep.set_maintenance(push => false)")
+        db.execute("SELECT skep.set_maintenance_mode(push => false)")
         assert await drain(mq) == "stored 1 held messages"
         assert await drain(mq) is None
     assert payloads(server) == [1]
@@ -208,14 +208,14 @@ def test_the_switch_waits_for_holds_under_way_and_no_other_begins(
 ):
     switch(server, on=True)
     with psycopg.connect(database_url) as slow:
-        slow.execute("""SELECT skep.hold_push('[{"queue": "q", "partition": "p", "payload": 1}]')""")
+        slow.execute("""SELECT skep._hold_push('[{"queue": "q", "partition": "p", "payload": 1}]')""")
         end = in_thread(switch, server, on=False)
         until(lambda: db.execute("SELECT FROM pg_locks WHERE NOT granted AND locktype = 'advisory'").fetchall())
         assert not end.done()
         slow.commit()
     end.result(5)
     assert payloads(server) == [1]
-    assert db.execute("SELECT skep.hold_push('[]')").fetchall() == [(False,)]
+    assert db.execute("SELECT skep._hold_push('[]')").fetchall() == [(False,)]
 
 
 def test_what_is_held_is_sealed(database_url: str, db: psycopg.Connection):

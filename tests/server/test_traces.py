@@ -136,7 +136,7 @@ def test_old_traces_are_pruned(api: Api, db: psycopg.Connection):
     trace(api, stored, "old", traceNames=["old", "both"])
     pass_time(db, 8 * 86400)
     trace(api, stored, "new", traceNames=["both"])
-    assert call(db, "prune_traces")[0].prune_traces == 1
+    assert call(db, "_prune_traces")[0][0] == 1
     assert [row["data"] for row in of(api, stored)] == ["new"]
     assert [row["trace_name"] for row in api.get("traces/names")["trace_names"]] == ["both"]
     assert db.execute("SELECT name FROM skep.traced_names").fetchall() == [("both",)]
@@ -146,9 +146,9 @@ def test_only_so_many_traces_are_kept(api: Api, db: psycopg.Connection):
     (stored,) = api.push("q", 1)
     for number in range(5):
         trace(api, stored, number, traceNames=["n"])
-    assert call(db, "prune_traces", at_most=2)[0].prune_traces == 3
+    assert call(db, "_prune_traces", at_most=2)[0][0] == 3
     assert [row["data"] for row in of(api, stored)] == [3, 4]
-    assert call(db, "prune_traces", at_most=2)[0].prune_traces == 0
+    assert call(db, "_prune_traces", at_most=2)[0][0] == 0
 
 
 def test_reads_go_by_their_indexes(api: Api, db: psycopg.Connection):
@@ -162,9 +162,9 @@ def test_reads_go_by_their_indexes(api: Api, db: psycopg.Connection):
         INSERT INTO skep.traced_names SELECT 'n' || n, now() FROM generate_series(0, 99) n;
     """)
     for query, indexes in [
-        (f"SELECT skep.wire_traces_of('{lane}', 'a')", {"traces_message"}),
-        ("SELECT skep.wire_traces_named('n7', NULL, 10, 0)", {"trace_names_pkey", "traces_pkey"}),
-        ("SELECT skep.wire_trace_names(NULL, 10, 0)", {"traced_names_last_seen_at", "trace_names_pkey"}),
-        ("SELECT skep.prune_traces()", {"traces_created_at", "traces_pkey", "traced_names_last_seen_at"}),
+        (f"SELECT skep._queen_traces_of('{lane}', 'a')", {"traces_message"}),
+        ("SELECT skep._queen_traces_named('n7', NULL, 10, 0)", {"trace_names_pkey", "traces_pkey"}),
+        ("SELECT skep._queen_trace_names(NULL, 10, 0)", {"traced_names_last_seen_at", "trace_names_pkey"}),
+        ("SELECT skep._prune_traces()", {"traces_created_at", "traces_pkey", "traced_names_last_seen_at"}),
     ]:
         assert_indexed(explained(db, lambda query=query: db.execute(query.encode())), *indexes)

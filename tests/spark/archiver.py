@@ -20,7 +20,7 @@ COLUMNS = ["queue", "partition", "partition_id", "offset", "timestamp", "value",
 LOG = """
     SELECT l.queue, l.partition, m.partition_id, m.offset, m.created_at, m.payload::text,
            m.headers::text, m.transaction_id
-    FROM skep.messages m JOIN skep.lanes l USING (partition_id) WHERE l.queue = %s ORDER BY 3, 4
+    FROM skep.messages m JOIN skep.partition_list l USING (partition_id) WHERE l.queue = %s ORDER BY 3, 4
 """
 
 
@@ -49,7 +49,7 @@ def archived(work: Work) -> list[Row]:
 
 def named(work: Work) -> list[Row]:
     """What is in the files that the manifest names."""
-    return rows_of(work, [path for (path,) in work.sql("SELECT path FROM skep.archived_files()")])
+    return rows_of(work, [path for (path,) in work.sql("SELECT path FROM skep._archived_files()")])
 
 
 def log(work: Work, queue: str = "q") -> list[Row]:
@@ -59,9 +59,9 @@ def log(work: Work, queue: str = "q") -> list[Row]:
 def check(work: Work, queue: str = "q") -> None:
     """Everything is in one file, the files are those of the manifest, and retention may delete all of it."""
     assert archived(work) == log(work, queue)
-    assert files(work) == {path for (path,) in work.sql("SELECT path FROM skep.archived_files()")}
+    assert files(work) == {path for (path,) in work.sql("SELECT path FROM skep._archived_files()")}
     assert work.sql("SELECT count(*) FROM skep.archive_files WHERE NOT settled") == [(0,)]
-    late = "SELECT l.partition, l.last_offset + 1, a.end_offset FROM skep.lanes l LEFT JOIN skep.archive_marks a "
+    late = "SELECT l.partition, l.last_offset + 1, a.end_offset FROM skep.partition_list l LEFT JOIN skep.archive_marks a "
     late += "USING (partition_id) WHERE a.end_offset IS DISTINCT FROM l.last_offset + 1 AND l.last_offset >= 0"
     assert work.sql(late) == []
 

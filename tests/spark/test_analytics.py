@@ -83,7 +83,7 @@ PUSHED = """
 """
 OWED = """
     SELECT count(*), count(*) FILTER (WHERE owing = '{}'), count(*) FILTER (WHERE owing <> '{}')
-    FROM skep.lanes l CROSS JOIN LATERAL skep.message_status(l.queue, l.partition)
+    FROM skep.partition_list l CROSS JOIN LATERAL skep.message_status(l.queue, l.partition)
 """
 
 
@@ -229,7 +229,7 @@ def test_expired_leases_and_tombstones(work: Work):
     call(connection, "ack", lease=deliveries[0].lease, id=deliveries[0].id)
     call(connection, "delete_message", id=deliveries[2].id)
     work.sql("SELECT pg_sleep(0.6)")
-    call(connection, "reap")
+    call(connection, "expire_leases")
     while rest := pop(connection, Q):
         ack(connection, rest)
     done = analyse(work, Q)

@@ -132,7 +132,7 @@ def test_a_file_that_is_not_what_the_log_has(alone: Work, monkeypatch: pytest.Mo
 
 def test_deleted_messages_keep_their_place(alone: Work):
     alone.spread("q", 3, 1)
-    alone.sql("SELECT skep.delete_message(skep.message_id(partition_id, 1)) FROM skep.lanes")
+    alone.sql("SELECT skep.delete_message(skep.message_id(partition_id, 1)) FROM skep.partition_list")
     archive_of(alone)
     check(alone)
     assert [row[5] for row in archived(alone)] == ["0", None, "2"]
@@ -143,7 +143,7 @@ def test_one_job_at_a_time_and_one_archive(alone: Work, monkeypatch: pytest.Monk
     alone.spread("q", 3, 1)
     archive_of(alone)
     with alone.connection.transaction():
-        alone.sql("SELECT skep.lock_archive(id) FROM skep.archives")
+        alone.sql("SELECT skep._lock_archive(id) FROM skep.archives")
     with pytest.raises(Conflict, match="another job works on this archive"):
         archive_of(alone)
     alone.sql("SELECT pg_advisory_unlock_all()")

@@ -62,7 +62,7 @@ def test_small_files_become_large_ones(work: Work):
     assert archived(work) == before
     assert len(files(work)) == 4
     assert [run for run in runs(work) if run[1]] == [(lane, 4, 24) for lane in (1, 2, 3)]
-    (path,) = work.sql("SELECT path FROM skep.archived_files(ARRAY['q']) WHERE messages = 60")[0]
+    (path,) = work.sql("SELECT path FROM skep._archived_files(ARRAY['q']) WHERE messages = 60")[0]
     lanes = pq.ParquetFile(work.home / "archive" / path).read(["partition_id", "offset"]).to_pylist()
     assert [tuple(row.values()) for row in lanes] == [(lane, n) for lane in (1, 2, 3) for n in range(4, 24)]
     assert compacted(work, "q", file_messages=1000).files == 0
@@ -109,8 +109,8 @@ def test_who_began_before_reads_on(alone: Work):
     assert compacted(alone, grace=timedelta(hours=1)).deleted == 0
     alone.push("q", "later")
     archive_of(alone)
-    old = files(alone) - {path for (path,) in alone.sql("SELECT path FROM skep.archived_files()")}
-    assert len(old) == 6 - alone.sql("SELECT count(*) FROM skep.archived_files() WHERE messages = 12")[0][0]
+    old = files(alone) - {path for (path,) in alone.sql("SELECT path FROM skep._archived_files()")}
+    assert len(old) == 6 - alone.sql("SELECT count(*) FROM skep._archived_files() WHERE messages = 12")[0][0]
     assert sorted((row.partition_id, row.offset, row.value) for row in frame.collect()) == before
     assert named(alone) == log(alone)
     alone.sql("UPDATE skep.archive_files SET kept_until = now() WHERE state = 'replaced'")
@@ -223,7 +223,7 @@ def test_a_job_that_was_given_up_swaps_nothing(alone: Work, monkeypatch: pytest.
 
     def settle(store: Store, path: str, batches: Iterator[Any]) -> int:
         size = real(store, path, batches)
-        alone.sql("SELECT skep.settle_files(ARRAY(SELECT file_id FROM skep.unsettled_files(1)))")
+        alone.sql("SELECT skep._settle_files(ARRAY(SELECT file_id FROM skep._unsettled_files(1)))")
         return size
 
     with monkeypatch.context() as patch:

@@ -109,7 +109,7 @@ DIGEST = """
     SELECT l.partition, count(*), encode(sha256(string_agg(sha256(convert_to(json_build_array(
                m.payload::text, nullif(m.headers - 'skep-origin', '{}')::text, m.trace_id, m.producer)::text, 'UTF8')),
                NULL ORDER BY m."offset")), 'hex')
-    FROM skep.messages m JOIN skep.lanes l USING (partition_id) WHERE l.queue = %s GROUP BY 1 ORDER BY 1
+    FROM skep.messages m JOIN skep.partition_list l USING (partition_id) WHERE l.queue = %s GROUP BY 1 ORDER BY 1
 """
 
 

@@ -45,7 +45,7 @@ def test_a_batch_is_written(work: Work):
     )
     stored = work.sql(
         "SELECT l.queue, l.partition, m.payload, m.headers, m.transaction_id, m.producer "
-        "FROM skep.messages m JOIN skep.lanes l USING (partition_id) ORDER BY 1"
+        "FROM skep.messages m JOIN skep.partition_list l USING (partition_id) ORDER BY 1"
     )
     assert stored == [
         ("a", "p", {"id": 1}, {"h": 'x"y'}, "t1", "me"),

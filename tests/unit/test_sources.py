@@ -8,10 +8,15 @@ from skep.engine.sources import Sources, SqlFile, packaged
 
 
 def write(directory: Path, *names: str) -> Path:
-    directory.mkdir()
+    directory.mkdir(parents=True)
     for name in names:
+        (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(f"SELECT '{name}';")
     return directory
+
+
+def write_code(directory: Path, *names: str) -> Path:
+    return write(directory, "rights.sql", "grants.sql", *names)
 
 
 def test_the_package_ships_its_sql():
@@ -21,10 +26,10 @@ def test_the_package_ships_its_sql():
 
 def test_files_are_read_in_order(tmp_path: Path):
     migrations = write(tmp_path / "migrations", "0002_add_colour.sql", "0001_create_thing.sql")
-    functions = write(tmp_path / "functions", "20_pop.sql", "10_push.sql", "notes.md")
+    functions = write_code(tmp_path / "sql", "queen/pop.sql", "log/push.sql", "log/ack.sql", "log/notes.md")
     sources = Sources.read(migrations, functions)
     assert [file.name for file in sources.migrations] == ["0001_create_thing", "0002_add_colour"]
-    assert [file.name for file in sources.functions] == ["10_push", "20_pop"]
+    assert [file.name for file in sources.functions] == ["rights", "log/ack", "log/push", "queen/pop", "grants"]
     assert sources.version == 2
 
 
@@ -34,26 +39,26 @@ def test_files_are_read_in_order(tmp_path: Path):
         (["0001_one.sql", "0003_three.sql"], [], "without a gap"),
         (["0001_one.sql", "0001_two.sql"], [], "without a gap"),
         (["1_one.sql"], [], "1_one.sql"),
-        ([], ["push.sql"], "push.sql"),
+        ([], ["log/10-push.sql"], "10-push.sql"),
     ],
 )
 def test_misnamed_files_are_refused(tmp_path: Path, migrations: list[str], functions: list[str], says: str):
     with pytest.raises(ValueError, match=says):
-        Sources.read(write(tmp_path / "migrations", *migrations), write(tmp_path / "functions", *functions))
+        Sources.read(write(tmp_path / "migrations", *migrations), write_code(tmp_path / "sql", *functions))
 
 
 def test_a_position_becomes_a_line():
-    file = SqlFile("10_push", "SELECT 1;\nSELECT 2;\n")
-    assert file.locate("1") == "in 10_push.sql, line 1"
-    assert file.locate("11") == "in 10_push.sql, line 2"
-    assert file.locate(None) == "in 10_push.sql, line ?"
+    file = SqlFile("log/push", "SELECT 1;\nSELECT 2;\n")
+    assert file.locate("1") == "in log/push.sql, line 1"
+    assert file.locate("11") == "in log/push.sql, line 2"
+    assert file.locate(None) == "in log/push.sql, line ?"
 
 
 def test_renaming_or_editing_functions_changes_their_checksum(tmp_path: Path):
     none = tmp_path / "none"
     checksums = {
-        Sources.read(none, write(tmp_path / "a", "10_push.sql")).functions_checksum,
-        Sources.read(none, write(tmp_path / "b", "20_push.sql")).functions_checksum,
-        Sources.read(none, none).functions_checksum,
+        Sources.read(none, write_code(tmp_path / "a", "log/push.sql")).functions_checksum,
+        Sources.read(none, write_code(tmp_path / "b", "log/pull.sql")).functions_checksum,
+        Sources.read(none, write_code(tmp_path / "c")).functions_checksum,
     }
     assert len(checksums) == 3

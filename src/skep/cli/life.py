@@ -107,7 +107,7 @@ def remove(config: Config, scope: Scope, *, yes: bool, as_json: bool) -> None:
         if not yes:
             pending = sum(group.lag for group in mq.groups(scope.group, scope.queue))
             confirm(one_line(f"Remove {scope.text}, for which {counted(pending, 'message')} wait?"), "removed")
-        released = mq.remove_group(scope.group, scope.queue)
+        released = mq.cancel_group(scope.group, scope.queue)
     if as_json:
         show_json({"group": scope.group, "queue": scope.queue, "released": released})
     else:

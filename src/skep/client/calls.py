@@ -1,4 +1,4 @@
-"""Every call the client makes, by name; the work is done by the functions of `engine/functions`."""
+"""Every call the client makes, by name; the work is done by the functions of `engine/sql`."""
 
 from typing import LiteralString
 
@@ -35,7 +35,7 @@ ACK_MANY: Query = (
 TRANSACTION: Query = "SELECT operation FROM skep.transaction(CAST(%(operations)s AS jsonb)) AS operation"
 
 TRACE: Query = """
-    SELECT skep.wire_trace(
+    SELECT skep._queen_trace(
         %(id)s, CAST(%(id)s AS text), %(group)s, %(event)s, CAST(%(data)s AS jsonb), %(names)s, %(worker)s)
 """
 
@@ -63,9 +63,9 @@ PAUSE: Query = f"SELECT {_SUBSCRIPTION} FROM skep.pause{_SCOPE}"
 RESUME: Query = f"SELECT {_SUBSCRIPTION} FROM skep.resume{_SCOPE}"
 CANCEL: Query = f"SELECT {_SUBSCRIPTION} FROM skep.cancel{_SCOPE}"
 HEARTBEAT: Query = f"SELECT {_SUBSCRIPTION} FROM skep.heartbeat{_SCOPE}"
-REMOVE_GROUP: Query = "SELECT skep.remove_group(%(group)s, %(queue)s)"
+REMOVE_GROUP: Query = "SELECT skep.cancel_group(%(group)s, %(queue)s)"
 FORCE_COMPLETE: Query = "SELECT skep.force_complete(%(group)s, %(queue)s, %(older_than)s)"
-BLOCKED: Query = "SELECT * FROM skep.blocked(%(queue)s) ORDER BY queue, partition, group_name"
+BLOCKED: Query = "SELECT * FROM skep.pending_groups(%(queue)s) ORDER BY queue, partition, group_name"
 MESSAGE_GROUPS: Query = "SELECT * FROM skep.message_groups(%(id)s) ORDER BY group_name"
 MESSAGE_STATUS: Query = "SELECT * FROM skep.message_status(%(queue)s, %(partition)s, %(first_offset)s, %(limit)s)"
 SEEK: Query = "SELECT * FROM skep.seek(%(group)s, %(queue)s, %(position)s, %(partition)s)"
@@ -77,11 +77,11 @@ DELETE_QUEUE: Query = "SELECT skep.delete_queue(%(queue)s)"
 DELETE_PARTITION: Query = "SELECT skep.delete_partition(%(queue)s, %(partition)s)"
 CLEAR_QUEUE: Query = "SELECT skep.clear_queue(%(queue)s, %(partition)s)"
 PEEK: Query = "SELECT * FROM skep.peek(%(queue)s, %(partition)s, %(first_offset)s, %(limit)s)"
-FIND: Query = "SELECT * FROM skep.find(%(id)s)"
+FIND: Query = "SELECT * FROM skep.find_message(%(id)s)"
 DELETE_MESSAGE: Query = "SELECT skep.delete_message(%(id)s)"
 QUEUES: Query = "SELECT * FROM skep.queue_status(%(queue)s) ORDER BY name"
 GROUPS: Query = "SELECT * FROM skep.group_status(%(group)s, %(queue)s) ORDER BY group_name, queue"
-LANES: Query = "SELECT * FROM skep.lanes WHERE queue = %(queue)s ORDER BY partition LIMIT %(limit)s"
+LANES: Query = "SELECT * FROM skep.partition_list WHERE queue = %(queue)s ORDER BY partition LIMIT %(limit)s"
 
 DEAD_LETTERS: Query = """
     SELECT * FROM skep.list_dead_letters(
@@ -108,28 +108,28 @@ DEAD_LETTER_AUDIT: Query = """
     FROM skep.dead_letter_audit ORDER BY id DESC LIMIT %(limit)s
 """
 
-LANES_AFTER: Query = "SELECT skep.lanes_after(%(lane)s, %(limit)s)"
+LANES_AFTER: Query = "SELECT skep._partitions_to_retain(%(lane)s, %(limit)s)"
 RETAIN: Query = "SELECT * FROM skep.retain(%(lanes)s, %(max_messages)s, %(dry_run)s)"
 DROP_IDLE_PARTITIONS: Query = "SELECT skep.drop_idle_partitions()"
-MARK_ARCHIVED: Query = "SELECT skep.mark_archived(%(partition_id)s, %(end_offset)s)"
-REAP: Query = "SELECT skep.reap()"
+MARK_ARCHIVED: Query = "SELECT skep._mark_archived(%(partition_id)s, %(end_offset)s)"
+REAP: Query = "SELECT skep.expire_leases()"
 DETECT_DEAD_GROUPS: Query = "SELECT * FROM skep.detect_dead_groups()"
 PRUNE_JOURNAL: Query = "SELECT skep.prune_journal(%(older_than)s)"
 SAMPLE: Query = "SELECT skep.sample()"
-PRUNE_SAMPLES: Query = "SELECT skep.prune_samples(%(keep)s)"
-PRUNE_TRACES: Query = "SELECT skep.prune_traces(%(keep)s)"
-PRUNE_LEASE_LOG: Query = "SELECT skep.prune_lease_log(%(max_rows)s)"
-PRUNE_SINKS: Query = "SELECT skep.prune_sinks(%(older_than)s)"
-PLACES: Query = "SELECT * FROM skep.places(%(trends)s, %(not_within)s) ORDER BY lag DESC, queue, group_name"
+PRUNE_SAMPLES: Query = "SELECT skep._prune_samples(%(keep)s)"
+PRUNE_TRACES: Query = "SELECT skep._prune_traces(%(keep)s)"
+PRUNE_LEASE_LOG: Query = "SELECT skep._prune_lease_log(%(max_rows)s)"
+PRUNE_SINKS: Query = "SELECT skep._prune_sinks(%(older_than)s)"
+PLACES: Query = "SELECT * FROM skep._current_progress(%(trends)s, %(not_within)s) ORDER BY lag DESC, queue, group_name"
 OLDEST_TRANSACTION: Query = """
     SELECT max(extract(epoch FROM clock_timestamp() - xact_start))::double precision FROM pg_stat_activity
     WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
 HISTORY: Query = "SELECT * FROM skep.history(%(queue)s, %(group)s, %(since)s)"
 
-MAINTENANCE: Query = "SELECT push, pop, held, refused, is_pending FROM skep.maintenance()"
-SET_MAINTENANCE: Query = "SELECT skep.set_maintenance(%(push)s, %(pop)s)"
-DRAIN_HELD_PUSHES: Query = "SELECT messages, refused, queues FROM skep.drain_held_pushes(again => %(again)s)"
+MAINTENANCE: Query = "SELECT push, pop, held, refused, is_pending FROM skep.maintenance_mode()"
+SET_MAINTENANCE: Query = "SELECT skep.set_maintenance_mode(%(push)s, %(pop)s)"
+DRAIN_HELD_PUSHES: Query = "SELECT messages, refused, queues FROM skep._drain_held_pushes(again => %(again)s)"
 
 MOVE_COMMITTED_OUTBOX: Query = "SELECT messages, refused, queues FROM skep.move_committed_outbox(%(max_rows)s)"
 OUTBOX_STATUS: Query = "SELECT transactions, oldest_seconds, waiting FROM skep.outbox_status()"
@@ -140,4 +140,4 @@ CREATE_API_KEY: Query = """
 """
 LIST_API_KEYS: Query = "SELECT * FROM skep.list_api_keys()"
 REVOKE_API_KEY: Query = "SELECT * FROM skep.revoke_api_key(%(id)s)"
-FIND_API_KEY: Query = "SELECT * FROM skep.find_api_key(%(id)s, %(hash)s)"
+FIND_API_KEY: Query = "SELECT * FROM skep._find_api_key(%(id)s, %(hash)s)"

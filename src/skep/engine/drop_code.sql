@@ -1,5 +1,5 @@
 -- Grants that users made on routines and views would be lost with them: restore_grants.sql makes them again on the new ones.
--- Grants to the roles of Skep are left out, because functions/99_grant.sql makes exactly those that this package wants.
+-- Grants to the roles of Skep are left out, because sql/grants.sql and the files beside it make exactly those that this package wants.
 -- Unlogged, so that a publication FOR ALL TABLES does not send the rows to a subscriber, who has no such table.
 CREATE UNLOGGED TABLE skep.kept_grants AS
 WITH granted (kind, object, "column", acl, owner) AS (

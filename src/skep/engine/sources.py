@@ -10,7 +10,8 @@ from typing import Self
 
 HERE = Path(__file__).parent
 MIGRATION_NAME = re.compile(r"(?P<number>\d{4})_[a-z0-9_]+")
-FUNCTIONS_NAME = re.compile(r"\d{2}_[a-z0-9_]+")
+CODE_NAME = re.compile(r"[a-z0-9_]+")
+FOLDERS = ("log", "read", "observe", "queen")  # by who asks: everyone, pipelines, people who watch, Queen's protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,13 @@ class Sources:
     drop_schema: SqlFile
 
     @classmethod
-    def read(cls, migrations: Path = HERE / "migrations", functions: Path = HERE / "functions") -> Self:
+    def read(cls, migrations: Path = HERE / "migrations", sql: Path = HERE / "sql") -> Self:
         return cls(
             package=version("skep"),
             bootstrap=SqlFile.read(HERE / "bootstrap.sql"),
             drop_code=SqlFile.read(HERE / "drop_code.sql"),
             migrations=tuple(Migration.read(path) for path in _sql_files(migrations, MIGRATION_NAME)),
-            functions=tuple(SqlFile.read(path) for path in _sql_files(functions, FUNCTIONS_NAME)),
+            functions=_read_code(sql),
             restore_grants=SqlFile.read(HERE / "restore_grants.sql"),
             drop_schema=SqlFile.read(HERE / "drop_schema.sql"),
         )
@@ -86,6 +87,13 @@ class Sources:
 def packaged() -> Sources:
     """Return the SQL files that this package ships."""
     return Sources.read()
+
+
+def _read_code(root: Path) -> tuple[SqlFile, ...]:
+    """Read the code in its order: rights, the folders, grants. A file is named by its folder too."""
+    paths = [path for folder in FOLDERS for path in _sql_files(root / folder, CODE_NAME)]
+    files = [SqlFile(f"{path.parent.name}/{path.stem}", path.read_text(encoding="utf-8")) for path in paths]
+    return (SqlFile.read(root / "rights.sql"), *files, SqlFile.read(root / "grants.sql"))
 
 
 def _sql_files(directory: Path, name: re.Pattern[str]) -> list[Path]:

@@ -42,7 +42,7 @@ MEASURES = {
 PARTS = 3  # before the measures: the log, the archive, the tables
 
 FILES: LiteralString = """
-    SELECT location, path, queue, day FROM skep.archived_files(%(queues)s, %(pattern)s, %(namespace)s, %(task)s)
+    SELECT location, path, queue, day FROM skep._archived_files(%(queues)s, %(pattern)s, %(namespace)s, %(task)s)
     WHERE day >= %(since)s AND day <= %(until)s
 """
 GROUPS: LiteralString = """

@@ -16,35 +16,35 @@ from skep.spark.database import VIEW, database
 from skep.spark.options import Selection
 from skep.spark.window import Run, chunks, count
 
-OPEN: LiteralString = "SELECT skep.open_archive(%(location)s, %(queues)s)"
-LOCK: LiteralString = "SELECT skep.lock_archive(%(archive)s)"
+OPEN: LiteralString = "SELECT skep._open_archive(%(location)s, %(queues)s)"
+LOCK: LiteralString = "SELECT skep._lock_archive(%(archive)s)"
 UNLOCK: LiteralString = "SELECT pg_advisory_unlock_all()"
 PLAN: LiteralString = """
-    SELECT queue, day, partition_id, partition, first_offset, end_offset FROM skep.plan_archive(%(queues)s)
+    SELECT queue, day, partition_id, partition, first_offset, end_offset FROM skep._plan_archive(%(queues)s)
 """
-BEGIN: LiteralString = "SELECT skep.begin_files(%(archive)s, %(job)s, %(files)s::jsonb)"
-STORE: LiteralString = "SELECT skep.store_file(%(file)s, %(job)s, %(path)s, %(bytes)s, %(messages)s, %(digest)s)"
+BEGIN: LiteralString = "SELECT skep._begin_files(%(archive)s, %(job)s, %(files)s::jsonb)"
+STORE: LiteralString = "SELECT skep._store_file(%(file)s, %(job)s, %(path)s, %(bytes)s, %(messages)s, %(digest)s)"
 PROGRESS: LiteralString = """
-    SELECT files, stored_files, messages, stored_messages, stored_bytes FROM skep.archive_progress(%(job)s)
+    SELECT files, stored_files, messages, stored_messages, stored_bytes FROM skep._archive_progress(%(job)s)
 """
-UNSETTLED: LiteralString = "SELECT file_id, queue, day, path FROM skep.unsettled_files(%(archive)s)"
-SETTLE: LiteralString = "SELECT skep.settle_files(%(files)s)"
-FIND: LiteralString = "SELECT skep.find_archive(%(location)s)"
+UNSETTLED: LiteralString = "SELECT file_id, queue, day, path FROM skep._unsettled_files(%(archive)s)"
+SETTLE: LiteralString = "SELECT skep._settle_files(%(files)s)"
+FIND: LiteralString = "SELECT skep._find_archive(%(location)s)"
 SMALL: LiteralString = """
     SELECT queue, day, file_id, messages, bytes
-    FROM skep.small_files(%(archive)s, %(below)s, %(queues)s, %(pattern)s, %(namespace)s, %(task)s)
+    FROM skep._small_files(%(archive)s, %(below)s, %(queues)s, %(pattern)s, %(namespace)s, %(task)s)
 """
-BEGIN_COMPACTION: LiteralString = "SELECT skep.begin_compaction(%(archive)s, %(job)s, %(sources)s::jsonb)"
+BEGIN_COMPACTION: LiteralString = "SELECT skep._begin_compaction(%(archive)s, %(job)s, %(sources)s::jsonb)"
 SOURCES: LiteralString = """
-    SELECT path, digest, lanes, first_offsets, end_offsets FROM skep.source_files(%(files)s)
+    SELECT path, digest, lanes, first_offsets, end_offsets FROM skep._source_files(%(files)s)
 """
 SWAP: LiteralString = """
-    SELECT skep.swap_files(%(file)s, %(job)s, %(sources)s, %(path)s, %(bytes)s, %(messages)s, %(digest)s, %(grace)s)
+    SELECT skep._swap_files(%(file)s, %(job)s, %(sources)s, %(path)s, %(bytes)s, %(messages)s, %(digest)s, %(grace)s)
 """
-EXPIRED: LiteralString = "SELECT file_id, path FROM skep.expired_files(%(archive)s)"
-FORGET: LiteralString = "SELECT skep.forget_files(%(files)s)"
+EXPIRED: LiteralString = "SELECT file_id, path FROM skep._expired_files(%(archive)s)"
+FORGET: LiteralString = "SELECT skep._forget_files(%(files)s)"
 FILES: LiteralString = """
-    SELECT location, path FROM skep.archived_files(%(queues)s, %(pattern)s, %(namespace)s, %(task)s)
+    SELECT location, path FROM skep._archived_files(%(queues)s, %(pattern)s, %(namespace)s, %(task)s)
 """
 STATUS: LiteralString = """
     SELECT queue, location, files, messages, bytes, first_day, last_day, waiting FROM skep.archive_status(%(queues)s)

@@ -34,7 +34,7 @@ SUBSCRIBE: LiteralString = """
     SELECT skep.subscribe(group_name => %(group)s, queue => %(queue)s, mode => 'all', heartbeat_timeout => 86400)
 """
 SPAN: LiteralString = """
-    SELECT first_offset, end_offset FROM skep.span_of(%(lanes)s, %(since)s::timestamptz, %(until)s::timestamptz)
+    SELECT first_offset, end_offset FROM skep._offsets_between(%(lanes)s, %(since)s::timestamptz, %(until)s::timestamptz)
 """
 Counts = tuple[int, int, int]
 Watch = Callable[[int, int], None]
@@ -128,7 +128,7 @@ def _turns(url: str, runs: Sequence[Run]) -> list[list[Run]]:
 
 GONE_NAMES: LiteralString = """
     SELECT DISTINCT partition_id, partition
-    FROM skep.archived_runs(%(lanes)s, array_fill(NULL::bigint, ARRAY[cardinality(%(lanes)s::bigint[])]),
+    FROM skep._archived_runs(%(lanes)s, array_fill(NULL::bigint, ARRAY[cardinality(%(lanes)s::bigint[])]),
                             array_fill(NULL::bigint, ARRAY[cardinality(%(lanes)s::bigint[])]))
 """
 

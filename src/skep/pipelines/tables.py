@@ -28,7 +28,7 @@ class Table(NamedTuple):
 PROGRESS = Table(
     """
     SELECT lane.id, g.group_name, g.status, g.start_offset, g.cursor, g.owed_from
-    FROM unnest(%(lanes)s::bigint[]) AS lane (id) LEFT JOIN skep.group_progress(%(lanes)s) g ON g.partition_id = lane.id
+    FROM unnest(%(lanes)s::bigint[]) AS lane (id) LEFT JOIN skep._group_progress(%(lanes)s) g ON g.partition_id = lane.id
     """,
     "partition_id long, group_name string, status string, start_offset long, cursor long, owed_from long",
 )
@@ -72,7 +72,7 @@ GIVEN_UP = Table(
     """,
     "queue string, group_name string, partition string, offset long",
 )
-LANE_IDS: LiteralString = "SELECT partition_id FROM skep.lanes WHERE queue = ANY (%(queues)s) ORDER BY 1"
+LANE_IDS: LiteralString = "SELECT partition_id FROM skep.partition_list WHERE queue = ANY (%(queues)s) ORDER BY 1"
 LOG_TIMES: LiteralString = """
     SELECT min(edge.oldest), max(edge.newest) FROM unnest(%(queue_ids)s::int[]) AS queue (id)
     CROSS JOIN LATERAL (SELECT min(finished_at) AS oldest, max(finished_at) AS newest

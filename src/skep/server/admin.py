@@ -19,28 +19,28 @@ LONGEST_PAGE = 1000
 FIRST_YEAR, LAST_YEAR = 1970, 9000
 SEALED = b'"skep-sealed"'
 
-QUEUE_NAMES: Query = "SELECT skep.wire_queue_names()"
+QUEUE_NAMES: Query = "SELECT skep._queen_queue_names()"
 
 MESSAGES: Query = """
-    SELECT skep.wire_messages(%(queue)s, %(partition)s, %(namespace)s, %(task)s, %(status)s, %(since)s, %(until)s,
+    SELECT skep._queen_messages(%(queue)s, %(partition)s, %(namespace)s, %(task)s, %(status)s, %(since)s, %(until)s,
         %(visible)s::text[], %(limit)s, %(offset)s)::text
 """
-MESSAGE: Query = "SELECT skep.wire_message(%(partition_id)s::uuid, %(transaction_id)s)::text"
-DELETE_MESSAGE: Query = "SELECT skep.wire_delete_message(%(partition_id)s::uuid, %(transaction_id)s)"
-BURY: Query = "SELECT skep.wire_bury(%(partition_id)s::uuid, %(transaction_id)s, %(error)s)"
+MESSAGE: Query = "SELECT skep._queen_message(%(partition_id)s::uuid, %(transaction_id)s)::text"
+DELETE_MESSAGE: Query = "SELECT skep._queen_delete_message(%(partition_id)s::uuid, %(transaction_id)s)"
+BURY: Query = "SELECT skep._queen_dead_letter(%(partition_id)s::uuid, %(transaction_id)s, %(error)s)"
 FETCH: Query = """
-    SELECT fetched::text FROM skep.wire_fetch(%(queues)s::text[], %(partitions)s::text[], %(offsets)s::bigint[],
+    SELECT fetched::text FROM skep._queen_fetch(%(queues)s::text[], %(partitions)s::text[], %(offsets)s::bigint[],
         %(sizes)s::bigint[], %(size)s, %(limit)s) AS fetched
 """
-SAFE_TIME: Query = "SELECT skep.wire_safe_time()"
-CHANGED: Query = "SELECT skep.wire_changed(%(queue)s, %(since)s, %(after)s, %(limit)s)::text"
+SAFE_TIME: Query = "SELECT skep._queen_safe_time()"
+CHANGED: Query = "SELECT skep._queen_changed(%(queue)s, %(since)s, %(after)s, %(limit)s)::text"
 
 DEAD_LETTERS: Query = """
-    SELECT skep.wire_dead_letters(%(queue)s, %(group)s, %(partition)s, %(since)s, %(until)s, %(visible)s::text[],
+    SELECT skep._queen_dead_letters(%(queue)s, %(group)s, %(partition)s, %(since)s, %(until)s, %(visible)s::text[],
         %(limit)s, %(offset)s)::text
 """
 DEAD_LETTERS_OF: Query = """
-    SELECT id, queue FROM skep.wire_dead_letters_of(%(id)s, %(message_id)s::uuid, %(partition_id)s::uuid,
+    SELECT id, queue FROM skep._queen_dead_letters_of(%(id)s, %(message_id)s::uuid, %(partition_id)s::uuid,
         %(transaction_id)s, %(group)s)
 """
 REDRIVE_EDITED: Query = """
@@ -49,63 +49,63 @@ REDRIVE_EDITED: Query = """
 """
 
 TRACE: Query = """
-    SELECT skep.wire_trace(%(partition_id)s::uuid, %(transaction_id)s, %(group)s, %(event_type)s, %(data)s::jsonb,
+    SELECT skep._queen_trace(%(partition_id)s::uuid, %(transaction_id)s, %(group)s, %(event_type)s, %(data)s::jsonb,
         %(names)s::text[], %(worker)s)::text
 """
-TRACES_OF: Query = "SELECT skep.wire_traces_of(%(partition_id)s::uuid, %(transaction_id)s)::text"
-TRACES_NAMED: Query = "SELECT skep.wire_traces_named(%(name)s, %(visible)s::text[], %(limit)s, %(offset)s)::text"
-TRACE_NAMES: Query = "SELECT skep.wire_trace_names(%(visible)s::text[], %(limit)s, %(offset)s)::text"
+TRACES_OF: Query = "SELECT skep._queen_traces_of(%(partition_id)s::uuid, %(transaction_id)s)::text"
+TRACES_NAMED: Query = "SELECT skep._queen_traces_named(%(name)s, %(visible)s::text[], %(limit)s, %(offset)s)::text"
+TRACE_NAMES: Query = "SELECT skep._queen_trace_names(%(visible)s::text[], %(limit)s, %(offset)s)::text"
 
-GROUPS: Query = "SELECT skep.wire_groups(%(visible)s::text[])::text"
-LAGGING: Query = "SELECT skep.wire_lagging(%(seconds)s, %(visible)s::text[])::text"
-GROUP: Query = "SELECT skep.wire_group(%(group)s, %(visible)s::text[])::text"
-RESUBSCRIBE: Query = "SELECT skep.wire_resubscribe(%(group)s, %(start)s)"
+GROUPS: Query = "SELECT skep._queen_groups(%(visible)s::text[])::text"
+LAGGING: Query = "SELECT skep._queen_lagging(%(seconds)s, %(visible)s::text[])::text"
+GROUP: Query = "SELECT skep._queen_group(%(group)s, %(visible)s::text[])::text"
+RESUBSCRIBE: Query = "SELECT skep._queen_resubscribe(%(group)s, %(start)s)"
 SEEK_PARTITION: Query = """
-    SELECT updated, moved_to FROM skep.wire_seek_partition(%(group)s, %(queue)s, %(partition)s, %(position)s)
+    SELECT updated, moved_to FROM skep._queen_seek_partition(%(group)s, %(queue)s, %(partition)s, %(position)s)
 """
-REFRESH: Query = "SELECT skep.wire_refresh()::text"
+REFRESH: Query = "SELECT skep._queen_refresh()::text"
 
 QUEUES: Query = """
-    SELECT skep.wire_queues(%(namespace)s, %(task)s, %(visible)s::text[], %(limit)s, %(offset)s)::text
+    SELECT skep._queen_queues(%(namespace)s, %(task)s, %(visible)s::text[], %(limit)s, %(offset)s)::text
 """
-QUEUE: Query = "SELECT skep.wire_queue(%(queue)s)::text"
-PARTITIONS: Query = "SELECT skep.wire_partition_list(%(queue)s, %(visible)s::text[], %(limit)s, %(offset)s)::text"
-DEPTH: Query = "SELECT skep.wire_depth(%(queue)s, %(group)s)::text"
-NAMESPACES: Query = "SELECT skep.wire_namespaces(%(visible)s::text[])::text"
-TASKS: Query = "SELECT skep.wire_tasks(%(visible)s::text[])::text"
-OVERVIEW: Query = "SELECT skep.wire_overview(%(visible)s::text[])::text"
+QUEUE: Query = "SELECT skep._queen_queue(%(queue)s)::text"
+PARTITIONS: Query = "SELECT skep._queen_partition_list(%(queue)s, %(visible)s::text[], %(limit)s, %(offset)s)::text"
+DEPTH: Query = "SELECT skep._queen_depth(%(queue)s, %(group)s)::text"
+NAMESPACES: Query = "SELECT skep._queen_namespaces(%(visible)s::text[])::text"
+TASKS: Query = "SELECT skep._queen_tasks(%(visible)s::text[])::text"
+OVERVIEW: Query = "SELECT skep._queen_overview(%(visible)s::text[])::text"
 CLEAR: Query = "SELECT skep.clear_queue(%(queue)s, %(partition)s)"
 
 STATUS: Query = """
-    SELECT skep.wire_status(%(since)s, %(until)s, %(queue)s, %(namespace)s, %(task)s, %(visible)s::text[])::text
+    SELECT skep._queen_status(%(since)s, %(until)s, %(queue)s, %(namespace)s, %(task)s, %(visible)s::text[])::text
 """
-QUEUE_STATUS: Query = "SELECT skep.wire_queue_status(%(queue)s)::text"
+QUEUE_STATUS: Query = "SELECT skep._queen_queue_status(%(queue)s)::text"
 PUSHED: Query = """
-    SELECT skep.wire_pushed(%(since)s, %(until)s, %(queue)s, %(namespace)s, %(task)s, %(interval)s,
+    SELECT skep._queen_pushed(%(since)s, %(until)s, %(queue)s, %(namespace)s, %(task)s, %(interval)s,
         %(visible)s::text[])::text
 """
-WORKER_METRICS: Query = "SELECT skep.wire_worker_metrics(%(since)s, %(until)s, %(visible)s::text[])::text"
-QUEUE_LAG: Query = "SELECT skep.wire_queue_lag(%(since)s, %(until)s, %(queue)s, %(visible)s::text[])::text"
-QUEUE_OPS: Query = "SELECT skep.wire_queue_ops(%(since)s, %(until)s, %(queue)s, %(visible)s::text[])::text"
-RETENTION: Query = "SELECT skep.wire_retention(%(since)s, %(until)s, %(visible)s::text[])::text"
-POSTGRES: Query = "SELECT skep.wire_postgres()::text"
+WORKER_METRICS: Query = "SELECT skep._queen_worker_metrics(%(since)s, %(until)s, %(visible)s::text[])::text"
+QUEUE_LAG: Query = "SELECT skep._queen_queue_lag(%(since)s, %(until)s, %(queue)s, %(visible)s::text[])::text"
+QUEUE_OPS: Query = "SELECT skep._queen_queue_ops(%(since)s, %(until)s, %(queue)s, %(visible)s::text[])::text"
+RETENTION: Query = "SELECT skep._queen_retention(%(since)s, %(until)s, %(visible)s::text[])::text"
+POSTGRES: Query = "SELECT skep._queen_postgres()::text"
 
-DASH_OVERVIEW: Query = "SELECT skep.dash_overview(%(visible)s::text[])::text"
-DASH_TREND: Query = "SELECT skep.dash_trend(%(since)s, %(points)s, %(visible)s::text[])::text"
-DASH_QUEUE_TREND: Query = "SELECT skep.dash_queue_trend(%(queue)s, %(group)s, %(since)s, %(points)s)::text"
+DASH_OVERVIEW: Query = "SELECT skep._dashboard_overview(%(visible)s::text[])::text"
+DASH_TREND: Query = "SELECT skep._dashboard_trend(%(since)s, %(points)s, %(visible)s::text[])::text"
+DASH_QUEUE_TREND: Query = "SELECT skep._dashboard_queue_trend(%(queue)s, %(group)s, %(since)s, %(points)s)::text"
 DASH_QUEUES: Query = """
-    SELECT skep.dash_queues(%(search)s, %(sort)s, %(descending)s, %(limit)s, %(offset)s, %(visible)s::text[])::text
+    SELECT skep._dashboard_queues(%(search)s, %(sort)s, %(descending)s, %(limit)s, %(offset)s, %(visible)s::text[])::text
 """
 DASH_GROUPS: Query = """
-    SELECT skep.dash_groups(%(search)s, %(status)s, %(sort)s, %(descending)s, %(limit)s, %(offset)s,
+    SELECT skep._dashboard_groups(%(search)s, %(status)s, %(sort)s, %(descending)s, %(limit)s, %(offset)s,
         %(visible)s::text[])::text
 """
-DASH_LANES: Query = "SELECT skep.dash_lanes(%(queue)s, %(group)s, %(sort)s, %(limit)s)::text"
-DASH_HOLDERS: Query = "SELECT skep.dash_holders(%(queue)s)::text"
-DASH_LEASES: Query = "SELECT skep.dash_leases(%(queue)s, %(group)s, %(limit)s)::text"
-DASH_SEEK: Query = "SELECT skep.dash_seek(%(group)s, %(queue)s, %(position)s)::text"
-DASH_PIPELINES: Query = "SELECT skep.dash_pipelines(%(visible)s::text[])::text"
-DASH_DATABASE: Query = "SELECT skep.dash_database()::text"
+DASH_LANES: Query = "SELECT skep._dashboard_partitions(%(queue)s, %(group)s, %(sort)s, %(limit)s)::text"
+DASH_HOLDERS: Query = "SELECT skep._dashboard_holders(%(queue)s)::text"
+DASH_LEASES: Query = "SELECT skep._dashboard_leases(%(queue)s, %(group)s, %(limit)s)::text"
+DASH_SEEK: Query = "SELECT skep._dashboard_seek(%(group)s, %(queue)s, %(position)s)::text"
+DASH_PIPELINES: Query = "SELECT skep._dashboard_pipelines(%(visible)s::text[])::text"
+DASH_DATABASE: Query = "SELECT skep._dashboard_database()::text"
 
 PAGE = (
     Param("limit", "integer", f"At most this many, and never more than {LONGEST_PAGE}."),

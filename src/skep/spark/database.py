@@ -18,42 +18,42 @@ T = TypeVar("T")
 
 VIEW: LiteralString = """
     SELECT database, view::text, queue_ids, queue_names
-    FROM skep.read_view(%(queues)s, %(pattern)s, %(namespace)s, %(task)s)
+    FROM skep._read_view(%(queues)s, %(pattern)s, %(namespace)s, %(task)s)
 """
 WINDOW: LiteralString = """
-    SELECT * FROM skep.read_window(
+    SELECT * FROM skep._read_window(
         queue_ids => %(queue_ids)s, since => %(since)s::pg_snapshot, until => %(until)s::pg_snapshot,
         start => %(start)s::jsonb, stop => %(stop)s::jsonb, group_name => %(group)s)
 """
-READ: LiteralString = "SELECT * FROM skep.read(%(lanes)s, %(firsts)s, %(ends)s, %(payloads)s)"
-READ_PACKED: LiteralString = "SELECT * FROM skep.read_packed(%(lanes)s, %(firsts)s, %(ends)s, %(payloads)s)"
-LANE_NAMES: LiteralString = "SELECT * FROM skep.lane_names(%(lanes)s)"
-OFFSETS_AT: LiteralString = "SELECT skep.offsets_at(%(lanes)s, %(instant)s::timestamptz)"
-TIMES_OF: LiteralString = "SELECT oldest, newest FROM skep.times_of(%(lanes)s, %(firsts)s, %(ends)s)"
+READ: LiteralString = "SELECT * FROM skep._read(%(lanes)s, %(firsts)s, %(ends)s, %(payloads)s)"
+READ_PACKED: LiteralString = "SELECT * FROM skep._read_packed(%(lanes)s, %(firsts)s, %(ends)s, %(payloads)s)"
+LANE_NAMES: LiteralString = "SELECT * FROM skep._partition_names(%(lanes)s)"
+OFFSETS_AT: LiteralString = "SELECT skep._offsets_at(%(lanes)s, %(instant)s::timestamptz)"
+TIMES_OF: LiteralString = "SELECT oldest, newest FROM skep._times(%(lanes)s, %(firsts)s, %(ends)s)"
 ARCHIVED_RUNS: LiteralString = """
     SELECT partition_id, queue, partition, first_offset, end_offset, path
-    FROM skep.archived_runs(%(lanes)s, %(firsts)s, %(ends)s)
+    FROM skep._archived_runs(%(lanes)s, %(firsts)s, %(ends)s)
 """
 ARCHIVED_LANES: LiteralString = """
-    SELECT partition_id, first_offset, end_offset FROM skep.archived_lanes(%(queues)s)
+    SELECT partition_id, first_offset, end_offset FROM skep._archived_partitions(%(queues)s)
 """
-GROUP_EXISTS: LiteralString = "SELECT skep.group_exists(%(group)s)"
+GROUP_EXISTS: LiteralString = "SELECT skep._group_exists(%(group)s)"
 SUBSCRIBE: LiteralString = """
     SELECT skep.subscribe(group_name => %(group)s, queue => %(queue)s, namespace => %(namespace)s, task => %(task)s,
                           mode => 'all', heartbeat_timeout => %(timeout)s)
 """
 HEARTBEAT: LiteralString = "SELECT count(*) FROM skep.heartbeat(%(group)s)"
-FOLLOW: LiteralString = "SELECT skep.follow(%(group)s, %(lanes)s, %(starts)s, %(offsets)s)"
-OPEN_SINK: LiteralString = "SELECT skep.open_sink(%(sink)s, %(query)s)"
+FOLLOW: LiteralString = "SELECT skep._move_group(%(group)s, %(lanes)s, %(starts)s, %(offsets)s)"
+OPEN_SINK: LiteralString = "SELECT skep._open_sink(%(sink)s, %(query)s)"
 STAGE: LiteralString = """
-    SELECT skep.stage_piece(
+    SELECT skep._stage_messages(
         sink => %(sink)s, batch => %(batch)s, piece => %(piece)s, queues => %(queues)s, partitions => %(partitions)s,
         counts => %(counts)s::integer[], payloads => %(payloads)s, transaction_ids => %(transaction_ids)s,
         headers => %(headers)s::jsonb[], trace_ids => %(trace_ids)s::uuid[], producers => %(producers)s)
 """
-PUBLISH: LiteralString = "SELECT skep.publish_batch(%(sink)s, %(query)s, %(batch)s, %(pieces)s::uuid[], %(counts)s)"
-CLEAR_SINK: LiteralString = "SELECT skep.clear_sink(%(sink)s, %(batch)s)"
-DROP_SINK: LiteralString = "SELECT skep.drop_sink(%(sink)s)"
+PUBLISH: LiteralString = "SELECT skep._publish_batch(%(sink)s, %(query)s, %(batch)s, %(pieces)s::uuid[], %(counts)s)"
+CLEAR_SINK: LiteralString = "SELECT skep._clear_sink(%(sink)s, %(batch)s)"
+DROP_SINK: LiteralString = "SELECT skep._drop_sink(%(sink)s)"
 
 
 class Database:

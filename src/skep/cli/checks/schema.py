@@ -40,7 +40,7 @@ UPKEEP = """
 """
 OUTBOX = "SELECT waiting FROM skep.outbox_status()"
 CONSISTENCY = "SELECT invariant, broken FROM skep.check_consistency()"
-MAINTENANCE = "SELECT push, pop, held, refused FROM skep.maintenance()"
+MAINTENANCE = "SELECT push, pop, held, refused FROM skep.maintenance_mode()"
 ENCRYPTED = "SELECT name FROM skep.queues WHERE encryption_enabled ORDER BY name"
 
 

@@ -100,7 +100,7 @@ class AsyncGroups:
         arguments = {"group": group, "queue": queue, "namespace": namespace, "task": task}
         return await self._database.call(query, arguments, Subscription)
 
-    async def remove_group(self, group: str, queue: str | None = None) -> int:
+    async def cancel_group(self, group: str, queue: str | None = None) -> int:
         """Cancel, as an administrator; returns how many messages no longer wait for the group. Twice is a conflict."""
         return await self._database.value(calls.REMOVE_GROUP, {"group": group, "queue": queue})
 

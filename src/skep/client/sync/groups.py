@@ -101,7 +101,7 @@ class Groups:
         arguments = {"group": group, "queue": queue, "namespace": namespace, "task": task}
         return self._database.call(query, arguments, Subscription)
 
-    def remove_group(self, group: str, queue: str | None = None) -> int:
+    def cancel_group(self, group: str, queue: str | None = None) -> int:
         """Cancel, as an administrator; returns how many messages no longer wait for the group. Twice is a conflict."""
         return self._database.value(calls.REMOVE_GROUP, {"group": group, "queue": queue})
 

@@ -501,7 +501,7 @@ CREATE TABLE skep.stream_queries (
 );
 
 -- No foreign key to partitions: _delete_partitions() deletes the rows.
-CREATE TABLE skep.stream_state (
+CREATE TABLE skep._queen_stream_state (
     query_id     uuid NOT NULL REFERENCES skep.stream_queries,
     partition_id bigint NOT NULL,
     key          text COLLATE "C" NOT NULL CHECK (octet_length(key) <= 2000),  -- what fits into an index
@@ -522,7 +522,7 @@ CREATE TABLE skep.stream_groups (
 --                   held --refused--> held with its error --tried again by upkeep--> gone
 CREATE TABLE skep.held_pushes (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    items    jsonb NOT NULL CHECK (jsonb_typeof(items) = 'array'),  -- as wire_push() takes them
+    items    jsonb NOT NULL CHECK (jsonb_typeof(items) = 'array'),  -- as _queen_push() takes them
     messages integer NOT NULL CHECK (messages > 0),
     error    text,
     held_at  timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -587,7 +587,7 @@ CREATE TABLE skep.archive_files (
     messages   bigint NOT NULL CHECK (messages > 0),
     path       text COLLATE "C",                      -- below the location
     bytes      bigint,
-    digest     bytea,                                 -- of every message in it, in order: see digest_of()
+    digest     bytea,                                 -- of every message in it, in order: see _digest()
     stored_at  timestamptz,
     kept_until timestamptz,                           -- replaced: until then, who began to read it may go on
     CHECK ((state <> 'writing') = (num_nonnulls(path, bytes, digest, stored_at) = 4)),

@@ -93,7 +93,7 @@ def _changing(verb: str, action: Action) -> Callable[[Call], Awaitable[Reply]]:
 async def remove(call: Call) -> Reply:
     queue = call.text("queue")
     call.identity.require("admin", queue)
-    return reply(Released(await call.state.mq.remove_group(call.params["group"], queue)))
+    return reply(Released(await call.state.mq.cancel_group(call.params["group"], queue)))
 
 
 async def force_complete(call: Call) -> Reply:

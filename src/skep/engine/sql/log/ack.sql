@@ -1,0 +1,321 @@
+-- Acks, and the verdict on a lease: once every message of it has its ack, or its time is up, or it is released.
+--
+--   acks                                what happens
+--   all completed                       the run is done
+--   some completed, some failed         failed -> dead letters (partial_failure = 'retry': they are retried)
+--   all failed                          the run is retried after retry_delay; past retry_limit -> dead letters
+--   some without ack, lease expired     these are retried in two halves, attempt + 1; a single one past retry_limit -> dead letters
+--   the same of a stream                these are delivered again, at the same attempt: that is how a stream holds messages back
+--   released                            messages that are not completed are delivered again, at the same attempt
+--   nacked                              messages that are not completed are retried; past retry_limit the nacked ones -> dead letters
+--
+-- An offset whose message was deleted counts as done. A lease belongs to its run, and only who has locked the run changes it; of a shared
+-- partition the open run is locked before the closed one.
+
+-- Completes whole leases that have no acks yet and were never returned: the usual case, in one statement, by the key in the lease id.
+-- completed: the messages that have acks, for each lease; NULL: all. Returns the leases that are done, sorted. The others are over, or need
+-- _ack_lease(). (IS NOT DISTINCT FROM, here and below: = would let the planner walk the whole of runs_leased.) An id does not have the upper bits of an offset: beyond 2^32 messages a partition takes that way, too.
+CREATE FUNCTION skep._ack_leases(leases uuid[], completed int8multirange[] DEFAULT NULL) RETURNS uuid[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp timestamptz := clock_timestamp();
+    acked uuid[];
+    quiet integer[];
+BEGIN
+    WITH acked AS (
+        UPDATE skep.runs r
+        SET first_offset = r.leased_to, lease_id = NULL, leased_to = NULL, expires_at = NULL, ready_at = skep._ready_place(r.served_at, stamp),
+            drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
+        FROM (SELECT lease, run, place >> 21 AS partition_id, (place & 2097151)::integer AS group_queue_id, first_offset
+              FROM (SELECT lease, run, ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint AS place,
+                           ('x' || substr(replace(lease::text, '-', ''), 15, 8))::bit(32)::bigint AS first_offset
+                    FROM unnest(leases, completed) AS item (lease, run)) lease
+              ORDER BY 3, 4, 5) lease
+        -- ANY (ARRAY[…]): or the planner may walk all runs and look for the lease of each.
+        WHERE r.partition_id = ANY (ARRAY[lease.partition_id]) AND r.group_queue_id = lease.group_queue_id AND r.first_offset = lease.first_offset
+          AND r.lease_id IS NOT DISTINCT FROM lease.lease AND r.expires_at > stamp AND r.end_offset IS NULL AND NOT r.is_logged
+          AND r.failed IS NULL AND r.done IS NULL AND r.cuts IS NULL
+          AND (lease.run IS NULL OR lease.run = int8multirange(int8range(r.first_offset, r.leased_to)))
+        RETURNING lease.lease, r.group_queue_id, r.served_at
+    )
+    SELECT array_agg(a.lease ORDER BY a.lease), array_agg(DISTINCT a.group_queue_id) FILTER (WHERE a.served_at < stamp - interval '10 seconds')
+    INTO acked, quiet FROM acked a;
+    IF quiet IS NOT NULL THEN
+        PERFORM skep._record_activity(one.id) FROM unnest(quiet) AS one (id);
+    END IF;
+    RETURN coalesce(acked, '{}');
+END $$;
+
+CREATE FUNCTION skep._retry_seconds(retry_delay double precision, attempt integer) RETURNS interval
+LANGUAGE sql VOLATILE AS $$
+    SELECT skep._seconds(least($1 * 2 ^ least($2 - 1, 30), greatest($1, 3600)) * (0.75 + random() / 2))
+$$;
+
+CREATE FUNCTION skep._count_offsets(offsets int8multirange) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(sum(upper(piece) - lower(piece)), 0)::bigint FROM unnest($1) AS piece $$;
+
+-- Returns the offset behind the first n of these offsets.
+CREATE FUNCTION skep._cut_after(offsets int8multirange, n bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT o + 1 FROM unnest($1) AS piece CROSS JOIN generate_series(lower(piece), upper(piece) - 1) AS o ORDER BY o OFFSET $2 - 1 LIMIT 1
+$$;
+
+-- Returns the offsets of a run that have a message.
+CREATE FUNCTION skep._messages_in(partition_id bigint, first_offset bigint, end_offset bigint) RETURNS int8multirange
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT coalesce(range_agg(int8range(m."offset", m."offset" + 1)), '{}') FROM skep.messages m
+            WHERE m.partition_id = _messages_in.partition_id AND m."offset" >= first_offset AND m."offset" < end_offset AND m.payload IS NOT NULL);
+END $$;
+
+-- The options that decide, and the names that a dead letter and the log carry.
+CREATE FUNCTION skep._policy_of(partition_id bigint, group_queue_id integer)
+RETURNS SETOF skep.policy LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT q.id, q.name, p.name, g.group_name, q.retry_limit, q.retry_delay, q.partial_failure, q.lease_log_seconds IS NOT NULL,
+           coalesce((SELECT true FROM skep.stream_groups s WHERE s.group_name = g.group_name AND s.queue = q.name LIMIT 1), false)
+    FROM skep.group_queues g
+    JOIN skep.queues q ON q.id = g.queue_id
+    JOIN skep.partitions p ON p.id = $1
+    WHERE g.id = $2
+$$;
+
+CREATE FUNCTION skep._write_dead_letters(r skep.runs, policy skep.policy, dead int8multirange, attempt integer, reason text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO skep.dead_letters (group_name, queue, partition, partition_id, "offset", created_at, payload, headers,
+                                   transaction_id, trace_id, producer, error, attempts)
+    SELECT policy.group_name, policy.queue, policy.partition, m.partition_id, m."offset", m.created_at, m.payload, m.headers,
+           m.transaction_id, m.trace_id, m.producer, coalesce(r.errors ->> m."offset"::text, r.errors ->> '*', reason), attempt
+    FROM skep.messages m
+    WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset AND m."offset" < r.leased_to AND dead @> m."offset"
+      AND m.payload IS NOT NULL
+    ORDER BY m."offset";
+END $$;
+
+-- Ends a lease with its verdict: returns the run with what is left of it. reason: completed, answered, expired, released, nacked.
+CREATE FUNCTION skep._apply_verdict(r skep.runs, policy skep.policy, reason text, stamp timestamptz) RETURNS skep.runs
+LANGUAGE plpgsql AS $$
+DECLARE
+    attempt   integer := coalesce(r.attempts[1], 1);
+    failed    int8multirange := coalesce(r.failed, '{}') - coalesce(r.done, '{}');
+    dead      int8multirange := '{}';
+    back      int8multirange := '{}';  -- delivered again
+    n         bigint := 0;
+    exhausted boolean;
+    ends      bigint[];
+    delay     interval := '0';
+    next_attempt integer := attempt + 1;
+BEGIN
+    IF reason <> 'completed' THEN
+        back := skep._messages_in(r.partition_id, r.first_offset, r.leased_to) - coalesce(r.done, '{}')
+                - CASE WHEN r.succeeded AND policy.partial_failure = 'dead_letter' AND reason <> 'nacked' THEN failed ELSE '{}' END;
+        n := skep._count_offsets(back);
+        exhausted := n > 0 AND reason <> 'released' AND attempt > policy.retry_limit AND (reason IN ('answered', 'nacked') OR n = 1);
+        dead := CASE WHEN NOT exhausted THEN failed - back WHEN reason = 'nacked' THEN failed ELSE failed + back END;
+        back := CASE WHEN NOT exhausted THEN back WHEN reason = 'nacked' THEN back - failed ELSE '{}' END;
+        next_attempt := CASE WHEN reason = 'released' THEN attempt WHEN exhausted THEN 1 ELSE attempt + 1 END;
+        IF back <> '{}' AND (reason = 'answered' OR reason = 'nacked' AND NOT exhausted) THEN
+            delay := skep._retry_seconds(policy.retry_delay, attempt);
+        END IF;
+        IF dead <> '{}' THEN
+            PERFORM skep._write_dead_letters(r, policy, dead, attempt, CASE WHEN reason = 'expired' THEN 'lease expired' ELSE 'failed' END);
+        END IF;
+    END IF;
+    IF r.is_logged AND policy.is_logged THEN
+        PERFORM skep._log_lease(r, policy, reason, back, attempt, stamp);
+    END IF;
+    ends := ARRAY[r.leased_to];
+    IF back = '{}' THEN
+        r := skep._move_run(r, r.leased_to);
+    ELSE
+        IF reason = 'expired' AND n > 1 THEN  -- a batch that keeps killing its consumer is delivered in ever smaller runs
+            ends := skep._cut_after(back, (n + 1) / 2) || ends;
+        END IF;
+        IF r.cuts[1] <= r.leased_to THEN
+            r.cuts := r.cuts[2:];
+            r.attempts := r.attempts[2:];
+        END IF;
+        r.cuts := ends || r.cuts;
+        r.attempts := array_fill(next_attempt, ARRAY[cardinality(ends)]) || r.attempts;
+        r.done := (int8multirange(int8range(lower(back), r.leased_to)) - back)
+                  + coalesce(r.done, '{}') * int8multirange(int8range(r.leased_to, NULL));
+        r := skep._move_run(r, lower(back));
+    END IF;
+    -- A closed run that is returned comes before new messages of its partition.
+    r.ready_at := CASE WHEN delay > '0' THEN stamp + delay WHEN r.end_offset IS NULL THEN skep._ready_place(r.served_at, stamp)
+                       ELSE stamp - interval '100 milliseconds' END;
+    r.lease_id := NULL; r.leased_to := NULL; r.expires_at := NULL; r.failed := NULL; r.errors := NULL; r.succeeded := false; r.drained := false;
+    RETURN r;
+END $$;
+
+-- Ends a lease whose run the caller has locked. Of a shared partition the open run is locked here, unless another has it: then false.
+CREATE FUNCTION skep._end_lease(row_id tid, r skep.runs, reason text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp  timestamptz := clock_timestamp();
+    policy skep.policy;
+BEGIN
+    IF r.end_offset IS NOT NULL THEN
+        PERFORM FROM skep.runs o WHERE o.partition_id = r.partition_id AND o.group_queue_id = r.group_queue_id AND o.end_offset IS NULL
+        ORDER BY o.first_offset DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            RETURN false;
+        END IF;
+    END IF;
+    SELECT * INTO policy FROM skep._policy_of(r.partition_id, r.group_queue_id);
+    r := skep._apply_verdict(r, policy, CASE WHEN reason = 'expired' AND policy.is_stream THEN 'released' ELSE reason END, stamp);
+    PERFORM skep._write_run(row_id, r);
+    IF r.end_offset IS NOT NULL THEN
+        PERFORM skep._give_back(r.partition_id, r.group_queue_id, stamp);
+    END IF;
+    RETURN true;
+END $$;
+
+-- Stores a run; a closed one that is done is deleted.
+CREATE FUNCTION skep._write_run(row_id tid, r skep.runs) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF r.end_offset <= r.first_offset THEN
+        DELETE FROM skep.runs o WHERE o.ctid = row_id;
+    ELSE
+        UPDATE skep.runs o
+        SET first_offset = r.first_offset, ready_at = r.ready_at, lease_id = r.lease_id, leased_to = r.leased_to, expires_at = r.expires_at,
+            drained = r.drained, succeeded = r.succeeded, cuts = nullif(r.cuts, '{}'), attempts = nullif(r.attempts, '{}'),
+            done = nullif(r.done, '{}'), failed = nullif(r.failed, '{}'), errors = r.errors
+        WHERE o.ctid = row_id;
+    END IF;
+END $$;
+
+-- Returns the run of a lease, locked, if the lease is not over.
+CREATE FUNCTION skep._lock_lease(lease uuid, OUT row_id tid, OUT run skep.runs)
+LANGUAGE plpgsql AS $$
+DECLARE
+    place  bigint := ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint;
+    locked record;
+BEGIN
+    PERFORM FROM skep.runs r WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer AND r.lease_id IS NOT DISTINCT FROM lease
+       AND r.end_offset IS NOT NULL;
+    IF FOUND THEN  -- a closed run: the open one first
+        PERFORM FROM skep.runs r WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer AND r.end_offset IS NULL
+        ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE;
+    END IF;
+    SELECT r.ctid AS row_id, r AS run INTO locked FROM skep.runs r
+    WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer AND r.lease_id IS NOT DISTINCT FROM lease
+      AND r.expires_at > clock_timestamp() FOR NO KEY UPDATE;
+    row_id := locked.row_id;
+    run := locked.run;
+END $$;
+
+-- Applies the acks of one lease.
+CREATE FUNCTION skep._ack_lease(row_id tid, r skep.runs, said skep.lease_acks) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    whole  int8multirange := int8multirange(int8range(r.first_offset, r.leased_to));
+    failed int8multirange := coalesce(r.failed, '{}') + said.failed * whole;
+    dead   int8multirange;
+    acked  int8multirange;   -- completed by these acks
+    policy skep.policy;
+BEGIN
+    r.errors := CASE WHEN said.errors IS NULL THEN r.errors ELSE coalesce(r.errors, '{}') || said.errors END;
+    acked := (said.completed + CASE WHEN said.rest_completed THEN whole - failed - said.dead ELSE '{}' END) * whole;
+    dead := (said.dead * whole + CASE WHEN said.rest_dead THEN whole - failed ELSE '{}' END) - coalesce(r.done, '{}') - said.completed;
+    IF dead <> '{}' THEN
+        SELECT * INTO policy FROM skep._policy_of(r.partition_id, r.group_queue_id);
+        PERFORM skep._write_dead_letters(r, policy, dead, coalesce(r.attempts[1], 1), 'dead-lettered');
+    END IF;
+    r.succeeded := r.succeeded OR acked - coalesce(r.done, '{}') <> '{}';
+    failed := failed + CASE WHEN said.rest_failed THEN whole ELSE '{}' END - coalesce(r.done, '{}') - said.completed - said.dead;
+    r.done := coalesce(r.done, '{}') + acked + dead;
+    r.failed := failed;
+    PERFORM skep._settle_lease(row_id, r, whole, said.rest_released OR said.released && whole, said.nacked && whole);
+END $$;
+
+-- After acks were applied: ends the lease if its verdict is due, or stores them.
+CREATE FUNCTION skep._settle_lease(row_id tid, r skep.runs, whole int8multirange, released boolean, nacked boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    open int8multirange := whole - r.done - r.failed;
+BEGIN
+    IF open <> '{}' THEN  -- offsets whose message was deleted count as done
+        open := open * skep._messages_in(r.partition_id, lower(open), upper(open));
+    END IF;
+    IF open = '{}' AND r.failed = '{}' THEN
+        PERFORM skep._end_lease(row_id, r, 'completed');
+    ELSIF nacked AND r.failed <> '{}' THEN
+        PERFORM skep._end_lease(row_id, r, 'nacked');
+    ELSIF open = '{}' THEN
+        PERFORM skep._end_lease(row_id, r, 'answered');
+    ELSIF released THEN
+        PERFORM skep._end_lease(row_id, r, 'released');
+    ELSE
+        PERFORM skep._write_run(row_id, r);
+    END IF;
+END $$;
+
+-- Returns true if a lease id is for this partition. NULL: the ack names no partition.
+CREATE FUNCTION skep._is_lease_of(lease uuid, partition_id bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce($2 = ('x00' || left(replace($1::text, '-', ''), 14))::bit(64)::bigint >> 21, true) $$;
+
+-- The one door for acks. Each names a lease and, unless it is for the whole lease, a message (partition, offset).
+-- status: completed, failed, dlq (dead letters now), retry (release the lease), nack (failed, and the lease ends here).
+-- One stale ack does not touch the others.
+CREATE FUNCTION skep._apply_acks(leases uuid[], partition_ids bigint[], offsets bigint[], statuses text[], errors text[])
+RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    said  skep.lease_acks;
+    done  uuid[];
+    run   record;
+    live  boolean[] := array_fill(false, ARRAY[cardinality(leases)]);
+    next  integer := 1;  -- both are sorted by lease
+    n     bigint;
+BEGIN
+    IF 'completed' = ALL (statuses) THEN  -- the usual case: every message of a lease in one call
+        SELECT skep._ack_leases(array_agg(lease), array_agg(run)) INTO done FROM (
+            SELECT item.lease, CASE WHEN count(*) = count(item."offset") THEN range_agg(int8range(item."offset", item."offset" + 1)) END AS run
+            FROM unnest(_apply_acks.leases, _apply_acks.partition_ids, _apply_acks.offsets) AS item (lease, partition_id, "offset")
+            WHERE item.lease IS NOT NULL AND skep._is_lease_of(item.lease, item.partition_id) GROUP BY item.lease) item;
+    END IF;
+    FOR said IN
+        SELECT item.lease, array_agg(item.ord) AS ords, array_agg(item."offset") AS offsets,
+               coalesce(range_agg(one) FILTER (WHERE status = 'completed'), '{}') AS completed,
+               coalesce(range_agg(one) FILTER (WHERE status IN ('failed', 'nack')), '{}') AS failed,
+               coalesce(range_agg(one) FILTER (WHERE status = 'nack'), '{}') AS nacked,
+               coalesce(range_agg(one) FILTER (WHERE status = 'dlq'), '{}') AS dead,
+               coalesce(range_agg(one) FILTER (WHERE status = 'retry'), '{}') AS released,
+               bool_or(status = 'completed' AND "offset" IS NULL) AS rest_completed, bool_or(status = 'failed' AND "offset" IS NULL) AS rest_failed,
+               bool_or(status = 'dlq' AND "offset" IS NULL) AS rest_dead, bool_or(status = 'retry' AND "offset" IS NULL) AS rest_released,
+               jsonb_object_agg(coalesce("offset"::text, '*'), error) FILTER (WHERE status IN ('failed', 'nack', 'dlq') AND error IS NOT NULL) AS errors
+        FROM (SELECT item.*, CASE WHEN item."offset" IS NOT NULL THEN int8range(item."offset", item."offset" + 1) END AS one
+              FROM unnest(_apply_acks.leases, _apply_acks.partition_ids, _apply_acks.offsets, _apply_acks.statuses, _apply_acks.errors)
+                   WITH ORDINALITY AS item (lease, partition_id, "offset", status, error, ord)) item
+        WHERE item.lease IS NOT NULL AND skep._is_lease_of(item.lease, item.partition_id)
+        GROUP BY item.lease ORDER BY item.lease
+    LOOP
+        IF said.lease = done[next] THEN
+            next := next + 1;
+            FOREACH n IN ARRAY said.ords LOOP live[n] := true; END LOOP;
+            CONTINUE;
+        END IF;
+        SELECT * INTO run FROM skep._lock_lease(said.lease);
+        CONTINUE WHEN run.row_id IS NULL;
+        FOR i IN 1 .. cardinality(said.ords) LOOP
+            live[said.ords[i]] := coalesce(said.offsets[i] >= (run.run).first_offset AND said.offsets[i] < (run.run).leased_to, true);
+        END LOOP;
+        PERFORM skep._ack_lease(run.row_id, run.run, said);
+        IF (run.run).served_at < clock_timestamp() - interval '10 seconds' THEN
+            PERFORM skep._record_activity((run.run).group_queue_id);
+        END IF;
+    END LOOP;
+    RETURN QUERY SELECT item.n, item.applied FROM unnest(live) WITH ORDINALITY AS item (applied, n);
+END $$;
+
+-- For upkeep: leases of consumers that died, of any group, without waiting for its next pop.
+CREATE FUNCTION skep.expire_leases() RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM skep._expire_leases(g.list_id, '-infinity', 100, clock_timestamp())
+    FROM (SELECT DISTINCT list_id FROM skep.group_queues) g
+    WHERE EXISTS (SELECT FROM skep.runs r WHERE r.list_id = g.list_id AND r.lease_id IS NOT NULL AND r.ready_at <= clock_timestamp());
+END $$;
+CALL skep._allow('skep_admin', 'expire_leases');

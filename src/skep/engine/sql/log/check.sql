@@ -1,0 +1,46 @@
+-- Typed errors, class SK. The table in skep/errors.py maps each to a Python class.
+--   SK001 invalid argument   SK002 not found   SK003 stale lease   SK004 payload too large
+
+CREATE FUNCTION skep._refuse(state text, message text, hint text DEFAULT '', detail text DEFAULT '') RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = state, MESSAGE = message, HINT = hint, DETAIL = detail;
+END $$;
+CALL skep._allow('skep_producer', '_refuse', definer => false);
+CALL skep._allow('skep_consumer', '_refuse', definer => false);
+
+CREATE FUNCTION skep._check_name(what text, name text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF name IS NULL OR char_length(name) NOT BETWEEN 1 AND 255 THEN
+        RAISE EXCEPTION USING ERRCODE = 'SK001',
+            MESSAGE = CASE WHEN coalesce(name, '') = '' THEN format('%s name is missing', what)
+                           ELSE format('%s name is %s characters long: "%s…"', what, char_length(name), left(name, 40)) END,
+            HINT = 'Names have 1 to 255 characters.';
+    END IF;
+END $$;
+
+-- A message's id is its address: 60 bits of partition, 62 of offset, in a version 8 UUID. Nothing to store, nothing to index.
+CREATE FUNCTION skep.message_id(partition_id bigint, "offset" bigint) RETURNS uuid
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+    SELECT (overlay(lpad(to_hex($1), 15, '0') PLACING '8' FROM 13 FOR 0) || to_hex($2 | (-9223372036854775808)))::uuid
+$$;
+CALL skep._allow('skep_producer', 'message_id', definer => false);
+CALL skep._allow('skep_consumer', 'message_id', definer => false);
+
+CREATE FUNCTION skep.partition_of(id uuid) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+    SELECT ('x0' || substr($1::text, 1, 8) || substr($1::text, 10, 4) || substr($1::text, 16, 3))::bit(64)::bigint
+$$;
+CALL skep._allow('skep_producer', 'partition_of', definer => false);
+CALL skep._allow('skep_consumer', 'partition_of', definer => false);
+
+CREATE FUNCTION skep.offset_of(id uuid) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+    SELECT ('x' || substr($1::text, 20, 4) || substr($1::text, 25))::bit(64)::bigint & 4611686018427387903
+$$;
+CALL skep._allow('skep_producer', 'offset_of', definer => false);
+CALL skep._allow('skep_consumer', 'offset_of', definer => false);
+
+CREATE FUNCTION skep._seconds(amount double precision) RETURNS interval
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$ SELECT make_interval(secs => $1) $$;

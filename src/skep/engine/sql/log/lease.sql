@@ -1,0 +1,168 @@
+-- The verbs of a consumer. Each takes the lease that pop gave, and a message's id or NULL for everything not answered yet.
+-- A lease that is over (expired, taken over, group moved or deleted) is refused and nothing changes.
+
+CREATE FUNCTION skep.ack_many(leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL)
+RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
+DECLARE
+    partition_ids bigint[];
+    offsets       bigint[];
+BEGIN
+    IF (cardinality(leases) = cardinality(statuses) AND coalesce(cardinality(leases) = cardinality(ids), true)
+        AND coalesce(cardinality(leases) = cardinality(errors), true)) IS NOT TRUE THEN
+        PERFORM skep._refuse('SK001', 'the arrays of ack_many differ in length',
+                            'Give one lease and status for each answer; ids (NULL for the whole lease) and errors are as long, or NULL.');
+    END IF;
+    IF NOT statuses <@ ARRAY['completed', 'failed', 'dlq', 'retry'] THEN
+        PERFORM skep._refuse('SK001', format('item %s: unknown status "%s"', n - 1, status), 'Statuses: completed, failed, dlq, retry.')
+        FROM unnest(statuses) WITH ORDINALITY AS item (status, n)
+        WHERE (status IN ('completed', 'failed', 'dlq', 'retry')) IS NOT TRUE ORDER BY n LIMIT 1;
+    END IF;
+    SELECT array_agg(skep.partition_of(id) ORDER BY n), array_agg(skep.offset_of(id) ORDER BY n)
+    INTO partition_ids, offsets FROM unnest(ids) WITH ORDINALITY AS item (id, n);
+    RETURN QUERY SELECT * FROM skep._apply_acks(leases, partition_ids, offsets, statuses, errors);
+END $$;
+CALL skep._allow('skep_consumer', 'ack_many');
+
+CREATE FUNCTION skep._apply_ack(lease uuid, id uuid, status text, error text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT (SELECT applied FROM skep.ack_many(ARRAY[lease], ARRAY[id], ARRAY[status], ARRAY[error])) THEN
+        PERFORM skep._refuse('SK003', format('lease %s is over%s', coalesce(lease::text, 'NULL'),
+                                            CASE WHEN id IS NULL THEN '' ELSE format(', or message %s is not in it', id) END),
+                            'It expired, was taken over, or the group was moved or deleted. Nothing changed; the messages come again.');
+    END IF;
+END $$;
+
+-- A whole lease that has no acks yet and was never returned, the usual case, takes one statement: the same as _ack_leases().
+CREATE FUNCTION skep.ack(lease uuid, id uuid DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    quiet integer;
+BEGIN
+    IF id IS NULL THEN
+        UPDATE skep.runs r
+        SET first_offset = r.leased_to, lease_id = NULL, leased_to = NULL, expires_at = NULL, ready_at = skep._ready_place(r.served_at, key.stamp),
+            drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
+        FROM (SELECT ('x00' || left(digits, 14))::bit(64)::bigint AS place, ('x' || substr(digits, 15, 8))::bit(32)::bigint AS first_offset, stamp
+              FROM (SELECT replace(lease::text, '-', '') AS digits, clock_timestamp() AS stamp OFFSET 0) lease OFFSET 0) key
+        WHERE r.partition_id = ANY (ARRAY[key.place >> 21]) AND r.group_queue_id = (key.place & 2097151)::integer AND r.first_offset = key.first_offset
+          AND r.lease_id IS NOT DISTINCT FROM lease AND r.expires_at > key.stamp AND r.end_offset IS NULL AND NOT r.is_logged
+          AND r.failed IS NULL AND r.done IS NULL AND r.cuts IS NULL
+        RETURNING CASE WHEN r.served_at < key.stamp - interval '10 seconds' THEN r.group_queue_id ELSE 0 END INTO quiet;
+        IF quiet = 0 THEN
+            RETURN;
+        ELSIF quiet > 0 THEN
+            PERFORM skep._record_activity(quiet);
+            RETURN;
+        END IF;
+    END IF;
+    PERFORM skep._apply_ack(lease, id, 'completed', NULL);
+END $$;
+CALL skep._allow('skep_consumer', 'ack');
+
+CREATE FUNCTION skep.fail(lease uuid, error text, id uuid DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, id, 'failed', error); END $$;
+CALL skep._allow('skep_consumer', 'fail');
+
+CREATE FUNCTION skep.dead_letter(lease uuid, error text, id uuid DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, id, 'dlq', error); END $$;
+CALL skep._allow('skep_consumer', 'dead_letter');
+
+CREATE FUNCTION skep.release(lease uuid) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, NULL, 'retry', NULL); END $$;
+CALL skep._allow('skep_consumer', 'release');
+
+-- The same for all leases of a pop over several partitions. Those that are over are left out; if all are, that is an error.
+CREATE FUNCTION skep._ack_all(leases uuid[], status text, error text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT bool_or(applied) FROM skep.ack_many(leases, NULL, array_fill(status, ARRAY[cardinality(leases)]),
+                                                   array_fill(error, ARRAY[cardinality(leases)]))) IS NOT TRUE THEN
+        PERFORM skep._refuse('SK003', format(CASE WHEN cardinality(leases) > 1 THEN 'leases %s are over' ELSE 'lease %s is over' END,
+                                            array_to_string(leases[:3], ', ')),
+                            'They expired, were taken over, or the group was moved or deleted. Nothing changed; the messages are delivered again.');
+    END IF;
+END $$;
+
+CREATE FUNCTION skep.ack_all(leases uuid[]) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'completed', NULL); END $$;
+CALL skep._allow('skep_consumer', 'ack_all');
+
+CREATE FUNCTION skep.fail_all(leases uuid[], error text) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'failed', error); END $$;
+CALL skep._allow('skep_consumer', 'fail_all');
+
+CREATE FUNCTION skep.dead_letter_all(leases uuid[], error text) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'dlq', error); END $$;
+CALL skep._allow('skep_consumer', 'dead_letter_all');
+
+CREATE FUNCTION skep.release_all(leases uuid[]) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'retry', NULL); END $$;
+CALL skep._allow('skep_consumer', 'release_all');
+
+-- Never shortens. Returns the new deadline. Only expires_at is written, so that the update is cheap: the run keeps its place by the old
+-- deadline until discovery meets it there.
+CREATE FUNCTION skep.extend(lease uuid, seconds double precision DEFAULT 60) RETURNS timestamptz
+LANGUAGE plpgsql AS $$ BEGIN RETURN skep.extend_all(ARRAY[lease], seconds); END $$;
+CALL skep._allow('skep_consumer', 'extend');
+
+-- Returns the earliest of the new deadlines.
+CREATE FUNCTION skep.extend_all(leases uuid[], seconds double precision DEFAULT 60) RETURNS timestamptz
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp    timestamptz := clock_timestamp();
+    extended record;
+BEGIN
+    IF seconds IS NULL OR seconds NOT BETWEEN 0.001 AND 604800 THEN
+        PERFORM skep._refuse('SK001', format('seconds must be between 0.001 and 604800, got %s', coalesce(seconds::text, 'NULL')), '');
+    END IF;
+    WITH extended AS (
+        UPDATE skep.runs r SET expires_at = greatest(r.expires_at, stamp + skep._seconds(extend_all.seconds))
+        FROM (SELECT lease, place >> 21 AS partition_id, (place & 2097151)::integer AS group_queue_id
+              FROM (SELECT lease, ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint AS place FROM unnest(leases) AS lease) lease
+              ORDER BY 2, 3, 1) lease
+        WHERE r.partition_id = ANY (ARRAY[lease.partition_id]) AND r.group_queue_id = lease.group_queue_id AND r.lease_id IS NOT DISTINCT FROM lease.lease AND r.expires_at > stamp
+        RETURNING r.expires_at, r.group_queue_id
+    )
+    SELECT min(e.expires_at) AS deadline, array_agg(DISTINCT e.group_queue_id) AS group_queues INTO extended FROM extended e;
+    IF extended.deadline IS NULL THEN
+        PERFORM skep._refuse('SK003', format('lease %s is over', coalesce(array_to_string(leases[:3], ', '), 'NULL')),
+                            'It expired, was taken over, or the group was moved or deleted. The messages are delivered again.');
+    END IF;
+    PERFORM skep._record_activity(one.id) FROM unnest(extended.group_queues) AS one (id);
+    RETURN extended.deadline;
+END $$;
+CALL skep._allow('skep_consumer', 'extend_all');
+
+-- Pushes and answers as one: [{"push": {queue, payload, …}}, {"ack": {lease, id, status, error}}, …]. A stale answer fails it all.
+CREATE FUNCTION skep.transaction(operations jsonb) RETURNS SETOF jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    unknown  jsonb;
+    stale    bigint;
+    messages jsonb;
+BEGIN
+    IF jsonb_typeof(operations) IS DISTINCT FROM 'array' THEN
+        PERFORM skep._refuse('SK001', 'operations are not a JSON array', 'Give an array of {"push": …} and {"ack": …}.');
+    END IF;
+    SELECT o INTO unknown FROM jsonb_array_elements(operations) o WHERE NOT coalesce(o ? 'push' <> o ? 'ack', false) LIMIT 1;
+    IF FOUND THEN
+        PERFORM skep._refuse('SK001', format('unknown operation %s', left(unknown::text, 80)), 'Each has one key: "push" or "ack".');
+    END IF;
+    SELECT min(a.ord) INTO stale
+    FROM (SELECT array_agg((o #>> '{ack,lease}')::uuid ORDER BY n) AS leases, array_agg((o #>> '{ack,id}')::uuid ORDER BY n) AS ids,
+                 array_agg(coalesce(o #>> '{ack,status}', 'completed') ORDER BY n) AS statuses,
+                 array_agg(o #>> '{ack,error}' ORDER BY n) AS errors
+          FROM jsonb_array_elements(operations) WITH ORDINALITY AS op (o, n) WHERE o ? 'ack' HAVING count(*) > 0) acks
+    CROSS JOIN LATERAL skep.ack_many(leases, ids, statuses, errors) a WHERE NOT a.applied;
+    IF stale IS NOT NULL THEN
+        PERFORM skep._refuse('SK003', format('ack %s of the transaction: its lease is over', stale - 1),
+                            'Nothing was pushed or acknowledged.');
+    END IF;
+    SELECT jsonb_agg(o -> 'push' ORDER BY n) INTO messages
+    FROM jsonb_array_elements(operations) WITH ORDINALITY AS op (o, n) WHERE o ? 'push';
+    IF messages IS NOT NULL THEN
+        RETURN QUERY SELECT to_jsonb(p) FROM skep.push(messages) p;
+    END IF;
+END $$;
+CALL skep._allow('skep_consumer', 'transaction', definer => false);

@@ -1,0 +1,133 @@
+-- Leases of partitions that are named: many requests, each for its partition, in one call.
+
+-- Leases from named partitions, one for each slot, strict order. Conditions are checked before the lock is taken: a pop that gets nothing
+-- must not hold a run that another has leased.
+CREATE FUNCTION skep._lease_named(
+    g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean
+) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    leases   skep.lease[];
+BEGIN
+    WITH ready AS (
+        SELECT r.row_id, CASE WHEN conflate THEN ends.last ELSE r.first_offset END AS first_offset, r.attempt, r.done,
+               requests[named.slot] AS request, skep._cut(r.first_offset, ends.last + 1, r.done, sizes[named.slot]) AS leased_to
+        FROM unnest(_lease_named.partition_ids) WITH ORDINALITY AS named (id, slot)
+        CROSS JOIN LATERAL (SELECT r.first_offset FROM skep.runs r WHERE r.partition_id = named.id AND r.group_queue_id = g.id
+                            ORDER BY r.first_offset DESC LIMIT 1) newest
+        CROSS JOIN LATERAL (
+            SELECT r.ctid AS row_id, r.first_offset, r.cuts[1] AS cut, r.attempts[1] AS attempt, r.done FROM skep.runs r
+            WHERE r.partition_id = named.id AND r.group_queue_id = g.id AND r.first_offset = newest.first_offset AND r.lease_id IS NULL
+              AND coalesce(r.ready_at, g.stamp) <= g.stamp AND r.leases = 0 AND r.end_offset IS NULL
+            FOR NO KEY UPDATE SKIP LOCKED) r
+        CROSS JOIN LATERAL (SELECT m."offset" AS last FROM skep.messages m
+                            WHERE m.partition_id = named.id AND m."offset" >= r.first_offset
+                              AND m."offset" < least(r.cut, r.first_offset + sizes[named.slot] + skep._done_count(r.done))
+                              AND m.payload IS NOT NULL AND m.created_at <= g.visible_until
+                            ORDER BY m."offset" DESC LIMIT 1) ends
+        WHERE g.quiet_since IS NULL OR r.attempt IS NOT NULL OR skep._is_quiet(named.id, g.quiet_since)
+    ), leased AS (
+    UPDATE skep.runs r
+    SET lease_id = CASE WHEN NOT auto_ack THEN skep._lease_id(r.partition_id, r.group_queue_id, ready.first_offset) END,
+        first_offset = CASE WHEN NOT auto_ack THEN ready.first_offset WHEN r.done IS NULL THEN ready.leased_to
+                            ELSE skep._first_undone(ready.leased_to, r.done) END,
+        leased_to = CASE WHEN NOT auto_ack THEN ready.leased_to END, expires_at = CASE WHEN NOT auto_ack THEN g.deadline END,
+        ready_at = CASE WHEN NOT auto_ack THEN g.deadline ELSE g.stamp END, served_at = g.stamp, drained = g.crowded, is_logged = g.is_logged,
+        cuts = CASE WHEN auto_ack AND r.cuts[1] <= ready.leased_to THEN nullif(r.cuts[2:], '{}') ELSE r.cuts END,
+        attempts = CASE WHEN auto_ack AND r.cuts[1] <= ready.leased_to THEN nullif(r.attempts[2:], '{}') ELSE r.attempts END
+    FROM ready WHERE r.ctid = ready.row_id
+    RETURNING ROW(ready.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, ready.first_offset, ready.leased_to, r.lease_id, g.deadline,
+                  coalesce(ready.attempt, 1), ready.done)::skep.lease AS lease
+    )
+    SELECT coalesce(array_agg(lease), '{}') INTO leases FROM leased;
+    RETURN leases;
+END $$;
+
+-- Runs of named partitions that a lease needs first: unknown partitions get one, leases that are over end, and runs move past messages that
+-- were deleted. True if something changed.
+CREATE FUNCTION skep._prepare_named(g skep.group_state, partition_ids bigint[]) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp   timestamptz := clock_timestamp();
+    unknown bigint[];
+    late    record;
+    changed boolean := false;
+BEGIN
+    unknown := ARRAY(SELECT DISTINCT named.id FROM unnest(partition_ids) AS named (id)
+                     WHERE NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = named.id AND s.group_queue_id = g.id));
+    IF unknown <> '{}' THEN
+        changed := (skep._add_runs(g.id, unknown, cardinality(unknown), stamp)).added IS NOT NULL;
+    END IF;
+    FOR late IN
+        SELECT r.ctid AS row_id, r AS run FROM (SELECT DISTINCT id FROM unnest(partition_ids) AS named (id)) named
+        JOIN skep.runs r ON r.partition_id = named.id AND r.group_queue_id = g.id
+        WHERE r.expires_at <= stamp
+        ORDER BY r.partition_id, r.first_offset FOR NO KEY UPDATE OF r SKIP LOCKED
+    LOOP
+        changed := skep._end_lease(late.row_id, late.run, 'expired') OR changed;
+    END LOOP;
+    FOR late IN
+        SELECT r.ctid AS row_id, skep._move_run(r, alive."offset") AS run FROM (SELECT DISTINCT id FROM unnest(partition_ids) AS named (id)) named
+        CROSS JOIN LATERAL (SELECT r.first_offset FROM skep.runs r WHERE r.partition_id = named.id AND r.group_queue_id = g.id
+                            ORDER BY r.first_offset DESC LIMIT 1) newest
+        CROSS JOIN LATERAL (SELECT m."offset" FROM skep.messages m WHERE m.partition_id = named.id AND m."offset" >= newest.first_offset
+                               AND m.payload IS NOT NULL ORDER BY m."offset" LIMIT 1) alive
+        JOIN skep.runs r ON r.partition_id = named.id AND r.group_queue_id = g.id AND r.first_offset = newest.first_offset
+        WHERE alive."offset" > newest.first_offset AND r.expires_at IS NULL
+        FOR NO KEY UPDATE OF r SKIP LOCKED
+    LOOP
+        UPDATE skep.runs r
+        SET first_offset = (late.run).first_offset, cuts = (late.run).cuts, attempts = (late.run).attempts, done = (late.run).done
+        WHERE r.ctid = late.row_id;
+        changed := true;
+    END LOOP;
+    RETURN changed;
+END $$;
+
+-- Returns the partitions that requests by name mean. Redriven dead letters of a partition come first, if there are any that can be leased.
+CREATE FUNCTION skep._find_named(g skep.group_state, names text[], redriven boolean) RETURNS bigint[]
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT array_agg(p.id ORDER BY named.n) FROM unnest(names) WITH ORDINALITY AS named (name, n)
+            LEFT JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = g.queue_id
+                                  AND p.name = CASE WHEN redriven THEN skep._redrive_partition(g.group_name, named.name) ELSE named.name END
+                                  AND (NOT redriven OR p.only_group = g.group_name) LIMIT 1) p ON true);
+END $$;
+
+-- Returns the partition in which a group, and no other, gets its dead letters of a partition again. Order among them is kept.
+CREATE FUNCTION skep._redrive_partition(group_name text, partition text) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN right($2, length(again)) = again THEN $2 ELSE left($2 || again, 255) END FROM format(' (again for %s)', $1) AS again
+$$;
+
+-- Leases from named partitions: once directly, and if that was not all, again after what _prepare_named() found.
+CREATE FUNCTION skep._lease_names(g skep.group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
+RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+DECLARE
+    ids    bigint[];
+    leases skep.lease[] := '{}';
+    open   integer[];
+    is_redriven boolean;
+BEGIN
+    FOREACH is_redriven IN ARRAY ARRAY[true, false] LOOP
+        ids := skep._find_named(g, names, is_redriven);
+        FOR try IN 1 .. 2 LOOP
+            open := ARRAY(SELECT n FROM unnest(ids) WITH ORDINALITY AS named (id, n)
+                          WHERE id IS NOT NULL AND NOT EXISTS (SELECT FROM unnest(leases) l WHERE l.request = requests[n]));
+            EXIT WHEN open = '{}' OR try = 2 AND NOT skep._prepare_named(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n));
+            leases := leases || skep._lease_by(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n), ARRAY(SELECT requests[n] FROM unnest(open) AS n),
+                                               ARRAY(SELECT sizes[n] FROM unnest(open) AS n), auto_ack, conflate);
+        END LOOP;
+    END LOOP;
+    RETURN leases;
+END $$;
+
+-- Contact for each partition that is named. Returns the names, NULL for those that get nothing.
+CREATE FUNCTION skep._contact_by_name(queue text, group_name text, names text[], mode text, start_from text) RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    refused text[] := ARRAY(SELECT wanted.name FROM (SELECT DISTINCT name FROM unnest(names) AS name ORDER BY name) wanted
+                            WHERE NOT skep._contact(queue, group_name, wanted.name, NULL, NULL, mode, start_from));
+BEGIN
+    RETURN ARRAY(SELECT CASE WHEN name <> ALL (refused) THEN name END FROM unnest(names) WITH ORDINALITY AS wanted (name, n) ORDER BY n);
+END $$;

@@ -1,0 +1,254 @@
+-- The life of a subscription: heartbeats, pause, resume, cancel, death. Its states are drawn above the table
+-- subscriptions.
+--
+-- A group is DEAD when its silence reaches the greater of heartbeat_timeout and miss_threshold * heartbeat_interval.
+-- pop, ack and extend record heartbeats, at most four in an interval; a live lease is a sign of life without one.
+-- Everything follows from the clock of the database, so that any number of detectors, at any pace, agree.
+
+-- Records a heartbeat of a subscription, and of those of its group to the same queue, or to the queues and partitions
+-- that it covers: who reads one of them is there for the others. A dead subscription is revived. Does not wait: who has
+-- locked a row records a heartbeat as well.
+CREATE FUNCTION skep._record_heartbeat(subscription_id bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    ids bigint[];
+BEGIN
+    SELECT array_agg(other.id ORDER BY other.id) INTO ids
+    FROM (SELECT * FROM skep.subscriptions s WHERE s.id = subscription_id) one
+    JOIN skep.subscriptions other ON other.group_name = one.group_name
+    WHERE other.id = one.id OR other.queue = one.queue
+       OR one.queue IS NULL AND other.queue IS NOT NULL AND EXISTS (
+              SELECT FROM skep.queues q WHERE q.name = other.queue AND q.namespace = coalesce(one.namespace, q.namespace)
+                                          AND q.task = coalesce(one.task, q.task));
+    UPDATE skep.subscriptions s
+    SET last_heartbeat_at = clock_timestamp(), status = CASE s.status WHEN 'DEAD' THEN 'ACTIVE' ELSE s.status END,
+        status_changed_at = CASE s.status WHEN 'DEAD' THEN clock_timestamp() ELSE s.status_changed_at END
+    FROM (SELECT own.id FROM skep.subscriptions own WHERE own.id = ANY (ids) AND own.status <> 'CANCELLED'
+          ORDER BY own.id FOR NO KEY UPDATE SKIP LOCKED) own
+    WHERE s.id = own.id;
+END $$;
+
+-- Records a heartbeat for an ack or an extend, if the last one of a subscription that covers the queue is older than a
+-- quarter of its interval.
+CREATE FUNCTION skep._record_activity(group_queue_id integer) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp timestamptz := clock_timestamp();
+BEGIN
+    PERFORM skep._record_heartbeat(s.id)
+    FROM skep.group_queues g
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = g.queue_id LIMIT 1) q
+    CROSS JOIN LATERAL (
+        SELECT s.id FROM skep.subscriptions s
+        WHERE s.group_name = g.group_name AND s.status <> 'CANCELLED'
+          AND (s.queue = q.name OR s.queue IS NULL AND (s.namespace IS NULL OR s.namespace = q.namespace)
+                                                   AND (s.task IS NULL OR s.task = q.task))
+          AND s.last_heartbeat_at NOT BETWEEN stamp - skep._seconds(s.heartbeat_interval / 4) AND stamp
+        ORDER BY s.queue IS NULL, s.id LIMIT 1
+    ) s
+    WHERE g.id = group_queue_id;
+END $$;
+
+-- Returns true if the group has a lease that is not over, in a queue that the subscription is for.
+CREATE FUNCTION skep._has_live_lease(s skep.subscriptions, stamp timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM (SELECT DISTINCT g.list_id FROM skep.group_queues g WHERE g.group_name = s.group_name) list
+        CROSS JOIN LATERAL (
+            SELECT FROM skep.runs r
+            CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = r.group_queue_id LIMIT 1) g
+            CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = g.queue_id LIMIT 1) q
+            WHERE r.list_id = list.list_id AND r.lease_id IS NOT NULL AND r.expires_at > stamp
+              AND (q.name = s.queue OR s.queue IS NULL AND (s.namespace IS NULL OR q.namespace = s.namespace)
+                                                       AND (s.task IS NULL OR q.task = s.task))
+            ORDER BY r.ready_at DESC LIMIT 1) lease);
+END $$;
+
+-- Returns for how many seconds there was no sign of life of a subscription.
+CREATE FUNCTION skep._silence_of(s skep.subscriptions, stamp timestamptz) RETURNS double precision
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN CASE WHEN s.last_heartbeat_at < stamp AND NOT skep._has_live_lease(s, stamp) THEN
+                extract(epoch FROM stamp - s.last_heartbeat_at)::double precision ELSE 0 END;
+END $$;
+
+-- Returns how many heartbeats are missing.
+CREATE FUNCTION skep._missed_heartbeats(silence double precision, heartbeat_interval double precision) RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$ SELECT floor(least($1 / $2, 1e6))::integer $$;
+
+-- Declares groups dead that gave no sign of life for too long, and returns the ones that are beyond their timeout. It
+-- writes no heartbeat: it does not matter how often it runs. Paused groups and queue mode, which every consumer shares,
+-- never die.
+CREATE FUNCTION skep.detect_dead_groups()
+RETURNS TABLE (group_name text, queue text, namespace text, task text, last_heartbeat_at timestamptz, overdue_seconds double precision,
+               misses integer, died boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    stamp timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY
+    WITH suspect AS MATERIALIZED (
+        SELECT s.*, extract(epoch FROM stamp - s.last_heartbeat_at)::double precision AS silence FROM skep.subscriptions s
+        WHERE s.status = 'ACTIVE' AND s.group_name <> '__QUEUE_MODE__'
+          AND s.last_heartbeat_at <= stamp - skep._seconds(s.heartbeat_timeout)
+          AND NOT EXISTS (SELECT FROM skep.queues q WHERE q.name = s.queue AND q.semantics = 'queue')
+          AND NOT skep._has_live_lease(s, stamp)
+        ORDER BY s.id FOR NO KEY UPDATE SKIP LOCKED
+    ), counted AS MATERIALIZED (
+        SELECT suspect.*, skep._missed_heartbeats(suspect.silence, suspect.heartbeat_interval) AS missed FROM suspect
+    ), dead AS (
+        UPDATE skep.subscriptions s SET status = 'DEAD', status_changed_at = stamp
+        FROM counted WHERE s.id = counted.id AND counted.missed >= counted.miss_threshold
+    )
+    SELECT c.group_name, c.queue, c.namespace, c.task, c.last_heartbeat_at, c.silence - c.heartbeat_timeout, c.missed,
+           c.missed >= c.miss_threshold
+    FROM counted c ORDER BY c.id;
+END $$;
+CALL skep._allow('skep_admin', 'detect_dead_groups');
+
+-- Returns the subscriptions that a call is about, locked in order: of a queue with its partitions, of a namespace
+-- and/or task, or all of the group. A queue that only a wider subscription covers gets a subscription of its own, so
+-- that its status can differ.
+CREATE FUNCTION skep._lock_subscriptions(group_name text, queue text, namespace text, task text) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    who   text := coalesce((SELECT skep._group_of(q.semantics, _lock_subscriptions.group_name) FROM skep.queues q
+                            WHERE q.name = _lock_subscriptions.queue), _lock_subscriptions.group_name);
+    wider skep.subscriptions;
+    found bigint[];
+BEGIN
+    PERFORM skep._check_name('group', _lock_subscriptions.group_name);
+    IF EXISTS (SELECT FROM skep.queues q WHERE q.name = _lock_subscriptions.queue) THEN
+        wider := skep._covering_subscription(who, queue, NULL, NULL, NULL);
+        IF wider.id IS NOT NULL AND wider.queue IS NULL THEN
+            wider.queue := queue; wider.namespace := NULL; wider.task := NULL;
+            PERFORM skep._insert_subscription(wider);
+        END IF;
+    END IF;
+    found := ARRAY(
+        SELECT s.id FROM skep.subscriptions s
+        WHERE s.group_name = who
+          AND CASE WHEN _lock_subscriptions.queue IS NOT NULL THEN s.queue = _lock_subscriptions.queue
+                   WHEN num_nonnulls(_lock_subscriptions.namespace, _lock_subscriptions.task) > 0 THEN
+                       s.queue IS NULL AND s.namespace IS NOT DISTINCT FROM _lock_subscriptions.namespace
+                       AND s.task IS NOT DISTINCT FROM _lock_subscriptions.task
+                   ELSE true END
+        ORDER BY s.id FOR NO KEY UPDATE);
+    IF found = '{}' THEN
+        PERFORM skep._refuse('SK002', format('group "%s" has no subscription%s', _lock_subscriptions.group_name,
+                                            coalesce(format(' to queue "%s"', _lock_subscriptions.queue), '')), 'Subscribe first.');
+    END IF;
+    RETURN found;
+END $$;
+
+-- The same without the cancelled ones, for calls that need one that is not.
+CREATE FUNCTION skep._lock_open_subscriptions(group_name text, queue text, namespace text, task text) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    ids bigint[] := skep._lock_subscriptions(group_name, queue, namespace, task);
+BEGIN
+    ids := ARRAY(SELECT s.id FROM skep.subscriptions s WHERE s.id = ANY (ids) AND s.status <> 'CANCELLED' ORDER BY s.id);
+    IF ids = '{}' THEN
+        PERFORM skep._refuse('SK007', 'the subscription is cancelled', 'Subscribe again to start again.');
+    END IF;
+    RETURN ids;
+END $$;
+
+CREATE FUNCTION skep._set_status(ids bigint[], status text) RETURNS SETOF skep.subscriptions
+LANGUAGE sql AS $$
+    UPDATE skep.subscriptions s
+    SET status = $2, status_changed_at = clock_timestamp(),
+        last_heartbeat_at = CASE $2 WHEN 'ACTIVE' THEN clock_timestamp() ELSE s.last_heartbeat_at END
+    WHERE s.id = ANY ($1) AND s.status <> $2
+    RETURNING s.*
+$$;
+
+-- Releases the leases for which these subscriptions decide: the messages are delivered again at the same attempt, and
+-- acks are refused.
+CREATE FUNCTION skep._release_leases(ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    place record;
+    lease record;
+BEGIN
+    FOR place IN
+        SELECT DISTINCT r.partition_id, r.group_queue_id
+        FROM (SELECT DISTINCT g.list_id, g.group_name FROM skep.subscriptions s JOIN skep.group_queues g ON g.group_name = s.group_name
+              WHERE s.id = ANY (ids)) list
+        JOIN skep.runs r ON r.list_id = list.list_id AND r.lease_id IS NOT NULL
+        JOIN skep.group_queues g ON g.id = r.group_queue_id
+        JOIN skep.queues q ON q.id = g.queue_id
+        JOIN skep.partitions p ON p.id = r.partition_id
+        CROSS JOIN LATERAL skep._subscription_of(g.group_name, q.name, p.name, q.namespace, q.task) decides
+        WHERE decides.id = ANY (ids)
+        ORDER BY r.partition_id, r.group_queue_id
+    LOOP
+        PERFORM FROM skep.runs r
+        WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id AND r.end_offset IS NULL
+        ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE;  -- before the closed ones, as every ack does
+        FOR lease IN
+            SELECT r.ctid AS row_id, r AS run FROM skep.runs r
+            WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id AND r.lease_id IS NOT NULL
+            ORDER BY r.first_offset FOR NO KEY UPDATE
+        LOOP
+            PERFORM skep._end_lease(lease.row_id, lease.run, 'released');
+        END LOOP;
+    END LOOP;
+END $$;
+
+-- Stops delivery; the backlog stays.
+CREATE FUNCTION skep.pause(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
+RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
+DECLARE
+    ids bigint[] := skep._lock_open_subscriptions(group_name, queue, namespace, task);
+BEGIN
+    RETURN QUERY SELECT * FROM skep._set_status(ids, 'PAUSED');
+    PERFORM skep._release_leases(ids);
+END $$;
+CALL skep._allow('skep_admin', 'pause');
+
+CREATE FUNCTION skep.resume(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
+RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM skep._set_status(skep._lock_open_subscriptions(group_name, queue, namespace, task), 'ACTIVE');
+END $$;
+CALL skep._allow('skep_admin', 'resume');
+
+-- Ends a subscription until it is subscribed again: messages no longer wait for it. Its progress stays on record.
+-- Harmless to repeat.
+CREATE FUNCTION skep.cancel(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
+RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
+DECLARE
+    ids bigint[] := skep._lock_subscriptions(group_name, queue, namespace, task);
+BEGIN
+    RETURN QUERY SELECT * FROM skep._set_status(ids, 'CANCELLED');
+    PERFORM skep._release_leases(ids);
+END $$;
+CALL skep._allow('skep_admin', 'cancel');
+
+-- For an administrator: cancels, and returns how many messages no longer wait for the group. A cancelled one is a
+-- conflict.
+CREATE FUNCTION skep.cancel_group(group_name text, queue text DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    backlog bigint;
+BEGIN
+    PERFORM skep._lock_open_subscriptions(group_name, queue, NULL, NULL);
+    SELECT coalesce(sum(l.lag), 0) INTO backlog FROM skep.lag(group_name, queue) l;
+    PERFORM skep.cancel(group_name, queue);
+    RETURN backlog;
+END $$;
+CALL skep._allow('skep_admin', 'cancel_group');
+
+CREATE FUNCTION skep.heartbeat(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
+RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
+DECLARE
+    ids bigint[] := skep._lock_open_subscriptions(group_name, queue, namespace, task);
+BEGIN
+    PERFORM skep._record_heartbeat(id) FROM unnest(ids) AS id;
+    RETURN QUERY SELECT * FROM skep.subscriptions s WHERE s.id = ANY (ids) ORDER BY s.id;
+END $$;
+CALL skep._allow('skep_consumer', 'heartbeat');

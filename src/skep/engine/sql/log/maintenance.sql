@@ -1,0 +1,98 @@
+-- The maintenance modes of the servers. In push maintenance pushes are held here and stored, once and in their order, when it is over.
+--
+-- Locks (class 736b6568): 0 is shared by who holds or drains and taken alone by who switches, so that after the switch nothing more is
+-- held; 1 is taken by who drains, one at a time. Advisory, because a row that many share would keep who switches waiting for ever.
+
+CREATE FUNCTION skep.maintenance_mode(OUT push boolean, OUT pop boolean, OUT held bigint, OUT refused bigint, OUT is_pending boolean)
+LANGUAGE sql STABLE AS $$
+    SELECT s.push_maintenance, s.pop_maintenance, h.held, h.refused, h.is_pending
+    FROM skep.settings s
+    CROSS JOIN LATERAL (SELECT coalesce(sum(h.messages), 0)::bigint AS held, count(h.error) AS refused,
+                        coalesce(bool_or(h.error IS NULL), false) AS is_pending
+                        FROM skep.held_pushes h) h
+$$;
+CALL skep._allow('skep_admin', 'maintenance_mode');
+
+-- Switches the modes; NULL leaves one as it is.
+CREATE FUNCTION skep.set_maintenance_mode(push boolean DEFAULT NULL, pop boolean DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(x'736b6568'::integer, 0);
+    UPDATE skep.settings SET push_maintenance = coalesce(push, push_maintenance), pop_maintenance = coalesce(pop, pop_maintenance);
+END $$;
+CALL skep._allow('skep_admin', 'set_maintenance_mode');
+
+-- Keeps the messages of a request for later; false if there is no push maintenance now. What can be said to be wrong with them is said now.
+CREATE FUNCTION skep._hold_push(messages jsonb) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(x'736b6568'::integer, 0);
+    IF NOT (SELECT s.push_maintenance FROM skep.settings s) THEN
+        RETURN false;
+    END IF;
+    PERFORM skep._check_name('queue', item ->> 'queue'), skep._check_name('partition', item ->> 'partition'),
+            skep._check_item(n, item -> 'payload', coalesce(q.max_payload_bytes, 16777216), item ->> 'transaction_id', item -> 'headers')
+    FROM jsonb_array_elements(messages) WITH ORDINALITY AS e (item, n) LEFT JOIN skep.queues q ON q.name = item ->> 'queue';
+    INSERT INTO skep.held_pushes (items, messages) VALUES (_hold_push.messages, jsonb_array_length(_hold_push.messages));
+    RETURN true;
+END $$;
+CALL skep._allow('skep_producer', '_hold_push');
+
+CREATE FUNCTION skep._store_held(ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    messages jsonb;
+BEGIN
+    WITH gone AS (DELETE FROM skep.held_pushes h WHERE h.id = ANY (ids) RETURNING h.id, h.items)
+    SELECT jsonb_agg(item ORDER BY gone.id, n) INTO messages
+    FROM gone CROSS JOIN LATERAL jsonb_array_elements(gone.items) WITH ORDINALITY AS e (item, n);
+    PERFORM skep._queen_push(messages);
+END $$;
+
+-- An error that says nothing about the messages: the next try may be better.
+CREATE FUNCTION skep._is_transient(state text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$ SELECT $1 IN ('40001', '40P01', '55P03') OR left($1, 2) IN ('08', '53', '57', '58', 'XX') $$;
+
+-- Stores what was held, oldest first, about so many messages in one transaction with its removal; nothing while there is push maintenance.
+-- A request that the database refuses stays with its error, and is passed by unless `again`.
+CREATE FUNCTION skep._drain_held_pushes(max_messages integer DEFAULT 2000, again boolean DEFAULT false,
+                                       OUT messages bigint, OUT refused bigint, OUT queues text[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    chosen bigint[];
+    one    bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(x'736b6568'::integer, 1);
+    PERFORM pg_advisory_xact_lock_shared(x'736b6568'::integer, 0);
+    refused := 0;
+    SELECT array_agg(h.id ORDER BY h.id), coalesce(sum(h.messages), 0) INTO chosen, messages
+    FROM (SELECT h.id, h.messages, sum(h.messages) OVER (ORDER BY h.id) - h.messages AS before
+          FROM (SELECT * FROM skep.held_pushes h WHERE again OR h.error IS NULL ORDER BY h.id LIMIT 1000) h) h
+    WHERE before < max_messages AND NOT (SELECT s.push_maintenance FROM skep.settings s);
+    SELECT coalesce(array_agg(DISTINCT item ->> 'queue'), '{}') INTO queues
+    FROM skep.held_pushes h CROSS JOIN LATERAL jsonb_array_elements(h.items) AS item WHERE h.id = ANY (chosen);
+    IF chosen IS NULL THEN
+        RETURN;
+    END IF;
+    BEGIN
+        PERFORM skep._store_held(chosen);
+        RETURN;
+    EXCEPTION WHEN OTHERS THEN
+        IF skep._is_transient(SQLSTATE) THEN
+            RAISE;
+        END IF;
+    END;
+    FOREACH one IN ARRAY chosen LOOP
+        BEGIN
+            PERFORM skep._store_held(ARRAY[one]);
+        EXCEPTION WHEN OTHERS THEN
+            IF skep._is_transient(SQLSTATE) THEN
+                RAISE;
+            END IF;
+            UPDATE skep.held_pushes h SET error = SQLERRM WHERE h.id = one;
+            refused := refused + 1;
+            messages := messages - (SELECT h.messages FROM skep.held_pushes h WHERE h.id = one);
+        END;
+    END LOOP;
+END $$;
+CALL skep._allow('skep_admin', '_drain_held_pushes');

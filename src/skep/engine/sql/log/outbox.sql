@@ -1,0 +1,211 @@
+-- The transactional outbox: INSERT INTO skep.outbox locks no partition; the rows move into the log when the caller
+-- commits.
+--
+--   isolation level                     who appends the messages
+--   READ COMMITTED                      the caller's own COMMIT
+--   REPEATABLE READ, SERIALIZABLE       move_committed_outbox(), which upkeep calls once a second. The COMMIT itself cannot:
+--                                       its snapshot does not show messages that others have pushed since, and so not where
+--                                       the partition ends.
+--
+-- One deferred event per transaction, not per row: the statement trigger leaves one row in outbox_transactions, whose
+-- deferred constraint trigger fires at COMMIT and appends everything at once, in lock order.
+
+CREATE FUNCTION skep._note_outbox() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO skep.outbox_transactions (xid) VALUES (pg_current_xact_id()) ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $$;
+CALL skep._pin('_note_outbox');
+CREATE TRIGGER note_outbox AFTER INSERT ON skep.outbox
+    FOR EACH STATEMENT EXECUTE FUNCTION skep._note_outbox();
+
+-- Refuses rows that push would refuse, as far as this transaction can see.
+CREATE FUNCTION skep._check_outbox(written_by xid8) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM skep._check_item(o.ord, o.payload, o.max_payload_bytes, o.transaction_id, o.headers)
+    FROM (SELECT o.*, coalesce(q.max_payload_bytes, 16777216) AS max_payload_bytes, row_number() OVER (ORDER BY o.id) AS ord
+          FROM skep.outbox o LEFT JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = o.queue LIMIT 1) q ON true
+          WHERE o.xid = written_by) o
+    WHERE skep._exceeds(o.payload, o.max_payload_bytes);
+    PERFORM skep._refuse_blocked(q.name) FROM (SELECT DISTINCT o.queue FROM skep.outbox o WHERE o.xid = written_by) o
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = o.queue LIMIT 1) q
+    WHERE CASE WHEN q.block_without_subscribers THEN skep._has_no_subscriber(q) ELSE false END;
+END $$;
+
+-- Deletes its own note, so that a row inserted by another deferred trigger after this one gets a new event.
+CREATE FUNCTION skep.move_outbox() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    m record;
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        PERFORM skep._check_outbox(NEW.xid);
+    ELSE
+        WITH moved AS (
+            DELETE FROM skep.outbox o WHERE o.xid = NEW.xid RETURNING o.*
+        )
+        SELECT array_agg(queue ORDER BY id) AS queues, array_agg(partition ORDER BY id) AS partitions,
+               array_agg(payload ORDER BY id) AS payloads, array_agg(transaction_id ORDER BY id) AS transaction_ids,
+               array_agg(headers ORDER BY id) AS headers, array_agg(trace_id ORDER BY id) AS trace_ids,
+               array_agg(producer ORDER BY id) AS producers INTO m FROM moved;
+        IF m.queues IS NOT NULL THEN
+            PERFORM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers);
+        END IF;
+    END IF;
+    DELETE FROM skep.outbox_transactions t WHERE t.xid = NEW.xid;
+    RETURN NULL;
+END $$;
+CALL skep._pin('move_outbox');
+CREATE CONSTRAINT TRIGGER move_outbox AFTER INSERT ON skep.outbox_transactions DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION skep.move_outbox();
+
+-- Creates partitions, unless another transaction is creating one of them, or deleting its queue, and stays open: then
+-- false.
+CREATE FUNCTION skep._try_create_partitions(queues text[], partitions text[]) RETURNS boolean
+LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+BEGIN
+    PERFORM skep._create_partitions(queues, partitions);
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
+-- Locks committed rows of the outbox that can be appended now, oldest transaction first. A partition is left for later
+-- if another has locked it, or an earlier row of it: so order is kept, and nothing waits. A row that is visible was
+-- committed, except the caller's own.
+CREATE FUNCTION skep._lock_outbox(
+    max_rows integer, OUT xids xid8[], OUT ids bigint[], OUT queues text[], OUT partitions text[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    locked  record;
+    missing record;  -- partitions that do not exist yet: as in push, none is locked before all of them do
+BEGIN
+    SELECT array_agg(o.xid) AS xids, array_agg(o.id) AS ids, array_agg(o.queue) AS queues, array_agg(o.partition) AS partitions INTO locked
+    FROM (SELECT o.xid, o.id, o.queue, o.partition FROM skep.outbox o WHERE o.xid IS DISTINCT FROM pg_current_xact_id_if_assigned()
+          ORDER BY o.xid, o.id LIMIT max_rows FOR UPDATE SKIP LOCKED) o;
+    IF locked.ids IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(mine.queue) AS queues, array_agg(mine.partition) AS partitions INTO missing
+    FROM (SELECT DISTINCT mine.queue, mine.partition FROM unnest(locked.queues, locked.partitions) AS mine (queue, partition)) mine
+    WHERE NOT EXISTS (SELECT FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
+                      WHERE q.name = mine.queue AND p.name = mine.partition);
+    IF missing.queues IS NOT NULL AND NOT skep._try_create_partitions(missing.queues, missing.partitions) THEN
+        PERFORM skep._try_create_partitions(ARRAY[one.queue], ARRAY[one.partition])
+        FROM unnest(missing.queues, missing.partitions) AS one (queue, partition);
+    END IF;
+    WITH busy AS MATERIALIZED (
+        SELECT DISTINCT o.queue, o.partition FROM (
+            SELECT o.xid, o.id FROM skep.outbox o
+            WHERE o.xid IS DISTINCT FROM pg_current_xact_id_if_assigned()
+              AND (o.xid, o.id) <= (locked.xids[cardinality(locked.xids)], locked.ids[cardinality(locked.ids)])
+            EXCEPT SELECT mine.xid, mine.id FROM unnest(locked.xids, locked.ids) AS mine (xid, id)) passed
+        CROSS JOIN LATERAL (SELECT * FROM skep.outbox o WHERE o.xid = passed.xid AND o.id = passed.id LIMIT 1) o
+    ), free AS MATERIALIZED (
+        SELECT named.queue, named.partition
+        FROM (SELECT DISTINCT mine.queue, mine.partition FROM unnest(locked.queues, locked.partitions) AS mine (queue, partition)) named
+        CROSS JOIN LATERAL (SELECT q.id FROM skep.queues q WHERE q.name = named.queue LIMIT 1) q
+        CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = named.partition
+                            FOR NO KEY UPDATE SKIP LOCKED) p
+        WHERE NOT EXISTS (SELECT FROM busy WHERE busy.queue = named.queue AND busy.partition = named.partition)
+    )
+    SELECT array_agg(mine.xid ORDER BY mine.n), array_agg(mine.id ORDER BY mine.n), array_agg(mine.queue ORDER BY mine.n),
+           array_agg(mine.partition ORDER BY mine.n) INTO xids, ids, queues, partitions
+    FROM unnest(locked.xids, locked.ids, locked.queues, locked.partitions) WITH ORDINALITY AS mine (xid, id, queue, partition, n)
+    WHERE (mine.queue, mine.partition) IN (SELECT free.queue, free.partition FROM free);
+END $$;
+
+-- Moves these rows of the outbox into the log, in their order, and returns how many messages are new.
+CREATE FUNCTION skep._append_outbox(xids xid8[], ids bigint[]) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    m record;
+BEGIN
+    WITH moved AS (
+        DELETE FROM skep.outbox o USING unnest(_append_outbox.xids, _append_outbox.ids) AS own (xid, id)
+        WHERE o.xid = ANY (ARRAY[own.xid]) AND o.id = own.id RETURNING o.*
+    )
+    SELECT array_agg(o.queue ORDER BY o.xid, o.id) AS queues, array_agg(o.partition ORDER BY o.xid, o.id) AS partitions,
+           array_agg(o.payload ORDER BY o.xid, o.id) AS payloads, array_agg(o.transaction_id ORDER BY o.xid, o.id) AS transaction_ids,
+           array_agg(o.headers ORDER BY o.xid, o.id) AS headers, array_agg(o.trace_id ORDER BY o.xid, o.id) AS trace_ids,
+           array_agg(o.producer ORDER BY o.xid, o.id) AS producers INTO m FROM moved o;
+    RETURN (SELECT count(*) FILTER (WHERE p.status = 'queued')
+            FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers) p);
+END $$;
+
+-- Appends rows that were committed under REPEATABLE READ or SERIALIZABLE, or while triggers were off, and returns how
+-- many messages are new, how many rows were refused, and the queues that grew. Any number of callers may run at once:
+-- each row is appended once, and the rows of a partition in order of their transactions. Rows are refused if the
+-- options of their queue were changed since they were committed: they and the rows of their partition behind them stay
+-- in the outbox.
+CREATE FUNCTION skep.move_committed_outbox(max_rows integer DEFAULT 10000, OUT messages bigint, OUT refused bigint, OUT queues text[])
+LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
+DECLARE
+    mine record := skep._lock_outbox(max_rows);
+    one  record;
+BEGIN
+    messages := 0;
+    refused := 0;
+    queues := '{}';
+    IF mine.ids IS NULL THEN
+        RETURN;
+    END IF;
+    BEGIN
+        messages := skep._append_outbox(mine.xids, mine.ids);
+        queues := ARRAY(SELECT DISTINCT queue FROM unnest(mine.queues) AS queue ORDER BY queue);
+        RETURN;
+    EXCEPTION WHEN OTHERS THEN
+        IF SQLSTATE NOT LIKE 'SK%' THEN
+            RAISE;
+        END IF;
+    END;
+    FOR one IN  -- one partition is refused: the others are not
+        SELECT item.queue, array_agg(item.xid ORDER BY item.n) AS xids, array_agg(item.id ORDER BY item.n) AS ids
+        FROM unnest(mine.queues, mine.partitions, mine.xids, mine.ids) WITH ORDINALITY AS item (queue, partition, xid, id, n)
+        GROUP BY item.queue, item.partition ORDER BY item.queue, item.partition
+    LOOP
+        BEGIN
+            messages := messages + skep._append_outbox(one.xids, one.ids);
+            queues := ARRAY(SELECT DISTINCT queue FROM unnest(queues || one.queue) AS queue ORDER BY queue);
+        EXCEPTION WHEN OTHERS THEN
+            IF SQLSTATE NOT LIKE 'SK%' THEN
+                RAISE;
+            END IF;
+            refused := refused + cardinality(one.ids);
+        END;
+    END LOOP;
+END $$;
+CALL skep._allow('skep_producer', 'move_committed_outbox');
+
+-- For clients: the messages of push(messages), published when the caller's transaction commits.
+CREATE FUNCTION skep.push_to_outbox(messages jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT bool_and(skep._is_message(value)) FROM jsonb_array_elements(messages) AS value) THEN
+        INSERT INTO skep.outbox (queue, partition, payload, headers, transaction_id, trace_id, producer)
+        SELECT value ->> 'queue', coalesce(value ->> 'partition', 'Default'), coalesce(value -> 'payload', 'null'),
+               nullif(value -> 'headers', 'null'), value ->> 'transaction_id', (value ->> 'trace_id')::uuid, value ->> 'producer'
+        FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n) ORDER BY n;
+    ELSE
+        PERFORM skep._check_messages(messages);
+    END IF;
+EXCEPTION WHEN check_violation OR not_null_violation OR invalid_text_representation OR invalid_parameter_value THEN
+    PERFORM skep._check_messages(messages);  -- says what is wrong
+    RAISE;
+END $$;
+CALL skep._allow('skep_producer', 'push_to_outbox');
+
+-- Returns what is in the outbox and not in the log. The rows of an open transaction are invisible to others, but its
+-- lock on the table is not. waiting: rows that were committed and wait for move_committed_outbox(), counted up to
+-- 10,000.
+CREATE FUNCTION skep.outbox_status(OUT transactions bigint, OUT oldest_seconds double precision, OUT waiting bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT count(*), max(extract(epoch FROM clock_timestamp() - a.xact_start))::double precision,
+           (SELECT count(*) FROM (SELECT FROM skep.outbox o WHERE o.xid IS DISTINCT FROM pg_current_xact_id_if_assigned() LIMIT 10000) o)
+    FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'relation' AND l.relation = 'skep.outbox'::regclass AND l.mode = 'RowExclusiveLock' AND l.granted
+      AND a.datname = current_database() AND l.pid <> pg_backend_pid()
+$$;
+CALL skep._allow('skep_admin', 'outbox_status');

@@ -1,0 +1,352 @@
+-- pop: lease the next messages of the partitions that have waited longest.
+--
+--   pop / wire_pop > _lease > _lease_queue > _lease_ready | _lease_named | _lease_shared        the lease
+--                           |              > _discover                                          when there was too little
+--                           > _choose_queues, for namespaces and tasks
+--
+-- A request is {batch, partitions}: at most `batch` messages from at most `partitions` partitions. Requests that differ in nothing else are
+-- served by one call. A slot is one partition of a request: the n-th partition that is leased is for slots[n].
+
+CREATE FUNCTION skep._check_pop(queue text, group_name text, partition text, namespace text, task text, batch integer,
+                               partitions integer, lease_time double precision) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF queue IS NULL THEN
+        IF namespace IS NULL AND task IS NULL OR partition IS NOT NULL THEN
+            PERFORM skep._refuse('SK001', 'pop needs a queue, or a namespace and/or a task', 'A partition belongs to a queue.');
+        END IF;
+    ELSE
+        PERFORM skep._check_name('queue', queue);
+        IF namespace IS NOT NULL OR task IS NOT NULL THEN
+            PERFORM skep._refuse('SK001', 'pop takes a queue or a namespace/task, not both');
+        END IF;
+    END IF;
+    PERFORM skep._check_name('group', group_name);
+    PERFORM skep._check_name(label, name) FROM (VALUES ('partition', partition), ('namespace', namespace), ('task', task)) v (label, name)
+    WHERE name IS NOT NULL AND (label = 'partition' OR name <> '');
+    IF batch IS NULL OR batch NOT BETWEEN 1 AND 100000 THEN
+        PERFORM skep._refuse('SK001', format('batch must be between 1 and 100000, got %s', coalesce(batch::text, 'NULL')), '');
+    ELSIF partitions IS NULL OR partitions NOT BETWEEN 1 AND 10000 THEN
+        PERFORM skep._refuse('SK001', format('partitions must be between 1 and 10000, got %s', coalesce(partitions::text, 'NULL')), '');
+    ELSIF lease_time NOT BETWEEN 0.001 AND 604800 THEN
+        PERFORM skep._refuse('SK001', format('lease_time must be between 0.001 and 604800 seconds, got %s', lease_time), '');
+    END IF;
+END $$;
+
+-- A lease id is the key of its run, so that an ack needs no index of its own: 35 bits of partition, 21 of group_queue, 32 of first_offset;
+-- the other 40 are random, so that it cannot be guessed and an old id of the same run is refused.
+CREATE FUNCTION skep._lease_id(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS uuid
+LANGUAGE sql VOLATILE AS $$
+    SELECT (lpad(to_hex($1 << 21 | $2), 14, '0') || lpad(to_hex($3 & 4294967295), 8, '0') || right(gen_random_uuid()::text, 10))::uuid
+$$;
+
+-- Slots for requests: every request gets its first partition, then its second, as far as its partitions go.
+CREATE FUNCTION skep._slots(batches integer[], partitions integer[], OUT requests integer[], OUT sizes integer[])
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF cardinality(batches) = 1 THEN
+        requests := array_fill(1, ARRAY[partitions[1]]);
+        sizes := array_fill(batches[1], ARRAY[partitions[1]]);
+        RETURN;
+    END IF;
+    SELECT array_agg(n), array_agg(batch) INTO requests, sizes
+    FROM (SELECT request.n::integer AS n, batch FROM unnest(batches, partitions) WITH ORDINALITY AS request (batch, most, n)
+          CROSS JOIN LATERAL generate_series(1, most) AS turn ORDER BY turn, request.n LIMIT 10000) slot;
+END $$;
+
+-- The slots that are left after these leases: with the rest of their batch, without those whose batch is full.
+CREATE FUNCTION skep._slots_left(INOUT requests integer[], INOUT sizes integer[], leases skep.lease[])
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(array_agg(slot.request ORDER BY slot.n), '{}'), coalesce(array_agg((slot.size - coalesce(used.messages, 0))::integer ORDER BY slot.n), '{}')
+    FROM (SELECT slot.*, row_number() OVER (PARTITION BY slot.request ORDER BY slot.n) AS turn
+          FROM unnest($1, $2) WITH ORDINALITY AS slot (request, size, n)) slot
+    LEFT JOIN (SELECT l.request, count(*) AS partitions, sum(l.leased_to - l.first_offset - skep._done_count(
+                   l.done * int8multirange(int8range(l.first_offset, l.leased_to)))) AS messages FROM unnest($3) l GROUP BY l.request) used
+           ON used.request = slot.request
+    WHERE slot.turn > coalesce(used.partitions, 0) AND slot.size > coalesce(used.messages, 0)
+$$;
+
+-- Returns how many offsets are done, at most: they take no room in a batch. Inlined; most runs have none.
+CREATE FUNCTION skep._done_count(done int8multirange) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT CASE WHEN $1 IS NULL THEN 0 ELSE skep._count_offsets($1) END $$;
+
+-- Returns the offset behind the first n of [first_offset, end_offset) that are not done; first_offset if n is not above 0.
+CREATE FUNCTION skep._cut(first_offset bigint, end_offset bigint, done int8multirange, n bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN $4 <= 0 THEN $1 WHEN $3 IS NULL THEN least($2, $1 + $4)
+                ELSE coalesce(skep._cut_after(int8multirange(int8range($1, $2)) - $3, $4), $2) END
+$$;
+
+-- Leases from the ready list, strict order: one lease per partition and group. most: the largest of the sizes.
+-- The rows are locked by the walk, one by one, and those that another has locked are passed: nobody waits. A run with nothing in it stays in
+-- the list; discovery takes it out.
+CREATE FUNCTION skep._lease_ready(g skep.group_state, requests integer[], sizes integer[], most integer, auto_ack boolean, conflate boolean)
+RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    leases skep.lease[];
+BEGIN
+    WITH ready AS (
+        SELECT found.*, row_number() OVER () AS slot, found.ends - found.first_offset - skep._done_count(found.done) AS size
+        FROM (SELECT r.ctid AS row_id, CASE WHEN conflate THEN ends.last ELSE r.first_offset END AS first_offset, ends.last + 1 AS ends,
+                     r.attempts[1] AS attempt, r.done
+              FROM skep.runs r
+              CROSS JOIN LATERAL (SELECT m."offset" AS last FROM skep.messages m
+                                  WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
+                                    AND m."offset" < least(r.cuts[1], r.first_offset + most + skep._done_count(r.done))
+                                    AND m.payload IS NOT NULL AND m.created_at <= g.visible_until
+                                  ORDER BY m."offset" DESC LIMIT 1) ends
+              WHERE r.list_id = g.list_id AND r.priority = g.priority AND r.ready_at >= g.ready_from AND r.ready_at <= g.stamp
+                AND r.lease_id IS NULL AND NOT r.drained AND r.group_queue_id = g.id AND r.leases = 0 AND r.end_offset IS NULL
+                AND ends.last >= r.first_offset  -- again, of the row that is locked: it may have moved since
+                AND (g.quiet_since IS NULL OR r.attempts IS NOT NULL OR skep._is_quiet(r.partition_id, g.quiet_since))
+              ORDER BY r.ready_at LIMIT cardinality(sizes)
+              FOR NO KEY UPDATE OF r SKIP LOCKED) found
+    ), sized AS (
+        SELECT ready.*, requests[ready.slot] AS request,
+               skep._cut(ready.first_offset, ready.ends, ready.done, sizes[ready.slot] - coalesce(
+                   sum(ready.size) OVER (PARTITION BY requests[ready.slot] ORDER BY ready.slot ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+                   0)::bigint) AS leased_to
+        FROM ready
+    ), leased AS (
+        UPDATE skep.runs r
+        SET lease_id = CASE WHEN NOT auto_ack THEN skep._lease_id(r.partition_id, r.group_queue_id, sized.first_offset) END,
+            first_offset = CASE WHEN NOT auto_ack THEN sized.first_offset WHEN r.done IS NULL THEN sized.leased_to
+                                ELSE skep._first_undone(sized.leased_to, r.done) END,
+            leased_to = CASE WHEN NOT auto_ack THEN sized.leased_to END, expires_at = CASE WHEN NOT auto_ack THEN g.deadline END,
+            ready_at = CASE WHEN NOT auto_ack THEN g.deadline ELSE g.stamp END, served_at = g.stamp, drained = g.crowded, is_logged = g.is_logged,
+            cuts = CASE WHEN auto_ack AND r.cuts[1] <= sized.leased_to THEN nullif(r.cuts[2:], '{}') ELSE r.cuts END,
+            attempts = CASE WHEN auto_ack AND r.cuts[1] <= sized.leased_to THEN nullif(r.attempts[2:], '{}') ELSE r.attempts END
+        FROM sized WHERE r.ctid = sized.row_id AND sized.leased_to > sized.first_offset
+        RETURNING ROW(sized.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, sized.first_offset, sized.leased_to, r.lease_id,
+                      g.deadline, coalesce(sized.attempt, 1), sized.done)::skep.lease AS lease
+    )
+    SELECT coalesce(array_agg(lease), '{}') INTO leases FROM leased;
+    RETURN leases;
+END $$;
+
+-- Returns true if no message came to a partition since this time (window_buffer).
+CREATE FUNCTION skep._is_quiet(partition_id bigint, since timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT m.created_at <= since FROM skep.messages m WHERE m.partition_id = _is_quiet.partition_id ORDER BY m."offset" DESC LIMIT 1);
+END $$;
+
+-- Leases by one of the three ways. visited: partitions that have been leased from in this pop.
+CREATE FUNCTION skep._lease_by(
+    g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean, visited bigint[] DEFAULT '{}'
+) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+BEGIN
+    IF g.is_shared THEN
+        RETURN skep._lease_shared(g, partition_ids, requests, sizes, conflate, visited);
+    ELSIF partition_ids IS NOT NULL THEN
+        RETURN skep._lease_named(g, partition_ids, requests, sizes, auto_ack, conflate);
+    END IF;
+    RETURN skep._lease_ready(g, requests, sizes, (SELECT max(size) FROM unnest(sizes) AS size), auto_ack, conflate);
+END $$;
+
+-- Looks for news if the first leases were not enough and the last discovery is some time ago: 20 ms if consumers wait, 250 ms if they are
+-- busy; and leases the rest. A pop whose transaction goes on takes no more partitions into it than it leases: what it touches is hidden from
+-- others until it commits.
+CREATE FUNCTION skep._lease_more(
+    g skep.group_state, requests integer[], sizes integer[], leases skep.lease[], auto_ack boolean, conflate boolean
+) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+DECLARE
+    left_over  record;
+    stamp      timestamptz := clock_timestamp();
+    since      interval := stamp - g.discovered_at;
+    max_rows   integer := CASE WHEN g.is_autocommit THEN 1000000 ELSE cardinality(sizes) END;
+    give_up_at timestamptz := stamp + interval '250 milliseconds';
+BEGIN
+    IF since BETWEEN '0 seconds' AND '250 milliseconds' AND cardinality(leases) = cardinality(sizes)
+       OR since BETWEEN '0 seconds' AND '20 milliseconds' AND cardinality(leases) > 0 THEN
+        RETURN leases;
+    END IF;
+    LOOP
+        EXIT WHEN NOT skep._discover(g.list_id, g.list_queue_id, cardinality(leases) > 0, max_rows) AND NOT g.is_behind;
+        g.is_behind := false;
+        left_over := skep._slots_left(requests, sizes, leases);
+        EXIT WHEN left_over.requests = '{}';
+        SELECT d.ready_from, d.crowded INTO g.ready_from, g.crowded FROM skep.discoveries d WHERE d.list_id = g.list_id ORDER BY d.id DESC LIMIT 1;
+        g := skep._with_current_time(g);
+        leases := leases || skep._lease_by(g, NULL, left_over.requests, left_over.sizes, auto_ack, conflate,
+                                           ARRAY(SELECT l.partition_id FROM unnest(leases) l));
+        EXIT WHEN cardinality(leases) > 0 OR clock_timestamp() > give_up_at;
+    END LOOP;
+    IF cardinality(leases) = 0 AND skep._await_run(g) THEN
+        leases := skep._lease_by(skep._with_current_time(g), NULL, requests, sizes, auto_ack, conflate);
+    END IF;
+    RETURN leases;
+END $$;
+
+-- Waits, but not long, for a run with messages that another consumer has locked and may leave in a moment. False if there is none, or in vain.
+CREATE FUNCTION skep._await_run(g skep.group_state) RETURNS boolean
+LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+BEGIN
+    PERFORM FROM skep.runs r
+    WHERE r.list_id = g.list_id AND r.priority = g.priority AND r.ready_at >= g.ready_from AND r.ready_at <= clock_timestamp()
+      AND r.lease_id IS NULL AND NOT r.drained AND r.group_queue_id = g.id AND r.leases < g.concurrency
+      AND EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
+                     AND m.payload IS NOT NULL AND m.created_at <= g.visible_until)
+    ORDER BY r.ready_at LIMIT 1 FOR NO KEY UPDATE;
+    RETURN FOUND;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
+CREATE FUNCTION skep._lease_queue(g skep.group_state, requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
+RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+DECLARE
+    leases skep.lease[] := '{}';
+BEGIN
+    IF NOT g.is_behind THEN  -- else partitions that were left over come first, or those in the list would be served over and over
+        leases := skep._lease_by(g, NULL, requests, sizes, auto_ack, conflate);
+    END IF;
+    RETURN skep._lease_more(g, requests, sizes, leases, auto_ack, conflate);
+END $$;
+
+-- Returns the same with the times of this moment.
+CREATE FUNCTION skep._with_current_time(g skep.group_state) RETURNS skep.group_state
+LANGUAGE plpgsql AS $$
+DECLARE
+    passed interval := clock_timestamp() - g.stamp;
+BEGIN
+    g.stamp := g.stamp + passed; g.deadline := g.deadline + passed; g.visible_until := g.visible_until + passed;
+    g.quiet_since := g.quiet_since + passed;
+    RETURN g;
+END $$;
+
+-- Returns what pop has to know about a group on a queue; no row if it has not read from there yet, or if there is something to do first:
+-- no subscription to the whole queue, one that is not ACTIVE, or one whose last heartbeat is a while ago.
+CREATE FUNCTION skep._find_group(queue text, group_name text, lease_time double precision, autocommit boolean, any_status boolean)
+RETURNS SETOF skep.group_state LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT g.id, g.list_id, CASE WHEN g.list_id = g.id THEN q.id ELSE 0 END, CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END,
+           g.group_name, q.id, q.name, q.concurrency, q.concurrency > 1 OR q.was_shared, q.lease_log_seconds IS NOT NULL,
+           now.stamp, now.stamp + make_interval(secs => coalesce($3, q.lease_time)),
+           CASE WHEN q.delayed_processing > 0 THEN now.stamp - make_interval(secs => q.delayed_processing) ELSE 'infinity' END,
+           CASE WHEN q.window_buffer > 0 THEN now.stamp - make_interval(secs => q.window_buffer) END,
+           d.discovered_at, coalesce(d.ready_from, '-infinity'), coalesce(d.crowded, false), num_nonnulls(d.left_over, d.scan_after) > 0, $4
+    FROM (SELECT clock_timestamp() AS stamp OFFSET 0) now
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = $1 LIMIT 1) q
+    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.group_name = CASE WHEN q.semantics = 'queue' THEN '__QUEUE_MODE__' ELSE $2 END
+                                                            AND g.queue_id = q.id LIMIT 1) g
+    LEFT JOIN LATERAL (SELECT * FROM skep.subscriptions s WHERE s.group_name = g.group_name AND coalesce(s.queue, '') = q.name
+                          AND coalesce(s.partition, '') = '' AND coalesce(s.namespace, '') = '' AND coalesce(s.task, '') = '' LIMIT 1) s ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.discoveries d WHERE d.list_id = g.list_id ORDER BY d.id DESC LIMIT 1) d ON true
+    WHERE $5 OR s.status = 'ACTIVE' AND s.last_heartbeat_at BETWEEN now.stamp - make_interval(secs => s.heartbeat_interval / 4) AND now.stamp
+$$;
+
+-- Leases for requests that differ in nothing but their size. names: the partition each of them wants, or NULL for any. The usual pop, of one
+-- partition of one queue by a group that is known, is served here: every expression of PL/pgSQL costs a microsecond in each transaction.
+CREATE FUNCTION skep._lease(
+    queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
+    lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit boolean DEFAULT true
+) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    g      skep.group_state;
+    leases skep.lease[];
+BEGIN
+    IF partitions = '{1}' AND batches[1] BETWEEN 1 AND 100000 AND lease_time IS NULL AND mode IS NULL AND start_from IS NULL AND names IS NULL
+       AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+        SELECT * INTO g FROM skep._find_group(_lease.queue, _lease.group_name, NULL, autocommit, false);
+        IF FOUND AND NOT (g.is_shared OR g.is_behind OR g.is_logged) THEN
+            leases := skep._lease_ready(g, '{1}', batches, batches[1], auto_ack, conflate);
+            IF cardinality(leases) = 1 AND g.discovered_at BETWEEN g.stamp - interval '250 milliseconds' AND g.stamp THEN
+                RETURN leases;
+            END IF;
+            RETURN skep._lease_more(g, '{1}', batches, leases, auto_ack, conflate);
+        END IF;
+    END IF;
+    RETURN skep._lease_any(_lease.queue, _lease.group_name, batches, partitions, names, _lease.namespace, _lease.task, _lease.lease_time,
+                           auto_ack, mode, start_from, conflate, autocommit);
+END $$;
+
+-- The same for every pop: with first contact, checks, names, namespaces and tasks.
+CREATE FUNCTION skep._lease_any(
+    queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
+    lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit boolean
+) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    g     skep.group_state;
+    slots record;
+BEGIN
+    PERFORM skep._check_pop(queue, group_name, name, namespace, task, b, p, lease_time)
+    FROM (SELECT DISTINCT b, p, name FROM unnest(batches, partitions, coalesce(names, '{}')) AS request (b, p, name)) request;
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        PERFORM skep._refuse('SK001', 'pop works under READ COMMITTED only', 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.');
+    END IF;
+    slots := skep._slots(batches, partitions);
+    IF queue IS NULL THEN
+        RETURN skep._lease_wide(_lease_any.group_name, slots.requests, slots.sizes, _lease_any.namespace, _lease_any.task,
+                                _lease_any.lease_time, auto_ack, mode, start_from, conflate, autocommit);
+    END IF;
+    SELECT * INTO g FROM skep._find_group(_lease_any.queue, _lease_any.group_name, _lease_any.lease_time, autocommit, false);
+    IF NOT FOUND OR mode IS NOT NULL OR start_from IS NOT NULL THEN
+        IF names IS NULL AND NOT skep._contact(queue, group_name, NULL, NULL, NULL, mode, start_from) THEN
+            RETURN '{}';
+        ELSIF names IS NOT NULL THEN
+            names := skep._contact_by_name(queue, group_name, names, mode, start_from);
+        END IF;
+        SELECT * INTO g FROM skep._find_group(_lease_any.queue, _lease_any.group_name, _lease_any.lease_time, autocommit, true);
+        IF NOT FOUND THEN
+            RETURN '{}';  -- no such queue yet
+        END IF;
+    END IF;
+    IF auto_ack AND (g.is_shared OR g.is_logged) THEN
+        auto_ack := false;  -- _complete_leases() does it
+        g.deadline := g.stamp + interval '1 hour';
+    END IF;
+    IF names IS NOT NULL THEN
+        RETURN skep._lease_names(g, names, slots.requests, slots.sizes, auto_ack, conflate);
+    END IF;
+    RETURN skep._lease_queue(g, slots.requests, slots.sizes, auto_ack, conflate);
+END $$;
+
+-- The messages of leases, partition by partition, in order: a statement of its own, which sees all that the leases have seen.
+CREATE FUNCTION skep._deliver(leases skep.lease[]) RETURNS SETOF skep.delivery
+LANGUAGE sql STABLE AS $$
+    SELECT l.queue, p.name, m."offset", skep.message_id(m.partition_id, m."offset"), m.payload, m.headers, m.transaction_id,
+           m.trace_id, m.producer, m.created_at, l.attempt, l.partition_id, l.lease_id, l.expires_at
+    FROM unnest($1) l
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = l.partition_id LIMIT 1) p
+    CROSS JOIN LATERAL (
+        SELECT * FROM skep.messages m
+        WHERE m.partition_id = l.partition_id AND m."offset" >= l.first_offset AND m."offset" < l.leased_to
+        ORDER BY m."offset"
+    ) m
+    WHERE m.payload IS NOT NULL AND (l.done IS NULL OR NOT l.done @> m."offset")
+$$;
+
+-- auto_ack of queues that are shared or logged: their leases end like those of any consumer.
+CREATE FUNCTION skep._complete_leases(leases skep.lease[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    ids uuid[] := ARRAY(SELECT l.lease_id FROM unnest(leases) l WHERE l.lease_id IS NOT NULL);
+BEGIN
+    IF ids <> '{}' THEN
+        PERFORM skep._apply_acks(ids, NULL, NULL, array_fill('completed'::text, ARRAY[cardinality(ids)]), NULL);
+    END IF;
+END $$;
+
+-- autocommit: the transaction ends with this call, so that it may do work for others of its group: it looks for new work in all partitions, and
+-- not only in as many as it leases.
+CREATE FUNCTION skep.pop(
+    queue text DEFAULT NULL, group_name text DEFAULT '__QUEUE_MODE__', batch integer DEFAULT 1, partitions integer DEFAULT 1,
+    partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL, lease_time double precision DEFAULT NULL,
+    auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL, subscription_from text DEFAULT NULL, autocommit boolean DEFAULT false
+) RETURNS SETOF skep.delivery LANGUAGE plpgsql AS $$
+DECLARE
+    leases skep.lease[] := skep._lease(queue, group_name, ARRAY[batch], ARRAY[partitions], CASE WHEN partition IS NOT NULL THEN ARRAY[partition] END,
+                                       namespace, task, lease_time, auto_ack, subscription_mode, subscription_from, false,
+                                       autocommit);
+BEGIN
+    IF cardinality(leases) > 0 THEN
+        RETURN QUERY SELECT * FROM skep._deliver(leases);
+        IF auto_ack THEN
+            PERFORM skep._complete_leases(leases);
+        END IF;
+    END IF;
+END $$;
+CALL skep._allow('skep_consumer', 'pop');

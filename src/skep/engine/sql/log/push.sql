@@ -1,0 +1,365 @@
+-- push: many queues and partitions in one call, a constant number of statements whatever their number.
+-- Partitions are created and locked in one order, by queue and name, so that pushes never deadlock. The lock is held to commit: offsets are
+-- dense, and become visible in order.
+
+-- Creates the queues and partitions that do not exist yet. Key-share locks on the queues: a delete_queue() under way is waited for.
+CREATE FUNCTION skep._create_partitions(queues text[], partitions text[]) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM skep._check_name(format('item %s: queue', n - 1), queue), skep._check_name(format('item %s: partition', n - 1), partition)
+    FROM unnest(_create_partitions.queues, _create_partitions.partitions) WITH ORDINALITY AS asked (queue, partition, n)
+    WHERE (char_length(queue) BETWEEN 1 AND 255 AND char_length(partition) BETWEEN 1 AND 255) IS NOT TRUE;
+
+    INSERT INTO skep.queues (name, namespace, task)
+    SELECT DISTINCT queue COLLATE "C", split_part(queue, '.', 1), split_part(queue, '.', 2)
+    FROM unnest(_create_partitions.queues) AS queue
+    WHERE NOT EXISTS (SELECT FROM skep.queues WHERE name = queue)
+    ORDER BY 1
+    ON CONFLICT DO NOTHING;
+
+    PERFORM FROM skep.queues WHERE name = ANY (_create_partitions.queues) ORDER BY name FOR KEY SHARE;
+
+    WITH created AS (
+        INSERT INTO skep.partitions (queue_id, name)
+        SELECT missing.queue_id, missing.name FROM (
+            SELECT DISTINCT q.name AS queue, q.id AS queue_id, partition COLLATE "C" AS name
+            FROM unnest(_create_partitions.queues, _create_partitions.partitions) AS asked (queue, partition)
+            JOIN skep.queues q ON q.name = queue
+            LEFT JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = partition LIMIT 1) known ON true
+            WHERE known.id IS NULL) missing
+        ORDER BY missing.queue, missing.name
+        ON CONFLICT DO NOTHING
+        RETURNING id
+    )
+    INSERT INTO skep.partition_floors (partition_id) SELECT id FROM created;
+END $$;
+
+-- Returns true if no active group is subscribed to a pub_sub queue. Other queues keep messages for groups to come.
+CREATE FUNCTION skep._has_no_subscriber(q skep.queues) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT $1.semantics = 'pub_sub' AND NOT EXISTS (
+        SELECT FROM skep.subscriptions s WHERE s.queue = $1.name AND s.status = 'ACTIVE') AND NOT EXISTS (
+        SELECT FROM skep.subscriptions s WHERE s.queue IS NULL AND s.status = 'ACTIVE'
+           AND (s.namespace IS NULL OR s.namespace = $1.namespace) AND (s.task IS NULL OR s.task = $1.task)
+           AND NOT EXISTS (SELECT FROM skep.subscriptions own WHERE own.queue = $1.name AND own.group_name = s.group_name
+                                                                AND own.partition IS NULL))
+$$;
+
+CREATE FUNCTION skep._refuse_blocked(queue text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM skep._refuse('SK006', format('queue "%s" takes no messages while no group is subscribed', queue),
+                        'Subscribe a group, or set block_without_subscribers to false.');
+END $$;
+
+-- Locks the partitions of a push until commit, then reads their heads: in a statement of its own, which sees what the locks waited for.
+-- Returns arrays over the partitions, and slot_of from each item to its partition. (A join would be planned for ten items and be
+-- quadratic for 100,000.) next_offsets: where the next message goes; last_times: messages get no earlier time than this.
+CREATE FUNCTION skep._lock_partitions(
+    queues text[], partitions text[],
+    OUT queue_ids integer[], OUT partition_ids bigint[], OUT next_offsets bigint[], OUT last_times timestamptz[],
+    OUT payload_limits integer[], OUT dedup_since timestamptz[], OUT slot_of integer[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    locked  bigint;
+    blocked text;
+BEGIN
+    FOR try IN 1 .. 4 LOOP
+        SELECT array_agg(queue_id), array_agg(partition_id), array_agg(max_payload_bytes), array_agg(since), sum(items),
+               min(queue) FILTER (WHERE is_blocked)
+        INTO queue_ids, partition_ids, payload_limits, dedup_since, locked, blocked
+        FROM (
+            SELECT named.*, p.id AS partition_id
+            FROM (
+                SELECT q.name AS queue, p.id, p.queue_id, q.max_payload_bytes, named.items, sum(named.items) OVER () AS known,
+                       CASE WHEN q.block_without_subscribers THEN skep._has_no_subscriber(q) ELSE false END AS is_blocked,
+                       coalesce(clock_timestamp() - skep._seconds(q.dedup_window), '-infinity') AS since
+                FROM (SELECT queue COLLATE "C" AS queue, partition COLLATE "C" AS partition, count(*) AS items
+                      FROM unnest(_lock_partitions.queues, _lock_partitions.partitions) AS item (queue, partition)
+                      GROUP BY 1, 2) named
+                CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = named.queue LIMIT 1) q
+                CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = named.partition LIMIT 1) p
+                ORDER BY named.queue, named.partition
+            ) named
+            -- No lock before every partition exists: creating one while holding others could deadlock with its creator.
+            CROSS JOIN LATERAL (SELECT p.id FROM skep.partitions p
+                                WHERE p.id = named.id AND named.known = cardinality(_lock_partitions.queues) FOR NO KEY UPDATE) p
+        ) named;
+        EXIT WHEN locked = cardinality(queues);
+        IF try = 4 OR locked > 0 THEN  -- one was deleted while the others were locked: to create it now could deadlock
+            RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'queue or partition deleted during push', HINT = 'Push again.';
+        END IF;
+        PERFORM skep._create_partitions(queues, partitions);
+    END LOOP;
+    IF blocked IS NOT NULL THEN
+        PERFORM skep._refuse_blocked(blocked);
+    END IF;
+
+    SELECT array_agg(head.next_offset ORDER BY n), array_agg(head.last_time ORDER BY n) INTO next_offsets, last_times
+    FROM unnest(_lock_partitions.partition_ids) WITH ORDINALITY AS named (id, n) CROSS JOIN LATERAL skep._head_of(named.id) head;
+
+    IF cardinality(partition_ids) = 1 THEN
+        slot_of := array_fill(1, ARRAY[cardinality(queues)]);
+    ELSE
+        slot_of := array_agg(slot ORDER BY ord) FROM (
+            SELECT ord, dense_rank() OVER (ORDER BY queue COLLATE "C", partition COLLATE "C") AS slot
+            FROM unnest(_lock_partitions.queues, _lock_partitions.partitions) WITH ORDINALITY AS item (queue, partition, ord)) ranked;
+    END IF;
+END $$;
+
+-- Returns where the next message of a partition goes, and the time of its last one. The scan stops at the floor: below it there may be
+-- index entries of deleted messages. An empty partition goes on at its floor, so that an offset is never given twice.
+CREATE FUNCTION skep._head_of(partition_id bigint) RETURNS TABLE (next_offset bigint, last_time timestamptz)
+LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT greatest(m."offset" + 1, f.first_offset), greatest(m.created_at, f.deleted_created_at)
+    FROM skep.partition_floors f
+    LEFT JOIN LATERAL (SELECT m."offset", m.created_at FROM skep.messages m
+                       WHERE m.partition_id = f.partition_id AND m."offset" >= f.first_offset ORDER BY m."offset" DESC LIMIT 1) m ON true
+    WHERE f.partition_id = $1
+$$;
+CALL skep._allow('skep_admin', '_head_of', definer => false);
+
+-- Returns true if a payload takes more bytes than this as the text that is sent to consumers. A short number can be a long text
+-- (1e131071 has 131,072 digits): 12 bytes of jsonb are at most 131,072 characters, so that small payloads need not be written out.
+CREATE FUNCTION skep._exceeds(payload jsonb, max_bytes integer) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN pg_column_size($1)::bigint * 11000 <= $2 THEN false ELSE octet_length($1::text) > $2 END
+$$;
+
+-- Returns for each item whether it is new: neither stored nor earlier in this push. Exact, because the partitions are locked.
+CREATE FUNCTION skep._find_new(slot_of integer[], partition_ids bigint[], dedup_since timestamptz[], transaction_ids text[])
+RETURNS boolean[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT array_agg(transaction_id IS NULL OR (twin = 1 AND stored IS NULL) ORDER BY ord)
+        FROM (
+            SELECT item.*, stored."offset" AS stored, row_number() OVER (PARTITION BY slot, item.transaction_id ORDER BY ord) AS twin
+            FROM unnest(slot_of, transaction_ids) WITH ORDINALITY AS item (slot, transaction_id, ord)
+            LEFT JOIN LATERAL (
+                SELECT m."offset" FROM skep.messages m
+                WHERE m.partition_id = partition_ids[slot] AND m.transaction_id = item.transaction_id AND m.created_at >= dedup_since[slot]
+                LIMIT 1
+            ) stored ON item.transaction_id IS NOT NULL
+        ) item);
+END $$;
+
+-- Raises an error that says what is wrong with an item, if something is.
+CREATE FUNCTION skep._check_item(ord bigint, payload jsonb, payload_limit integer, transaction_id text, headers jsonb) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    item text := format('item %s: ', ord - 1);
+BEGIN
+    IF payload IS NULL THEN
+        PERFORM skep._refuse('SK001', item || 'the payload is NULL', 'Push the JSON value null instead.');
+    ELSIF skep._exceeds(payload, payload_limit) THEN
+        PERFORM skep._refuse('SK004', format('%sthe payload has %s bytes, the limit of the queue is %s', item,
+                                            octet_length(payload::text), payload_limit),
+                            'Store large bodies elsewhere and push a reference, or raise max_payload_bytes of the queue.');
+    ELSIF char_length(transaction_id) NOT BETWEEN 1 AND 255 THEN
+        PERFORM skep._refuse('SK001', format('%sthe transaction id has %s characters', item, char_length(transaction_id)),
+                            'Transaction ids have 1 to 255 characters; leave it out for no deduplication.');
+    ELSIF jsonb_typeof(headers) <> 'object' THEN
+        PERFORM skep._refuse('SK001', format('%sheaders are a JSON %s', item, jsonb_typeof(headers)), 'Headers are a JSON object.');
+    END IF;
+    RETURN true;
+END $$;
+
+CREATE FUNCTION skep._check_lengths(queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[],
+                                   trace_ids uuid[], producers text[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF (cardinality(queues) = cardinality(partitions) AND cardinality(queues) = cardinality(payloads)
+        AND coalesce(cardinality(queues) = cardinality(transaction_ids), true)
+        AND coalesce(cardinality(queues) = cardinality(headers), true)
+        AND coalesce(cardinality(queues) = cardinality(trace_ids), true)
+        AND coalesce(cardinality(queues) = cardinality(producers), true)) IS NOT TRUE THEN
+        PERFORM skep._refuse('SK001', 'the arrays of push_many differ in length',
+                            'Give one queue, partition and payload for each message; the other arrays are as long or NULL.');
+    END IF;
+END $$;
+
+-- Under REPEATABLE READ a push may not see the head that others have moved since its snapshot. Whether that is so, only an insert tells.
+CREATE FUNCTION skep._check_heads(partition_ids bigint[], next_offsets bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO skep.messages (partition_id, "offset", created_at)
+    SELECT head.id, head.next_offset, clock_timestamp() FROM unnest(partition_ids, next_offsets) AS head (id, next_offset);
+    DELETE FROM skep.messages m USING unnest(partition_ids, next_offsets) AS head (id, next_offset)
+    WHERE m.partition_id = head.id AND m."offset" = head.next_offset;
+EXCEPTION WHEN unique_violation THEN
+    RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'the partition has messages that this transaction cannot see',
+        HINT = 'Push under READ COMMITTED, or INSERT INTO skep.outbox; or try the transaction again.';
+END $$;
+
+-- New messages come first in the result, duplicates after them: go by ord.
+CREATE FUNCTION skep.push_many(
+    queues text[], partitions text[], payloads jsonb[], transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL,
+    trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL
+) RETURNS TABLE (ord bigint, status text, partition_id bigint, "offset" bigint, created_at timestamptz)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    slots record;
+    fresh boolean[];
+    stamp timestamptz;
+BEGIN
+    PERFORM skep._check_lengths(push_many.queues, push_many.partitions, push_many.payloads, push_many.transaction_ids,
+                               push_many.headers, push_many.trace_ids, push_many.producers);
+    IF cardinality(push_many.queues) = 0 THEN
+        RETURN;
+    END IF;
+    slots := skep._lock_partitions(push_many.queues, push_many.partitions);
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        PERFORM skep._check_heads(slots.partition_ids, slots.next_offsets);
+    END IF;
+    IF push_many.transaction_ids IS NOT NULL THEN
+        fresh := skep._find_new(slots.slot_of, slots.partition_ids, slots.dedup_since, push_many.transaction_ids);
+    END IF;
+    stamp := clock_timestamp();  -- after the locks: a later push to the partition reads a later clock
+    RETURN QUERY
+    WITH placed AS MATERIALIZED (
+        SELECT item.*, slots.next_offsets[slot] - 1 + row_number() OVER (PARTITION BY slot ORDER BY ord) AS "offset"
+        FROM unnest(slots.slot_of, fresh, push_many.payloads, push_many.transaction_ids, push_many.headers,
+                    push_many.trace_ids, push_many.producers)
+             WITH ORDINALITY AS item (slot, fresh, payload, transaction_id, headers, trace_id, producer, ord)
+        WHERE fresh IS NOT FALSE
+          AND (NOT skep._exceeds(payload, slots.payload_limits[slot])
+               AND coalesce(octet_length(transaction_id) BETWEEN 1 AND 255, true)
+               AND coalesce(jsonb_typeof(headers) = 'object', true)
+               OR skep._check_item(ord, payload, slots.payload_limits[slot], transaction_id, headers))
+    ), journaled AS (
+        INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
+        SELECT slots.queue_ids[slot], array_agg(slots.partition_ids[slot]), array_agg(slots.next_offsets[slot]), array_agg(last)
+        FROM (SELECT slot, max("offset") AS last FROM placed GROUP BY slot) grown GROUP BY 1
+    ), stored AS (
+        INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, transaction_id, trace_id, producer)
+        SELECT slots.partition_ids[slot], "offset", greatest(slots.last_times[slot], stamp), payload, headers, transaction_id,
+               trace_id, producer
+        FROM placed
+    )
+    SELECT ord, 'queued', slots.partition_ids[slot], "offset", greatest(slots.last_times[slot], stamp) FROM placed;
+
+    IF false = ANY (fresh) THEN
+        RETURN QUERY
+        SELECT item.ord, 'duplicate', m.partition_id, m."offset", m.created_at
+        FROM unnest(slots.slot_of, fresh, push_many.transaction_ids) WITH ORDINALITY AS item (slot, fresh, transaction_id, ord)
+        CROSS JOIN LATERAL (
+            SELECT * FROM skep.messages m
+            WHERE m.partition_id = slots.partition_ids[slot] AND m.transaction_id = item.transaction_id
+            ORDER BY m.created_at DESC LIMIT 1
+        ) m
+        WHERE NOT item.fresh;
+    END IF;
+END $$;
+CALL skep._allow('skep_producer', 'push_many');
+
+-- One message, the usual case, by a shorter way than push_many: the same checks, and three statements.
+CREATE FUNCTION skep.push(
+    queue text, payload jsonb, partition text DEFAULT 'Default', transaction_id text DEFAULT NULL, headers jsonb DEFAULT NULL,
+    trace_id uuid DEFAULT NULL, producer text DEFAULT NULL,
+    OUT status text, OUT id uuid, OUT partition_id bigint, OUT "offset" bigint, OUT created_at timestamptz
+) LANGUAGE plpgsql AS $$
+DECLARE
+    place record;
+BEGIN
+    SELECT p.id, p.queue_id, q.max_payload_bytes, q.block_without_subscribers INTO place
+    FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
+    WHERE q.name = push.queue AND p.name = push.partition FOR NO KEY UPDATE OF p;
+    IF NOT FOUND OR push.transaction_id IS NOT NULL OR place.block_without_subscribers
+       OR push.payload IS NULL OR skep._exceeds(push.payload, place.max_payload_bytes) OR jsonb_typeof(push.headers) <> 'object'
+       OR current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        SELECT p.status, skep.message_id(p.partition_id, p."offset"), p.partition_id, p."offset", p.created_at
+        INTO push.status, push.id, push.partition_id, push."offset", push.created_at
+        FROM skep.push_many(ARRAY[push.queue], ARRAY[push.partition], ARRAY[push.payload], ARRAY[push.transaction_id],
+                            ARRAY[push.headers], ARRAY[push.trace_id], ARRAY[push.producer]) p;
+        RETURN;
+    END IF;
+    SELECT head.next_offset, greatest(head.last_time, clock_timestamp()) INTO push."offset", push.created_at FROM skep._head_of(place.id) head;
+    partition_id := place.id;
+    status := 'queued';
+    id := skep.message_id(place.id, push."offset");
+    INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
+    VALUES (place.queue_id, ARRAY[place.id], ARRAY[push."offset"], ARRAY[push."offset"]);
+    INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, trace_id, producer)
+    VALUES (place.id, push."offset", push.created_at, push.payload, push.headers, push.trace_id, push.producer);
+END $$;
+CALL skep._allow('skep_producer', 'push');
+
+-- What a message in JSON looks like: known keys, and texts where columns are text. Inlined, so it costs little for each message.
+CREATE FUNCTION skep._is_message(value jsonb) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN jsonb_typeof($1) = 'object' THEN
+        ($1 - '{queue,partition,payload,transaction_id,headers,trace_id,producer}'::text[] <> '{}'
+         OR jsonb_typeof($1 -> 'queue') NOT IN ('string', 'null') OR jsonb_typeof($1 -> 'partition') NOT IN ('string', 'null')
+         OR jsonb_typeof($1 -> 'transaction_id') NOT IN ('string', 'null') OR jsonb_typeof($1 -> 'trace_id') NOT IN ('string', 'null')
+         OR jsonb_typeof($1 -> 'producer') NOT IN ('string', 'null')) IS NOT TRUE ELSE false END
+$$;
+
+-- The slow half: says what is wrong with a message, if something is.
+CREATE FUNCTION skep._check_message(ord bigint, message jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    item  text := format('item %s', ord - 1);
+    texts text[] := ARRAY['queue', 'partition', 'transaction_id', 'trace_id', 'producer'];
+    wrong record;
+BEGIN
+    IF (CASE WHEN jsonb_typeof(message) = 'object' THEN message - texts - ARRAY['payload', 'headers'] <> '{}' ELSE true END) THEN
+        PERFORM skep._refuse('SK001', format('%s is not a message: %s', item, left(message::text, 80)),
+                            'A message is an object with the keys payload, headers, ' || array_to_string(texts, ', ') || '.');
+    END IF;
+    SELECT * INTO wrong FROM jsonb_each(message) WHERE key = ANY (texts) AND jsonb_typeof(value) NOT IN ('string', 'null') LIMIT 1;
+    IF FOUND THEN
+        PERFORM skep._refuse('SK001', format('%s: %s is a JSON %s', item, wrong.key, jsonb_typeof(wrong.value)),
+                            array_to_string(texts, ', ') || ' are strings.');
+    END IF;
+    PERFORM skep._check_name(item || ': queue', message ->> 'queue'),
+            skep._check_name(item || ': partition', coalesce(message ->> 'partition', 'Default')),
+            skep._check_item(ord, 'null', 100, message ->> 'transaction_id', nullif(message -> 'headers', 'null')),
+            (message ->> 'trace_id')::uuid;
+EXCEPTION WHEN invalid_text_representation THEN
+    PERFORM skep._refuse('SK001', format('%s: trace_id is "%s"', item, left(message ->> 'trace_id', 80)), 'Trace ids are UUIDs.');
+END $$;
+
+CREATE FUNCTION skep._check_messages(messages jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF jsonb_typeof(messages) IS DISTINCT FROM 'array' THEN
+        PERFORM skep._refuse('SK001', format('messages are a JSON %s', coalesce(jsonb_typeof(messages), 'NULL')),
+                            'Give an array of objects with queue and payload.');
+    END IF;
+    PERFORM skep._check_message(n, value) FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n);
+END $$;
+
+-- The same as a JSON array of {queue, partition, payload, transaction_id, headers, trace_id, producer}. From a driver this is the
+-- fastest way in: one parameter instead of arrays that the driver has to quote item by item.
+CREATE FUNCTION skep.push(messages jsonb)
+RETURNS TABLE (ord bigint, status text, id uuid, partition_id bigint, "offset" bigint, created_at timestamptz)
+LANGUAGE plpgsql AS $$
+DECLARE
+    m record;
+BEGIN
+    BEGIN
+        SELECT bool_and(skep._is_message(value)) AS is_sound,
+               array_agg(value ->> 'queue' ORDER BY n) AS queues,
+               array_agg(coalesce(value ->> 'partition', 'Default') ORDER BY n) AS partitions,
+               array_agg(coalesce(value -> 'payload', 'null') ORDER BY n) AS payloads,
+               array_agg(value ->> 'transaction_id' ORDER BY n) AS transaction_ids,
+               array_agg(nullif(value -> 'headers', 'null') ORDER BY n) AS headers,
+               array_agg((value ->> 'trace_id')::uuid ORDER BY n) AS trace_ids,
+               array_agg(value ->> 'producer' ORDER BY n) AS producers
+        INTO m FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n);
+    EXCEPTION WHEN invalid_text_representation OR invalid_parameter_value THEN
+        PERFORM skep._check_messages(messages);  -- says what is wrong
+        RAISE;
+    END;
+    IF m.is_sound IS NOT TRUE THEN
+        PERFORM skep._check_messages(messages);
+        RETURN;  -- no message at all
+    END IF;
+    RETURN QUERY
+    SELECT p.ord, p.status, skep.message_id(p.partition_id, p."offset"), p.partition_id, p."offset", p.created_at
+    FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers) p
+    ORDER BY p.ord;
+END $$;
+CALL skep._allow('skep_producer', 'push');

@@ -1,0 +1,336 @@
+-- Queues and their options; deleting queues, partitions and messages.
+--
+-- Whoever deletes locks in the order of the whole engine: queues > group_queues > subscriptions > partition_floors > runs > partitions. The
+-- commands here are given by people, and wait 5 seconds for a lock at most: a forgotten transaction must not stop others through them.
+
+-- Creates the queue or changes the options that are given; the others stay. Options are the columns of skep.queues, times in
+-- seconds. A work queue serves many workers at once: semantics 'queue' sets concurrency to 64, unless the queue has a concurrency
+-- or gets one.
+CREATE FUNCTION skep.configure_queue(queue text, options jsonb DEFAULT '{}', namespace text DEFAULT NULL, task text DEFAULT NULL)
+RETURNS skep.queues LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+DECLARE
+    old   skep.queues;
+    q     skep.queues;
+    wrong text;
+    rule  text;
+BEGIN
+    PERFORM skep._check_name('queue', queue);
+    PERFORM skep._check_name(label, name) FROM (VALUES ('namespace', namespace), ('task', task)) AS v (label, name) WHERE name <> '';
+    PERFORM skep._check_options(queue, options);
+    INSERT INTO skep.queues (name, namespace, task) VALUES (queue, split_part(queue, '.', 1), split_part(queue, '.', 2))
+    ON CONFLICT DO NOTHING;
+    SELECT * INTO old FROM skep.queues o WHERE o.name = configure_queue.queue FOR NO KEY UPDATE;
+    IF options ->> 'semantics' = 'queue' AND NOT options ? 'concurrency' AND old.concurrency = 1 THEN
+        options := options || '{"concurrency": 64}';
+    END IF;
+    q := skep._write_options(old, options || jsonb_strip_nulls(jsonb_build_object('namespace', namespace, 'task', task)));
+    PERFORM skep._apply_options(old, q);
+    RETURN q;
+EXCEPTION WHEN check_violation OR not_null_violation THEN
+    GET STACKED DIAGNOSTICS rule = CONSTRAINT_NAME, wrong = COLUMN_NAME;
+    wrong := coalesce(substring(rule FROM '^queues_(.*)_check$'), nullif(wrong, ''));
+    PERFORM skep._refuse('SK001', format('queue "%s": %s must be %s, got %s', queue, wrong, skep._allowed_values(wrong),
+                                        coalesce(options ->> wrong, 'null')), SQLERRM);
+WHEN lock_not_available THEN
+    PERFORM skep._refuse_locked(queue);
+END $$;
+CALL skep._allow('skep_admin', 'configure_queue');
+
+CREATE FUNCTION skep._check_options(queue text, options jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    known   text[] := skep._queue_options();
+    unknown text;
+BEGIN
+    IF jsonb_typeof(options) IS DISTINCT FROM 'object' THEN
+        PERFORM skep._refuse('SK001', format('options must be a JSON object, got %s', coalesce('a JSON ' || jsonb_typeof(options), 'NULL')),
+                            'Options: ' || array_to_string(known, ', ') || '.');
+    END IF;
+    SELECT key INTO unknown FROM jsonb_object_keys(options) AS key WHERE key <> ALL (known) LIMIT 1;
+    IF FOUND THEN
+        PERFORM skep._refuse('SK001', format('unknown queue option "%s"', unknown), 'Options: ' || array_to_string(known, ', ') || '.');
+    END IF;
+    PERFORM skep._check_option(queue, key, value) FROM jsonb_each(options);
+END $$;
+
+CREATE FUNCTION skep._check_option(queue text, option text, value jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM jsonb_populate_record(NULL::skep.queues, jsonb_build_object(option, value));
+EXCEPTION WHEN data_exception THEN
+    PERFORM skep._refuse('SK001', format('queue "%s": %s cannot be %s', queue, option, left(value::text, 60)), SQLERRM);
+END $$;
+
+CREATE FUNCTION skep._queue_options() RETURNS text[]
+LANGUAGE sql STABLE AS $$
+    SELECT array_agg(attname::text ORDER BY attnum) FROM pg_attribute
+    WHERE attrelid = 'skep.queues'::regclass AND attnum > 0 AND NOT attisdropped
+      AND attname <> ALL ('{id,name,namespace,task,created_at,queen_options,was_shared}')
+$$;
+
+-- Returns the values that the CHECK of an option allows, in words.
+CREATE FUNCTION skep._allowed_values(option text) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN words <> '{}' THEN 'one of ' || array_to_string(words, ', ')
+                WHEN low IS NULL THEN 'a value'
+                WHEN high IS NULL THEN CASE bound WHEN '>' THEN 'above ' ELSE 'at least ' END || low
+                WHEN bound = '>' THEN format('above %s and at most %s', low, high)
+                ELSE format('between %s and %s', low, high) END
+    FROM (SELECT regexp_replace(pg_get_constraintdef(oid), '[()]|::[a-z ]+', '', 'g') AS rule FROM pg_constraint
+          WHERE conrelid = 'skep.queues'::regclass AND conname = format('queues_%s_check', $1)
+          UNION ALL SELECT '' LIMIT 1) rule
+    CROSS JOIN LATERAL (
+        SELECT ARRAY(SELECT found[1] FROM regexp_matches(rule, '''(\w+)''', 'g') AS found) AS words,
+               substring(rule FROM '(>=?) [0-9.]') AS bound,
+               substring(rule FROM '>=? ([0-9.]+)') AS low, substring(rule FROM '<= ([0-9.]+)') AS high) parts
+$$;
+
+-- Stores the columns that are named in values, whichever those are: a new option needs no change here.
+CREATE FUNCTION skep._write_options(q skep.queues, given jsonb) RETURNS skep.queues
+LANGUAGE plpgsql AS $$
+BEGIN
+    q := jsonb_populate_record(q, given);
+    q.was_shared := q.was_shared OR q.concurrency > 1;
+    EXECUTE (SELECT format('UPDATE skep.queues o SET (%1$s) = (SELECT %1$s FROM (SELECT ($1).*) n) WHERE o.id = ($1).id RETURNING o.*',
+                           string_agg(quote_ident(name), ', '))
+             FROM (SELECT jsonb_object_keys(given) AS name UNION SELECT 'was_shared') changed) INTO q USING q;
+    RETURN q;
+END $$;
+
+-- Changes what was derived from the old options: in which lists the queue is, and when its runs are ready.
+CREATE FUNCTION skep._apply_options(old skep.queues, q skep.queues) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp   timestamptz := clock_timestamp();
+    changed tid[];
+BEGIN
+    IF (q.namespace, q.task) <> (old.namespace, old.task) THEN
+        -- Groups that read namespaces and tasks find out again which queues those have.
+        PERFORM skep._discover_again(ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = 0));
+    END IF;
+    IF q.priority <> old.priority THEN
+        PERFORM FROM skep.group_queues g WHERE g.queue_id = q.id ORDER BY g.id FOR UPDATE;  -- runs that are being added have the old one
+        changed := ARRAY(
+            SELECT r.ctid FROM skep.group_queues g JOIN skep.partitions p ON p.queue_id = g.queue_id
+            JOIN skep.runs r ON r.partition_id = p.id AND r.group_queue_id = g.id
+            WHERE g.queue_id = q.id AND g.list_id <> g.id
+            ORDER BY r.partition_id, r.group_queue_id, r.first_offset FOR NO KEY UPDATE OF r);
+        UPDATE skep.runs r SET priority = -q.priority WHERE r.ctid = ANY (changed);
+    END IF;
+    IF q.was_shared AND NOT old.was_shared THEN
+        PERFORM skep._share_runs(q.id);
+    END IF;
+    IF (q.delayed_processing, q.window_buffer, q.concurrency) <> (old.delayed_processing, old.window_buffer, old.concurrency) THEN
+        -- Runs that wait for a time computed from the old options are ready; a pop goes by the new ones.
+        changed := ARRAY(
+            SELECT r.ctid FROM skep.group_queues g JOIN skep.runs r ON r.list_id = g.list_id AND r.group_queue_id = g.id
+            WHERE g.queue_id = q.id AND r.ready_at > stamp AND r.lease_id IS NULL AND NOT r.drained AND r.attempts IS NULL
+            ORDER BY r.partition_id, r.group_queue_id, r.first_offset FOR NO KEY UPDATE OF r);
+        UPDATE skep.runs r SET ready_at = stamp WHERE r.ctid = ANY (changed);
+    END IF;
+END $$;
+
+CREATE FUNCTION skep.configure_defaults(subscription_mode text DEFAULT NULL, max_poll_interval double precision DEFAULT NULL)
+RETURNS skep.settings LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    changed skep.settings;
+BEGIN
+    UPDATE skep.settings
+    SET default_subscription_mode = coalesce(subscription_mode, default_subscription_mode),
+        max_poll_interval = coalesce(configure_defaults.max_poll_interval, max_poll_interval)
+    RETURNING * INTO changed;
+    RETURN changed;
+EXCEPTION WHEN check_violation THEN
+    PERFORM skep._refuse('SK001', SQLERRM, 'The default mode is all or new; the poll interval is seconds above zero.');
+END $$;
+CALL skep._allow('skep_admin', 'configure_defaults');
+
+-- Under REPEATABLE READ a call would decide by what it cannot see any more: it would delete messages of groups that came since,
+-- or leave messages behind that were pushed since.
+CREATE FUNCTION skep._require_read_committed(function text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        PERFORM skep._refuse('SK001', function || ' works under READ COMMITTED only',
+                            'Begin the transaction with ISOLATION LEVEL READ COMMITTED.');
+    END IF;
+END $$;
+
+CREATE FUNCTION skep._refuse_locked(queue text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM skep._refuse('55P03', format('queue "%s" is locked by another transaction', queue),
+                        'Nothing was changed. Try again; pg_stat_activity shows transactions that are open for long.');
+END $$;
+
+-- Locks partitions for their deletion, in the order of the engine: waits for groups that start or seek there, for pops and acks,
+-- and last for pushes under way.
+CREATE FUNCTION skep._lock_for_delete(partition_ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (partition_ids) ORDER BY f.partition_id FOR UPDATE;
+    PERFORM FROM skep.runs r WHERE r.partition_id = ANY (partition_ids)
+    ORDER BY r.partition_id, r.group_queue_id, r.end_offset IS NOT NULL, r.first_offset FOR UPDATE;
+    PERFORM FROM skep.partitions p WHERE p.id = ANY (partition_ids) ORDER BY p.id FOR UPDATE;
+END $$;
+
+-- What was counted in these partitions stays in the totals of the queue and its groups (see 80_sample.sql). The caller has locked
+-- the queue.
+CREATE FUNCTION skep._keep_totals(partition_ids bigint[]) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO skep.gone_totals AS t (queue, group_name, total)
+    SELECT q.name, '', sum(head.next_offset)
+    FROM unnest($1) AS gone (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = gone.id LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
+    CROSS JOIN LATERAL skep._head_of(gone.id) head
+    GROUP BY q.name
+    UNION ALL
+    SELECT q.name, g.group_name, sum(c.cursor - c.start_offset - c.skipped)
+    FROM unnest($1) AS gone (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_consumers c WHERE c.partition_id = gone.id OFFSET 0) c
+    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = c.group_queue_id LIMIT 1) g
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = g.queue_id LIMIT 1) q
+    GROUP BY q.name, g.group_name
+    ON CONFLICT (queue, group_name) DO UPDATE SET total = t.total + excluded.total
+$$;
+
+-- Deletes partitions that the caller has locked, with all that belongs to them.
+CREATE FUNCTION skep._delete_partitions(partition_ids bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids);
+    DELETE FROM skep.starts s WHERE s.partition_id = ANY (partition_ids);
+    DELETE FROM skep.archive_marks a WHERE a.partition_id = ANY (partition_ids);
+    DELETE FROM skep.traces t WHERE t.partition_id = ANY (partition_ids);
+    DELETE FROM skep._queen_stream_state s USING skep.stream_queries q
+    WHERE s.query_id = ANY (ARRAY[q.id]) AND s.partition_id = ANY (partition_ids);
+    DELETE FROM skep.messages m WHERE m.partition_id = ANY (partition_ids);
+    DELETE FROM skep.partition_floors f WHERE f.partition_id = ANY (partition_ids);
+    DELETE FROM skep.partitions p WHERE p.id = ANY (partition_ids);
+END $$;
+
+-- Deletes the queue with everything but its dead letters, which are copies. Returns false if there was none. A push that waits
+-- for this creates the queue again.
+CREATE FUNCTION skep.delete_queue(queue text) RETURNS boolean
+LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+DECLARE
+    doomed integer;
+    groups integer[];
+    ids    bigint[];
+BEGIN
+    PERFORM skep._require_read_committed('delete_queue');
+    SELECT q.id INTO doomed FROM skep.queues q WHERE q.name = delete_queue.queue FOR UPDATE;
+    groups := ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = doomed ORDER BY g.id FOR UPDATE);
+    PERFORM FROM skep.subscriptions s WHERE s.queue = delete_queue.queue ORDER BY s.id FOR UPDATE;
+    DELETE FROM skep.subscriptions s WHERE s.queue = delete_queue.queue;
+    IF doomed IS NULL THEN
+        RETURN false;
+    END IF;
+    ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = doomed);
+    PERFORM skep._lock_for_delete(ids);
+    PERFORM skep._delete_partitions(ids);
+    DELETE FROM skep.discoveries d WHERE d.list_id = ANY (groups);
+    DELETE FROM skep.group_queues g WHERE g.id = ANY (groups);
+    DELETE FROM skep.gone_totals t WHERE t.queue = delete_queue.queue;
+    DELETE FROM skep.stream_groups s WHERE s.queue = delete_queue.queue;
+    DELETE FROM skep.journal j WHERE j.queue_id = doomed;
+    DELETE FROM skep.lease_log l WHERE l.queue_id = doomed;
+    DELETE FROM skep.queues q WHERE q.id = doomed;
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_locked(queue);
+END $$;
+CALL skep._allow('skep_admin', 'delete_queue');
+
+CREATE FUNCTION skep.delete_partition(queue text, partition text) RETURNS boolean
+LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+DECLARE
+    found integer;
+    ids   bigint[];
+BEGIN
+    PERFORM skep._require_read_committed('delete_partition');
+    SELECT q.id INTO found FROM skep.queues q WHERE q.name = delete_partition.queue FOR NO KEY UPDATE;
+    PERFORM FROM skep.subscriptions s WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition
+    ORDER BY s.id FOR UPDATE;
+    DELETE FROM skep.subscriptions s WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition;
+    ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = found AND p.name = delete_partition.partition);
+    PERFORM skep._lock_for_delete(ids);
+    PERFORM skep._keep_totals(ids);
+    PERFORM skep._delete_partitions(ids);
+    RETURN ids <> '{}';
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_locked(queue);
+END $$;
+CALL skep._allow('skep_admin', 'delete_partition');
+
+-- Deletes all messages that are in a queue, or in one partition, now. Partitions, offsets and groups stay, leases end. Returns
+-- how many messages that were. Pushes do not wait for it: a message that commits later is kept.
+CREATE FUNCTION skep.clear_queue(queue text, partition text DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+DECLARE
+    found   integer;
+    ids     bigint[];
+    heads   bigint[];
+    cleared bigint;
+BEGIN
+    PERFORM skep._require_read_committed('clear_queue');
+    SELECT q.id INTO found FROM skep.queues q WHERE q.name = clear_queue.queue FOR KEY SHARE;
+    IF found IS NULL THEN
+        PERFORM skep._refuse('SK002', format('there is no queue "%s"', queue));
+    END IF;
+    ids := ARRAY(SELECT p.id FROM skep.partitions p
+                 WHERE p.queue_id = found AND p.name = coalesce(clear_queue.partition, p.name) ORDER BY p.id);
+    PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (ids) ORDER BY f.partition_id FOR UPDATE;
+    PERFORM FROM skep.runs r WHERE r.partition_id = ANY (ids)
+    ORDER BY r.partition_id, r.group_queue_id, r.end_offset IS NOT NULL, r.first_offset FOR UPDATE;
+    SELECT array_agg(p.id), array_agg(head.next_offset) INTO ids, heads
+    FROM unnest(ids) AS p (id) CROSS JOIN LATERAL skep._head_of(p.id) head;
+    PERFORM skep._clear_runs(ids, heads);
+    DELETE FROM skep.traces t USING unnest(ids, heads) AS p (id, head) WHERE t.partition_id = ANY (ARRAY[p.id]) AND t."offset" < p.head;
+    UPDATE skep.partition_floors f  -- as retention does: a reader that is behind learns of it
+    SET first_offset = p.head, deleted_xid = last.xid, deleted_created_at = last.created_at, completed_offsets = NULL,
+        completed_times = NULL
+    FROM unnest(ids, heads) AS p (id, head)
+    CROSS JOIN LATERAL (SELECT m.xid, m.created_at FROM skep.messages m
+                        WHERE m.partition_id = p.id AND m."offset" = p.head - 1 LIMIT 1) last
+    WHERE f.partition_id = ANY (ARRAY[p.id]);
+    DELETE FROM skep.messages m USING unnest(ids, heads) AS p (id, head) WHERE m.partition_id = ANY (ARRAY[p.id]) AND m."offset" < p.head;
+    GET DIAGNOSTICS cleared = ROW_COUNT;
+    RETURN cleared;
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_locked(queue);
+END $$;
+CALL skep._allow('skep_admin', 'clear_queue');
+
+-- Ends all leases of these partitions and moves every group to the head. What is cleared was not processed; what was done before,
+-- was.
+CREATE FUNCTION skep._clear_runs(partition_ids bigint[], heads bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE skep.starts s SET skipped = s.skipped + undone.messages
+    FROM (SELECT r.partition_id, r.group_queue_id, sum(skep._count_offsets(skep._undone_of(r, 0, p.head))) AS messages
+          FROM unnest(partition_ids, heads) AS p (id, head)
+          CROSS JOIN LATERAL (SELECT * FROM skep.runs r WHERE r.partition_id = p.id OFFSET 0) r
+          GROUP BY r.partition_id, r.group_queue_id) undone
+    WHERE s.partition_id = ANY (ARRAY[undone.partition_id]) AND s.group_queue_id = undone.group_queue_id;
+    DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids) AND r.end_offset IS NOT NULL;
+    UPDATE skep.runs r
+    SET first_offset = p.head, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, drained = false, succeeded = false,
+        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL,
+        ready_at = CASE WHEN r.ready_at IS NOT NULL THEN skep._ready_place(r.served_at, clock_timestamp()) END
+    FROM unnest(partition_ids, heads) AS p (id, head) WHERE r.partition_id = ANY (ARRAY[p.id]);
+END $$;
+
+-- Leaves a tombstone: the offset and the transaction id stay, so lag is exact and a repeat of the push is still a duplicate. The
+-- floor is held so that retention, which never waits, passes the partition by while this transaction is open.
+CREATE FUNCTION skep.delete_message(id uuid) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM skep.partition_floors f WHERE f.partition_id = skep.partition_of(id) FOR KEY SHARE;
+    UPDATE skep.messages m SET payload = NULL, headers = NULL
+    WHERE m.partition_id = skep.partition_of(id) AND m."offset" = skep.offset_of(id) AND m.payload IS NOT NULL;
+    RETURN FOUND;
+END $$;
+CALL skep._allow('skep_admin', 'delete_message');

@@ -1,0 +1,236 @@
+-- Where a group starts. The first contact stores it, once; later calls and changed defaults do not change it. Only seek
+-- does.
+
+-- mode: all, from_beginning | new, new-only, now, from_now | timestamp (start_from: a time)
+--       | offset, message_id (start_from: a number or an id)
+-- start_from alone: "now", a time, or a number.
+CREATE FUNCTION skep._parse_start(
+    mode text, start_from text, OUT start_mode text, OUT start_at timestamptz, OUT start_offset bigint, OUT start_id uuid
+) LANGUAGE plpgsql AS $$
+DECLARE
+    word text := lower(coalesce(mode, CASE WHEN start_from ~ '^\d+$' THEN 'offset' WHEN lower(start_from) = 'now' THEN 'new'
+                                           WHEN start_from <> '' THEN 'timestamp' END,
+                                (SELECT default_subscription_mode FROM skep.settings)));
+BEGIN
+    IF lower(mode) IN ('all', 'from_beginning', 'new', 'new-only', 'now', 'from_now')
+       AND start_from <> '' AND lower(start_from) <> 'now' THEN
+        word := 'timestamp';  -- Queen clients send a mode beside the time: the time is more exact
+    END IF;
+    IF word IN ('all', 'from_beginning') THEN
+        start_mode := 'all';
+    ELSIF word IN ('new', 'new-only', 'now', 'from_now') THEN
+        start_mode := 'new';
+        start_at := clock_timestamp() - 2 * skep._seconds((SELECT max_poll_interval FROM skep.settings));
+    ELSIF word = 'timestamp' THEN
+        start_mode := 'timestamp';
+        start_at := start_from::timestamptz;
+    ELSIF word IN ('offset', 'message_id') THEN
+        start_mode := 'offset';
+        start_id := CASE WHEN start_from !~ '^\d+$' THEN start_from::uuid END;
+        start_offset := CASE WHEN start_id IS NULL THEN start_from::bigint ELSE skep.offset_of(start_id) END;
+    ELSE
+        PERFORM skep._refuse('SK001', format('unknown subscription mode "%s"', mode), 'Modes: all, new, timestamp, offset, message_id.');
+    END IF;
+    IF start_mode = 'timestamp' AND start_at IS NULL OR start_mode = 'offset' AND start_offset IS NULL THEN
+        PERFORM skep._refuse('SK001', format('mode "%s" needs a place to start from', word), 'Give start_from.');
+    END IF;
+EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR invalid_parameter_value OR invalid_text_representation
+               OR numeric_value_out_of_range THEN
+    PERFORM skep._refuse('SK001', format('cannot read "%s" as a place to start from', start_from),
+                        'Give a time such as 2026-01-31T12:00:00Z, an offset, or a message id.');
+END $$;
+
+-- Returns the subscription of exactly this scope.
+CREATE FUNCTION skep._subscription_for(group_name text, queue text, partition text, namespace text, task text) RETURNS skep.subscriptions
+LANGUAGE sql STABLE AS $$
+    SELECT s FROM skep.subscriptions s
+    WHERE s.group_name = $1 AND coalesce(s.queue, '') = coalesce($2, '') AND coalesce(s.partition, '') = coalesce($3, '')
+      AND coalesce(s.namespace, '') = coalesce($4, '') AND coalesce(s.task, '') = coalesce($5, '')
+$$;
+
+-- Returns the subscription that decides for a scope now, of this or of a wider scope. A queue that does not exist yet
+-- has the namespace and task of its name, because the first push gives it those.
+CREATE FUNCTION skep._covering_subscription(group_name text, queue text, partition text, namespace text, task text)
+RETURNS skep.subscriptions LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    q record;
+BEGIN
+    IF queue IS NOT NULL THEN
+        SELECT o.namespace, o.task INTO q FROM skep.queues o WHERE o.name = _covering_subscription.queue;
+        namespace := CASE WHEN FOUND THEN q.namespace ELSE split_part(queue, '.', 1) END;
+        task := CASE WHEN FOUND THEN q.task ELSE split_part(queue, '.', 2) END;
+    END IF;
+    RETURN skep._subscription_of(group_name, queue, partition, namespace, task);
+END $$;
+
+-- Finds the message that a group wants to start from. Returns its partition, and the group's row of group_queues, which
+-- stays locked so that no seek comes between; NULL for a work queue, where groups do not decide where to start.
+CREATE FUNCTION skep._find_start(
+    id uuid, group_name text, queue text, namespace text, task text,
+    OUT partition_id bigint, OUT partition text, OUT created_at timestamptz, OUT group_queue_id integer
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    message record;
+BEGIN
+    SELECT p.id, p.name, m.created_at, q.name AS queue, q.semantics INTO message
+    FROM (SELECT * FROM skep.messages m
+          WHERE m.partition_id = skep.partition_of(_find_start.id) AND m."offset" = skep.offset_of(_find_start.id) LIMIT 1) m
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = m.partition_id LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
+    WHERE (p.only_group IS NULL OR p.only_group = _find_start.group_name)
+      AND (q.name = _find_start.queue OR _find_start.queue IS NULL AND q.namespace = coalesce(_find_start.namespace, q.namespace)
+                                         AND q.task = coalesce(_find_start.task, q.task));
+    IF NOT FOUND THEN
+        PERFORM skep._refuse('SK002', format('there is no message %s in %s', _find_start.id, coalesce(
+                                format('queue "%s"', _find_start.queue), 'the queues of the subscription')),
+                            'Give the id of a message that still exists, or a time.');
+    END IF;
+    partition_id := message.id; partition := message.name; created_at := message.created_at;
+    IF message.semantics <> 'queue' THEN
+        group_queue_id := skep._ensure_group_queue(_find_start.group_name, message.queue);
+        PERFORM FROM skep.group_queues g WHERE g.id = group_queue_id FOR KEY SHARE;
+    END IF;
+END $$;
+
+-- Gives a group a run in one partition, unless it has one. The caller holds the row of group_queues FOR KEY SHARE.
+CREATE FUNCTION skep._start_at_message(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    floor bigint;
+BEGIN
+    SELECT f.first_offset INTO floor FROM skep.partition_floors f WHERE f.partition_id = _start_at_message.partition_id FOR KEY SHARE;
+    WITH started AS (
+        INSERT INTO skep.starts (partition_id, group_queue_id, start_offset)
+        SELECT _start_at_message.partition_id, g.id, greatest(_start_at_message.first_offset, floor)
+        FROM skep.group_queues g WHERE g.id = _start_at_message.group_queue_id
+        ON CONFLICT DO NOTHING
+        RETURNING start_offset
+    )
+    INSERT INTO skep.runs (partition_id, group_queue_id, list_id, first_offset, ready_at, priority)
+    SELECT _start_at_message.partition_id, g.id, g.list_id, s.start_offset, skep._ready_place(NULL, clock_timestamp()),
+           CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END
+    FROM started s JOIN skep.group_queues g ON g.id = _start_at_message.group_queue_id JOIN skep.queues q ON q.id = g.queue_id;
+END $$;
+
+-- Makes the next discovery of a list ask every partition. It inserts a row instead of deleting those that exist: a
+-- discovery that is under way in an open transaction has locked them, and would save a snapshot that knows nothing of
+-- this change.
+CREATE FUNCTION skep._discover_again(list_ids integer[]) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO skep.discoveries (list_id, snapshot, discovered_at, server_started, ready_from, scan_at)
+    SELECT list.id, pg_current_snapshot(), timestamptz 'epoch', timestamptz '-infinity', timestamptz '-infinity', timestamptz 'epoch'
+    FROM (SELECT DISTINCT id FROM unnest($1) AS id) list
+$$;
+
+-- Inserts a subscription unless its scope has one, and returns true if it did. A column that is NULL gets its default.
+-- start_view is for 'new' and for 'offset': a message that is not visible in it was committed later.
+CREATE FUNCTION skep._insert_subscription(s skep.subscriptions) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO skep.subscriptions (
+        group_name, queue, partition, namespace, task, mode, start_at, start_offset, start_view, created_at, status, backfill,
+        heartbeat_interval, heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, conflation)
+    VALUES (s.group_name, s.queue, s.partition, s.namespace, s.task, s.mode, s.start_at, s.start_offset,
+            CASE WHEN s.mode IN ('new', 'offset') THEN coalesce(s.start_view, skep._current_snapshot()) END,
+            coalesce(s.created_at, clock_timestamp()), coalesce(s.status, 'ACTIVE'), coalesce(s.backfill, s.mode <> 'new'),
+            coalesce(s.heartbeat_interval, 60), coalesce(s.heartbeat_timeout, 300), coalesce(s.miss_threshold, 3),
+            coalesce(s.last_heartbeat_at, clock_timestamp()), coalesce(s.status_changed_at, clock_timestamp()),
+            coalesce(s.conflation, false))
+    ON CONFLICT DO NOTHING;
+    IF FOUND AND s.queue IS NULL THEN  -- discovery has to find the queues that it covers
+        PERFORM skep._discover_again(array_agg(g.id)) FROM skep.group_queues g WHERE g.group_name = s.group_name AND g.queue_id = 0;
+        RETURN true;
+    END IF;
+    RETURN FOUND;
+END $$;
+
+-- Returns the subscription with the start of a wider one that covers its scope, if that has the same mode, or if any
+-- mode will do. So the first start wins for everything that a wide subscription covers.
+CREATE FUNCTION skep._inherit_start(s skep.subscriptions, any_mode boolean) RETURNS skep.subscriptions
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    wider skep.subscriptions := skep._covering_subscription(s.group_name, s.queue, s.partition, s.namespace, s.task);
+BEGIN
+    IF wider.status <> 'CANCELLED' AND (any_mode OR wider.mode = s.mode) THEN
+        s.mode := wider.mode; s.start_at := wider.start_at; s.start_offset := wider.start_offset; s.start_view := wider.start_view;
+        s.created_at := wider.created_at;  -- retention keeps messages for it from then on
+        s.backfill := coalesce(s.backfill, wider.backfill);
+    END IF;
+    RETURN s;
+END $$;
+
+-- Stores the subscription unless its scope has one, and returns the stored one. inherits: see _inherit_start().
+CREATE FUNCTION skep._store_subscription(
+    group_name text, queue text, partition text, namespace text, task text, mode text, start_from text,
+    backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL, heartbeat_timeout double precision DEFAULT NULL,
+    miss_threshold integer DEFAULT NULL, inherits boolean DEFAULT true
+) RETURNS skep.subscriptions LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    start  record := skep._parse_start(mode, start_from);
+    origin record;  -- the partition of the message to start from
+    wanted skep.subscriptions;
+    stored skep.subscriptions;
+    place  text;
+BEGIN
+    wanted.group_name := coalesce((SELECT skep._group_of(q.semantics, _store_subscription.group_name) FROM skep.queues q
+                                   WHERE q.name = _store_subscription.queue), _store_subscription.group_name);
+    wanted.queue := queue; wanted.partition := partition; wanted.namespace := namespace; wanted.task := task;
+    wanted.backfill := backfill; wanted.heartbeat_interval := heartbeat_interval; wanted.heartbeat_timeout := heartbeat_timeout;
+    wanted.miss_threshold := miss_threshold; wanted.mode := start.start_mode; wanted.start_at := start.start_at;
+    wanted.start_offset := start.start_offset;
+    IF wanted.group_name = '__QUEUE_MODE__' THEN  -- every consumer shares it: it always starts at the beginning
+        wanted.mode := 'all'; wanted.start_at := NULL; wanted.start_offset := NULL;
+    ELSIF start.start_id IS NULL THEN
+        IF inherits AND lower(coalesce(start_from, '')) IN ('', 'now') THEN
+            wanted := skep._inherit_start(wanted, mode IS NULL AND coalesce(start_from, '') = '');
+        END IF;
+    ELSE
+        stored := skep._subscription_for(wanted.group_name, queue, partition, namespace, task);
+        IF stored.id IS NOT NULL THEN
+            RETURN stored;  -- the message may be deleted by now
+        END IF;
+        origin := skep._find_start(start.start_id, wanted.group_name, queue, namespace, task);
+        wanted.mode := CASE WHEN origin.partition = _store_subscription.partition THEN 'offset' ELSE 'timestamp' END;
+        wanted.start_offset := CASE WHEN wanted.mode = 'offset' THEN start.start_offset END;
+        wanted.start_at := CASE WHEN wanted.mode = 'timestamp' THEN origin.created_at END;
+    END IF;
+    IF skep._insert_subscription(wanted) AND start.start_id IS NOT NULL AND wanted.mode = 'timestamp' AND wanted.partition IS NULL THEN
+        -- Other partitions start by time. In this one the time is not exact: messages that were pushed together have the same.
+        PERFORM skep._start_at_message(origin.partition_id, origin.group_queue_id, start.start_offset);
+    END IF;
+    RETURN skep._subscription_for(wanted.group_name, queue, partition, namespace, task);
+EXCEPTION WHEN check_violation THEN
+    GET STACKED DIAGNOSTICS place = CONSTRAINT_NAME;
+    PERFORM skep._refuse('SK001', format('subscription of group "%s": %s is out of range', _store_subscription.group_name,
+                            replace(substring(place FROM '^subscriptions_(.*)_check\d*$'), 'timeout', 'heartbeat_timeout')),
+                        'heartbeat_interval > 0, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
+END $$;
+
+-- Creates if absent: an existing subscription keeps its start and its options. A dead one is revived at its cursor; a
+-- cancelled one starts again, with those of its partitions.
+CREATE FUNCTION skep.subscribe(
+    group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
+    mode text DEFAULT NULL, start_from text DEFAULT NULL, backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL,
+    heartbeat_timeout double precision DEFAULT NULL, miss_threshold integer DEFAULT NULL
+) RETURNS skep.subscriptions LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    stored skep.subscriptions;
+BEGIN
+    PERFORM skep._check_pop(queue, group_name, partition, namespace, task, 1, 1, NULL);
+    stored := skep._store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
+                                      heartbeat_timeout, miss_threshold);
+    IF stored.status = 'CANCELLED' THEN
+        PERFORM skep._forget_cancelled(stored);
+        stored := skep._store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
+                                          heartbeat_timeout, miss_threshold, inherits => false);
+    ELSIF stored.status = 'DEAD' THEN
+        PERFORM skep._record_heartbeat(stored.id);
+        SELECT * INTO stored FROM skep.subscriptions s WHERE s.id = stored.id;
+    END IF;
+    RETURN stored;
+END $$;
+CALL skep._allow('skep_consumer', 'subscribe');

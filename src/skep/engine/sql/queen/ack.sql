@@ -1,0 +1,314 @@
+-- Acks by Queen's addresses: a message is named by partition and transaction id, a lease by the one id that a pop answered.
+
+-- Queen's clients know one lease id for all partitions of a pop. A pop of one partition answers the lease's own id, a pop of several
+-- partitions the id of a lease set. As no partition has the number 0, the first 35 bits of an id tell which of the two it is.
+CREATE FUNCTION skep._is_lease_set(id uuid) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$ SELECT $1 < '00000000-2000-0000-0000-000000000000' $$;
+
+-- Returns the partition and the group that a lease id is for (see _lease_id).
+CREATE FUNCTION skep._partition_of_lease(lease uuid) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT ('x00' || left(replace($1::text, '-', ''), 14))::bit(64)::bigint >> 21 $$;
+
+CREATE FUNCTION skep._group_queue_of_lease(lease uuid) RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$ SELECT (('x00' || left(replace($1::text, '-', ''), 14))::bit(64)::bigint & 2097151)::integer $$;
+
+-- Returns the lease id that each request of a pop is answered. The ids in a set are sorted, so that a member is found by binary search.
+CREATE FUNCTION skep._queen_lease_ids(leases skep.lease[], requests integer) RETURNS uuid[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    ids uuid[];
+BEGIN
+    WITH answered AS MATERIALIZED (
+        SELECT l.request, array_agg(l.lease_id ORDER BY l.lease_id) AS lease_ids,
+               CASE WHEN count(*) > 1 THEN ('000000000' || right(replace(gen_random_uuid()::text, '-', ''), 23))::uuid END AS set_id
+        FROM unnest(leases) l GROUP BY l.request
+    ), stored AS (
+        INSERT INTO skep.lease_sets (id, lease_ids) SELECT a.set_id, a.lease_ids FROM answered a WHERE a.set_id IS NOT NULL
+    )
+    SELECT array_agg(coalesce(a.set_id, a.lease_ids[1]) ORDER BY n) INTO ids
+    FROM generate_series(1, requests) AS n LEFT JOIN answered a ON a.request = n;
+    RETURN ids;
+END $$;
+
+-- Returns the leases that an id stands for: itself, or the members of a set.
+CREATE FUNCTION skep._leases_of(ids uuid[]) RETURNS uuid[]
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(array_agg(lease ORDER BY lease), '{}') FROM (
+        SELECT id AS lease FROM unnest($1) AS id WHERE NOT skep._is_lease_set(id)
+        UNION
+        SELECT unnest(s.lease_ids) FROM unnest($1) AS id
+        CROSS JOIN LATERAL (SELECT s.lease_ids FROM skep.lease_sets s WHERE s.id = id.id LIMIT 1) s WHERE skep._is_lease_set(id)) named
+$$;
+
+-- Deletes lease sets of which no lease is left.
+CREATE FUNCTION skep._prune_lease_sets(max_rows integer DEFAULT 100000) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp  timestamptz := clock_timestamp();
+    before timestamptz := stamp - interval '1 minute';
+    pruned bigint;
+BEGIN
+    DELETE FROM skep.lease_sets WHERE id = ANY (ARRAY(
+        SELECT s.id FROM skep.lease_sets s
+        WHERE s.created_at < before AND NOT EXISTS (
+            SELECT FROM unnest(s.lease_ids) AS member (id)
+            CROSS JOIN LATERAL (SELECT r.lease_id, r.expires_at FROM skep.runs r
+                                WHERE r.partition_id = skep._partition_of_lease(member.id)
+                                  AND r.group_queue_id = skep._group_queue_of_lease(member.id) OFFSET 0) r
+            WHERE r.lease_id IS NOT DISTINCT FROM member.id AND r.expires_at > stamp)
+        ORDER BY s.created_at LIMIT max_rows));
+    GET DIAGNOSTICS pruned = ROW_COUNT;
+    RETURN pruned;
+END $$;
+
+-- Returns the offset of a message in the partition with this address; NULL if the text is not the id of a message of it. Ids of a partition
+-- have their first 18 characters in common.
+CREATE FUNCTION skep._offset_in(address uuid, id text) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN left($2, 18) = left($1::text, 18) AND substr($2, 19) ~ '^-[89ab][0-9a-f]{3}-[0-9a-f]{12}$' THEN
+                ('x' || substr($2, 20, 4) || substr($2, 25))::bit(64)::bigint & 4611686018427387903 END
+$$;
+
+-- Returns an id that sorts before every lease id of a group in a partition; group 0: of any group.
+CREATE FUNCTION skep._first_lease_id(partition_id bigint, group_queue_id integer) RETURNS uuid
+LANGUAGE sql IMMUTABLE AS $$ SELECT (lpad(to_hex($1 << 21 | $2), 14, '0') || repeat('0', 18))::uuid $$;
+
+-- Returns where each ack points: its partition and offset, the lease it counts for, and whether the group is done with the message. A lease
+-- that is named counts only for its own partition, and its group is the one that acknowledges. An ack that names no lease counts for the
+-- live lease of its group that holds the message, if there is one. Within the dedup window a transaction id is unique; beyond it, it means
+-- the message that is leased, else the last one.
+CREATE FUNCTION skep._queen_find(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[])
+RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
+    SELECT item.ord, p.id, who.id, q.name, p.name, m."offset",
+           CASE WHEN item.lease IS NULL THEN CASE WHEN m.leased_to > m."offset" AND m.expires_at > clock_timestamp() THEN m.lease_id END
+                WHEN named.members IS NULL THEN named.lease
+                WHEN m.leased_to > m."offset" AND named.members[width_bucket(m.lease_id, named.members)] = m.lease_id THEN m.lease_id END,
+           coalesce(CASE WHEN m.first_offset IS NOT NULL THEN m.end_offset <= m."offset" OR m.done @> m."offset"
+                         WHEN m."offset" IS NOT NULL THEN (SELECT true FROM skep.starts s
+                                                           WHERE s.partition_id = p.id AND s.group_queue_id = who.id LIMIT 1) END, false)
+    FROM unnest($1, $2, $3, $4) WITH ORDINALITY AS item (address, transaction_id, group_name, lease, ord)
+    LEFT JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = skep.partition_of(item.address) LIMIT 1) p ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q ON true
+    LEFT JOIN LATERAL (  -- of a set: the first member of this partition
+        SELECT item.lease, NULL::uuid[] AS members
+        WHERE NOT skep._is_lease_set(item.lease) AND skep._partition_of_lease(item.lease) = p.id
+        UNION ALL
+        SELECT s.lease_ids[1 + width_bucket(skep._first_lease_id(p.id, 0), s.lease_ids)], s.lease_ids
+        FROM (SELECT s.lease_ids || '{}' AS lease_ids FROM skep.lease_sets s WHERE skep._is_lease_set(item.lease) AND s.id = item.lease
+              OFFSET 0) s  -- read once, even if it is toasted
+    ) named ON true
+    LEFT JOIN LATERAL (
+        SELECT skep._group_queue_of_lease(named.lease) AS id WHERE skep._partition_of_lease(named.lease) = p.id
+        UNION ALL
+        SELECT g.id FROM skep.group_queues g
+        WHERE skep._partition_of_lease(named.lease) IS DISTINCT FROM p.id
+          AND g.queue_id = q.id AND g.group_name = skep._group_of(q.semantics, item.group_name)
+    ) who ON true
+    LEFT JOIN LATERAL (
+        SELECT m."offset", r.* FROM (
+            SELECT m."offset" FROM skep.messages m WHERE m.partition_id = p.id AND m.transaction_id = item.transaction_id
+            UNION ALL
+            SELECT m."offset" FROM skep.messages m
+            WHERE m.partition_id = p.id AND m."offset" = skep._offset_in(skep._partition_uuid(p.id), item.transaction_id)
+        ) m
+        LEFT JOIN LATERAL (
+            SELECT r.first_offset, r.end_offset, r.leased_to, r.lease_id, r.expires_at, r.done FROM skep.runs r
+            WHERE r.partition_id = p.id AND r.group_queue_id = who.id AND r.first_offset <= m."offset"
+            ORDER BY r.first_offset DESC LIMIT 1
+        ) r ON true
+        ORDER BY r.leased_to > m."offset" DESC NULLS LAST, m."offset" DESC LIMIT 1
+    ) m ON true
+$$;
+
+-- For clients that name the leases of a transaction beside its acks, not in them. Returns the lease of each ack: its own, or the one by
+-- which its group holds the message now, if that is required; else a lease id that matches no lease, so that the ack is refused as stale.
+CREATE FUNCTION skep._queen_find_leases(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], required uuid[]) RETURNS uuid[]
+LANGUAGE sql STABLE AS $$
+    SELECT array_agg(coalesce($4[f.ord], CASE WHEN f.lease = ANY (r.leases) THEN f.lease END, '00000000-0000-0000-0000-000000000000')
+                     ORDER BY f.ord)
+    FROM (SELECT skep._leases_of($5) AS leases) r CROSS JOIN LATERAL skep._queen_find($1, $2, $3, $4) f
+$$;
+CALL skep._allow('skep_consumer', '_queen_find_leases');
+
+-- Completes leases of which every message is acknowledged as completed: the usual case, at less cost. Returns these leases, sorted, and
+-- whether they are all. A message that is looked up wrongly does no harm: the acks then do not cover the lease.
+CREATE FUNCTION skep._queen_ack_whole(
+    partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT acked uuid[], OUT is_all boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    whole record;
+BEGIN
+    SELECT array_agg(l.lease) FILTER (WHERE l.may_be_whole) AS leases, array_agg(l.run) FILTER (WHERE l.may_be_whole) AS runs,
+           count(*) AS count
+    INTO whole
+    FROM (
+        SELECT named.lease, said.run, said.is_completed AND skep._partition_of_lease(named.lease) = said.partition_id
+               AND said.first_offset & 4294967295 = ('x' || substr(replace(named.lease::text, '-', ''), 15, 8))::bit(32)::bigint
+               AS may_be_whole
+        FROM (
+            SELECT item.lease, p.id AS partition_id, range_agg(int8range(m."offset", m."offset" + 1)) AS run,
+                   min(m."offset") AS first_offset, bool_and(item.status = 'completed' AND m."offset" IS NOT NULL) AS is_completed
+            FROM unnest(_queen_ack_whole.partition_ids, _queen_ack_whole.transaction_ids, _queen_ack_whole.leases, _queen_ack_whole.statuses)
+                 AS item (address, transaction_id, lease, status)
+            CROSS JOIN LATERAL (SELECT skep.partition_of(item.address) AS id OFFSET 0) p
+            CROSS JOIN LATERAL (
+                SELECT coalesce(skep._offset_in(item.address, item.transaction_id), (
+                    SELECT m."offset" FROM skep.messages m WHERE m.partition_id = p.id AND m.transaction_id = item.transaction_id
+                    ORDER BY m."offset" DESC LIMIT 1)) AS "offset" OFFSET 0) m
+            GROUP BY item.lease, p.id
+        ) said
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN NOT skep._is_lease_set(said.lease) THEN said.lease ELSE (
+                SELECT s.lease_ids[1 + width_bucket(skep._first_lease_id(said.partition_id, 0), s.lease_ids)]
+                FROM skep.lease_sets s WHERE s.id = said.lease LIMIT 1) END AS lease OFFSET 0) named
+    ) l;
+    acked := CASE WHEN whole.leases IS NOT NULL THEN skep._ack_leases(whole.leases, whole.runs) ELSE '{}' END;
+    is_all := cardinality(acked) = whole.count;
+END $$;
+
+-- Returns which acks were for one of these whole leases. To other acks of its messages in the same call they are not done yet: they are
+-- judged by how it was before.
+CREATE FUNCTION skep._mark_acked(INOUT places skep.wire_place[], leases uuid[], acked uuid[], OUT is_acked boolean[])
+LANGUAGE sql STABLE AS $$
+    SELECT array_agg(ROW(f.ord, f.partition_id, f.group_queue_id, f.queue, f.partition, f."offset", f.lease,
+                         f.done AND coalesce(((f."offset" - mine.first_offset) & 4294967295) >= 2147483648, true))::skep.wire_place
+                     ORDER BY f.ord),
+           array_agg(coalesce(CASE WHEN skep._is_lease_set($2[f.ord]) THEN (
+                         SELECT s.lease_ids[width_bucket(mine.lease, s.lease_ids)] = mine.lease FROM skep.lease_sets s
+                         WHERE s.id = $2[f.ord] LIMIT 1) ELSE mine.lease = $2[f.ord] END, false) ORDER BY f.ord)
+    FROM unnest($1) f
+    CROSS JOIN LATERAL (
+        SELECT $3[nullif(width_bucket(skep._first_lease_id(f.partition_id, f.group_queue_id + 1), $3), 0)] AS lease OFFSET 0) last
+    LEFT JOIN LATERAL (
+        SELECT last.lease, ('x' || substr(replace(last.lease::text, '-', ''), 15, 8))::bit(32)::bigint AS first_offset
+        WHERE skep._partition_of_lease(last.lease) = f.partition_id AND skep._group_queue_of_lease(last.lease) = f.group_queue_id
+    ) mine ON true
+$$;
+
+-- ack_many by Queen's addresses. A repeat of an ack that has counted is no error: noop. Queen's clients forget the messages behind one that
+-- they fail, so that a lease with a failure and without all acks ends here, and its rest is delivered again at once.
+CREATE FUNCTION skep._queen_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[])
+RETURNS TABLE (ord bigint, success boolean, noop boolean, error text, queue text, partition text, released boolean, dlq boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    whole    record := skep._queen_ack_whole(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.leases, _queen_ack.statuses);
+    places   skep.wire_place[];
+    is_acked boolean[];  -- with a whole lease
+    applied  boolean[];
+BEGIN
+    IF whole.is_all THEN
+        RETURN QUERY
+        SELECT item.ord, true, false, NULL::text, q.name, p.name, true, false
+        FROM unnest(_queen_ack.partition_ids) WITH ORDINALITY AS item (address, ord)
+        CROSS JOIN LATERAL (SELECT p.name, p.queue_id FROM skep.partitions p WHERE p.id = skep.partition_of(item.address) LIMIT 1) p
+        CROSS JOIN LATERAL (SELECT q.name FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q;
+        RETURN;
+    END IF;
+    SELECT array_agg(f ORDER BY f.ord) INTO places
+    FROM skep._queen_find(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.groups, _queen_ack.leases) f;
+    IF whole.acked <> '{}' THEN
+        SELECT m.places, m.is_acked INTO places, is_acked FROM skep._mark_acked(places, _queen_ack.leases, whole.acked) m;
+    END IF;
+    SELECT array_agg(a.applied OR coalesce(is_acked[a.ord], false) ORDER BY a.ord) INTO applied
+    FROM (SELECT array_agg(CASE WHEN f."offset" IS NOT NULL AND is_acked[f.ord] IS NOT TRUE THEN f.lease END) AS leases,
+                 array_agg(f.partition_id) AS partition_ids, array_agg(f."offset") AS offsets
+          FROM unnest(places) f) said
+    CROSS JOIN LATERAL skep._apply_acks(said.leases, said.partition_ids, said.offsets, _queen_ack.statuses, _queen_ack.errors) a;
+    IF 'failed' = ANY (_queen_ack.statuses) THEN
+        PERFORM skep._end_lease(held.row_id, held.run, 'nacked')
+        FROM (SELECT DISTINCT f.lease FROM unnest(places) f WHERE _queen_ack.statuses[f.ord] = 'failed' AND f.lease IS NOT NULL ORDER BY 1) f
+        CROSS JOIN LATERAL skep._lock_lease(f.lease) held WHERE (held.run).failed IS NOT NULL;
+    END IF;
+    RETURN QUERY
+    SELECT f.ord, o.yes OR o.noop, NOT o.yes AND o.noop,
+           CASE WHEN o.yes OR o.noop THEN NULL
+                WHEN f."offset" IS NULL THEN 'Message not found'
+                WHEN f.done THEN 'already committed: the group is past this message'
+                ELSE 'Invalid or expired lease' END,
+           f.queue, f.partition, o.yes AND o.is_over,
+           o.yes AND (o.status = 'dlq' OR o.status IN ('failed', 'nack') AND o.is_over AND o.is_done)
+    FROM unnest(places) f
+    LEFT JOIN LATERAL (  -- as it is after the acks
+        SELECT r.first_offset, r.end_offset, r.lease_id, r.done FROM skep.runs r
+        WHERE r.partition_id = f.partition_id AND r.group_queue_id = f.group_queue_id AND r.first_offset <= f."offset"
+        ORDER BY r.first_offset DESC LIMIT 1
+    ) run ON true
+    CROSS JOIN LATERAL (
+        SELECT applied[f.ord] AS yes, _queen_ack.statuses[f.ord] AS status, f.done AND _queen_ack.statuses[f.ord] = 'completed' AS noop,
+               is_acked[f.ord] IS TRUE OR run.lease_id IS DISTINCT FROM f.lease AS is_over,
+               run.first_offset IS NULL OR coalesce(run.end_offset <= f."offset", false)
+               OR coalesce(run.done @> f."offset", false) AS is_done) o
+    ORDER BY f.ord;
+END $$;
+CALL skep._allow('skep_consumer', '_queen_ack');
+
+-- Acks and pushes as one. An ack that does not count now, or a push that is a repeat, undoes it all.
+CREATE FUNCTION skep._queen_transaction(
+    partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[], messages jsonb,
+    OUT dlq boolean[], OUT stored_in bigint[], OUT offsets bigint[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    refused text;
+    repeats boolean[];
+BEGIN
+    SELECT array_agg(a.dlq ORDER BY a.ord), min(CASE WHEN a.noop THEN 'already committed: the group is past this message' ELSE a.error END)
+    INTO dlq, refused
+    FROM skep._queen_ack(_queen_transaction.partition_ids, _queen_transaction.transaction_ids, _queen_transaction.groups, _queen_transaction.leases,
+                       _queen_transaction.statuses, _queen_transaction.errors) a;
+    IF refused IS NOT NULL THEN
+        PERFORM skep._refuse('SK003', 'ACK operation failed: ' || refused);
+    END IF;
+    IF messages <> '[]' THEN
+        SELECT p.duplicates, p.partition_ids, p.offsets INTO repeats, stored_in, offsets FROM skep._queen_push(messages) p;
+        IF true = ANY (repeats) THEN
+            PERFORM skep._refuse('SK007', format('duplicate transactionId %s',
+                                                messages -> (array_position(repeats, true) - 1) -> 'transaction_id'));
+        END IF;
+    END IF;
+END $$;
+CALL skep._allow('skep_consumer', '_queen_transaction', definer => false);
+
+-- Extends every live lease that the id stands for, and never shortens one. Returns how many partitions that are, and until when at least.
+CREATE FUNCTION skep._queen_extend(lease uuid, seconds double precision, OUT partition_count bigint, OUT expires_at timestamptz)
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp        timestamptz := clock_timestamp();
+    group_queues integer[];
+BEGIN
+    IF seconds IS NULL OR seconds NOT BETWEEN 0.001 AND 604800 THEN
+        PERFORM skep._refuse('SK001', format('seconds must be between 0.001 and 604800, got %s', coalesce(seconds::text, 'NULL')), '');
+    END IF;
+    WITH extended AS (
+        UPDATE skep.runs r SET expires_at = greatest(r.expires_at, stamp + skep._seconds(_queen_extend.seconds))
+        FROM (SELECT id, skep._partition_of_lease(id) AS partition_id, skep._group_queue_of_lease(id) AS group_queue_id
+              FROM unnest(skep._leases_of(ARRAY[_queen_extend.lease])) AS id ORDER BY id) held
+        WHERE r.partition_id = ANY (ARRAY[held.partition_id]) AND r.group_queue_id = held.group_queue_id
+          AND r.lease_id IS NOT DISTINCT FROM held.id AND r.expires_at > stamp
+        RETURNING r.partition_id, r.group_queue_id, r.expires_at
+    )
+    SELECT count(DISTINCT e.partition_id), min(e.expires_at), array_agg(DISTINCT e.group_queue_id)
+    INTO partition_count, _queen_extend.expires_at, group_queues FROM extended e;
+    PERFORM skep._record_activity(one.id) FROM unnest(group_queues) AS one (id);
+END $$;
+CALL skep._allow('skep_consumer', '_queen_extend');
+
+-- Releases every live lease that the id stands for. Returns how many that were.
+CREATE FUNCTION skep._queen_release(lease uuid) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    leases uuid[] := skep._leases_of(ARRAY[_queen_release.lease]);
+BEGIN
+    RETURN (SELECT count(*) FROM skep._apply_acks(leases, NULL, NULL, array_fill('retry'::text, ARRAY[cardinality(leases)]), NULL) a
+            WHERE a.applied);
+END $$;
+CALL skep._allow('skep_consumer', '_queen_release');
+
+-- Returns the queues of the partitions inside a lease id: these, and nothing that the caller says, decide what he may do with it.
+CREATE FUNCTION skep._queen_lease_queues(lease uuid) RETURNS SETOF text
+LANGUAGE sql STABLE AS $$
+    SELECT DISTINCT q.name FROM unnest(skep._leases_of(ARRAY[$1])) AS member (id)
+    CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = skep._partition_of_lease(member.id) LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT q.name FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
+$$;
+CALL skep._allow('skep_consumer', '_queen_lease_queues');

@@ -1,0 +1,24 @@
+-- Options as a whole: what is not given has its default, as the columns of skep.queues declare it.
+
+CREATE FUNCTION skep._default_options() RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    defaults jsonb;
+BEGIN
+    EXECUTE (SELECT 'SELECT jsonb_build_object(' || string_agg(format('%L, %s', a.attname,
+                                                                      coalesce(pg_get_expr(d.adbin, d.adrelid), 'NULL')), ', ') || ')'
+             FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+             WHERE a.attrelid = 'skep.queues'::regclass AND a.attname = ANY (skep._queue_options()))
+    INTO defaults;
+    RETURN defaults;
+END $$;
+
+CREATE FUNCTION skep._replace_options(queue text, options jsonb, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS skep.queues
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF jsonb_typeof(options) IS DISTINCT FROM 'object' THEN
+        PERFORM skep._refuse('SK001', 'options are not a JSON object');
+    END IF;
+    RETURN skep.configure_queue(queue, skep._default_options() || options, namespace, task);
+END $$;
+CALL skep._allow('skep_admin', '_replace_options');
