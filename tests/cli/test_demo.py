@@ -15,7 +15,8 @@ from tests.cli.process import Terminal, wait_until
 Connect = Callable[..., psycopg.Connection]
 OF_QUEUE = "partition_id IN (SELECT partition_id FROM skep.partition_list WHERE queue = %s)"
 ORDERS = """
-    FROM skep.messages JOIN (SELECT partition_id, partition AS lane FROM skep.partition_list WHERE queue = 'demo-orders') l
+    FROM skep.messages
+    JOIN (SELECT partition_id, partition AS lane FROM skep.partition_list WHERE queue = 'demo-orders') l
     USING (partition_id) WHERE true
 """
 

@@ -29,7 +29,8 @@ def old(module_database_url: str, request: pytest.FixtureRequest) -> Generator[p
 
 
 def archive(connection: psycopg.Connection, queue: str) -> None:
-    (partition,) = connection.execute("SELECT partition_id FROM skep.partition_list WHERE queue = %s", [queue]).fetchall()[0]
+    query = "SELECT partition_id FROM skep.partition_list WHERE queue = %s"
+    (partition,) = connection.execute(query, [queue]).fetchall()[0]
     connection.execute("SELECT skep._open_archive('/archive', %s)", [[queue]])
     files = [{"queue": queue, "day": "2026-01-31", "runs": [[partition, "Default", n, n + 1]]} for n in range(RUNS)]
     connection.execute("SELECT skep._begin_files(1, %s, %s)", [uuid4(), Jsonb(files)])

@@ -14,6 +14,10 @@ LANE = {"partitions_pkey", "partition_floors_pkey", "queues_pkey"}
 GROUP = {"subscriptions_queue", "subscriptions_scope", "runs_pkey"}  # and one of group_queues
 
 
+def page_after(connection: psycopg.Connection, lane: int) -> list:
+    return call(connection, "_partitions_to_retain", lane=lane, max_lanes=10)
+
+
 def load(connection: psycopg.Connection) -> None:
     """A queue of many lanes that two groups have read, dead letters, and many queues, groups and leases beside it."""
     connection.execute(FREEZE)
@@ -91,13 +95,13 @@ def test_deleting(big: psycopg.Connection, rule: dict[str, Any], *, behind: bool
 def test_a_page_of_lanes(big: psycopg.Connection):
     """Of queues that have a retention rule; whether there is one at all is asked first."""
     pages: list = []
-    plans = explained(big, lambda: pages.extend(call(big, "_partitions_to_retain", lane=100, max_lanes=10)), analyze=True)
+    plans = explained(big, lambda: pages.extend(page_after(big, 100)), analyze=True)
     assert pages[0][0] == list(range(101, 111))
     assert {index for _, index in scans(plans)} == {"partitions_pkey", "queues_pkey", None}
     assert sum(plan.rows_touched() for plan in plans) < 100
     with big.transaction(force_rollback=True):
         configure(big, "big", completed_retention_seconds=None)
-        plans = explained(big, lambda: pages.extend(call(big, "_partitions_to_retain", lane=0, max_lanes=10)), analyze=True)
+        plans = explained(big, lambda: pages.extend(page_after(big, 0)), analyze=True)
         assert pages[1][0] == []
         assert sum(plan.rows_touched() for plan in plans) < QUEUES + 100
 

@@ -17,7 +17,8 @@ def query(mq: psycopg.Connection, request: pytest.FixtureRequest) -> UUID:
     """A stream with much state, in a partition with messages."""
     push(mq, "q", *range(10))
     push(mq, "other", *range(10))
-    registered = call(mq, "_queen_stream_register", name="s", source_queue="q", sink_queue=None, config_hash="h", reset=False)
+    asked = {"name": "s", "source_queue": "q", "sink_queue": None, "config_hash": "h", "reset": False}
+    registered = call(mq, "_queen_stream_register", **asked)
     id_ = registered[0].query_id
     mq.execute(
         """INSERT INTO skep.stream_state (query_id, partition_id, key, value)
@@ -53,8 +54,8 @@ def test_a_step(mq: psycopg.Connection, query: UUID):
 def test_reading_state(mq: psycopg.Connection, query: UUID):
     first = pop(mq, "q", "streams.s")[0].id
     for keys, prefix in (([], None), (["key 7"], None), ([], "key 1")):
-        wish = {"keys": keys, "key_prefix": prefix, "ripe_at_or_before": None}
-        plans = explained(mq, lambda wish=wish: call(mq, "_queen_stream_state", query_id=query, partition_id=first, **wish))
+        wish = {"keys": keys, "key_prefix": prefix, "ripe_at_or_before": None, "query_id": query, "partition_id": first}
+        plans = explained(mq, lambda wish=wish: call(mq, "_queen_stream_state", **wish))
         assert_indexed(plans, "stream_state_pkey")
 
 

@@ -39,7 +39,8 @@ def test_every_way_in_keeps_the_row_right(mq: psycopg.Connection):
     with mq.transaction(force_rollback=True):
         push(mq, "q", "lost")
     lanes = (
-        "SELECT queue, partition, first_offset, last_offset, messages, last_message_id, last_created_at FROM skep.partition_list"
+        "SELECT queue, partition, first_offset, last_offset, messages, last_message_id, last_created_at "
+        "FROM skep.partition_list"
     )
     counted = """
         SELECT q.name, p.name, min(m.offset_), max(m.offset_), count(*), skep.message_id(p.id, max(m.offset_)),

@@ -61,8 +61,9 @@ def check(work: Work, queue: str = "q") -> None:
     assert archived(work) == log(work, queue)
     assert files(work) == {path for (path,) in work.sql("SELECT path FROM skep._archived_files()")}
     assert work.sql("SELECT count(*) FROM skep.archive_files WHERE NOT settled") == [(0,)]
-    late = "SELECT l.partition, l.last_offset + 1, a.end_offset FROM skep.partition_list l LEFT JOIN skep.archive_marks a "
-    late += "USING (partition_id) WHERE a.end_offset IS DISTINCT FROM l.last_offset + 1 AND l.last_offset >= 0"
+    late = "SELECT l.partition, l.last_offset + 1, a.end_offset FROM skep.partition_list l "
+    late += "LEFT JOIN skep.archive_marks a USING (partition_id) "
+    late += "WHERE a.end_offset IS DISTINCT FROM l.last_offset + 1 AND l.last_offset >= 0"
     assert work.sql(late) == []
 
 

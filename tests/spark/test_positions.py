@@ -102,7 +102,8 @@ def test_whatever_happens(database_url: str, seed: int):
         while stream.step(20):
             pass
         kept = mq.execute(
-            "SELECT l.partition, m.offset, m.payload::text FROM skep.messages m JOIN skep.partition_list l USING (partition_id)"
+            "SELECT l.partition, m.offset, m.payload::text FROM skep.messages m "
+            "JOIN skep.partition_list l USING (partition_id)"
         ).fetchall()
         assert sorted(stream.rows) == sorted(kept)
         assert is_in_order(stream.rows)

@@ -50,7 +50,8 @@ def test_whatever_happens(database_url: str, tmp_path: Path, seed: int):
             pass
         while late.step(random.choice([None, 40])):
             random.choice(things[:4])()
-        pushed = mq.execute("SELECT partition, last_offset + 1 FROM skep.partition_list WHERE last_offset >= 0").fetchall()
+        query = "SELECT partition, last_offset + 1 FROM skep.partition_list WHERE last_offset >= 0"
+        pushed = mq.execute(query).fetchall()
     for each in (stream, late):
         assert is_in_order(each.rows)
         assert len(each.rows) == len(set(each.rows)) == sum(number for _, number in pushed)

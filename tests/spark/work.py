@@ -111,7 +111,8 @@ class Work:
     def log(self, queue: str) -> list[Row]:
         """What is in a queue, by the database's own word."""
         return self.sql(
-            "SELECT l.partition, m.offset, m.payload::text FROM skep.messages m JOIN skep.partition_list l USING (partition_id) "
+            "SELECT l.partition, m.offset, m.payload::text FROM skep.messages m "
+            "JOIN skep.partition_list l USING (partition_id) "
             "WHERE l.queue = %s ORDER BY l.partition, m.offset", queue,
         )  # fmt: skip
 

@@ -24,7 +24,9 @@ Format = Literal["parquet", "json", "csv"]
 AT_ONCE = 1_000
 TASKS_PER_CORE = 4
 PUSH: LiteralString = "SELECT status, count(*) FROM skep.push(%(messages)s::jsonb) GROUP BY status"
-HEADS: LiteralString = "SELECT coalesce(sum(last_offset + 1), 0)::bigint FROM skep.partition_list WHERE queue = %(queue)s"
+HEADS: LiteralString = """
+    SELECT coalesce(sum(last_offset + 1), 0)::bigint FROM skep.partition_list WHERE queue = %(queue)s
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,8 @@ SUBSCRIBE: LiteralString = """
     SELECT skep.subscribe(group_name => %(group)s, queue => %(queue)s, mode => 'all', heartbeat_timeout => 86400)
 """
 SPAN: LiteralString = """
-    SELECT first_offset, end_offset FROM skep._offsets_between(%(lanes)s, %(since)s::timestamptz, %(until)s::timestamptz)
+    SELECT first_offset, end_offset
+    FROM skep._offsets_between(%(lanes)s, %(since)s::timestamptz, %(until)s::timestamptz)
 """
 Counts = tuple[int, int, int]
 Watch = Callable[[int, int], None]

@@ -94,7 +94,8 @@ DASH_OVERVIEW: Query = "SELECT skep._dashboard_overview(%(visible)s::text[])::te
 DASH_TREND: Query = "SELECT skep._dashboard_trend(%(since)s, %(points)s, %(visible)s::text[])::text"
 DASH_QUEUE_TREND: Query = "SELECT skep._dashboard_queue_trend(%(queue)s, %(group)s, %(since)s, %(points)s)::text"
 DASH_QUEUES: Query = """
-    SELECT skep._dashboard_queues(%(search)s, %(sort)s, %(descending)s, %(limit)s, %(offset)s, %(visible)s::text[])::text
+    SELECT skep._dashboard_queues(
+        %(search)s, %(sort)s, %(descending)s, %(limit)s, %(offset)s, %(visible)s::text[])::text
 """
 DASH_GROUPS: Query = """
     SELECT skep._dashboard_groups(%(search)s, %(status)s, %(sort)s, %(descending)s, %(limit)s, %(offset)s,

@@ -29,7 +29,9 @@ LEND: Query = """
     SELECT skep._queen_find_leases(%(partition_ids)s::uuid[], %(transaction_ids)s::text[], %(groups)s::text[],
         %(leases)s::uuid[], %(required)s::uuid[])
 """
-EXTEND: Query = "SELECT partition_count, skep._queen_time(expires_at) FROM skep._queen_extend(%(lease)s::uuid, %(seconds)s)"
+EXTEND: Query = """
+    SELECT partition_count, skep._queen_time(expires_at) FROM skep._queen_extend(%(lease)s::uuid, %(seconds)s)
+"""
 CONFIGURE: Query = (
     "SELECT skep._queen_configure(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s, %(replace)s)::text"
 )
