@@ -312,6 +312,10 @@ BEGIN
     is_saving := known.is_lost OR page.partition_ids IS NOT NULL OR known.is_ahead OR is_timed OR is_scanning OR known.rows > 64 OR known.crowded
                  OR (known.rows > 0 OR cardinality(known.views) > 1) AND known.discovered_at < stamp - interval '1 second'
                  OR known.discovered_at < stamp - interval '1 minute';
+    IF is_saving THEN  -- a list that is being deleted or moved, or is gone, gets no snapshot
+        PERFORM FROM skep.group_queues g WHERE g.id = list AND g.list_id = list FOR KEY SHARE SKIP LOCKED;
+        is_saving := FOUND;
+    END IF;
     IF is_saving THEN  -- locked before any run is looked at
         known.views := ARRAY(SELECT d.id FROM skep.discoveries d WHERE d.list_id = list AND d.id = ANY (known.views) FOR UPDATE SKIP LOCKED);
     END IF;

@@ -32,16 +32,19 @@ BEGIN
     RETURN locked;
 END $$;
 
--- Locks what a group has: all of its group_queues rows, or the one for a queue.
+-- Locks what a group has, and returns it: all of its group_queues rows, or the one for a queue. The list for namespaces
+-- and tasks is locked as well, because a queue that leaves it is discovered again.
 CREATE FUNCTION skep._lock_group(group_name text, queue text) RETURNS integer[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     RETURN ARRAY(
-        SELECT g.id FROM skep.group_queues g
-        WHERE g.group_name = _lock_group.group_name
-          AND (_lock_group.queue IS NULL OR g.queue_id = (SELECT q.id FROM skep.queues q WHERE q.name = _lock_group.queue))
-        ORDER BY g.id FOR UPDATE);
+        SELECT g.id FROM (
+            SELECT g.id, g.queue_id FROM skep.group_queues g
+            WHERE g.group_name = _lock_group.group_name
+              AND (_lock_group.queue IS NULL OR g.queue_id IN (0, (SELECT q.id FROM skep.queues q WHERE q.name = _lock_group.queue)))
+            ORDER BY g.id FOR UPDATE) g
+        WHERE _lock_group.queue IS NULL OR g.queue_id <> 0);
 END $$;
 
 -- Returns the partitions that groups have read, in order, each with its group_queues row: all, or those of one name.
