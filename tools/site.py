@@ -24,9 +24,7 @@ from skep.server.meter import Meter
 
 ROOT = Path(__file__).parent.parent
 SQL = ROOT / "src/skep/engine/sql"
-SIGNATURE = re.compile(
-    r"^CREATE FUNCTION skep\.([a-z]\w*)\(([^$]*?)\)\s*(RETURNS [^$]*?)?\s*LANGUAGE", re.MULTILINE
-)
+SIGNATURE = re.compile(r"^CREATE FUNCTION skep\.([a-z]\w*)\(([^$]*?)\)\s*(RETURNS [^$]*?)?\s*LANGUAGE", re.MULTILINE)
 COMMENT = re.compile(r"^COMMENT ON FUNCTION skep\.(\w+)(?:\([^)]*\))? IS\s+((?:'[^\n]*'\s*)+);$", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\(\.\./((?:examples|deploy)/[\w./-]+|CHANGELOG\.md)(#[\w-]+)?\)")
 WIDTH = 60  # of a signature on one line
