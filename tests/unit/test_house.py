@@ -15,7 +15,8 @@ import skep
 
 ROOT = Path(__file__).parents[2]
 PYTHON = sorted((ROOT / "src").rglob("*.py"))
-SQL = sorted((ROOT / "src").rglob("*.sql"))
+SCHEMA = ROOT / "src/skep/engine/schema.sql"  # generated
+SQL = sorted(path for path in (ROOT / "src").rglob("*.sql") if path != SCHEMA)
 SQL_ROUTINE = re.compile(
     r"^CREATE [\w ]*?(?:FUNCTION|PROCEDURE) ([\w.]+).*?\$(\w*)\$.*?\$\2\$", re.DOTALL | re.MULTILINE
 )

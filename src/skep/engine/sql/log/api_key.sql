@@ -28,6 +28,9 @@ EXCEPTION
     WHEN unique_violation THEN
         PERFORM skep._refuse('SK007', format('there is a key "%s" already', create_api_key.id), 'Make another id.');
 END $$;
+COMMENT ON FUNCTION skep.create_api_key IS
+    'Stores an API key of the server and returns it. id is 12 hex digits, hash the SHA-256 of the secret; the key '
+    'needs a role, grants, or both.';
 CALL skep._allow('skep_admin', 'create_api_key');
 
 -- Refuses what the server would not understand: an object of lists of actions, or nothing.
@@ -50,7 +53,6 @@ BEGIN
     END IF;
 END $$;
 
--- Harmless to repeat; the first time counts.
 CREATE FUNCTION skep.revoke_api_key(id text) RETURNS skep.api_keys
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -63,11 +65,12 @@ BEGIN
     END IF;
     RETURN revoked;
 END $$;
+COMMENT ON FUNCTION skep.revoke_api_key IS 'Revokes an API key for good and returns it. A second call changes nothing.';
 CALL skep._allow('skep_admin', 'revoke_api_key');
 
--- The newest first; also those that are revoked or expired.
 CREATE FUNCTION skep.list_api_keys() RETURNS SETOF skep.api_keys
 LANGUAGE sql STABLE AS $$ SELECT * FROM skep.api_keys ORDER BY created_at DESC, id $$;
+COMMENT ON FUNCTION skep.list_api_keys IS 'Returns all API keys, newest first, with those that are revoked or expired.';
 CALL skep._allow('skep_admin', 'list_api_keys');
 
 -- Returns the key of this id, if it can still be used. The caller compares the secret; if it is right, the use is recorded, to the minute.

@@ -11,7 +11,6 @@ CREATE FUNCTION skep._find_dead_letters(
     ORDER BY d.id LIMIT $7
 $$;
 
--- Returns dead letters, newest first. before_id is the last one of the page before.
 CREATE FUNCTION skep.list_dead_letters(
     queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
     failed_before timestamptz DEFAULT NULL, before_id bigint DEFAULT NULL, max_rows integer DEFAULT 100
@@ -22,6 +21,8 @@ CREATE FUNCTION skep.list_dead_letters(
       AND ($4 IS NULL OR d.failed_at >= $4) AND ($5 IS NULL OR d.failed_at < $5) AND ($6 IS NULL OR d.id < $6)
     ORDER BY d.id DESC LIMIT $7
 $$;
+COMMENT ON FUNCTION skep.list_dead_letters IS
+    'Returns dead letters, newest first. For the next page pass the last id as before_id.';
 CALL skep._allow('skep_admin', 'list_dead_letters');
 
 CREATE FUNCTION skep.count_dead_letters(
@@ -31,6 +32,7 @@ LANGUAGE sql STABLE AS $$
     SELECT d.queue, d.group_name, left(d.error, 200), count(*), min(d.failed_at), max(d.failed_at)
     FROM skep._find_dead_letters($1, $2, NULL, $3, $4, NULL, NULL) d GROUP BY 1, 2, 3
 $$;
+COMMENT ON FUNCTION skep.count_dead_letters IS 'Returns the number of dead letters for each queue, group and error.';
 CALL skep._allow('skep_admin', 'count_dead_letters');
 
 -- Returns the headers of a dead letter that is redriven. A new payload is not sealed.
@@ -40,10 +42,7 @@ LANGUAGE sql IMMUTABLE AS $$
            || jsonb_build_object('skep-redriven', $4 || CASE WHEN $3 THEN '{"edited": true}' ELSE '{}' END::jsonb)
 $$;
 
--- Pushes dead letters again and deletes them, in one transaction: to their group alone, or as new messages to a queue,
--- for all its groups. Oldest first, at most max_rows in a call. Each is redriven once, however many calls run at the
--- same time. payload replaces the payload of one dead letter, and headers are merged over its own; its header says that
--- it was edited.
+-- Pushing and deleting are one transaction, so that each is redriven once, however many calls run at the same time.
 CREATE FUNCTION skep.redrive(
     queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
     failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL, to_queue text DEFAULT NULL, max_rows integer DEFAULT 1000,
@@ -103,6 +102,10 @@ BEGIN
     )
     SELECT noted.dead_letter_id, noted.queue, noted.partition, noted.group_name, noted.message_id FROM noted;
 END $$;
+COMMENT ON FUNCTION skep.redrive IS
+    'Pushes dead letters again, oldest first, and deletes them: to their own group, or with to_queue as new '
+    'messages for every group of that queue. payload replaces the payload of one dead letter, headers are merged '
+    'into its own. Returns a row for each; dry_run changes nothing.';
 CALL skep._allow('skep_admin', 'redrive');
 
 -- Creates the partitions for one group alone that these dead letters need. A partition of that name that is in use
@@ -163,4 +166,6 @@ BEGIN
     SELECT count(*) INTO purged FROM noted;
     RETURN purged;
 END $$;
+COMMENT ON FUNCTION skep.purge_dead_letters IS
+    'Deletes dead letters, oldest first, and returns how many; dry_run only counts them.';
 CALL skep._allow('skep_admin', 'purge_dead_letters');

@@ -348,4 +348,8 @@ BEGIN
         END IF;
     END IF;
 END $$;
+COMMENT ON FUNCTION skep.pop IS
+    'Leases up to batch messages from up to partitions partitions, and returns them: of a queue, of one partition, '
+    'or of every queue of a namespace or task. autocommit says that your transaction ends with this call, so that '
+    'it may discover work for its whole group.';
 CALL skep._allow('skep_consumer', 'pop');

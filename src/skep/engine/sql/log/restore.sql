@@ -24,6 +24,9 @@ BEGIN
     UPDATE skep.journal_floor SET xid = pg_snapshot_xmin(pg_current_snapshot());
     RETURN settled;
 END $$;
+COMMENT ON FUNCTION skep.repair_restored IS
+    'Makes messages that a dump brought from another cluster visible to readers by snapshot, and returns how many '
+    'it changed. prune_journal() calls it.';
 CALL skep._allow('skep_admin', 'repair_restored');
 
 -- Returns a transaction id that is above every id in the current snapshot, the caller's own included.

@@ -216,8 +216,7 @@ BEGIN
     PERFORM skep._delete_messages(ids, firsts, stops);
 END $$;
 
--- Deletes what the rules allow, at most max_messages in one call: of all partitions, or of these. Call it again while it deletes
--- as many as that. Safe to run anywhere, any number of times at once, and to kill.
+-- Call it again while it deletes max_messages. It is safe to run anywhere, any number of times at once, and to kill.
 CREATE FUNCTION skep.retain(lanes bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false)
 RETURNS TABLE (queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint, missed bigint)
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
@@ -248,6 +247,9 @@ BEGIN
         RETURN QUERY SELECT * FROM skep._retain(chosen.ids, chosen.quotas);
     END IF;
 END $$;
+COMMENT ON FUNCTION skep.retain IS
+    'Deletes messages that the retention rules of their queues no longer keep, at most max_messages in a call, and '
+    'returns what it deleted from which partition. dry_run only lists it.';
 CALL skep._allow('skep_admin', 'retain');
 
 -- Returns the next partitions of queues with a retention rule, in order of id: to visit all of them in small steps.
@@ -300,9 +302,8 @@ BEGIN
             FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head WHERE f.partition_id = p.id);
 END $$;
 
--- Drops partitions that are empty and have been idle for the queue's drop_idle_seconds. A push that waits for this creates the
--- partition again, under a new id: every group starts at its beginning. The queue is locked because totals are kept by queue (see
--- _keep_totals).
+-- A push that waits for this creates the partition again, under a new id: every group starts at its beginning. The queue is
+-- locked because totals are kept by queue (see _keep_totals).
 CREATE FUNCTION skep.drop_idle_partitions(max_lanes integer DEFAULT 1000) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 DECLARE
@@ -325,4 +326,7 @@ BEGIN
     END LOOP;
     RETURN dropped;
 END $$;
+COMMENT ON FUNCTION skep.drop_idle_partitions IS
+    'Drops partitions that are empty and have been idle for the drop_idle_seconds of their queue, and returns how '
+    'many.';
 CALL skep._allow('skep_admin', 'drop_idle_partitions');

@@ -316,10 +316,7 @@ BEGIN
           AND NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = p.id AND s.group_queue_id = g.id))) s;
 END $$;
 
--- Moves a group to "beginning", "end", a time or an offset: in one partition, one queue, or (NULL) everything that it
--- reads, whether it exists yet or not. Its leases end and are not acknowledged. An offset beyond the end of a partition
--- is its end; partitions that are created later start at their beginning. Returns how many partitions moved, how many
--- pending messages are skipped, and how many completed ones are delivered again.
+-- An offset beyond the end of a partition is its end. Partitions that are created later start at their beginning.
 CREATE FUNCTION skep.seek(
     group_name text, queue text, "position" text, partition text DEFAULT NULL,
     OUT partitions bigint, OUT skipped bigint, OUT again bigint
@@ -363,10 +360,12 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_busy(seek.group_name);
 END $$;
+COMMENT ON FUNCTION skep.seek IS
+    'Moves a group to beginning, end, a time or an offset: in a partition, a queue, or with NULL everywhere. Its '
+    'leases end. Returns how many partitions moved, how many pending messages are skipped and how many completed '
+    'ones are delivered again.';
 CALL skep._allow('skep_admin', 'seek');
 
--- Forgets what the group has done, in one queue or everywhere. If the subscription is kept, the group starts again
--- where that says.
 CREATE FUNCTION skep.delete_group(group_name text, queue text DEFAULT NULL, keep_subscription boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
@@ -391,4 +390,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_busy(delete_group.group_name);
 END $$;
+COMMENT ON FUNCTION skep.delete_group IS
+    'Forgets what a group has done, in one queue or everywhere, and returns in how many partitions. With '
+    'keep_subscription it starts again where its subscription says.';
 CALL skep._allow('skep_admin', 'delete_group');

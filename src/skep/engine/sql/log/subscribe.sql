@@ -209,8 +209,6 @@ EXCEPTION WHEN check_violation THEN
                         'heartbeat_interval > 0, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
 END $$;
 
--- Creates if absent: an existing subscription keeps its start and its options. A dead one is revived at its cursor; a
--- cancelled one starts again, with those of its partitions.
 CREATE FUNCTION skep.subscribe(
     group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
     mode text DEFAULT NULL, start_from text DEFAULT NULL, backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL,
@@ -233,4 +231,7 @@ BEGIN
     END IF;
     RETURN stored;
 END $$;
+COMMENT ON FUNCTION skep.subscribe IS
+    'Stores where a group starts and how it is watched, and returns the subscription. An existing one is kept as it '
+    'is; a dead one continues at its cursor; a cancelled one starts again.';
 CALL skep._allow('skep_consumer', 'subscribe');

@@ -15,9 +15,8 @@ LANGUAGE sql STABLE AS $$
     WHERE s.queue IS NULL AND q.semantics <> 'queue'
 $$;
 
--- Returns groups on queues with their health. processed: messages that the group completed, without those that it
--- missed or skipped. last_heartbeat_at: now, if the group has a lease that is not over. misses: heartbeats that are
--- missing, of an active group.
+-- processed does not count messages that the group missed or skipped. last_heartbeat_at is now if the group has a lease that is
+-- not over.
 CREATE FUNCTION skep.group_status(group_name text DEFAULT NULL, queue text DEFAULT NULL)
 RETURNS TABLE (group_name text, queue text, status text, mode text, partitions bigint, lag bigint, leased bigint, processed bigint,
                dead_letters bigint, missed bigint, last_consumed_at timestamptz, last_heartbeat_at timestamptz, misses integer,
@@ -44,6 +43,9 @@ LANGUAGE sql STABLE AS $$
     ) work
     WHERE ($1 IS NULL OR g.group_name = $1) AND ($2 IS NULL OR g.queue = $2)
 $$;
+COMMENT ON FUNCTION skep.group_status IS
+    'Returns the health of groups on queues: status, lag, leases, processed, missed and dead-lettered messages, and '
+    'the last heartbeat.';
 CALL skep._allow('skep_admin', 'group_status');
 
 -- Returns each group that a partition is for, with the offsets that it has completed, those that are leased, and those
@@ -67,8 +69,6 @@ LANGUAGE sql STABLE AS $$
     ) run
 $$;
 
--- Returns each group that a message is for, and whether it has completed it. state: completed, leased, waiting (to be
--- delivered again), pending, released (the message does not wait for the group, because that is dead or cancelled).
 CREATE FUNCTION skep.message_groups(id uuid) RETURNS TABLE (group_name text, status text, required boolean, completed boolean, state text)
 LANGUAGE sql STABLE AS $$
     SELECT g.group_name, g.status, g.is_required AND (message.o >= g.owed_from OR g.completed @> message.o), g.completed @> message.o,
@@ -78,6 +78,9 @@ LANGUAGE sql STABLE AS $$
     CROSS JOIN LATERAL skep._groups_of(message.partition_id) g
     WHERE message.o >= g.first_offset
 $$;
+COMMENT ON FUNCTION skep.message_groups IS
+    'Returns the groups that a message is for, and what each has done with it: completed, leased, waiting for a '
+    'retry, pending, or released (the message does not wait for the group, because that is dead or cancelled).';
 CALL skep._allow('skep_admin', 'message_groups');
 
 -- Returns the fan-out of a message: how many groups it is required by, how many have completed it, and which ones are
@@ -90,8 +93,6 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_fanout');
 
--- For people: ask for a queue and a partition, and better for offsets too. It is computed for each row that is asked
--- for.
 CREATE VIEW skep.fanout AS
     SELECT q.name AS queue, p.name AS partition, m."offset", id.id, m.created_at, f.*
     FROM skep.queues q
@@ -99,8 +100,11 @@ CREATE VIEW skep.fanout AS
     JOIN skep.messages m ON m.partition_id = p.id
     CROSS JOIN LATERAL (SELECT skep.message_id(m.partition_id, m."offset") AS id) id
     CROSS JOIN LATERAL skep._fanout(id.id) f;
+COMMENT ON VIEW skep.fanout IS
+    'For each message the groups that require it, have completed it, and are pending. It is computed for each row: ask for '
+    'a queue and a partition, and for offsets if the partition is large.';
 
--- Returns the fan-out of messages of a partition. What the groups have done is computed once, not for each message.
+-- What the groups have done is computed once, not for each message.
 CREATE FUNCTION skep.message_status(queue text, partition text, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100)
 RETURNS TABLE ("offset" bigint, id uuid, created_at timestamptz, required_consumer_groups bigint, completed_consumer_groups bigint,
                owing text[])
@@ -124,6 +128,9 @@ LANGUAGE sql STABLE AS $$
     ) fanout
     ORDER BY m."offset"
 $$;
+COMMENT ON FUNCTION skep.message_status IS
+    'Returns messages of a partition with the number of groups that require each, the number that have completed '
+    'it, and the pending groups.';
 CALL skep._allow('skep_admin', 'message_status');
 
 -- Returns where every group is in these partitions, read before or not: messages are for it from start_offset on,
@@ -138,8 +145,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_group_progress');
 
--- Returns who holds back what: for each partition the groups with a backlog, and whether retention waits for them
--- (is_floor: no other group is further behind). Dead groups are listed with what they would get if they came back.
+-- Dead groups are listed with what they would get if they came back.
 CREATE FUNCTION skep.pending_groups(queue text DEFAULT NULL)
 RETURNS TABLE (queue text, partition text, group_name text, status text, "position" bigint, pending bigint, leased bigint,
                oldest_pending_at timestamptz, is_floor boolean)
@@ -157,6 +163,9 @@ LANGUAGE sql STABLE AS $$
                        ORDER BY m."offset" LIMIT 1) m ON true
     WHERE o.owed_from < head.next_offset AND o.status <> 'CANCELLED'
 $$;
+COMMENT ON FUNCTION skep.pending_groups IS
+    'Returns, for each partition, the groups with a backlog. is_floor is true if no other group is further behind, '
+    'so that retention waits for it.';
 CALL skep._allow('skep_admin', 'pending_groups');
 
 -- Returns the group_queues row for force_complete(), or refuses what it cannot be asked for.
@@ -181,8 +190,6 @@ BEGIN
     RETURN found;
 END $$;
 
--- For orphans: completes every message that is older than this for a group, except those that are leased, and returns
--- how many that were. The group has not processed them: they count as skipped.
 CREATE FUNCTION skep.force_complete(group_name text, queue text, older_than interval) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -211,4 +218,7 @@ BEGIN
     END LOOP;
     RETURN finished;
 END $$;
+COMMENT ON FUNCTION skep.force_complete IS
+    'Completes every message of a queue that is older than this for a group, except leased ones, and returns how '
+    'many. They count as skipped, not as processed.';
 CALL skep._allow('skep_admin', 'force_complete');

@@ -94,8 +94,7 @@ BEGIN
                                              WHERE sizes.only_group IS NULL OR sizes.only_group = g.group_name);
 END $$;
 
--- Writes a sample of every queue and group, and returns how many rows that were; 0 if there is a sample that is younger
--- than this. Several servers take turns: one sample is enough for all of them.
+-- Several servers take turns: one sample is enough for all of them.
 CREATE FUNCTION skep.sample(not_within interval DEFAULT '5 seconds') RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -116,6 +115,9 @@ BEGIN
     GET DIAGNOSTICS taken = ROW_COUNT;
     RETURN taken;
 END $$;
+COMMENT ON FUNCTION skep.sample IS
+    'Writes a sample of every queue and group, unless there is one that is younger than not_within, and returns the '
+    'number of rows.';
 CALL skep._allow('skep_admin', 'sample');
 
 -- Deletes old samples and returns how many: every sample is kept for an hour, one a minute for the time given. So the
@@ -135,8 +137,6 @@ BEGIN
 END $$;
 CALL skep._allow('skep_admin', '_prune_samples');
 
--- Returns messages per second between neighbouring samples, lag, and the age of the oldest message that a group has not
--- processed.
 CREATE FUNCTION skep.history(queue text, group_name text DEFAULT '', since interval DEFAULT '1 hour')
 RETURNS TABLE (at timestamptz, rate double precision, lag bigint, leased bigint, dead bigint, lag_seconds double precision)
 LANGUAGE sql STABLE AS $$
@@ -145,6 +145,9 @@ LANGUAGE sql STABLE AS $$
            s.lag, s.leased, s.dead, CASE WHEN s.lag > 0 THEN extract(epoch FROM s.at - s.oldest_at)::double precision ELSE 0 END
     FROM skep.samples s WHERE s.queue = $1 AND s.group_name = $2 AND s.at >= clock_timestamp() - $3 ORDER BY s.at
 $$;
+COMMENT ON FUNCTION skep.history IS
+    'Returns messages per second between samples, lag, and the age of the oldest message that the group has not '
+    'completed. group_name '''' is the queue itself.';
 CALL skep._allow('skep_admin', 'history');
 
 -- Returns each queue (group '', no status) and each group on it, as of the last sample. rate: messages per second in

@@ -34,6 +34,9 @@ CREATE FUNCTION skep.move_archive(location text, new_location text) RETURNS bool
 LANGUAGE sql AS $$
     WITH moved AS (UPDATE skep.archives a SET location = $2 WHERE a.location = $1 RETURNING 1) SELECT EXISTS (SELECT FROM moved)
 $$;
+COMMENT ON FUNCTION skep.move_archive IS
+    'Records that the files of an archive have moved to another location. Returns false if there is no archive at '
+    'the old one.';
 CALL skep._allow('skep_admin', 'move_archive');
 
 -- One job at a time works on an archive, for as long as its session lasts.
@@ -290,4 +293,7 @@ LANGUAGE sql STABLE AS $$
     WHERE f.state = 'stored' AND (f.queue = ANY ($1) OR $1 IS NULL)
     GROUP BY f.queue, a.location ORDER BY f.queue, a.location
 $$;
+COMMENT ON FUNCTION skep.archive_status IS
+    'Returns what is archived of each queue: location, files, messages, bytes and days. waiting is true if messages '
+    'are not archived yet.';
 CALL skep._allow('skep_consumer', 'archive_status');
