@@ -185,6 +185,35 @@ def test_a_retry_of_a_full_partition_hides_no_other(connect: Connect):
     assert take(mq, "q", batch=1) == []
 
 
+STOP_IN_THE_WALK = """
+    ALTER FUNCTION skep._is_quiet(bigint, timestamptz) RENAME TO _is_quiet_at_once;
+    CREATE FUNCTION skep._is_quiet(partition_id bigint, since timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+    BEGIN
+        IF current_setting('application_name') = 'slow' THEN
+            PERFORM pg_advisory_xact_lock_shared(1);
+        END IF;
+        RETURN true;
+    END $$;
+"""
+
+
+def test_a_run_that_is_cut_while_a_pop_looks_at_it_is_leased_to_the_cut(connect: Connect):
+    """Another pop has leased three messages of it and failed: they come again by themselves, as they were charged."""
+    slow, others, observer = connect(application_name="slow"), connect(), connect()
+    configure(observer, "q", window_buffer=0.000001, retry_delay=0)
+    push(observer, "q", *range(10))
+    assert take(observer, "q", batch=1) == [0]
+    observer.execute(STOP_IN_THE_WALK)
+    with observer.transaction():
+        ((before, _),) = observer.execute("SELECT clock_timestamp(), pg_advisory_xact_lock(1)").fetchall()
+        popped = start(slow, others, lambda: pop(slow, "q"))
+        assert not popped.done()
+        call(others, "fail", lease=pop(others, "q", batch=3)[0].lease, error="no")
+        others.execute("UPDATE skep.runs SET ready_at = %s", [before])  # as if the other pop had begun before the slow one
+    assert [(row.offset, row.attempt) for row in popped.result(10)] == [(1, 2), (2, 2), (3, 2)]
+    assert broken(observer) == {}
+
+
 def test_a_lease_id_cannot_be_guessed(connect: Connect):
     """40 bits are random; no neighbour of an id is accepted, nor an old id of the same run, nor one for another place."""
     mq = connect()
@@ -211,10 +240,10 @@ def test_acks_of_many_leases_that_wait_are_applied(connect: Connect, *, whole: b
     rows = pop(one, "q", partitions=3)
     with two.transaction():
         call(two, "extend", lease=next(row.lease for row in rows if row.partition == "y"), seconds=60)
-        acks = start(one, observer, lambda: ack_each(one, rows if whole else rows[1:]))
+        acks = start(one, observer, lambda: ack_each(one, rows if whole else rows[1::2]))
         assert not acks.done()
-    assert acks.result(10) == [True] * (6 if whole else 5)
-    assert (broken(one), lag(one)) == ({}, {"x": 0 if whole else 2, "y": 0, "z": 0})
+    assert acks.result(10) == [True] * (6 if whole else 3)
+    assert (broken(one), lag(one)) == ({}, dict.fromkeys("xyz", 0 if whole else 2))
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole_leases", "some_messages"])
@@ -324,6 +353,8 @@ def test_a_deleted_group_leaves_nothing_behind(connect: Connect):
 def test_leases_that_expire_together_do_not_stand_in_the_way(connect: Connect):
     """A thousand of them: the walk of the ready list passes none of them."""
     mq = connect()
+    if mq.info.parameter_status("is_superuser") != "on":
+        pytest.skip("plans are shown to superusers only")
     push_to(mq, [("q", f"{n:04}", n) for n in range(1000)])
     assert len(pop(mq, "q", partitions=1000, batch=1000)) == 1000
     pass_time(mq, HOUR)
@@ -448,4 +479,20 @@ def test_a_pop_by_name_serves_whatever_state_the_partition_is_in(connect: Connec
     push(mq, "q", 0, partition="unknown")
     got = {name: take(mq, "q", partition=name, batch=1) for name in ("unknown", "drained", "expired", "deleted")}
     assert got == {"unknown": [0], "drained": [2], "expired": [0], "deleted": [1]}
+    assert broken(mq) == {}
+
+
+def test_a_pruned_push_that_a_snapshot_did_not_see_is_found(connect: Connect):
+    """It began before the snapshot was saved and committed after it: below the end of the snapshot, and not in it."""
+    mq, slow = connect(), connect()
+    push(mq, "q", 0, partition="x")
+    drain(mq, "q")
+    with slow.transaction():
+        push(slow, "q", "late", partition="y")
+        mq.execute(LONG_AGO)
+        assert pop(mq, "q") == []
+        query = "SELECT count(*) FROM skep.discoveries, pg_snapshot_xip(snapshot) WHERE discovered_at > now() - interval '1 min'"
+        assert mq.execute(query).fetchall() == [(1,)]
+    assert call(mq, "prune_journal", older_than="0 s") == [(2,)]
+    assert take(mq, "q") == ["late"]
     assert broken(mq) == {}

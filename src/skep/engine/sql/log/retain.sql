@@ -263,10 +263,12 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_partitions_to_retain');
 
--- For the archive: everything below this offset is stored elsewhere. Never goes back.
+-- For the archive: everything below this offset is stored elsewhere. Never goes back. The floor is held, so that upkeep, which never
+-- waits, does not drop the partition while this transaction is open.
 CREATE FUNCTION skep._mark_archived(partition_id bigint, end_offset bigint) RETURNS void
 LANGUAGE sql AS $$
-    INSERT INTO skep.archive_marks AS a (partition_id, end_offset) VALUES ($1, $2)
+    INSERT INTO skep.archive_marks AS a (partition_id, end_offset)
+    SELECT f.partition_id, $2 FROM (SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = $1 FOR KEY SHARE) f
     ON CONFLICT (partition_id) DO UPDATE SET end_offset = greatest(a.end_offset, excluded.end_offset), marked_at = clock_timestamp()
 $$;
 CALL skep._allow('skep_admin', '_mark_archived');

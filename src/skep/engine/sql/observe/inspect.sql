@@ -212,7 +212,7 @@ $$;
 -- Rows come in the order of their transactions: it stops at the first one that is young. (One from the future is not: the clock
 -- was set back.)
 CREATE FUNCTION skep.prune_journal(older_than interval DEFAULT '10 minutes') RETURNS bigint
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 DECLARE
     stamp  timestamptz := clock_timestamp();
     young  xid8;
@@ -229,6 +229,8 @@ BEGIN
     SELECT count(*), max(gone.xid::text::bigint)::text::xid8 INTO pruned, newest FROM gone;
     UPDATE skep.journal_floor f SET xid = (newest::text::bigint + 1)::text::xid8 WHERE f.xid <= newest;
     RETURN pruned;
+EXCEPTION WHEN lock_not_available THEN  -- a queue is being deleted, or another prunes: next time
+    RETURN 0;
 END $$;
 COMMENT ON FUNCTION skep.prune_journal IS
     'Deletes journal rows that are older than this and committed, and returns how many. Readers that have not seen '

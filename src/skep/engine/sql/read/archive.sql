@@ -23,9 +23,10 @@ BEGIN
                             'Archive it there, or tell where the files are now: skep.move_archive(location, new_location).');
     END IF;
     -- Partitions of redriven dead letters hold copies for one group: they are not archived.
-    PERFORM skep._mark_archived(p.id, head.next_offset)
-    FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id CROSS JOIN LATERAL skep._head_of(p.id) head
-    WHERE q.name = ANY (queues) AND p.only_group IS NOT NULL AND head.next_offset > 0;
+    PERFORM skep._mark_archived(redriven.id, redriven.next_offset) FROM (
+        SELECT p.id, head.next_offset
+        FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id CROSS JOIN LATERAL skep._head_of(p.id) head
+        WHERE q.name = ANY (queues) AND p.only_group IS NOT NULL AND head.next_offset > 0 ORDER BY p.id) redriven;
     RETURN archive;
 END $$;
 CALL skep._allow('skep_admin', '_open_archive');
@@ -159,7 +160,7 @@ BEGIN
     UPDATE skep.archive_files f
     SET state = 'stored', path = _store_file.path, bytes = _store_file.bytes, digest = _store_file.digest, stored_at = clock_timestamp()
     WHERE f.id = _store_file.file_id;
-    PERFORM skep._mark_stored(id) FROM unnest(runs.partition_ids) AS id;
+    PERFORM skep._mark_stored(part.id) FROM (SELECT DISTINCT id FROM unnest(runs.partition_ids) AS id ORDER BY id) part;
     RETURN true;
 END $$;
 CALL skep._allow('skep_admin', '_store_file');
