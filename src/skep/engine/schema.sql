@@ -1114,7 +1114,7 @@ _drop_sink(sink text) RETURNS void
 _due_at(partition_id bigint, first_offset bigint, delay double precision, quiet double precision) RETURNS timestamptz
 _end_lease(row_id tid, r runs, reason text) RETURNS boolean
 _ensure_group_queue(group_name text, queue text) RETURNS integer
-_ensure_group_queues(queue text, group_name text, namespace text, task text) RETURNS boolean
+_ensure_group_queues(queue text, group_name text) RETURNS boolean
 _ensure_wide_list(group_name text) RETURNS integer
 _exceeds(payload jsonb, max_bytes integer) RETURNS boolean
 _expire_leases(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
@@ -1162,8 +1162,8 @@ _group_report(group_name text, queue_id integer, group_queue_id integer) RETURNS
 _groups_of(partition_id bigint) RETURNS TABLE(group_name text, status text, is_required boolean, owed_from bigint,
     first_offset bigint, completed int8multirange, leased int8multirange, returned int8multirange)
 _groups_on_queues() RETURNS TABLE(group_name text, queue text, queue_id integer, namespace text, task text)
-_handle_news(list integer, queue_id integer, news bigint[], max_rows integer, stamp timestamptz, OUT left_over
-    bigint[], OUT ready bigint) RETURNS record
+_handle_news(list integer, news bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[], OUT ready
+    bigint) RETURNS record
 _has_journal_mark(view pg_snapshot, mark text) RETURNS boolean
 _has_live_lease(s subscriptions, stamp timestamptz) RETURNS boolean
 _has_no_subscriber(q queues) RETURNS boolean
@@ -1501,8 +1501,7 @@ _unread_partitions(group_queues integer[], partition text, with_redriven boolean
     group_queue_ids integer[], OUT places bigint[]) RETURNS record
 _unsettled_files(archive_id integer) RETURNS TABLE(file_id bigint, queue text, day date, path text)
 _visible_end(partition_id bigint, view pg_snapshot) RETURNS bigint
-_wake_runs(list integer, queue_id integer, partition_ids bigint[], max_rows integer, stamp timestamptz) RETURNS
-    bigint[]
+_wake_runs(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz) RETURNS bigint[]
 _will_be_discovered(list integer, queue_id integer, partition_id bigint) RETURNS boolean
 _with_current_time(g group_state) RETURNS group_state
 _write_dead_letters(r runs, policy policy, dead int8multirange, attempt integer, reason text) RETURNS void

@@ -28,7 +28,7 @@ BEGIN
            clock_timestamp() - skep._seconds(stored.heartbeat_interval / 4) AND clock_timestamp() THEN
         PERFORM skep._record_heartbeat(stored.id);
     END IF;
-    RETURN stored.status <> 'PAUSED' AND skep._ensure_group_queues(queue, group_name, namespace, task);
+    RETURN stored.status <> 'PAUSED' AND skep._ensure_group_queues(queue, group_name);
 END $$;
 
 -- Returns the subscription that covers a pop: of exactly its scope; or a wider one, if the pop asks for no start, or repeats the wider
@@ -62,7 +62,7 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
-CREATE FUNCTION skep._ensure_group_queues(queue text, group_name text, namespace text, task text) RETURNS boolean
+CREATE FUNCTION skep._ensure_group_queues(queue text, group_name text) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 BEGIN
     IF queue IS NULL THEN
