@@ -7,9 +7,9 @@ of this machine, on which the database runs as well. A call that ended with its 
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import psycopg
-from psycopg.rows import namedtuple_row
 
 Key = tuple[int, int]  # partition id and offset
 
@@ -58,10 +58,7 @@ class Move:
 
     def touches(self, group: str, queue: str, since: float, until: float) -> bool:
         return (
-            self.group in (None, group)
-            and self.queue in (None, queue)
-            and self.ended >= since
-            and self.began <= until
+            self.group in (None, group) and self.queue in (None, queue) and self.ended >= since and self.began <= until
         )
 
 
@@ -118,8 +115,8 @@ class Account:
                 acks[ack.group, ack.key].append(ack)
         for (group, key), twins in acks.items():
             twins.sort(key=lambda ack: ack.began)
-            for one, two in zip(twins, twins[1:], strict=False):
-                if one.lease != two.lease and not self._moves(AGAIN, group, queues[key], one.began, two.ended):
+            for one, two in pairwise(twins):
+                if one.lease != two.lease and not self._moves(AGAIN, group, queues.get(key, ""), one.began, two.ended):
                     yield f"completed twice: {one} {two}"
 
     def _leased_twice(self) -> Iterable[str]:
@@ -131,20 +128,19 @@ class Account:
             last[delivery.group, delivery.key] = delivery
             if one is None or one.lease == delivery.lease or delivery.ended >= one.expires:
                 continue
-            over = min(self.ended.get(one.lease, delivery.ended), acked.get((one.group, one.key, one.lease), delivery.ended))
+            over = min(
+                self.ended.get(one.lease, delivery.ended), acked.get((one.group, one.key, one.lease), delivery.ended)
+            )
             if over >= delivery.ended and not self._moves(ENDS, one.group, one.queue, one.began, delivery.ended):
                 yield f"leased twice at once: {one} {delivery}"
 
     def _missed(self, mq: psycopg.Connection) -> dict[tuple[str, int], tuple[set[int], int]]:
         """Return, by group and partition, the offsets that retention recorded as missed, and how many it counted."""
-        rows = mq.cursor(row_factory=namedtuple_row).execute("SELECT * FROM skep.missed_messages").fetchall()
+        query = "SELECT group_name, partition_id, first_offset, end_offset, messages FROM skep.missed_messages"
         found: dict[tuple[str, int], tuple[set[int], int]] = defaultdict(lambda: (set(), 0))
-        for row in rows:
-            offsets, number = found[row.group_name, row.partition_id]
-            found[row.group_name, row.partition_id] = (
-                offsets | {*range(row.first_offset, row.end_offset)},
-                number + row.messages,
-            )
+        for group, partition, first, end, messages in mq.execute(query).fetchall():
+            offsets, number = found[group, partition]
+            found[group, partition] = (offsets | {*range(first, end)}, number + messages)
         return found
 
     def _dead_letters(self, mq: psycopg.Connection) -> set[tuple[str, Key]]:
@@ -157,7 +153,8 @@ class Account:
         for partition, first in self.cleared:
             floors[partition] = max(floors[partition], first)
         skipped_until = max(
-            (move.ended for move in self.moves if move.kind == "skip" and move.touches(group, queue, 0, 1e18)), default=0.0
+            (move.ended for move in self.moves if move.kind == "skip" and move.touches(group, queue, 0, 1e18)),
+            default=0.0,
         )
         since = max(skipped_until, self.joined.get((group, queue), 0.0))
         gone, erased = {*self.deleted_partitions}, {*self.deleted_messages}

@@ -1,7 +1,7 @@
 """Random load: sessions that push, consume, administer, keep up and kill, all at once, and account for what they do.
 
-The plan of each session follows from the seed alone: its steps, their queues, groups, sizes and pauses. How the steps of
-different sessions interleave is up to the machine.
+The plan of each session follows from the seed alone: its steps, their queues, groups, sizes and pauses. How the steps
+of different sessions interleave is up to the machine.
 """
 
 import random
@@ -111,18 +111,18 @@ class Session:
     account: Account
     pids: dict[str, int]
     connection: psycopg.Connection = field(init=False)
-    pending: list[Callable[[float, bool], None]] = field(default_factory=list)
+    pending: list[Callable[[float], None]] = field(default_factory=list)
+    asked: list[Ack] = field(default_factory=list)  # acks that have no answer yet
     xid: int | None = None
-    held: list[list[Row]] = field(default_factory=list)  # batches that it has abandoned
 
     def connect(self) -> None:
         self.connection = psycopg.connect(self.url, autocommit=True)
         self.pids[self.name] = self.connection.info.backend_pid
 
-    def done(self, note: Callable[[float, bool], None]) -> None:
-        """Note something that is true when the transaction has committed; the note gets the time, and if it is sure."""
+    def done(self, note: Callable[[float], None]) -> None:
+        """Note something that is true when the transaction has committed; the note gets the time."""
         if self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-            note(time.time(), True)
+            note(time.time())
         else:
             self.pending.append(note)
 
@@ -142,8 +142,9 @@ class Session:
     def end(self, *, is_committed: bool) -> None:
         now = time.time()
         for note in self.pending if is_committed else ():
-            note(now, True)
+            note(now)
         self.pending.clear()
+        self.asked = []
         self.xid = None
 
     def recover(self, error: psycopg.Error) -> None:
@@ -157,7 +158,9 @@ class Session:
             return
         xid = self.xid
         self.connect()
-        status = self.connection.execute("SELECT pg_xact_status(%s::text::xid8)", [xid]).fetchall()[0][0] if xid else None
+        status = (
+            self.connection.execute("SELECT pg_xact_status(%s::text::xid8)", [xid]).fetchall()[0][0] if xid else None
+        )
         while status == "in progress":
             time.sleep(0.01)
             status = self.connection.execute("SELECT pg_xact_status(%s::text::xid8)", [xid]).fetchall()[0][0]
@@ -180,7 +183,7 @@ class Session:
 
 
 def _held(choice: Choice) -> Choice:
-    """Return the choice with a transaction: if its connection is killed, the transaction's status says what was done."""
+    """Return the choice with a transaction: if its connection is killed, the status of that says what was done."""
     return choice if choice.ends != "none" else replace(choice, ends="commit")
 
 
@@ -193,7 +196,7 @@ def _push(session: Session, choice: Choice) -> None:
 
 def _note_pushes(session: Session, queue: str, began: float, rows: list[Row]) -> None:
     keys = [(row.partition_id, row.offset) for row in rows]
-    session.done(lambda now, _: session.account.pushes.extend(Push(key, queue, began, now) for key in keys))
+    session.done(lambda now: session.account.pushes.extend(Push(key, queue, began, now) for key in keys))
 
 
 def _push_one(session: Session, choice: Choice) -> None:
@@ -233,7 +236,7 @@ def _pop(session: Session, choice: Choice, **options: Any) -> list[Row]:
         (row.queue, (row.partition_id, row.offset), str(row.lease), row.lease_expires_at.timestamp()) for row in rows
     ]
 
-    def note(now: float, _: bool) -> None:
+    def note(now: float) -> None:
         for queue, key, lease, expires in deliveries:
             session.account.deliveries.append(Delivery(group, queue, key, lease, began, now, expires))
         if group in LATE and session.account.joined[group, choice.queue] > now:
@@ -246,8 +249,8 @@ def _pop(session: Session, choice: Choice, **options: Any) -> list[Row]:
 def _note_acks(session: Session, group: str, rows: list[Row], began: float) -> None:
     noted = [((row.partition_id, row.offset), str(row.lease)) for row in rows]
 
-    def note(now: float, is_sure: bool) -> None:
-        session.account.acks.extend(Ack(group, key, began, now, lease, is_sure) for key, lease in noted)
+    def note(now: float) -> None:
+        session.account.acks.extend(Ack(group, key, began, now, lease) for key, lease in noted)
 
     session.done(note)
 
@@ -256,11 +259,20 @@ def _group(choice: Choice) -> str:
     return "wide" if choice.kind == "wide" else choice.group
 
 
+def _ask(session: Session, choice: Choice, rows: list[Row]) -> None:
+    """Remember acks before they are sent: if the connection ends before the answer, they are perhaps done."""
+    began = time.time()
+    session.asked = [
+        Ack(_group(choice), (row.partition_id, row.offset), began, began, str(row.lease), is_sure=False) for row in rows
+    ]
+
+
 def _ack_rows(session: Session, choice: Choice, rows: list[Row]) -> None:
     """Acknowledge messages one by one in one call; what is stale is not noted."""
     if not rows:
         return
     began = time.time()
+    _ask(session, choice, rows)
     answers = call(
         session.connection, "ack_many", leases=[row.lease for row in rows], ids=[row.id for row in rows],
         statuses=["completed"] * len(rows),
@@ -272,6 +284,7 @@ def _ack_rows(session: Session, choice: Choice, rows: list[Row]) -> None:
 def _ack_leases(session: Session, choice: Choice, rows: list[Row]) -> None:
     began = time.time()
     for lease in sorted({row.lease for row in rows}):
+        _ask(session, choice, [row for row in rows if row.lease == lease])
         try:
             call(session.connection, "ack", lease=lease)
         except psycopg.Error as error:
@@ -308,7 +321,9 @@ def _consume(session: Session, choice: Choice) -> None:
         return
     if choice.kind.startswith("ack"):
         _ack_rows(session, choice, some)
-    verb = {"ack and release": "release", "ack and fail": "fail", "fail": "fail", "dead letter": "dead_letter"}.get(choice.kind)
+    verb = {"ack and release": "release", "ack and fail": "fail", "fail": "fail", "dead letter": "dead_letter"}.get(
+        choice.kind
+    )
     if verb:
         _end_leases(session, rows)
         error = {} if verb == "release" else {"error": "no"}
@@ -317,7 +332,7 @@ def _consume(session: Session, choice: Choice) -> None:
 
 
 def _auto_ack(session: Session, choice: Choice) -> None:
-    with session.transaction(choice):
+    with session.transaction(_held(choice)):
         began = time.time()
         rows = _pop(session, choice, auto_ack=True)
         _note_acks(session, choice.group, rows, began)
@@ -334,7 +349,7 @@ def _transaction(session: Session, choice: Choice) -> None:
 
 
 def _move(session: Session, kind: str, group: str | None, queue: str | None, began: float) -> None:
-    session.done(lambda now, _: session.account.moves.append(Move(kind, group, queue, began, now)))
+    session.done(lambda now: session.account.moves.append(Move(kind, group, queue, began, now)))
 
 
 def _seek(session: Session, choice: Choice) -> None:
@@ -369,7 +384,7 @@ def _clear(session: Session, choice: Choice) -> None:
     with session.transaction(_held(choice)):
         call(session.connection, "clear_queue", queue="cleared")
         floors = session.connection.execute(FLOORS, ["cleared"]).fetchall()
-        session.done(lambda now, _: session.account.cleared.extend(floors))
+        session.done(lambda now: session.account.cleared.extend(floors))
 
 
 def _delete(session: Session, choice: Choice) -> None:
@@ -384,10 +399,10 @@ def _delete(session: Session, choice: Choice) -> None:
         ).fetchall()  # fmt: skip
         if one is None:
             call(session.connection, "delete_queue", queue=queue)
-            call(session.connection, "configure_queue", queue=queue, options=psycopg.types.json.Jsonb(COMMON))
+            verbs.configure(session.connection, queue, **COMMON)
         else:
             call(session.connection, "delete_partition", queue=queue, partition=one)
-        session.done(lambda now, _: session.account.deleted_partitions.extend(row[0] for row in ids))
+        session.done(lambda now: session.account.deleted_partitions.extend(row[0] for row in ids))
 
 
 def _delete_group(session: Session, choice: Choice) -> None:
@@ -403,7 +418,7 @@ def _delete_message(session: Session, choice: Choice) -> None:
         with session.transaction(_held(choice)):
             query = "SELECT skep.delete_message(skep.message_id(%s, %s))"
             if session.connection.execute(query, key).fetchall() == [(True,)]:
-                session.done(lambda now, _: session.account.deleted_messages.append(key))
+                session.done(lambda now: session.account.deleted_messages.append(key))
 
 
 def _redrive(session: Session, choice: Choice) -> None:
@@ -416,11 +431,12 @@ def _redrive(session: Session, choice: Choice) -> None:
         session.account.redriven.extend((group, (partition, offset)) for _, group, _, partition, offset in letters)
         rows = call(session.connection, "redrive", ids=[letter[0] for letter in letters])
         made = session.connection.execute(
-            "SELECT skep.partition_of(id), skep.offset_of(id) FROM unnest(%s::uuid[]) AS id", [[row.message_id for row in rows]]
+            "SELECT skep.partition_of(id), skep.offset_of(id) FROM unnest(%s::uuid[]) AS id",
+            [[row.message_id for row in rows]],
         ).fetchall()
         pushes = [(key, row.from_queue, row.for_group) for key, row in zip(made, rows, strict=True)]
         session.done(
-            lambda now, _: session.account.pushes.extend(
+            lambda now: session.account.pushes.extend(
                 Push(key, queue, began, now, only_group=group) for key, queue, group in pushes
             )
         )
@@ -455,7 +471,9 @@ def _cancel(session: Session, choice: Choice) -> None:
 
 
 def _configure(session: Session, choice: Choice) -> None:
-    options = {"shared": {"concurrency": choice.batch}, "ns.a": {"priority": choice.batch}}.get(choice.queue, {"window_buffer": 0})
+    options = {"shared": {"concurrency": choice.batch}, "ns.a": {"priority": choice.batch}}.get(
+        choice.queue, {"window_buffer": 0}
+    )
     with session.transaction(choice):
         verbs.configure(session.connection, choice.queue, **options)
 
@@ -482,22 +500,24 @@ def _check(session: Session, choice: Choice) -> None:
 def _archive(session: Session, choice: Choice) -> None:
     with session.transaction(choice):
         session.connection.execute(
-            "SELECT skep._mark_archived(l.partition_id, l.last_offset + 1) FROM skep.partition_list l WHERE l.queue = %s"
-            " AND l.partition = ANY (%s) ORDER BY l.partition_id", [choice.queue, [*choice.partitions]],
+            "SELECT skep._mark_archived(l.partition_id, l.last_offset + 1) FROM skep.partition_list l"
+            " WHERE l.queue = %s AND l.partition = ANY (%s) ORDER BY l.partition_id", [choice.queue, [*choice.partitions]],
         )  # fmt: skip
 
 
 def _kill(session: Session, choice: Choice) -> None:
     time.sleep(0.2 + choice.share)
     others = sorted(name for name in session.pids if name != session.name)
-    session.connection.execute("SELECT pg_terminate_backend(%s)", [session.pids[others[int(choice.share * len(others))]]])
+    session.connection.execute(
+        "SELECT pg_terminate_backend(%s)", [session.pids[others[int(choice.share * len(others))]]]
+    )
 
 
 STEPS: dict[str, Callable[[Session, Choice], None]] = {
     "push": _push, "push one": _push_one, "outbox": _outbox,
     **dict.fromkeys(ROLES["consumer"], _consume), "auto ack": _auto_ack, "transaction": _transaction,
-    "seek": _seek, "skip": _seek, "pause": _pause, "clear": _clear, "delete queue": _delete, "delete partition": _delete,
-    "delete group": _delete_group, "delete message": _delete_message, "subscribe": _subscribe, "redrive": _redrive,
+    "seek": _seek, "skip": _seek, "pause": _pause, "clear": _clear, "delete queue": _delete,
+    "delete partition": _delete, "delete group": _delete_group, "delete message": _delete_message, "subscribe": _subscribe, "redrive": _redrive,
     "fall silent": _fall_silent, "revive": _revive, "configure": _configure, "cancel": _cancel,
     "retain": _upkeep("retain"), "drop": _upkeep("drop_idle_partitions"), "expire": _upkeep("expire_leases"),
     "prune": _upkeep("prune_journal", older_than="0 s"), "detect": _upkeep("detect_dead_groups"), "check": _check,

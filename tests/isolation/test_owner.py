@@ -30,8 +30,9 @@ def test_as_owner_on(major: int) -> None:
             "SKEP_TEST_DATABASE_URL": make_conninfo(url, user="plain", password="plain"),
             "SKEP_TEST_LOAD_SECONDS": "5",
         }
+        paths = [str(HERE / f"{file}.py") for file in files]
         answer = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *(f"{HERE}/{file}.py" for file in files)],
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *paths],
             check=False, env=environment, capture_output=True, text=True, cwd=HERE.parent.parent,
         )  # fmt: skip
     assert answer.returncode == 0, answer.stdout[-4000:]

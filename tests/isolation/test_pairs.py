@@ -1,8 +1,8 @@
 """Every pair of something that a client does and something that deletes, in both orders, while the first is still open.
 
 A session takes its step and leaves its transaction open; a second session takes the other step, and waits or passes by;
-then the first one commits. Upkeep must not wait. At the end every message is accounted for: each group has completed it,
-or it is among its dead letters or its missed messages, or it was deleted as asked; none came again after its ack.
+then the first one commits. Upkeep must not wait. At the end every message is accounted for: each group has completed
+it, or it is among its dead letters or its missed messages, or it was deleted as asked; none came again after its ack.
 """
 
 import itertools
@@ -10,12 +10,12 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg.rows import namedtuple_row
 from psycopg.types.json import Jsonb
 
 from tests.engine import verbs
@@ -30,6 +30,7 @@ OPTIONS = {
     "retry_delay": 0, "retry_limit": 0,
 }  # fmt: skip
 READER, LATE, SILENT = "reader", "late", "silent"
+Connections = tuple[psycopg.Connection, psycopg.Connection, psycopg.Connection]
 _numbers = itertools.count(1)
 
 
@@ -43,7 +44,6 @@ class Pair:
     observer: psycopg.Connection
     account: Account = field(default_factory=Account)
     held: list[Row] = field(default_factory=list)  # what the reader has leased
-    silent_held: list[Row] = field(default_factory=list)
     groups: set[str] = field(default_factory=lambda: {READER, SILENT})
 
     def push(self, mq: psycopg.Connection, *partitions: str, number: int = 1) -> None:
@@ -88,7 +88,9 @@ def prepare(pair: Pair) -> None:
     mq = pair.observer
     verbs.configure(mq, pair.queue, **OPTIONS)
     for group in (READER, SILENT):
-        call(mq, "subscribe", group_name=group, queue=pair.queue, mode="all", heartbeat_interval=10, heartbeat_timeout=20)
+        call(
+            mq, "subscribe", group_name=group, queue=pair.queue, mode="all", heartbeat_interval=10, heartbeat_timeout=20
+        )
     pair.push(mq, "y", number=2)
     pair.push(mq, "x", number=6)
     for group in (READER, SILENT):
@@ -102,7 +104,8 @@ def prepare(pair: Pair) -> None:
 
 def fall_silent(pair: Pair) -> None:
     pair.observer.execute(
-        "UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '1 day' WHERE queue = %s AND group_name = %s",
+        "UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '1 day'"
+        " WHERE queue = %s AND group_name = %s",
         [pair.queue, SILENT],
     )
 
@@ -184,13 +187,21 @@ def _archive(pair: Pair, mq: psycopg.Connection) -> None:
     ((archive,),) = call(mq, "_open_archive", location="memory:", queues=[pair.queue])
     planned = call(mq, "_plan_archive", queues=[pair.queue])
     files = [
-        {"queue": run.queue, "day": str(run.day), "runs": [[run.partition_id, run.partition, run.first_offset, run.end_offset]]}
+        {
+            "queue": run.queue,
+            "day": str(run.day),
+            "runs": [[run.partition_id, run.partition, run.first_offset, run.end_offset]],
+        }
         for run in planned
     ]
     job = uuid.uuid4()
     ((ids,),) = call(mq, "_begin_files", archive_id=archive, job=job, files=Jsonb(files))
     for file, run in zip(ids, planned, strict=True):
-        arrays = {"partition_ids": [run.partition_id], "first_offsets": [run.first_offset], "end_offsets": [run.end_offset]}
+        arrays = {
+            "partition_ids": [run.partition_id],
+            "first_offsets": [run.first_offset],
+            "end_offsets": [run.end_offset],
+        }
         ((messages, digest),) = call(mq, "_digest", **arrays)
         call(mq, "_store_file", file_id=file, job=job, path=str(file), bytes=1, messages=messages, digest=digest)
     call(mq, "_settle_files", file_ids=ids)
@@ -216,11 +227,10 @@ def _prune(mq: psycopg.Connection) -> None:
 
 
 @pytest.fixture(scope="module")
-def connections(module_database_url: str) -> Generator[list[psycopg.Connection]]:
-    opened = [psycopg.connect(module_database_url, autocommit=True) for _ in range(3)]
-    yield opened
-    for connection in opened:
-        connection.close()
+def connections(module_database_url: str) -> Generator[Connections]:
+    with ExitStack() as stack:
+        one, two, three = (stack.enter_context(psycopg.connect(module_database_url, autocommit=True)) for _ in range(3))
+        yield one, two, three
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +260,12 @@ def play(pair: Pair, threads: ThreadPoolExecutor, first: tuple[str, Do], second:
     future.result(20)
 
 
+PRESENT = """
+    SELECT m.partition_id, m."offset", p.only_group FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
+    JOIN skep.messages m ON m.partition_id = p.id WHERE q.name = %s
+"""
+
+
 def check(pair: Pair) -> None:
     """Drain every group, and account for every message."""
     mq = pair.observer
@@ -258,15 +274,12 @@ def check(pair: Pair) -> None:
         pair.account.deleted_partitions.extend({push.key[0] for push in pair.account.pushes} - existing)
     let_leases_expire(pair)
     assert broken(mq) == {}
-    present = mq.cursor(row_factory=namedtuple_row).execute(
-        'SELECT m.partition_id, m."offset", p.only_group FROM skep.messages m JOIN skep.partitions p ON p.id = m.partition_id'
-        " JOIN skep.queues q ON q.id = p.queue_id WHERE q.name = %s", [pair.queue],
-    ).fetchall()  # fmt: skip
+    present = mq.execute(PRESENT, [pair.queue]).fetchall()
     for group in pair.groups:
         pair.drain(group)
         done = {ack.key for ack in pair.account.acks if ack.group == group}
         dead = {key for owner, key in pair.account._dead_letters(mq) if owner == group}
-        lost = {tuple(row[:2]) for row in present if row.only_group in (None, group)} - done - dead
+        lost = {(partition, offset) for partition, offset, only in present if only in (None, group)} - done - dead
         assert lost == set(), f"still there, and not delivered to {group}"
     assert pair.account.check(mq, [(group, pair.queue) for group in pair.groups]) == []
     verbs.configure(mq, pair.queue, **OPTIONS)  # if it was deleted, and created again by a push
@@ -280,16 +293,14 @@ def check(pair: Pair) -> None:
 @pytest.mark.parametrize("client_first", [True, False], ids=["client first", "deletion first"])
 @pytest.mark.parametrize("deletes", DELETES)
 @pytest.mark.parametrize("client", CLIENT)
-def test_pair(
-    connections: list[psycopg.Connection], threads: ThreadPoolExecutor, client: str, deletes: str, *, client_first: bool
-):
+def test_pair(connections: Connections, threads: ThreadPoolExecutor, client: str, deletes: str, *, client_first: bool):
     steps = ((client, CLIENT[client]), (deletes, DELETES[deletes]))
     run_pair(Pair(f"q{next(_numbers)}", *connections), threads, steps if client_first else steps[::-1])
 
 
 @pytest.mark.parametrize("second", DELETES)
 @pytest.mark.parametrize("first", DELETES)
-def test_two_deletions(connections: list[psycopg.Connection], threads: ThreadPoolExecutor, first: str, second: str):
+def test_two_deletions(connections: Connections, threads: ThreadPoolExecutor, first: str, second: str):
     steps = ((first, DELETES[first]), (second, DELETES[second]))
     run_pair(Pair(f"q{next(_numbers)}", *connections), threads, steps)
 

@@ -6,6 +6,7 @@ SKEP_TEST_SEED repeats a plan; SKEP_TEST_LOAD_SECONDS makes the run longer.
 import os
 import random
 import time
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,7 +22,7 @@ SEED = int(os.environ.get("SKEP_TEST_SEED", "0")) or random.SystemRandom().randr
 
 def drain(mq: psycopg.Connection, account: Account, group: str, queue: str) -> None:
     """Read the rest, as a consumer that comes after the load would."""
-    scope = {"namespace": "ns"} if group == "wide" else {}
+    scope: dict[str, Any] = {"namespace": "ns"} if group == "wide" else {}
     while True:
         began = time.time()
         rows = verbs.pop(mq, None if scope else queue, group, partitions=100, **scope)
@@ -45,7 +46,9 @@ def test_every_message_is_accounted_for(database_url: str):
         account = load.run(database_url, SEED, SECONDS)
         assert len(account.acks) > 20 * SECONDS, "hardly anything happened"
         groups = [(group, queue) for queue, names in load.GROUPS.items() for group in names]
-        mq.execute("UPDATE skep.subscriptions SET status = 'ACTIVE', last_heartbeat_at = now() WHERE status <> 'ACTIVE'")
+        mq.execute(
+            "UPDATE skep.subscriptions SET status = 'ACTIVE', last_heartbeat_at = now() WHERE status <> 'ACTIVE'"
+        )
         meanwhile = broken(mq)
         verbs.pass_time(mq, 3600)
         for group, queue in groups:

@@ -328,7 +328,9 @@ FORGOTTEN: dict[str, tuple[LiteralString, dict[str, Any]]] = {
 def leave_open(mq: psycopg.Connection, forgotten: str) -> None:
     """Do something to partition x, in a transaction that nobody ends."""
     function, arguments = FORGOTTEN[forgotten]
-    ((x,),) = mq.execute("SELECT partition_id FROM skep.partition_list WHERE queue = 'q' AND partition = 'x'").fetchall()
+    ((x,),) = mq.execute(
+        "SELECT partition_id FROM skep.partition_list WHERE queue = 'q' AND partition = 'x'"
+    ).fetchall()
     if function == "delete_message":
         ((arguments["id"],),) = mq.execute("SELECT skep.message_id(%s, 0)", [x]).fetchall()
     elif function == "_mark_archived":
