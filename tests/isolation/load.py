@@ -501,7 +501,8 @@ def _archive(session: Session, choice: Choice) -> None:
     with session.transaction(choice):
         session.connection.execute(
             "SELECT skep._mark_archived(l.partition_id, l.last_offset + 1) FROM skep.partition_list l"
-            " WHERE l.queue = %s AND l.partition = ANY (%s) ORDER BY l.partition_id", [choice.queue, [*choice.partitions]],
+            " WHERE l.queue = %s AND l.partition = ANY (%s) ORDER BY l.partition_id",
+            [choice.queue, [*choice.partitions]],
         )  # fmt: skip
 
 
@@ -517,7 +518,8 @@ STEPS: dict[str, Callable[[Session, Choice], None]] = {
     "push": _push, "push one": _push_one, "outbox": _outbox,
     **dict.fromkeys(ROLES["consumer"], _consume), "auto ack": _auto_ack, "transaction": _transaction,
     "seek": _seek, "skip": _seek, "pause": _pause, "clear": _clear, "delete queue": _delete,
-    "delete partition": _delete, "delete group": _delete_group, "delete message": _delete_message, "subscribe": _subscribe, "redrive": _redrive,
+    "delete partition": _delete, "delete group": _delete_group, "delete message": _delete_message,
+    "subscribe": _subscribe, "redrive": _redrive,
     "fall silent": _fall_silent, "revive": _revive, "configure": _configure, "cancel": _cancel,
     "retain": _upkeep("retain"), "drop": _upkeep("drop_idle_partitions"), "expire": _upkeep("expire_leases"),
     "prune": _upkeep("prune_journal", older_than="0 s"), "detect": _upkeep("detect_dead_groups"), "check": _check,
