@@ -389,6 +389,15 @@ CREATE INDEX queues_task ON skep.queues (task);
 CREATE INDEX queues_work ON skep.queues (namespace, task) WHERE (semantics = 'queue');
 -- Queues with their options; configure_queue() changes them. All times are seconds.
 
+CREATE TABLE skep.retention_visits (
+    only_row boolean NOT NULL DEFAULT true,
+    visited_to bigint NOT NULL DEFAULT 0,
+    visited_at timestamptz NOT NULL DEFAULT '1970-01-01 00:00:00+00',
+    snapshot pg_snapshot,
+    CONSTRAINT retention_visits_pkey PRIMARY KEY (only_row),
+    CONSTRAINT retention_visits_only_row_check CHECK (only_row)
+) WITH (fillfactor=50);
+
 CREATE TABLE skep.runs (
     partition_id bigint NOT NULL,
     group_queue_id integer NOT NULL,
@@ -418,6 +427,14 @@ CREATE INDEX runs_leased ON skep.runs (list_id, ready_at) WHERE (lease_id IS NOT
 CREATE INDEX runs_ready ON skep.runs (list_id, priority, ready_at) WHERE ((ready_at IS NOT NULL) AND (lease_id IS NULL)
     AND (NOT drained));
 -- What each group has done in each partition, with its lease; partition_consumers and leases show it.
+
+CREATE TABLE skep.sample_counts (
+    queue_id integer NOT NULL,
+    counted_at timestamptz NOT NULL,
+    seconds double precision NOT NULL,
+    snapshot pg_snapshot NOT NULL,
+    CONSTRAINT sample_counts_pkey PRIMARY KEY (queue_id)
+) WITH (fillfactor=70);
 
 CREATE TABLE skep.samples (
     at timestamptz NOT NULL,
@@ -827,7 +844,7 @@ detect_dead_groups() RETURNS TABLE(group_name text, queue text, namespace text, 
     timestamptz, overdue_seconds double precision, misses integer, died boolean)
     -- Declares groups DEAD that have been silent for too long, and returns every group that is beyond its timeout;
     -- died is true for those that this call has declared dead.
-drop_idle_partitions(max_lanes integer DEFAULT 1000) RETURNS bigint
+drop_idle_partitions(max_lanes integer DEFAULT 1000, lanes bigint[] DEFAULT NULL) RETURNS bigint
     -- Drops partitions that are empty and have been idle for the drop_idle_seconds of their queue, and returns how
     -- many.
 expire_leases() RETURNS void
@@ -1057,10 +1074,13 @@ _clear_runs(partition_ids bigint[], heads bigint[]) RETURNS void
 _clear_sink(sink text, batch bigint) RETURNS void
 _complete_leases(leases lease[]) RETURNS void
 _completed_at(offsets bigint[], times timestamptz[], instant timestamptz) RETURNS bigint
+_completed_by_all(partition_id bigint, queue_id integer, was_shared boolean) RETURNS bigint
 _contact(queue text, group_name text, partition text, namespace text, task text, mode text, start_from text) RETURNS
     boolean
 _contact_by_name(queue text, group_name text, names text[], mode text, start_from text) RETURNS text[]
+_count_again(queue_ids integer[]) RETURNS void
 _count_dead(queue text, partition_id bigint) RETURNS bigint
+_count_dead_letters(queue text, group_name text) RETURNS bigint
 _count_offsets(offsets int8multirange) RETURNS bigint
 _count_queue(queue_id integer, queue text, semantics text) RETURNS TABLE(group_name text, total numeric, lag numeric,
     leased numeric, oldest_at timestamptz)
@@ -1166,6 +1186,7 @@ _handle_news(list integer, news bigint[], max_rows integer, stamp timestamptz, O
     bigint) RETURNS record
 _has_journal_mark(view pg_snapshot, mark text) RETURNS boolean
 _has_live_lease(s subscriptions, stamp timestamptz) RETURNS boolean
+_has_news(queue_id integer, snapshot pg_snapshot) RETURNS boolean
 _has_no_subscriber(q queues) RETURNS boolean
 _has_retention(q queues) RETURNS boolean
 _has_room(run runs, concurrency integer) RETURNS boolean
@@ -1175,6 +1196,8 @@ _hit_ratio(hits numeric, reads numeric) RETURNS numeric
 _hold_push(messages jsonb) RETURNS boolean
 _inherit_start(s subscriptions, any_mode boolean) RETURNS subscriptions
 _insert_subscription(s subscriptions) RETURNS boolean
+_is_completion_unclear(q queues) RETURNS boolean
+_is_count_due(q queues, previous timestamptz, all_seconds double precision, stamp timestamptz) RETURNS boolean
 _is_idle(p partitions, idle_seconds double precision) RETURNS boolean
 _is_lease_of(lease uuid, partition_id bigint) RETURNS boolean
 _is_lease_set(id uuid) RETURNS boolean
@@ -1293,6 +1316,7 @@ _partition_window(queue_ids integer[], since pg_snapshot, start jsonb, until pg_
     RETURNS TABLE(partition_id bigint, first_offset bigint, end_offset bigint, kept_from bigint, unseen boolean,
     deleted_at timestamptz)
 _partitions_after(list integer, queue_id integer, after text, OUT partition_ids bigint[], OUT next text) RETURNS record
+_partitions_due(OUT due bigint[], OUT idle bigint[]) RETURNS record
 _partitions_to_retain(lane bigint, max_lanes integer) RETURNS bigint[]
 _pending_of(partition_id bigint, group_queue_id integer) RETURNS int8multirange
 _per_second(amount numeric, minutes integer) RETURNS numeric
@@ -1309,6 +1333,7 @@ _prune_sinks(older_than interval DEFAULT '1 day') RETURNS bigint
 _prune_traces(keep interval DEFAULT '7 days', at_most bigint DEFAULT 1000000) RETURNS bigint
 _publish_batch(sink text, query text, batch bigint, pieces uuid[], counts bigint[]) RETURNS bigint
 _push_piece(sink text, batch bigint, piece uuid) RETURNS bigint
+_pushed_since(snapshot pg_snapshot) RETURNS bigint[]
 _queen_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[])
     RETURNS TABLE(ord bigint, success boolean, noop boolean, error text, queue text, partition text, released boolean,
     dlq boolean)
@@ -1445,6 +1470,7 @@ _runs_to_list(queue text, partition text, namespace text, task text, state text,
     visible text[], max_partitions integer, OUT partition_ids bigint[], OUT lows bigint[], OUT highs bigint[]) RETURNS
     record
 _sample_completed(partition_ids bigint[]) RETURNS void
+_sample_queue(q queues, stamp timestamptz) RETURNS bigint
 _save_discovery(list integer, known news, left_over bigint[], scan_after text, is_scanning boolean, from_place
     timestamptz, priorities integer[], stamp timestamptz) RETURNS void
 _seconds(amount double precision) RETURNS interval
@@ -1501,6 +1527,8 @@ _unread_partitions(group_queues integer[], partition text, with_redriven boolean
     group_queue_ids integer[], OUT places bigint[]) RETURNS record
 _unsettled_files(archive_id integer) RETURNS TABLE(file_id bigint, queue text, day date, path text)
 _visible_end(partition_id bigint, view pg_snapshot) RETURNS bigint
+_visit_of(p partitions, q queues, is_unclear boolean, stamp timestamptz, OUT cost integer, OUT is_idle boolean) RETURNS
+    record
 _wake_runs(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz) RETURNS bigint[]
 _will_be_discovered(list integer, queue_id integer, partition_id bigint) RETURNS boolean
 _with_current_time(g group_state) RETURNS group_state

@@ -454,6 +454,23 @@ COMMENT ON TABLE skep.samples IS
     'Counts of queues and groups over time; history() reads them. group_name is empty for the queue itself.';
 CREATE INDEX samples_at ON skep.samples (at);
 
+-- When sample() last counted each queue. In between it repeats the last sample: see _is_count_due().
+CREATE TABLE skep.sample_counts (
+    queue_id   integer PRIMARY KEY,
+    counted_at timestamptz NOT NULL,      -- '-infinity': count it next time
+    seconds    double precision NOT NULL, -- how long that took
+    snapshot   pg_snapshot NOT NULL       -- pushes that are not visible in it came later
+) WITH (fillfactor = 70);
+
+-- How far upkeep has come with its visits to all partitions: see _partitions_due().
+CREATE TABLE skep.retention_visits (
+    only_row   boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    visited_to bigint NOT NULL DEFAULT 0,                     -- the next visit begins behind this partition
+    visited_at timestamptz NOT NULL DEFAULT 'epoch',
+    snapshot   pg_snapshot                                    -- partitions with a push that is not visible in it are visited first
+) WITH (fillfactor = 50);
+INSERT INTO skep.retention_visits DEFAULT VALUES;
+
 -- Counts of partitions that were deleted, so that totals do not fall.
 CREATE TABLE skep.gone_totals (
     queue      text COLLATE "C" NOT NULL,

@@ -204,6 +204,7 @@ $$;
 CREATE FUNCTION skep._delete_partitions(partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM skep._count_again(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p WHERE p.id = ANY (partition_ids)));
     DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids);
     DELETE FROM skep.starts s WHERE s.partition_id = ANY (partition_ids);
     DELETE FROM skep.archive_marks a WHERE a.partition_id = ANY (partition_ids);
@@ -295,6 +296,7 @@ BEGIN
     SELECT array_agg(p.id), array_agg(head.next_offset) INTO ids, heads
     FROM unnest(ids) AS p (id) CROSS JOIN LATERAL skep._head_of(p.id) head;
     PERFORM skep._clear_runs(ids, heads);
+    PERFORM skep._count_again(ARRAY[found]);
     DELETE FROM skep.traces t USING unnest(ids, heads) AS p (id, head) WHERE t.partition_id = ANY (ARRAY[p.id]) AND t."offset" < p.head;
     UPDATE skep.partition_floors f  -- as retention does: a reader that is behind learns of it
     SET first_offset = p.head, deleted_xid = last.xid, deleted_created_at = last.created_at, completed_offsets = NULL,

@@ -176,6 +176,7 @@ BEGIN
     -- From the old floor on: index entries of messages that were deleted before stay as long as a transaction may still see them.
     DELETE FROM skep.messages m USING unnest(partition_ids, first_offsets, stops) AS due (id, first, stop)
     WHERE m.partition_id = ANY (ARRAY[due.id]) AND m."offset" >= due.first AND m."offset" < due.stop;
+    PERFORM skep._count_again(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p WHERE p.id = ANY (partition_ids)));
 END $$;
 
 -- Deletes what the rules allow in these partitions, at most so many messages of each.
@@ -305,8 +306,8 @@ BEGIN
 END $$;
 
 -- A push that waits for this creates the partition again, under a new id: every group starts at its beginning. The queue is
--- locked because totals are kept by queue (see _keep_totals).
-CREATE FUNCTION skep.drop_idle_partitions(max_lanes integer DEFAULT 1000) RETURNS bigint
+-- locked because totals are kept by queue (see _keep_totals). lanes: of these partitions only.
+CREATE FUNCTION skep.drop_idle_partitions(max_lanes integer DEFAULT 1000, lanes bigint[] DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 DECLARE
     q       record;
@@ -316,7 +317,8 @@ BEGIN
     PERFORM skep._require_read_committed('drop_idle_partitions');
     FOR q IN SELECT o.id, o.drop_idle_seconds FROM skep.queues o WHERE o.drop_idle_seconds IS NOT NULL ORDER BY o.id LOOP
         EXIT WHEN dropped >= max_lanes;
-        idle := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = q.id AND skep._is_idle(p, q.drop_idle_seconds)
+        idle := ARRAY(SELECT p.id FROM skep.partitions p
+                      WHERE p.queue_id = q.id AND (lanes IS NULL OR p.id = ANY (lanes)) AND skep._is_idle(p, q.drop_idle_seconds)
                       ORDER BY p.id LIMIT max_lanes - dropped);
         CONTINUE WHEN idle = '{}';
         PERFORM FROM skep.queues o WHERE o.id = q.id FOR NO KEY UPDATE SKIP LOCKED;

@@ -88,6 +88,7 @@ BEGIN
     DELETE FROM skep.starts s USING unnest(partition_ids, group_queue_ids) AS place (partition_id, group_queue_id)
     WHERE s.partition_id = place.partition_id AND s.group_queue_id = place.group_queue_id;
     GET DIAGNOSTICS forgotten = ROW_COUNT;
+    PERFORM skep._count_again(ARRAY(SELECT g.queue_id FROM skep.group_queues g WHERE g.id = ANY (group_queue_ids)));
     RETURN forgotten;
 END $$;
 
@@ -357,6 +358,7 @@ BEGIN
     partitions := cardinality(read.partition_ids) + cardinality(unread.partition_ids);
     skipped := moved.skipped + opened.skipped;
     again := moved.again + opened.again;
+    PERFORM skep._count_again(ARRAY(SELECT q.id FROM skep.queues q WHERE q.name = ANY (queues)));
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_busy(seek.group_name);
 END $$;
