@@ -64,10 +64,7 @@ LOADS: dict[Load, Stage] = {
         {"push-client": 1, "pop-client": 2}, 1, {"partitions": 200, "pause": 0.05, "think": 0.0, "batch": 20}
     ),
 }
-STEPS: dict[Load, tuple[Step, ...]] = {
-    "slow": (Step("stop-consumer", 0.5, 1), Step("stop-consumer", 0.5, 2)),
-    "quick": (Step("stop-consumer", 0.5, 1),),
-}
+STEPS = (Step("stop-consumer", 0.5, 1),)
 SOUND = ""
 
 
@@ -80,7 +77,7 @@ async def test_builds_that_are_broken_on_purpose_are_red(tmp_path: Path, home: P
         name = f"{build or load}-{number}"
         for path in (tmp_path / name, home / name):
             path.mkdir()
-        planned = Round(1, "plain", SEED + number, STEPS[load])
+        planned = Round(1, "plain", SEED + number, STEPS)
         async with few:
             stage = replace(LOADS[load], build=build)
             verdict = await play(planned, tmp_path / name, home / name, stage, 15 if build else 60)
