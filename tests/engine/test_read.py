@@ -226,6 +226,6 @@ def test_a_promotion_makes_another_database(data_dir: Path):
             install(server.url)
             with psycopg.connect(server.url, autocommit=True) as connection:
                 until(partial(is_primary, connection), "the end of recovery")
-                seen += [name for (name,) in connection.execute("SELECT database FROM skep._read_snapshot()").fetchall()]
+                seen += [name for (name,) in connection.execute("SELECT database FROM skep._read_snapshot()")]
     assert [each.rsplit("/", 1)[1] for each in seen] == ["1", "2"]
     assert len({each.rsplit("/", 1)[0] for each in seen}) == 1
