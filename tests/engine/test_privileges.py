@@ -21,7 +21,7 @@ CONSUMER = {
     "fail_all", "dead_letter_all", "release_all", "extend_all", "lag", "transaction", "_queen_pop", "_queen_ack",
     "_has_work", "_queen_transaction", "_queen_extend", "_queen_conflation", "_queen_find_leases", "_queen_release",
     "_queen_lease_queues", "_queen_stream_register", "_queen_stream_state", "_queen_stream_step",
-    "_queen_stream_cycle", "_read_view", "_read_window", "_read", "_read_packed", "_partition_names", "_offsets_at",
+    "_queen_stream_cycle", "_read_snapshot", "_read_window", "_read", "_read_packed", "_partition_names", "_offsets_at",
     "_times", "_group_exists", "_move_group", "_journal_mark", "_has_journal_mark", "_archived_runs",
     "_archived_partitions", "_offsets_between", "_archived_files", "archive_status",
 }  # fmt: skip

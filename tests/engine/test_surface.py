@@ -63,3 +63,10 @@ def test_every_private_function_has_a_caller(conn: psycopg.Connection):
     called = {name for caller, text in parts for name in re.findall(r"\bskep\.(_\w+)", text) if name != caller}
     assert len(private) > 100
     assert private - called == NOT_CALLED_YET
+
+
+def test_the_page_of_sql_names_every_public_function_and_no_other(conn: psycopg.Connection):
+    public = {name.removeprefix("skep.").partition("(")[0] for name, _ in conn.execute(PUBLIC)}
+    page = (SRC.parents[1] / "docs" / "sql.md").read_text()
+    named = {name for code in re.findall(r"`([^`\n]+)`", page) for name in re.findall(r"\b([a-z_]+)\(", code)}
+    assert named == public

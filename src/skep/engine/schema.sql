@@ -725,7 +725,7 @@ VIEW skep.fanout (
     created_at timestamptz,
     required_consumer_groups bigint,
     completed_consumer_groups bigint,
-    owing text[]
+    pending_groups text[]
 );
 -- For each message the groups that require it, have completed it, and are pending. It is computed for each row: ask
 -- for a queue and a partition, and for offsets if the partition is large.
@@ -901,7 +901,7 @@ message_id(partition_id bigint, "offset" bigint) RETURNS uuid
     -- Returns the id of the message at this offset of a partition.
 message_status(queue text, partition text, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100) RETURNS
     TABLE("offset" bigint, id uuid, created_at timestamptz, required_consumer_groups bigint, completed_consumer_groups
-    bigint, owing text[])
+    bigint, pending_groups text[])
     -- Returns messages of a partition with the number of groups that require each, the number that have completed it,
     -- and the pending groups.
 move_archive(location text, new_location text) RETURNS boolean
@@ -1139,8 +1139,8 @@ _ensure_wide_list(group_name text) RETURNS integer
 _exceeds(payload jsonb, max_bytes integer) RETURNS boolean
 _expire_leases(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
 _expired_files(archive_id integer) RETURNS TABLE(file_id bigint, path text)
-_fanout(id uuid, OUT required_consumer_groups bigint, OUT completed_consumer_groups bigint, OUT owing text[]) RETURNS
-    record
+_fanout(id uuid, OUT required_consumer_groups bigint, OUT completed_consumer_groups bigint, OUT pending_groups text[])
+    RETURNS record
 _find_api_key(id text, hash bytea) RETURNS SETOF api_keys
 _find_archive(location text) RETURNS integer
 _find_dead_letters(queue text, group_name text, error text, failed_after timestamptz, failed_before timestamptz, ids
@@ -1173,8 +1173,8 @@ _group_of(semantics text, group_name text) RETURNS text
 _group_partitions(group_name text, queue_id integer, group_queue_id integer, partition text DEFAULT NULL) RETURNS
     TABLE(partition_id bigint, partition text, met boolean, start_offset bigint, skipped bigint, cursor bigint,
     first_offset bigint, last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
-_group_progress(lanes bigint[]) RETURNS TABLE(partition_id bigint, group_name text, status text, start_offset bigint,
-    cursor bigint, owed_from bigint)
+_group_progress(partition_ids bigint[]) RETURNS TABLE(partition_id bigint, group_name text, status text, start_offset
+    bigint, cursor bigint, owed_from bigint)
 _group_queue_of_lease(lease uuid) RETURNS integer
 _group_report(group_name text, queue_id integer, group_queue_id integer) RETURNS TABLE(partition text, partition_id
     bigint, met boolean, consumed bigint, lag bigint, oldest_at timestamptz, last_consumed_at timestamptz, leased
@@ -1184,7 +1184,7 @@ _groups_of(partition_id bigint) RETURNS TABLE(group_name text, status text, is_r
 _groups_on_queues() RETURNS TABLE(group_name text, queue text, queue_id integer, namespace text, task text)
 _handle_news(list integer, news bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[], OUT ready
     bigint) RETURNS record
-_has_journal_mark(view pg_snapshot, mark text) RETURNS boolean
+_has_journal_mark(snapshot pg_snapshot, mark text) RETURNS boolean
 _has_live_lease(s subscriptions, stamp timestamptz) RETURNS boolean
 _has_news(queue_id integer, snapshot pg_snapshot) RETURNS boolean
 _has_no_subscriber(q queues) RETURNS boolean
@@ -1205,7 +1205,7 @@ _is_message(value jsonb) RETURNS boolean
 _is_quiet(partition_id bigint, since timestamptz) RETURNS boolean
 _is_restored() RETURNS boolean
 _is_transient(state text) RETURNS boolean
-_journal_mark(view pg_snapshot DEFAULT NULL) RETURNS text
+_journal_mark(snapshot pg_snapshot DEFAULT NULL) RETURNS text
 _journal_window(queue_ids integer[], since pg_snapshot, until pg_snapshot, group_name text) RETURNS TABLE(partition_id
     bigint, first_offset bigint, end_offset bigint, kept_from bigint, unseen boolean, deleted_at timestamptz)
 _keep_totals(partition_ids bigint[]) RETURNS void
@@ -1288,7 +1288,7 @@ _next_samples(INOUT offsets bigint[], INOUT times timestamptz[], first_offset bi
     precision, newer_from bigint[], newer_since timestamptz[], stamp timestamptz) RETURNS record
 _next_xid() RETURNS xid8
 _note_outbox() RETURNS trigger
-_offset_at(partition_id bigint, instant timestamptz, view pg_snapshot DEFAULT NULL) RETURNS bigint
+_offset_at(partition_id bigint, instant timestamptz, snapshot pg_snapshot DEFAULT NULL) RETURNS bigint
 _offset_in(address uuid, id text) RETURNS bigint
 _offset_of_start(partition_id bigint, start jsonb) RETURNS bigint
 _offsets_at(partition_ids bigint[], instant timestamptz) RETURNS bigint[]
@@ -1410,6 +1410,8 @@ _queen_stream_step(query_id uuid, partition_id uuid, group_name text, state_ops 
 _queen_sums(since timestamptz, until timestamptz, minutes integer, queue text, namespace text, task text, visible
     text[]) RETURNS TABLE(bucket timestamptz, pushed bigint, consumed bigint, dead bigint, removed bigint, avg_lag_ms
     bigint, max_lag_ms bigint)
+_queen_table_stats(OUT cache json, OUT ratio numeric, OUT dead json, OUT hot json, OUT vacuum json, OUT sizes json)
+    RETURNS record
 _queen_tasks(visible text[]) RETURNS json
 _queen_throughput(since timestamptz, until timestamptz, queue text, namespace text, task text, visible text[]) RETURNS
     json
@@ -1438,8 +1440,8 @@ _read_packed(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[
     text[], OUT producers text[]) RETURNS record
 _read_partitions(group_queues integer[], partition text DEFAULT NULL, with_redriven boolean DEFAULT true, OUT
     partition_ids bigint[], OUT group_queue_ids integer[]) RETURNS record
-_read_view(queues text[] DEFAULT NULL, pattern text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
-    OUT database text, OUT view pg_snapshot, OUT queue_ids integer[], OUT queue_names text[]) RETURNS record
+_read_snapshot(queues text[] DEFAULT NULL, pattern text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT
+    NULL, OUT database text, OUT snapshot pg_snapshot, OUT queue_ids integer[], OUT queue_names text[]) RETURNS record
 _read_wide_news(list integer, snapshot pg_snapshot) RETURNS SETOF bigint
 _read_window(queue_ids integer[], since pg_snapshot, until pg_snapshot, start jsonb DEFAULT '{}', stop jsonb DEFAULT
     NULL, group_name text DEFAULT NULL) RETURNS TABLE(partition_id bigint, first_offset bigint, end_offset bigint,
@@ -1492,7 +1494,7 @@ _slots_left(INOUT requests integer[], INOUT sizes integer[], leases lease[]) RET
 _small_files(archive_id integer, below bigint, queues text[] DEFAULT NULL, pattern text DEFAULT NULL, namespace text
     DEFAULT NULL, task text DEFAULT NULL) RETURNS TABLE(queue text, day date, file_id bigint, messages bigint, bytes
     bigint)
-_source_files(file_ids bigint[]) RETURNS TABLE(path text, digest bytea, lanes bigint[], first_offsets bigint[],
+_source_files(file_ids bigint[]) RETURNS TABLE(path text, digest bytea, partition_ids bigint[], first_offsets bigint[],
     end_offsets bigint[])
 _stage_messages(sink text, batch bigint, piece uuid, queues text[], partitions text[], counts integer[], payloads text,
     transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL, trace_ids uuid[] DEFAULT NULL, producers text[]
@@ -1526,7 +1528,7 @@ _undone_of(r runs, first_offset bigint, end_offset bigint) RETURNS int8multirang
 _unread_partitions(group_queues integer[], partition text, with_redriven boolean, OUT partition_ids bigint[], OUT
     group_queue_ids integer[], OUT places bigint[]) RETURNS record
 _unsettled_files(archive_id integer) RETURNS TABLE(file_id bigint, queue text, day date, path text)
-_visible_end(partition_id bigint, view pg_snapshot) RETURNS bigint
+_visible_end(partition_id bigint, snapshot pg_snapshot) RETURNS bigint
 _visit_of(p partitions, q queues, is_unclear boolean, stamp timestamptz, OUT cost integer, OUT is_idle boolean) RETURNS
     record
 _wake_runs(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz) RETURNS bigint[]

@@ -15,12 +15,13 @@ BEGIN
     IF name IS NULL OR char_length(name) NOT BETWEEN 1 AND 255 THEN
         RAISE EXCEPTION USING ERRCODE = 'SK001',
             MESSAGE = CASE WHEN coalesce(name, '') = '' THEN format('%s name is missing', what)
-                           ELSE format('%s name is %s characters long: "%s…"', what, char_length(name), left(name, 40)) END,
-            HINT = 'Names have 1 to 255 characters.';
+                           ELSE format('%s name is %s characters long: "%s…"', what, char_length(name),
+                                       left(name, 40)) END, HINT = 'Names have 1 to 255 characters.';
     END IF;
 END $$;
 
--- A message's id is its address: 60 bits of partition, 62 of offset, in a version 8 UUID. Nothing to store, nothing to index.
+-- The id of a message is its address: 60 bits of partition and 62 of offset in a version 8 UUID. It needs no column and
+-- no index.
 CREATE FUNCTION skep.message_id(partition_id bigint, "offset" bigint) RETURNS uuid
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
     SELECT (overlay(lpad(to_hex($1), 15, '0') PLACING '8' FROM 13 FOR 0) || to_hex($2 | (-9223372036854775808)))::uuid

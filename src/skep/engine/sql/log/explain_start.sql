@@ -1,12 +1,13 @@
 CREATE FUNCTION skep.explain_start(group_name text, queue text, partition text DEFAULT 'Default')
-RETURNS TABLE (subscription_id bigint, scope text, mode text, start_at timestamptz, asked_offset bigint, subscribed_at timestamptz,
-               start_offset bigint, has_started boolean)
+RETURNS TABLE (subscription_id bigint, scope text, mode text, start_at timestamptz, asked_offset bigint,
+               subscribed_at timestamptz, start_offset bigint, has_started boolean)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
     who     text := coalesce((SELECT skep._group_of(q.semantics, explain_start.group_name) FROM skep.queues q
                               WHERE q.name = explain_start.queue), explain_start.group_name);
-    decides skep.subscriptions := skep._covering_subscription(who, explain_start.queue, explain_start.partition, NULL, NULL);
+    decides skep.subscriptions := skep._covering_subscription(who, explain_start.queue, explain_start.partition, NULL,
+        NULL);
 BEGIN
     RETURN QUERY
     SELECT decides.id,
