@@ -5,7 +5,7 @@ The two that come by the hundred are named tuples: a frozen dataclass takes 2.3 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -24,16 +24,22 @@ class NewMessage:
     transaction_id: str | None = None
     headers: Mapping[str, Any] | None = None
     trace_id: UUID | str | None = None
+    delay: float | timedelta | None = None
+    deliver_at: datetime | None = None
 
 
 class Receipt(NamedTuple):
-    """Where a pushed message is stored; `duplicate`: its transaction id was there already, and so was the message."""
+    """Where a pushed message is stored; `duplicate`: its transaction id was there already, and so was the message.
 
-    status: Literal["queued", "duplicate"]
+    A delayed message has a `due_at` and no `offset` yet; its `id` is for `cancel_delayed` until it is due.
+    """
+
+    status: Literal["queued", "duplicate", "delayed"]
     id: UUID
     partition_id: int
-    offset: int
+    offset: int | None
     created_at: datetime
+    due_at: datetime | None = None
 
 
 class Message(NamedTuple):
@@ -151,6 +157,7 @@ class QueueStatus:
     last_created_at: datetime | None
     groups: int
     dead_letters: int
+    delayed: int
     options: dict[str, Any]
     created_at: datetime
 
@@ -377,6 +384,30 @@ class Drained:
 
     messages: int
     refused: int
+    queues: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedMessage:
+    """A message that is not due yet."""
+
+    id: UUID
+    queue: str
+    partition: str
+    due_at: datetime
+    payload: Any
+    headers: dict[str, Any] | None
+    transaction_id: str | None
+    trace_id: UUID | None
+    producer: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """How many delayed messages were appended to the log, in which queues."""
+
+    messages: int
     queues: list[str]
 
 

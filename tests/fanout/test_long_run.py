@@ -63,6 +63,7 @@ async def produce(mq: AsyncSkep, name: str, books: Books, stop: asyncio.Event) -
         batch = [NewMessage(f"{name} {number + n}", dice.choice(LANES)) for n in range(dice.randrange(1, 40))]
         number += len(batch)
         for message, receipt in zip(batch, await mq.queue(Q).push_many(batch), strict=True):
+            assert receipt.offset is not None
             books.pushed[message.partition][receipt.offset] = message.payload
         await until(lambda: books.behind() < AHEAD, "the groups to keep up")
 

@@ -111,7 +111,7 @@ def application(database_url: str, **options: Any) -> FastAPI:
     app = FastAPI(lifespan=lifespan(database_url))
 
     @app.post("/orders")
-    async def order(body: dict[str, Any], mq: Mq) -> int:
+    async def order(body: dict[str, Any], mq: Mq) -> int | None:
         return (await mq.queue("orders").push(body)).offset
 
     @app.get("/events")

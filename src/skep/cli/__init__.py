@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 import skep
+from skep.cli.commands.delayed import delayed_app
 from skep.cli.commands.dlq import dlq_app
 from skep.cli.commands.group import group_app
 from skep.cli.commands.key import key_app
@@ -51,6 +52,7 @@ app.add_typer(queue_app, name="queue")
 app.add_typer(message_app, name="message")
 app.add_typer(group_app, name="group")
 app.add_typer(dlq_app, name="dlq")
+app.add_typer(delayed_app, name="delayed")
 app.add_typer(key_app, name="key")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(maintenance_app, name="maintenance")
@@ -161,6 +163,12 @@ def push(
     header: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A header; may be repeated.", show_default=False)
     ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Deliver so much later: 30m, 2h, 1d.", show_default=False)
+    ] = None,
+    deliver_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Deliver at this time.", show_default=False)
+    ] = None,
     text: Annotated[bool, typer.Option("--text", help="Payloads are any text, pushed as strings.")] = False,
     as_json: Json = False,
     database_url: DatabaseUrl = None,
@@ -168,8 +176,10 @@ def push(
 ) -> None:
     """Push messages to a queue."""
     from skep.cli.push import Template, parse_headers, run
+    from skep.cli.times import parse_due_time, parse_length
 
-    template = Template(partition, transaction_id, parse_headers(header or []), text)
+    length, due_at = None if delay is None else parse_length(delay), parse_due_time(deliver_at)
+    template = Template(partition, transaction_id, parse_headers(header or []), text, length, due_at)
     run(Config.load_client(database_url, data_dir), queue, payloads or [], template, as_json=as_json)
 
 

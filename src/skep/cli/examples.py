@@ -20,6 +20,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "skep push orders '{\"id\": 1}' --partition customer-7 --header source=shop",
         "seq 1 1000 | skep push numbers",
         "skep push notes --text 'any text' 'another'",
+        "skep push reminders '{\"order\": 7}' --delay 2h",
     ),
     "pop": (
         "skep pop orders --group billing --batch 10",
@@ -57,6 +58,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "message show": ("skep message show 00000000-0000-8001-8000-000000000000",),
     "message delete": ("skep message delete 00000000-0000-8001-8000-000000000000 --yes",),
+    "delayed list": ("skep delayed list", "skep delayed list reminders --limit 10 --json"),
+    "delayed cancel": ("skep delayed cancel 2f1c5e0a-7c0f-4b43-9a43-6a1f5d0e8d11",),
     "group list": ("skep group list", "skep group list --queue orders --json"),
     "group show": ("skep group show billing", "skep group show billing --queue orders --limit 10"),
     "group seek": (

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from skep.cli.connect import connect
@@ -31,6 +32,18 @@ class Template:
     transaction_id: str | None = None
     headers: dict[str, Any] | None = None
     text: bool = False
+    delay: timedelta | None = None
+    deliver_at: datetime | None = None
+
+    def message(self, payload: object) -> NewMessage:
+        return NewMessage(
+            payload,
+            self.partition,
+            self.transaction_id,
+            self.headers,
+            delay=self.delay,
+            deliver_at=self.deliver_at,
+        )
 
     def read(self, place: str, text: str) -> object:
         return text if self.text else _parse(place, text)
@@ -80,7 +93,7 @@ def _refuse_constant(word: str) -> None:
 
 def _push_arguments(config: Config, queue: str, payloads: Sequence[str], template: Template, *, as_json: bool) -> None:
     values = [template.read(f"payload {number}", text) for number, text in enumerate(payloads, 1)]
-    messages = [NewMessage(value, template.partition, template.transaction_id, template.headers) for value in values]
+    messages = [template.message(value) for value in values]
     with connect(config) as mq:
         receipts = mq.queue(queue).push_many(messages)
     if as_json:
@@ -91,6 +104,10 @@ def _push_arguments(config: Config, queue: str, payloads: Sequence[str], templat
 
 
 def _receipt_line(place: str, receipt: Receipt) -> str:
+    if receipt.due_at is not None:
+        return (
+            f"{receipt.status} {one_line(place)} until {receipt.due_at.astimezone():%Y-%m-%d %H:%M:%S}, id {receipt.id}"
+        )
     return f"{receipt.status} {one_line(place)} #{receipt.offset}, id {receipt.id}"
 
 
@@ -140,7 +157,13 @@ def _read_lines(stdin: BinaryIO, template: Template) -> Generator[tuple[str, obj
 
 def _push_line(place: str, payload: object, target: "Queue | Buffer", template: Template) -> None:
     try:
-        target.push(payload, partition=template.partition, headers=template.headers)
+        target.push(
+            payload,
+            partition=template.partition,
+            headers=template.headers,
+            delay=template.delay,
+            deliver_at=template.deliver_at,
+        )
     except MessagesRefused:  # others, that were pushed before
         raise
     except InvalidArgument as error:

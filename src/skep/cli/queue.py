@@ -21,12 +21,13 @@ def list_queues(config: Config, *, as_json: bool) -> None:
     if as_json:
         show_json(queues)
         return
-    headers = ("queue", "partitions", "messages", "last push", "groups", "dead letters")
+    headers = ("queue", "partitions", "messages", "delayed", "last push", "groups", "dead letters")
     show_table(headers, (_row(queue) for queue in queues))
 
 
 def _row(queue: QueueStatus) -> tuple[Any, ...]:
-    return queue.name, queue.partitions, queue.messages, queue.last_created_at, queue.groups, queue.dead_letters
+    sizes = queue.name, queue.partitions, queue.messages, queue.delayed
+    return *sizes, queue.last_created_at, queue.groups, queue.dead_letters
 
 
 def show(config: Config, name: str, *, limit: int | None, as_json: bool) -> None:
@@ -44,7 +45,8 @@ def _show_status(queue: QueueStatus) -> None:
     labels = {label: getattr(queue, label) for label in LABELS if getattr(queue, label)}
     say(f"queue {one_line(queue.name)}, made {age(queue.created_at)} ago")
     sizes = {"partition": queue.partitions, "message": queue.messages, "group": queue.groups}
-    say(", ".join(counted(number, noun) for noun, number in (sizes | {"dead letter": queue.dead_letters}).items()))
+    sizes |= {"dead letter": queue.dead_letters} | ({"delayed message": queue.delayed} if queue.delayed else {})
+    say(", ".join(counted(number, noun) for noun, number in sizes.items()))
     show_table(("option", "value"), ((key, _text(value)) for key, value in (labels | queue.options).items()))
 
 

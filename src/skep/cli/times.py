@@ -21,6 +21,17 @@ def parse_length(text: str) -> timedelta:
         raise InvalidArgument(f'"{one_line(text)}" is too long a time', hint="write 90, 30m, 2h or 1d") from None
 
 
+def parse_due_time(text: str | None) -> datetime | None:
+    """Read a time that may be still to come; without a zone it is that of this machine."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        hint = 'write "2030-01-31 12:00" or 2030-01-31T12:00Z; for a length of time use --delay'
+        raise InvalidArgument(f'"{one_line(text)}" is not a time', hint=hint) from None
+
+
 def parse_time(text: str | None) -> datetime | None:
     """Read a time, or how long ago it was; without a zone it is that of this machine."""
     if text is None:

@@ -5,7 +5,9 @@ from typing import LiteralString
 Query = LiteralString
 
 PING: Query = "SELECT 1"
-PUSH: Query = 'SELECT status, id, partition_id, "offset", created_at FROM skep.push(CAST(%(messages)s AS jsonb))'
+PUSH: Query = (
+    'SELECT status, id, partition_id, "offset", created_at, due_at FROM skep.push(CAST(%(messages)s AS jsonb))'
+)
 OUTBOX: Query = "SELECT skep.push_to_outbox(CAST(%(messages)s AS jsonb))"
 NOTIFY: Query = "SELECT skep.notify(%(origin)s, %(queues)s)"
 LISTEN: Query = "LISTEN skep"
@@ -133,6 +135,9 @@ SET_MAINTENANCE: Query = "SELECT skep.set_maintenance_mode(%(push)s, %(pop)s)"
 DRAIN_HELD_PUSHES: Query = "SELECT messages, refused, queues FROM skep._drain_held_pushes(again => %(again)s)"
 
 MOVE_COMMITTED_OUTBOX: Query = "SELECT messages, refused, queues FROM skep.move_committed_outbox(%(max_rows)s)"
+APPEND_DELAYED: Query = "SELECT messages, queues FROM skep.append_delayed(%(max_rows)s, %(queue)s)"
+LIST_DELAYED: Query = "SELECT * FROM skep.list_delayed(%(queue)s, %(partition)s, %(limit)s)"
+CANCEL_DELAYED: Query = "SELECT skep.cancel_delayed(%(id)s)"
 OUTBOX_STATUS: Query = "SELECT transactions, oldest_seconds, waiting FROM skep.outbox_status()"
 
 CREATE_API_KEY: Query = """

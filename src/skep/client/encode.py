@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
@@ -27,7 +28,25 @@ def as_object(queue: str, message: object, producer: str | None) -> dict[str, An
         item["trace_id"] = str(message.trace_id)
     if producer is not None:
         item["producer"] = producer
-    return item
+    return item | _due(message) if message.delay is not None or message.deliver_at is not None else item
+
+
+def _due(message: NewMessage) -> dict[str, object]:
+    due = {"delay": _seconds(message.delay), "deliver_at": _instant(message.deliver_at)}
+    return {key: value for key, value in due.items() if value is not None}
+
+
+def _seconds(delay: object) -> object:
+    return delay.total_seconds() if isinstance(delay, timedelta) else delay
+
+
+def _instant(deliver_at: object) -> object:
+    if not isinstance(deliver_at, datetime):
+        return deliver_at  # refused by push
+    if deliver_at.tzinfo is None:
+        hint = "Give it one, as in datetime.now(UTC) + timedelta(hours=1); or give a delay instead."
+        raise InvalidArgument(f"deliver_at must have a time zone, got {deliver_at.isoformat()}", hint=hint)
+    return deliver_at.isoformat()
 
 
 def _headers(headers: object) -> object:

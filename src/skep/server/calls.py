@@ -4,7 +4,9 @@ from typing import LiteralString
 
 Query = LiteralString
 
-PUSH: Query = "SELECT duplicates, partition_ids, offsets FROM skep._queen_push(%(messages)s::jsonb)"
+PUSH: Query = """
+    SELECT duplicates, partition_ids, offsets, delayed FROM skep._queen_push(%(messages)s::jsonb, %(has_delays)s)
+"""
 POP: Query = """
     SELECT request, lease, first_queue, first_partition, first_partition_id, partition_count,
            convert_to(messages, 'UTF8'), sealed, size
@@ -21,7 +23,7 @@ ACK: Query = """
         %(statuses)s::text[], %(errors)s::text[])
 """
 TRANSACTION: Query = """
-    SELECT dlq, stored_in, offsets FROM skep._queen_transaction(
+    SELECT dlq, stored_in, offsets, delayed FROM skep._queen_transaction(
         %(partition_ids)s::uuid[], %(transaction_ids)s::text[], %(groups)s::text[], %(leases)s::uuid[],
         %(statuses)s::text[], %(errors)s::text[], %(messages)s::jsonb)
 """
@@ -57,7 +59,7 @@ STREAM_STATE: Query = """
         %(query_id)s::uuid, %(partition_id)s::uuid, %(keys)s::text[], %(key_prefix)s, %(ripe_at_or_before)s)
 """
 STREAM_CYCLE: Query = """
-    SELECT queue, answered, released, duplicates, stored_in, offsets FROM skep._queen_stream_cycle(
+    SELECT queue, answered, released, duplicates, stored_in, offsets, delayed FROM skep._queen_stream_cycle(
         %(query_id)s::uuid, %(partition_id)s::uuid, %(group)s, %(state_ops)s::jsonb, %(messages)s::jsonb,
         %(ack)s::jsonb, %(release_lease)s)
 """

@@ -1,6 +1,7 @@
 """POST /api/v1/push: payloads stay bytes from the socket to PostgreSQL, and many requests are one call."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
 import msgspec
@@ -16,7 +17,7 @@ NOT_UTF8 = "Invalid JSON: not UTF-8"
 
 
 class Item(msgspec.Struct, rename="camel"):
-    """One message as Queen's clients send it; headers are Skep's own."""
+    """One message as Queen's clients send it; headers, delay (seconds) and deliverAt are Skep's own."""
 
     queue: str
     payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)  # the schema cannot show a raw default
@@ -24,6 +25,8 @@ class Item(msgspec.Struct, rename="camel"):
     transaction_id: str | None = None
     trace_id: str | None = None
     headers: dict[str, Any] | None = None
+    delay: float | None = None
+    deliver_at: datetime | None = None
 
 
 class BareItem(Item, rename="camel"):
@@ -48,6 +51,12 @@ class NewItem(msgspec.Struct, omit_defaults=True):
     trace_id: str | None = None
     headers: dict[str, Any] | None = None
     producer: str | None = None
+    delay: float | None = None
+    deliver_at: str | None = None
+
+    @property
+    def is_delayed(self) -> bool:
+        return self.delay is not None or self.deliver_at is not None
 
     @classmethod
     def of(cls, item: Item, producer: str | None) -> Self:
@@ -59,21 +68,26 @@ class NewItem(msgspec.Struct, omit_defaults=True):
             item.trace_id or None,
             item.headers,
             producer,
+            item.delay,
+            None if item.deliver_at is None else _in_utc(item.deliver_at),
         )
 
 
-class Stored(msgspec.Struct, rename={"queue": "queueName", "camel_id": "transactionId"}, omit_defaults=True):
-    """What became of one item."""
+class Stored(
+    msgspec.Struct, rename={"queue": "queueName", "camel_id": "transactionId", "due_at": "dueAt"}, omit_defaults=True
+):
+    """What became of one item. A delayed one has no offset yet, but the time when it is due."""
 
     index: int
-    status: Literal["queued", "duplicate"]
+    status: Literal["queued", "duplicate", "delayed"]
     transaction_id: str
     camel_id: str
     queue: str
     message_id: str
     trace_id: str | None
-    offset: int
+    offset: int | None = None
     partition_id: str | None = None
+    due_at: str | None = None
 
 
 class Held(msgspec.Struct, rename={"transaction_id": "transactionId"}, omit_defaults=True):
@@ -92,6 +106,7 @@ class Push(msgspec.Struct):
     items: list[NewItem]
     encoded: str  # as JSON, comma-separated
     traceparent: str | None = None
+    has_delays: bool = False
 
 
 _decoder = msgspec.json.Decoder(Body)
@@ -140,9 +155,10 @@ def _said(error: str) -> str:
 
 def prepare(items: list[NewItem], traceparent: str | None = None) -> Push:
     try:
-        return Push(items, str(memoryview(_encoder.encode(items))[1:-1], "utf-8"), traceparent)
+        encoded = str(memoryview(_encoder.encode(items))[1:-1], "utf-8")
     except UnicodeDecodeError:  # only now: nobody has looked into the payloads so far
         raise bad_request(NOT_UTF8) from None
+    return Push(items, encoded, traceparent, any(item.is_delayed for item in items))
 
 
 def text_of(item: NewItem) -> bytes:
@@ -169,20 +185,48 @@ class Pusher:
     async def __call__(self, pushes: Sequence[Push]) -> list[list[Stored]]:
         messages = f"[{','.join([push.encoded for push in pushes])}]"
         with tracing.span("push", {"skep.requests": len(pushes)}, (push.traceparent for push in pushes)):
-            ((duplicates, lanes, offsets),) = await self._database.call(calls.PUSH, {"messages": messages}, _row)
+            arguments = {"messages": messages, "has_delays": any(push.has_delays for push in pushes)}
+            ((duplicates, lanes, offsets, delayed),) = await self._database.call(calls.PUSH, arguments, _row)
         self._count(len(duplicates) - sum(duplicates))
         answers: list[list[Stored]] = []
         start = 0
         for push in pushes:
             end = start + len(push.items)
             places = zip(push.items, duplicates[start:end], lanes[start:end], offsets[start:end], strict=True)
-            answers.append([stored(index, *place) for index, place in enumerate(places)])
+            if delayed is None:
+                answers.append([stored(index, *place) for index, place in enumerate(places)])
+            else:
+                answers.append(all_stored(places, delayed, start))
             start = end
         return answers
 
 
-def _row(*columns: list[Any]) -> tuple[list[Any], ...]:
+def _row(*columns: Any) -> tuple[Any, ...]:  # noqa: ANN401
     return columns
+
+
+def all_stored(
+    places: Iterable[tuple[NewItem, bool, int, int | None]], delayed: Mapping[str, Sequence[str]] | None, start: int = 0
+) -> list[Stored]:
+    """Return the results of items of which some may be delayed: those have an id and a time by their number."""
+    waiting = delayed or {}
+    return [
+        _delayed(index, item, duplicate, *waiting[str(start + index)])
+        if offset is None
+        else stored(index, item, duplicate, lane, offset)
+        for index, (item, duplicate, lane, offset) in enumerate(places)
+    ]
+
+
+def _delayed(index: int, item: NewItem, duplicate: bool, id_: str, due_at: str) -> Stored:  # noqa: FBT001
+    name = item.transaction_id or id_
+    status = "duplicate" if duplicate else "delayed"
+    return Stored(index, status, name, name, item.queue, id_, item.trace_id, due_at=due_at)
+
+
+def _in_utc(instant: datetime) -> str:
+    """Return a time as PostgreSQL reads it; without an offset it is UTC."""
+    return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).isoformat()
 
 
 def stored(index: int, item: NewItem, duplicate: bool, lane: int, offset: int) -> Stored:  # noqa: FBT001

@@ -173,7 +173,7 @@ async def cycle(database: AsyncDatabase, asked: Cycle, items: list[push.NewItem]
         if error.retryable:
             raise
         return _failed(asked, told(error))
-    queue, answered, released, duplicates, partition_ids, offsets = row
+    queue, answered, released, duplicates, partition_ids, offsets, delayed = row
     places = zip(items, duplicates or (), partition_ids or (), offsets or (), strict=True)
     return CycleResult(
         success=True,
@@ -181,7 +181,7 @@ async def cycle(database: AsyncDatabase, asked: Cycle, items: list[push.NewItem]
         partition_id=asked.partition_id,
         queue_name=queue,
         state_ops_applied=len(asked.state_ops),
-        push_results=[push.stored(index, *place) for index, place in enumerate(places)],
+        push_results=push.all_stored(places, delayed),
         ack_result=asked.ack
         and AckResult(success=True, count=answered, lease_released=released, dlq=STATUSES[asked.ack.status] == "dlq"),
     )

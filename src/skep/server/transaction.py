@@ -83,12 +83,13 @@ async def run(database: AsyncDatabase, transaction: Body, items: list[push.NewIt
         if transaction.required_leases and not all(answer.lease_id for answer in answers):
             arguments["leases"] = await _lend(database, arguments, transaction.required_leases)
         arguments["statuses"] = ["completed" if status == "completed" else "dlq" for status in arguments["statuses"]]
-        ((dlq, partition_ids, offsets),) = await database.call(calls.TRANSACTION, arguments, lambda *row: row)
+        ((dlq, partition_ids, offsets, delayed),) = await database.call(calls.TRANSACTION, arguments, lambda *row: row)
     except SkepError as error:
         if error.retryable:
             raise
         return outcome | {"success": False, "error": told(error), "reason": _reason(error), "results": []}
-    return outcome | {"success": True, "results": _results(transaction, items, dlq, partition_ids, offsets)}
+    places = zip(items, [False] * len(items), partition_ids or [], offsets or [], strict=True)
+    return outcome | {"success": True, "results": _results(transaction, push.all_stored(places, delayed), dlq)}
 
 
 def _check(answer: Answer, required: list[str]) -> None:
@@ -117,11 +118,9 @@ def _reason(error: SkepError) -> Reason:
             return "bad_request"
 
 
-def _results(
-    transaction: Body, items: list[push.NewItem], dlq: list[bool], partition_ids: list[int], offsets: list[int]
-) -> list[dict[str, Any]]:
+def _results(transaction: Body, pushed: list[push.Stored], dlq: list[bool]) -> list[dict[str, Any]]:
     """One result for each answer and each pushed item, in the order they were sent."""
-    stored = zip(items, partition_ids or [], offsets or [], strict=True)
+    stored = iter(pushed)
     dead = iter(dlq or [])
     results: list[dict[str, Any]] = []
     for operation in transaction.operations:
@@ -136,18 +135,18 @@ def _results(
                 }
             )
         else:
-            results += [_pushed(*next(stored)) for _ in operation.items]
+            results += [_pushed(next(stored)) for _ in operation.items]
     return [{"index": index} | result for index, result in enumerate(results)]
 
 
-def _pushed(item: push.NewItem, partition_id: int, offset: int) -> dict[str, Any]:
-    id_ = address.message_id(partition_id, offset)
-    return {
+def _pushed(stored: push.Stored) -> dict[str, Any]:
+    pushed = {
         "type": "push",
         "success": True,
-        "transactionId": item.transaction_id or id_,
-        "messageId": id_,
-        "partitionId": address.partition_uuid(partition_id),
-        "queueName": item.queue,
-        "offset": offset,
+        "transactionId": stored.transaction_id,
+        "messageId": stored.message_id,
+        "queueName": stored.queue,
     }
+    if stored.due_at is not None:
+        return pushed | {"status": "delayed", "dueAt": stored.due_at}
+    return pushed | {"partitionId": stored.partition_id, "offset": stored.offset}

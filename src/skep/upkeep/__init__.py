@@ -7,8 +7,10 @@ sampler   writes heads and cursors down, for history
 pruner    forgets old journal rows, samples, traces and finished leases
 drainer   stores what was held during maintenance and left behind
 mover     publishes rows of the outbox that were committed under REPEATABLE READ or SERIALIZABLE
+delayed   appends delayed messages that are due
 """
 
+from skep.upkeep.delayed import append
 from skep.upkeep.drainer import drain
 from skep.upkeep.duty import Duty, Upkeep
 from skep.upkeep.mover import move
@@ -26,6 +28,7 @@ DUTIES = (
     Duty("pruner", 60, prune),
     Duty("drainer", 5, drain),
     Duty("mover", 1, move),
+    Duty("delayed", 1, append),
 )
 
 __all__ = ["DUTIES", "Duty", "Upkeep"]

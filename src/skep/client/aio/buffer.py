@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID, uuid4
@@ -69,15 +70,19 @@ class AsyncBuffer:
         transaction_id: str | None = None,
         headers: dict[str, Any] | None = None,
         trace_id: UUID | str | None = None,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
     ) -> None:
         """Accept a message. What JSON cannot hold is refused here and now."""
         async with self._accepting:
             self._raise_refused()
             if self._closed:
                 raise SkepError("this buffer is closed", hint="Make a new one.")
-            message = NewMessage(payload, partition, transaction_id, headers, trace_id)
+            message = NewMessage(payload, partition, transaction_id, headers, trace_id, delay, deliver_at)
             if transaction_id is None:
                 message = replace(message, transaction_id=f"{self._id}.{self._accepted}")
+            if delay is not None:
+                message = replace(message, delay=None, deliver_at=_due_at(delay, deliver_at))
             text = dumps([as_object(self._queue, message, self._producer)])[1:-1]
             await self._stored(self._accepted - self._limit + 1)
             self._accept(text)
@@ -174,3 +179,13 @@ class AsyncBuffer:
         if self._refused:
             refused, self._refused = self._refused, []
             raise MessagesRefused(refused)
+
+
+def _due_at(delay: float | timedelta, deliver_at: datetime | None) -> datetime:
+    """Return when a delay that begins now ends: the message may wait in the buffer for a while."""
+    if deliver_at is not None:
+        raise InvalidArgument("delay and deliver_at are both given", hint="Give one of them.")
+    try:
+        return datetime.now(UTC) + (delay if isinstance(delay, timedelta) else timedelta(seconds=delay))
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"delay must be a number of seconds, got {delay!r}") from error

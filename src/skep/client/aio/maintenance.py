@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
-from skep.message import Detected, Drained, MaintenanceStatus, OutboxStatus, Place, Retained, Sample, Swept
+from skep.message import Appended, Detected, Drained, MaintenanceStatus, OutboxStatus, Place, Retained, Sample, Swept
 
 LANES = 200  # partitions in one transaction
 MESSAGES = 10_000  # deleted by one transaction
@@ -128,6 +128,13 @@ class AsyncMaintenance:
         if moved.messages:
             self._pushed_again(set(moved.queues))
         return moved
+
+    async def append_delayed(self, queue: str | None = None, *, max_rows: int = MESSAGES) -> Appended:
+        """Append delayed messages that are due to their partitions, at most `max_rows`."""
+        (appended,) = await self._database.call(calls.APPEND_DELAYED, {"queue": queue, "max_rows": max_rows}, Appended)
+        if appended.messages:
+            self._pushed_again(set(appended.queues))
+        return appended
 
     async def outbox_status(self) -> OutboxStatus:
         """Return what is in the outbox that is not published."""

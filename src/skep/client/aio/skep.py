@@ -27,7 +27,7 @@ from skep.client.encode import as_object, dumps
 from skep.client.plan import Pacing, Plan
 from skep.client.source import Source
 from skep.errors import InvalidArgument
-from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt, StoredMessage
+from skep.message import QUEUE_MODE, DelayedMessage, Lane, Message, QueueStatus, Receipt, StoredMessage
 
 
 class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance, AsyncApiKeys):
@@ -289,6 +289,17 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance, AsyncApiKeys):
     async def delete_message(self, message_id: UUID) -> bool:
         """Delete the content of a message; its offset stays. False if it was not there."""
         return await self._database.value(calls.DELETE_MESSAGE, {"id": message_id})
+
+    async def list_delayed(
+        self, queue: str | None = None, partition: str | None = None, *, limit: int = 100
+    ) -> list[DelayedMessage]:
+        """Return delayed messages that wait, of one queue or of all, the next one first."""
+        arguments = {"queue": queue, "partition": partition, "limit": limit}
+        return await self._database.call(calls.LIST_DELAYED, arguments, DelayedMessage)
+
+    async def cancel_delayed(self, message_id: UUID) -> bool:
+        """Delete a delayed message by the id of its receipt. False if it is no longer waiting."""
+        return await self._database.value(calls.CANCEL_DELAYED, {"id": message_id})
 
     def _pushed_again(self, queues: set[str]) -> None:
         self._wakes.pushed(queues)

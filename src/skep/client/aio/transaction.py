@@ -1,6 +1,6 @@
 """Pushes and answers that happen together or not at all."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
@@ -38,8 +38,10 @@ class AsyncTransaction:
         transaction_id: str | None = None,
         headers: dict[str, Any] | None = None,
         trace_id: UUID | str | None = None,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
     ) -> None:
-        message = NewMessage(payload, partition, transaction_id, headers, trace_id)
+        message = NewMessage(payload, partition, transaction_id, headers, trace_id, delay, deliver_at)
         self._operations.append({"push": as_object(queue, message, self._producer)})
         self._queues.add(queue)
 
@@ -79,4 +81,5 @@ class AsyncTransaction:
 
 def _receipt(stored: dict[str, Any]) -> Receipt:
     created_at = datetime.fromisoformat(stored["created_at"])
-    return Receipt(stored["status"], UUID(stored["id"]), stored["partition_id"], stored["offset"], created_at)
+    due_at = stored["due_at"] and datetime.fromisoformat(stored["due_at"])
+    return Receipt(stored["status"], UUID(stored["id"]), stored["partition_id"], stored["offset"], created_at, due_at)

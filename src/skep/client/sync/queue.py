@@ -2,14 +2,24 @@
 """One queue: what is pushed to it and popped from it."""
 
 from collections.abc import Generator, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
 
 from skep.client.sync.batch import Batch
 from skep.client.sync.buffer import Buffer
 from skep.errors import NotFound
-from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, Lane, NewMessage, QueueStatus, Receipt, SeekResult
+from skep.message import (
+    DEFAULT_PARTITION,
+    QUEUE_MODE,
+    DelayedMessage,
+    Lag,
+    Lane,
+    NewMessage,
+    QueueStatus,
+    Receipt,
+    SeekResult,
+)
 
 if TYPE_CHECKING:
     from skep.client.sync.skep import Skep
@@ -34,6 +44,8 @@ class Queue:
         transaction_id: str | None = None,
         headers: Mapping[str, Any] | None = None,
         trace_id: UUID | str | None = None,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
         connection: None = None,
     ) -> Receipt: ...
     @overload
@@ -45,6 +57,8 @@ class Queue:
         transaction_id: str | None = None,
         headers: Mapping[str, Any] | None = None,
         trace_id: UUID | str | None = None,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
         connection: object,
     ) -> None: ...
     def push(
@@ -55,14 +69,17 @@ class Queue:
         transaction_id: str | None = None,
         headers: Mapping[str, Any] | None = None,
         trace_id: UUID | str | None = None,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
         connection: object = None,
     ) -> Receipt | None:
         """Store a message and say where.
 
         With `connection` (psycopg, SQLAlchemy, Django) it is published when that connection's transaction commits, and
-        never if it rolls back. A message whose `transaction_id` is in the partition already is not stored again.
+        never if it rolls back. A message whose `transaction_id` is in the partition already is not stored again. With a
+        `delay` (seconds or timedelta) or a `deliver_at` it is stored apart and delivered then; see docs/delayed.md.
         """
-        message = NewMessage(payload, partition, transaction_id, headers, trace_id)
+        message = NewMessage(payload, partition, transaction_id, headers, trace_id, delay, deliver_at)
         if connection is not None:
             return self._mq.publish(connection, [(self.name, message)])
         return (self._mq.push_many([(self.name, message)]))[0]
@@ -163,6 +180,10 @@ class Queue:
     def seek(self, group: str, position: datetime | int | str, *, partition: str | None = None) -> SeekResult:
         """Move a group to "beginning", "end", a time or an offset."""
         return self._mq.seek(group, self.name, position, partition=partition)
+
+    def delayed(self, partition: str | None = None, *, limit: int = 100) -> list[DelayedMessage]:
+        """Return delayed messages that wait, the next one first."""
+        return self._mq.list_delayed(self.name, partition, limit=limit)
 
     def delete(self) -> bool:
         """Delete the queue with everything in it but its dead letters. False if there was none."""

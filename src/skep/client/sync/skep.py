@@ -28,7 +28,7 @@ from skep.client.sync.stream import Stream
 from skep.client.sync.transaction import Transaction
 from skep.client.sync.wake import Waiter, Wakes
 from skep.errors import InvalidArgument
-from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt, StoredMessage
+from skep.message import QUEUE_MODE, DelayedMessage, Lane, Message, QueueStatus, Receipt, StoredMessage
 
 
 class Skep(Groups, DeadLetters, Maintenance, ApiKeys):
@@ -290,6 +290,17 @@ class Skep(Groups, DeadLetters, Maintenance, ApiKeys):
     def delete_message(self, message_id: UUID) -> bool:
         """Delete the content of a message; its offset stays. False if it was not there."""
         return self._database.value(calls.DELETE_MESSAGE, {"id": message_id})
+
+    def list_delayed(
+        self, queue: str | None = None, partition: str | None = None, *, limit: int = 100
+    ) -> list[DelayedMessage]:
+        """Return delayed messages that wait, of one queue or of all, the next one first."""
+        arguments = {"queue": queue, "partition": partition, "limit": limit}
+        return self._database.call(calls.LIST_DELAYED, arguments, DelayedMessage)
+
+    def cancel_delayed(self, message_id: UUID) -> bool:
+        """Delete a delayed message by the id of its receipt. False if it is no longer waiting."""
+        return self._database.value(calls.CANCEL_DELAYED, {"id": message_id})
 
     def _pushed_again(self, queues: set[str]) -> None:
         self._wakes.pushed(queues)

@@ -1,7 +1,7 @@
 # Generated from src/skep/client/aio/transaction.py by `make format`. Change that file.
 """Pushes and answers that happen together or not at all."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
@@ -39,8 +39,10 @@ class Transaction:
         transaction_id: str | None = None,
         headers: dict[str, Any] | None = None,
         trace_id: UUID | str | None = None,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | None = None,
     ) -> None:
-        message = NewMessage(payload, partition, transaction_id, headers, trace_id)
+        message = NewMessage(payload, partition, transaction_id, headers, trace_id, delay, deliver_at)
         self._operations.append({"push": as_object(queue, message, self._producer)})
         self._queues.add(queue)
 
@@ -80,4 +82,5 @@ class Transaction:
 
 def _receipt(stored: dict[str, Any]) -> Receipt:
     created_at = datetime.fromisoformat(stored["created_at"])
-    return Receipt(stored["status"], UUID(stored["id"]), stored["partition_id"], stored["offset"], created_at)
+    due_at = stored["due_at"] and datetime.fromisoformat(stored["due_at"])
+    return Receipt(stored["status"], UUID(stored["id"]), stored["partition_id"], stored["offset"], created_at, due_at)

@@ -99,6 +99,28 @@ COMMENT ON TABLE skep.messages IS 'The log: one row per message, in the order of
 CREATE INDEX messages_transaction_id ON skep.messages (partition_id, transaction_id) WHERE transaction_id IS NOT NULL;
 CREATE INDEX messages_tombstones ON skep.messages (partition_id, "offset") WHERE payload IS NULL;
 
+-- Whoever inserts, appends or cancels one holds the lock of its partition to commit, as a push does. So each is appended
+-- once, and those of a partition in order of (due_at, seq).
+CREATE TABLE skep.delayed_messages (
+    id             uuid PRIMARY KEY DEFAULT gen_random_uuid(),  -- random, unlike the id of a message: only who pushed it can cancel it
+    seq            bigint GENERATED ALWAYS AS IDENTITY,
+    queue_id       integer NOT NULL,
+    partition_id   bigint NOT NULL,
+    due_at         timestamptz NOT NULL CHECK (isfinite(due_at)),
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    payload        jsonb NOT NULL,
+    headers        jsonb,
+    transaction_id text COLLATE "C",
+    trace_id       uuid,
+    producer       text
+) WITH (autovacuum_vacuum_scale_factor = 0.02);
+CREATE INDEX delayed_messages_due ON skep.delayed_messages (due_at, seq);
+CREATE INDEX delayed_messages_queue ON skep.delayed_messages (queue_id, due_at, seq);
+CREATE INDEX delayed_messages_partition ON skep.delayed_messages (partition_id, due_at, seq);
+CREATE UNIQUE INDEX delayed_messages_transaction_id ON skep.delayed_messages (partition_id, transaction_id)
+    WHERE transaction_id IS NOT NULL;
+COMMENT ON TABLE skep.delayed_messages IS 'Messages that are not due yet: see list_delayed().';
+
 -- id is drawn while the partitions are locked, so within a partition it follows the offsets.
 CREATE TABLE skep.journal (
     id            bigint GENERATED ALWAYS AS IDENTITY,
@@ -404,7 +426,10 @@ CREATE TABLE skep.outbox (
     transaction_id text COLLATE "C" CHECK (char_length(transaction_id) BETWEEN 1 AND 255),
     trace_id       uuid,
     producer       text,
-    PRIMARY KEY (xid, id)
+    delay          double precision CHECK (delay BETWEEN 0 AND 315360000),  -- seconds after it is published
+    deliver_at     timestamptz CHECK (isfinite(deliver_at)),
+    PRIMARY KEY (xid, id),
+    CONSTRAINT outbox_delay_or_deliver_at_check CHECK (num_nonnulls(delay, deliver_at) <= 1)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
 COMMENT ON TABLE skep.outbox IS
     'INSERT here: the messages are published when your transaction commits, and never if it does not.';

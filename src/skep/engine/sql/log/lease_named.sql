@@ -99,7 +99,7 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN right($2, length(again)) = again THEN $2 ELSE left($2 || again, 255) END FROM format(' (again for %s)', $1) AS again
 $$;
 
--- Leases from named partitions: once directly, and if that was not all, again after what _prepare_named() found.
+-- Leases from named partitions: once directly, and if that was not all, again after what _prepare_named() found and what was due.
 CREATE FUNCTION skep._lease_names(g skep.group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
 RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -107,13 +107,20 @@ DECLARE
     leases skep.lease[] := '{}';
     open   integer[];
     is_redriven boolean;
+    has_grown   boolean;
 BEGIN
     FOREACH is_redriven IN ARRAY ARRAY[true, false] LOOP
         ids := skep._find_named(g, names, is_redriven);
         FOR try IN 1 .. 2 LOOP
             open := ARRAY(SELECT n FROM unnest(ids) WITH ORDINALITY AS named (id, n)
                           WHERE id IS NOT NULL AND NOT EXISTS (SELECT FROM unnest(leases) l WHERE l.request = requests[n]));
-            EXIT WHEN open = '{}' OR try = 2 AND NOT skep._prepare_named(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n));
+            EXIT WHEN open = '{}';
+            IF try = 2 THEN
+                has_grown := NOT is_redriven
+                             AND EXISTS (SELECT FROM skep.delayed_messages d WHERE d.queue_id = g.queue_id AND d.due_at <= clock_timestamp())
+                             AND skep._append_for_pop(g.queue_id, g.is_autocommit);
+                EXIT WHEN NOT skep._prepare_named(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n)) AND NOT has_grown;
+            END IF;
             leases := leases || skep._lease_by(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n), ARRAY(SELECT requests[n] FROM unnest(open) AS n),
                                                ARRAY(SELECT sizes[n] FROM unnest(open) AS n), auto_ack, conflate);
         END LOOP;

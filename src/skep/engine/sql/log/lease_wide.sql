@@ -72,7 +72,11 @@ BEGIN
                 skep._lease_by(g, NULL, left_over.requests, left_over.sizes, auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate)
                 ELSE skep._lease_queue(g, left_over.requests, left_over.sizes, auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate) END;
         END LOOP;
-        EXIT WHEN cardinality(leases) > 0 OR try = 2 OR NOT skep._discover(list, 0, false, max_rows);
+        EXIT WHEN cardinality(leases) > 0 OR try = 2;
+        IF EXISTS (SELECT FROM skep.delayed_messages d WHERE d.due_at <= clock_timestamp()) THEN
+            PERFORM skep._append_for_pop(NULL, autocommit);
+        END IF;
+        EXIT WHEN NOT skep._discover(list, 0, false, max_rows);
     END LOOP;
     IF cardinality(leases) > 0 AND NOT EXISTS (SELECT FROM skep.discoveries d WHERE d.list_id = list AND d.discovered_at
                                          BETWEEN clock_timestamp() - interval '250 milliseconds' AND clock_timestamp()) THEN

@@ -28,6 +28,8 @@ CALL skep._allow('skep_admin', 'set_maintenance_mode');
 -- Keeps the messages of a request for later; false if there is no push maintenance now. What can be said to be wrong with them is said now.
 CREATE FUNCTION skep._hold_push(messages jsonb) RETURNS boolean
 LANGUAGE plpgsql AS $$
+DECLARE
+    due_times timestamptz[];
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(x'736b6568'::integer, 0);
     IF NOT (SELECT s.push_maintenance FROM skep.settings s) THEN
@@ -36,6 +38,11 @@ BEGIN
     PERFORM skep._check_name('queue', item ->> 'queue'), skep._check_name('partition', item ->> 'partition'),
             skep._check_item(n, item -> 'payload', coalesce(q.max_payload_bytes, 16777216), item ->> 'transaction_id', item -> 'headers')
     FROM jsonb_array_elements(messages) WITH ORDINALITY AS e (item, n) LEFT JOIN skep.queues q ON q.name = item ->> 'queue';
+    due_times := skep._due_times(messages);
+    IF num_nonnulls(VARIADIC due_times) > 0 THEN  -- a delay counts from now
+        messages := (SELECT jsonb_agg(item - 'delay' || jsonb_strip_nulls(jsonb_build_object('deliver_at', due_times[n])) ORDER BY n)
+                     FROM jsonb_array_elements(messages) WITH ORDINALITY AS e (item, n));
+    END IF;
     INSERT INTO skep.held_pushes (items, messages) VALUES (_hold_push.messages, jsonb_array_length(_hold_push.messages));
     RETURN true;
 END $$;

@@ -49,9 +49,12 @@ BEGIN
         SELECT array_agg(queue ORDER BY id) AS queues, array_agg(partition ORDER BY id) AS partitions,
                array_agg(payload ORDER BY id) AS payloads, array_agg(transaction_id ORDER BY id) AS transaction_ids,
                array_agg(headers ORDER BY id) AS headers, array_agg(trace_id ORDER BY id) AS trace_ids,
-               array_agg(producer ORDER BY id) AS producers INTO m FROM moved;
+               array_agg(producer ORDER BY id) AS producers, count(*) FILTER (WHERE num_nonnulls(delay, deliver_at) > 0) AS delayed,
+               array_agg(CASE WHEN num_nonnulls(delay, deliver_at) > 0 THEN skep._due_time(1, delay, deliver_at) END ORDER BY id) AS due_times
+        INTO m FROM moved;
         IF m.queues IS NOT NULL THEN
-            PERFORM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers);
+            PERFORM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers,
+                                   CASE WHEN m.delayed > 0 THEN m.due_times END);
         END IF;
     END IF;
     DELETE FROM skep.outbox_transactions t WHERE t.xid = NEW.xid;
@@ -130,9 +133,13 @@ BEGIN
     SELECT array_agg(o.queue ORDER BY o.xid, o.id) AS queues, array_agg(o.partition ORDER BY o.xid, o.id) AS partitions,
            array_agg(o.payload ORDER BY o.xid, o.id) AS payloads, array_agg(o.transaction_id ORDER BY o.xid, o.id) AS transaction_ids,
            array_agg(o.headers ORDER BY o.xid, o.id) AS headers, array_agg(o.trace_id ORDER BY o.xid, o.id) AS trace_ids,
-           array_agg(o.producer ORDER BY o.xid, o.id) AS producers INTO m FROM moved o;
-    RETURN (SELECT count(*) FILTER (WHERE p.status = 'queued')
-            FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers) p);
+           array_agg(o.producer ORDER BY o.xid, o.id) AS producers,
+           count(*) FILTER (WHERE num_nonnulls(o.delay, o.deliver_at) > 0) AS delayed,
+           array_agg(CASE WHEN num_nonnulls(o.delay, o.deliver_at) > 0 THEN skep._due_time(1, o.delay, o.deliver_at) END
+                     ORDER BY o.xid, o.id) AS due_times INTO m FROM moved o;
+    RETURN (SELECT count(*) FILTER (WHERE p.status <> 'duplicate')
+            FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers,
+                                CASE WHEN m.delayed > 0 THEN m.due_times END) p);
 END $$;
 
 -- Appends rows that were committed under REPEATABLE READ or SERIALIZABLE, or while triggers were off, and returns how
@@ -185,14 +192,15 @@ CALL skep._allow('skep_producer', 'move_committed_outbox');
 CREATE FUNCTION skep.push_to_outbox(messages jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF (SELECT bool_and(skep._is_message(value)) FROM jsonb_array_elements(messages) AS value) THEN
-        INSERT INTO skep.outbox (queue, partition, payload, headers, transaction_id, trace_id, producer)
-        SELECT value ->> 'queue', coalesce(value ->> 'partition', 'Default'), coalesce(value -> 'payload', 'null'),
-               nullif(value -> 'headers', 'null'), value ->> 'transaction_id', (value ->> 'trace_id')::uuid, value ->> 'producer'
-        FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n) ORDER BY n;
-    ELSE
+    IF NOT (SELECT bool_and(skep._is_message(value)) FROM jsonb_array_elements(messages) AS value) THEN
         PERFORM skep._check_messages(messages);
+        PERFORM skep._due_times(messages);
     END IF;
+    INSERT INTO skep.outbox (queue, partition, payload, headers, transaction_id, trace_id, producer, delay, deliver_at)
+    SELECT value ->> 'queue', coalesce(value ->> 'partition', 'Default'), coalesce(value -> 'payload', 'null'),
+           nullif(value -> 'headers', 'null'), value ->> 'transaction_id', (value ->> 'trace_id')::uuid, value ->> 'producer',
+           (value ->> 'delay')::double precision, (value ->> 'deliver_at')::timestamptz
+    FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n) ORDER BY n;
 EXCEPTION WHEN check_violation OR not_null_violation OR invalid_text_representation OR invalid_parameter_value THEN
     PERFORM skep._check_messages(messages);  -- says what is wrong
     RAISE;

@@ -161,6 +161,9 @@ BEGIN
        OR since BETWEEN '0 seconds' AND '20 milliseconds' AND cardinality(leases) > 0 THEN
         RETURN leases;
     END IF;
+    IF EXISTS (SELECT FROM skep.delayed_messages d WHERE d.queue_id = g.queue_id AND d.due_at <= stamp) THEN
+        PERFORM skep._append_for_pop(g.queue_id, g.is_autocommit);
+    END IF;
     LOOP
         EXIT WHEN NOT skep._discover(g.list_id, g.list_queue_id, cardinality(leases) > 0, max_rows) AND NOT g.is_behind;
         g.is_behind := false;

@@ -127,20 +127,22 @@ LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN pg_column_size($1)::bigint * 11000 <= $2 THEN false ELSE octet_length($1::text) > $2 END
 $$;
 
--- Returns for each item whether it is new: neither stored nor earlier in this push. Exact, because the partitions are locked.
+-- Returns for each item whether it is new: neither stored, nor waiting for its time, nor earlier in this push. Exact, because the partitions are locked.
 CREATE FUNCTION skep._find_new(slot_of integer[], partition_ids bigint[], dedup_since timestamptz[], transaction_ids text[])
 RETURNS boolean[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (
-        SELECT array_agg(transaction_id IS NULL OR (twin = 1 AND stored IS NULL) ORDER BY ord)
+        SELECT array_agg(transaction_id IS NULL OR (twin = 1 AND stored IS NULL AND NOT is_delayed) ORDER BY ord)
         FROM (
-            SELECT item.*, stored."offset" AS stored, row_number() OVER (PARTITION BY slot, item.transaction_id ORDER BY ord) AS twin
+            SELECT item.*, stored."offset" AS stored, delayed.id IS NOT NULL AS is_delayed, row_number() OVER (PARTITION BY slot, item.transaction_id ORDER BY ord) AS twin
             FROM unnest(slot_of, transaction_ids) WITH ORDINALITY AS item (slot, transaction_id, ord)
             LEFT JOIN LATERAL (
                 SELECT m."offset" FROM skep.messages m
                 WHERE m.partition_id = partition_ids[slot] AND m.transaction_id = item.transaction_id AND m.created_at >= dedup_since[slot]
                 LIMIT 1
             ) stored ON item.transaction_id IS NOT NULL
+            LEFT JOIN LATERAL (SELECT d.id FROM skep.delayed_messages d WHERE d.partition_id = partition_ids[slot]
+                                  AND d.transaction_id = item.transaction_id LIMIT 1) delayed ON item.transaction_id IS NOT NULL
         ) item);
 END $$;
 
@@ -166,14 +168,15 @@ BEGIN
 END $$;
 
 CREATE FUNCTION skep._check_lengths(queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[],
-                                   trace_ids uuid[], producers text[]) RETURNS void
+                                   trace_ids uuid[], producers text[], deliver_at timestamptz[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF (cardinality(queues) = cardinality(partitions) AND cardinality(queues) = cardinality(payloads)
         AND coalesce(cardinality(queues) = cardinality(transaction_ids), true)
         AND coalesce(cardinality(queues) = cardinality(headers), true)
         AND coalesce(cardinality(queues) = cardinality(trace_ids), true)
-        AND coalesce(cardinality(queues) = cardinality(producers), true)) IS NOT TRUE THEN
+        AND coalesce(cardinality(queues) = cardinality(producers), true)
+        AND coalesce(cardinality(queues) = cardinality(deliver_at), true)) IS NOT TRUE THEN
         PERFORM skep._refuse('SK001', 'the arrays of push_many differ in length',
                             'Give one queue, partition and payload for each message; the other arrays are as long or NULL.');
     END IF;
@@ -192,10 +195,12 @@ EXCEPTION WHEN unique_violation THEN
         HINT = 'Push under READ COMMITTED, or INSERT INTO skep.outbox; or try the transaction again.';
 END $$;
 
+-- A message with a deliver_at that is still to come is stored in delayed_messages: it has no offset yet, but a delayed_id and
+-- a due_at.
 CREATE FUNCTION skep.push_many(
     queues text[], partitions text[], payloads jsonb[], transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL,
-    trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL
-) RETURNS TABLE (ord bigint, status text, partition_id bigint, "offset" bigint, created_at timestamptz)
+    trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL, deliver_at timestamptz[] DEFAULT NULL
+) RETURNS TABLE (ord bigint, status text, partition_id bigint, "offset" bigint, created_at timestamptz, delayed_id uuid, due_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -204,8 +209,12 @@ DECLARE
     stamp timestamptz;
 BEGIN
     PERFORM skep._check_lengths(push_many.queues, push_many.partitions, push_many.payloads, push_many.transaction_ids,
-                               push_many.headers, push_many.trace_ids, push_many.producers);
+                               push_many.headers, push_many.trace_ids, push_many.producers, push_many.deliver_at);
     IF cardinality(push_many.queues) = 0 THEN
+        RETURN;
+    ELSIF push_many.deliver_at IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM skep._push_delayed(push_many.queues, push_many.partitions, push_many.payloads, push_many.transaction_ids,
+                                                      push_many.headers, push_many.trace_ids, push_many.producers, push_many.deliver_at);
         RETURN;
     END IF;
     slots := skep._lock_partitions(push_many.queues, push_many.partitions);
@@ -237,17 +246,13 @@ BEGIN
                trace_id, producer
         FROM placed
     )
-    SELECT ord, 'queued', slots.partition_ids[slot], "offset", greatest(slots.last_times[slot], stamp) FROM placed;
+    SELECT ord, 'queued', slots.partition_ids[slot], "offset", greatest(slots.last_times[slot], stamp), NULL::uuid, NULL::timestamptz FROM placed;
 
     IF false = ANY (fresh) THEN
         RETURN QUERY
-        SELECT item.ord, 'duplicate', m.partition_id, m."offset", m.created_at
+        SELECT item.ord, 'duplicate', slots.partition_ids[slot], first."offset", first.created_at, first.delayed_id, first.due_at
         FROM unnest(slots.slot_of, fresh, push_many.transaction_ids) WITH ORDINALITY AS item (slot, fresh, transaction_id, ord)
-        CROSS JOIN LATERAL (
-            SELECT * FROM skep.messages m
-            WHERE m.partition_id = slots.partition_ids[slot] AND m.transaction_id = item.transaction_id
-            ORDER BY m.created_at DESC LIMIT 1
-        ) m
+        CROSS JOIN LATERAL skep._find_first(slots.partition_ids[slot], item.transaction_id) first
         WHERE NOT item.fresh;
     END IF;
 END $$;
@@ -259,8 +264,8 @@ CALL skep._allow('skep_producer', 'push_many');
 -- One message, the usual case, by a shorter way than push_many: the same checks, and three statements.
 CREATE FUNCTION skep.push(
     queue text, payload jsonb, partition text DEFAULT 'Default', transaction_id text DEFAULT NULL, headers jsonb DEFAULT NULL,
-    trace_id uuid DEFAULT NULL, producer text DEFAULT NULL,
-    OUT status text, OUT id uuid, OUT partition_id bigint, OUT "offset" bigint, OUT created_at timestamptz
+    trace_id uuid DEFAULT NULL, producer text DEFAULT NULL, delay double precision DEFAULT NULL, deliver_at timestamptz DEFAULT NULL,
+    OUT status text, OUT id uuid, OUT partition_id bigint, OUT "offset" bigint, OUT created_at timestamptz, OUT due_at timestamptz
 ) LANGUAGE plpgsql AS $$
 DECLARE
     place record;
@@ -270,11 +275,12 @@ BEGIN
     WHERE q.name = push.queue AND p.name = push.partition FOR NO KEY UPDATE OF p;
     IF NOT FOUND OR push.transaction_id IS NOT NULL OR place.block_without_subscribers
        OR push.payload IS NULL OR skep._exceeds(push.payload, place.max_payload_bytes) OR jsonb_typeof(push.headers) <> 'object'
-       OR current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        SELECT p.status, skep.message_id(p.partition_id, p."offset"), p.partition_id, p."offset", p.created_at
-        INTO push.status, push.id, push.partition_id, push."offset", push.created_at
+       OR push.delay IS NOT NULL OR push.deliver_at IS NOT NULL OR current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        SELECT p.status, coalesce(p.delayed_id, skep.message_id(p.partition_id, p."offset")), p.partition_id, p."offset", p.created_at, p.due_at
+        INTO push.status, push.id, push.partition_id, push."offset", push.created_at, push.due_at
         FROM skep.push_many(ARRAY[push.queue], ARRAY[push.partition], ARRAY[push.payload], ARRAY[push.transaction_id],
-                            ARRAY[push.headers], ARRAY[push.trace_id], ARRAY[push.producer]) p;
+                            ARRAY[push.headers], ARRAY[push.trace_id], ARRAY[push.producer],
+                            CASE WHEN num_nonnulls(push.delay, push.deliver_at) > 0 THEN ARRAY[skep._due_time(1, push.delay, push.deliver_at)] END) p;
         RETURN;
     END IF;
     SELECT head.next_offset, greatest(head.last_time, clock_timestamp()) INTO push."offset", push.created_at FROM skep._head_of(place.id) head;
@@ -286,12 +292,13 @@ BEGIN
     INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, trace_id, producer)
     VALUES (place.id, push."offset", push.created_at, push.payload, push.headers, push.trace_id, push.producer);
 END $$;
-COMMENT ON FUNCTION skep.push(text, jsonb, text, text, jsonb, uuid, text) IS
+COMMENT ON FUNCTION skep.push(text, jsonb, text, text, jsonb, uuid, text, double precision, timestamptz) IS
     'Appends one message and returns its id and offset. status is queued, or duplicate if the transaction_id is '
-    'known in the partition.';
+    'known in the partition, or delayed: then due_at says when it is appended, and id is for cancel_delayed().';
 CALL skep._allow('skep_producer', 'push');
 
--- What a message in JSON looks like: known keys, and texts where columns are text. Inlined, so it costs little for each message.
+-- What a message in JSON looks like: known keys, and texts where columns are text. Inlined, so it costs little for each message. A message
+-- with a delay is not recognised: it takes the slow way, so that the others need not look for one.
 CREATE FUNCTION skep._is_message(value jsonb) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN jsonb_typeof($1) = 'object' THEN
@@ -306,17 +313,19 @@ CREATE FUNCTION skep._check_message(ord bigint, message jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     item  text := format('item %s', ord - 1);
-    texts text[] := ARRAY['queue', 'partition', 'transaction_id', 'trace_id', 'producer'];
+    texts text[] := ARRAY['queue', 'partition', 'transaction_id', 'trace_id', 'producer', 'deliver_at'];
     wrong record;
 BEGIN
-    IF (CASE WHEN jsonb_typeof(message) = 'object' THEN message - texts - ARRAY['payload', 'headers'] <> '{}' ELSE true END) THEN
+    IF (CASE WHEN jsonb_typeof(message) = 'object' THEN message - texts - ARRAY['payload', 'headers', 'delay'] <> '{}' ELSE true END) THEN
         PERFORM skep._refuse('SK001', format('%s is not a message: %s', item, left(message::text, 80)),
-                            'A message is an object with the keys payload, headers, ' || array_to_string(texts, ', ') || '.');
+                            'A message is an object with the keys payload, headers, delay, ' || array_to_string(texts, ', ') || '.');
     END IF;
     SELECT * INTO wrong FROM jsonb_each(message) WHERE key = ANY (texts) AND jsonb_typeof(value) NOT IN ('string', 'null') LIMIT 1;
     IF FOUND THEN
         PERFORM skep._refuse('SK001', format('%s: %s is a JSON %s', item, wrong.key, jsonb_typeof(wrong.value)),
                             array_to_string(texts, ', ') || ' are strings.');
+    ELSIF jsonb_typeof(message -> 'delay') NOT IN ('number', 'null') THEN
+        PERFORM skep._refuse('SK001', format('%s: delay is a JSON %s', item, jsonb_typeof(message -> 'delay')), 'delay is a number of seconds.');
     END IF;
     PERFORM skep._check_name(item || ': queue', message ->> 'queue'),
             skep._check_name(item || ': partition', coalesce(message ->> 'partition', 'Default')),
@@ -336,13 +345,14 @@ BEGIN
     PERFORM skep._check_message(n, value) FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n);
 END $$;
 
--- The same as a JSON array of {queue, partition, payload, transaction_id, headers, trace_id, producer}. From a driver this is the
+-- The same as a JSON array of {queue, partition, payload, transaction_id, headers, trace_id, producer, delay, deliver_at}. From a driver this is the
 -- fastest way in: one parameter instead of arrays that the driver has to quote item by item.
 CREATE FUNCTION skep.push(messages jsonb)
-RETURNS TABLE (ord bigint, status text, id uuid, partition_id bigint, "offset" bigint, created_at timestamptz)
+RETURNS TABLE (ord bigint, status text, id uuid, partition_id bigint, "offset" bigint, created_at timestamptz, due_at timestamptz)
 LANGUAGE plpgsql AS $$
 DECLARE
-    m record;
+    m         record;
+    due_times timestamptz[];
 BEGIN
     BEGIN
         SELECT bool_and(skep._is_message(value)) AS is_sound,
@@ -360,14 +370,17 @@ BEGIN
     END;
     IF m.is_sound IS NOT TRUE THEN
         PERFORM skep._check_messages(messages);
-        RETURN;  -- no message at all
+        IF m.queues IS NULL THEN
+            RETURN;  -- no message at all
+        END IF;
+        due_times := skep._due_times(messages);
     END IF;
     RETURN QUERY
-    SELECT p.ord, p.status, skep.message_id(p.partition_id, p."offset"), p.partition_id, p."offset", p.created_at
-    FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers) p
+    SELECT p.ord, p.status, coalesce(p.delayed_id, skep.message_id(p.partition_id, p."offset")), p.partition_id, p."offset", p.created_at, p.due_at
+    FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers, due_times) p
     ORDER BY p.ord;
 END $$;
 COMMENT ON FUNCTION skep.push(jsonb) IS
-    'Appends an array of {queue, partition, payload, transaction_id, headers, trace_id, producer} and returns a row '
-    'for each.';
+    'Appends an array of {queue, partition, payload, transaction_id, headers, trace_id, producer, delay, deliver_at} '
+    'and returns a row for each.';
 CALL skep._allow('skep_producer', 'push');

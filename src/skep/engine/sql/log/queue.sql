@@ -212,6 +212,7 @@ BEGIN
     DELETE FROM skep._queen_stream_state s USING skep.stream_queries q
     WHERE s.query_id = ANY (ARRAY[q.id]) AND s.partition_id = ANY (partition_ids);
     DELETE FROM skep.messages m WHERE m.partition_id = ANY (partition_ids);
+    DELETE FROM skep.delayed_messages d WHERE d.partition_id = ANY (partition_ids);
     DELETE FROM skep.partition_floors f WHERE f.partition_id = ANY (partition_ids);
     DELETE FROM skep.partitions p WHERE p.id = ANY (partition_ids);
 END $$;
@@ -274,7 +275,8 @@ COMMENT ON FUNCTION skep.delete_partition IS
     'Deletes a partition with its messages. Dead letters stay. Returns false if there is no such partition.';
 CALL skep._allow('skep_admin', 'delete_partition');
 
--- Pushes do not wait for it: a message that commits later is kept.
+-- Pushes do not wait for it, except to partitions with delayed messages, which are locked so that none is appended meanwhile:
+-- a message that commits later is kept.
 CREATE FUNCTION skep.clear_queue(queue text, partition text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -282,6 +284,7 @@ DECLARE
     ids     bigint[];
     heads   bigint[];
     cleared bigint;
+    delayed bigint;
 BEGIN
     PERFORM skep._require_read_committed('clear_queue');
     SELECT q.id INTO found FROM skep.queues q WHERE q.name = clear_queue.queue FOR KEY SHARE;
@@ -293,6 +296,10 @@ BEGIN
     PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (ids) ORDER BY f.partition_id FOR UPDATE;
     PERFORM FROM skep.runs r WHERE r.partition_id = ANY (ids)
     ORDER BY r.partition_id, r.group_queue_id, r.end_offset IS NOT NULL, r.first_offset FOR UPDATE;
+    PERFORM FROM skep.partitions p WHERE p.id = ANY (ids) AND EXISTS (SELECT FROM skep.delayed_messages d WHERE d.partition_id = p.id)
+    ORDER BY p.id FOR NO KEY UPDATE;
+    DELETE FROM skep.delayed_messages d WHERE d.partition_id = ANY (ids);
+    GET DIAGNOSTICS delayed = ROW_COUNT;
     SELECT array_agg(p.id), array_agg(head.next_offset) INTO ids, heads
     FROM unnest(ids) AS p (id) CROSS JOIN LATERAL skep._head_of(p.id) head;
     PERFORM skep._clear_runs(ids, heads);
@@ -307,13 +314,13 @@ BEGIN
     WHERE f.partition_id = ANY (ARRAY[p.id]);
     DELETE FROM skep.messages m USING unnest(ids, heads) AS p (id, head) WHERE m.partition_id = ANY (ARRAY[p.id]) AND m."offset" < p.head;
     GET DIAGNOSTICS cleared = ROW_COUNT;
-    RETURN cleared;
+    RETURN cleared + delayed;
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
 COMMENT ON FUNCTION skep.clear_queue IS
-    'Deletes all messages that are now in a queue, or in one partition of it, and returns how many. The queue, its '
-    'options, its groups and their offsets stay; leases end.';
+    'Deletes all messages that are now in a queue, or in one partition of it, delayed ones too, and returns how many. '
+    'The queue, its options, its groups and their offsets stay; leases end.';
 CALL skep._allow('skep_admin', 'clear_queue');
 
 -- Ends all leases of these partitions and moves every group to the head. What is cleared was not processed; what was done before,

@@ -296,12 +296,13 @@ BEGIN
         WHERE r.number = locked.runs AND r.leases = 0 AND skep._is_idle(p, idle_seconds));
 END $$;
 
--- Returns true if a partition is empty and its last message is older than this.
+-- Returns true if a partition is empty, no message waits for its time there, and its last message is older than this.
 CREATE FUNCTION skep._is_idle(p skep.partitions, idle_seconds double precision) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT head.next_offset = f.first_offset
                    AND greatest(head.last_time, p.created_at) < clock_timestamp() - skep._seconds(idle_seconds)
+                   AND NOT EXISTS (SELECT FROM skep.delayed_messages d WHERE d.partition_id = p.id)
             FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head WHERE f.partition_id = p.id);
 END $$;
 

@@ -27,11 +27,12 @@ CALL skep._allow('skep_consumer', 'lag');
 
 CREATE FUNCTION skep.queue_status(queue text DEFAULT NULL)
 RETURNS TABLE (name text, namespace text, task text, partitions bigint, messages bigint, last_created_at timestamptz, groups bigint,
-               dead_letters bigint, options jsonb, created_at timestamptz)
+               dead_letters bigint, delayed bigint, options jsonb, created_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT q.name, q.namespace, q.task, log.partitions, log.messages, log.last_created_at,
            (SELECT count(*) FROM skep.group_queues g WHERE g.queue_id = q.id),
            (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name),
+           (SELECT count(*) FROM skep.delayed_messages d WHERE d.queue_id = q.id),
            (SELECT jsonb_object_agg(key, value) FROM jsonb_each(to_jsonb(q)) WHERE key = ANY (skep._queue_options())), q.created_at
     FROM skep.queues q
     CROSS JOIN LATERAL (
@@ -118,6 +119,9 @@ LANGUAGE sql STABLE AS $$
     SELECT 'messages and floors belong to a partition', count(*) FROM (
         SELECT m.partition_id FROM skep.messages m GROUP BY m.partition_id UNION SELECT f.partition_id FROM skep.partition_floors f) own
     WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = own.partition_id)
+    UNION ALL
+    SELECT 'delayed messages belong to a partition of their queue', count(*) FROM skep.delayed_messages d
+    WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = d.partition_id AND p.queue_id = d.queue_id)
 $$;
 
 CREATE FUNCTION skep._check_runs() RETURNS TABLE (invariant text, broken bigint)

@@ -246,7 +246,7 @@ CALL skep._allow('skep_consumer', '_queen_ack');
 -- Acks and pushes as one. An ack that does not count now, or a push that is a repeat, undoes it all.
 CREATE FUNCTION skep._queen_transaction(
     partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[], messages jsonb,
-    OUT dlq boolean[], OUT stored_in bigint[], OUT offsets bigint[]
+    OUT dlq boolean[], OUT stored_in bigint[], OUT offsets bigint[], OUT delayed jsonb
 ) LANGUAGE plpgsql AS $$
 DECLARE
     refused text;
@@ -260,7 +260,7 @@ BEGIN
         PERFORM skep._refuse('SK003', 'ACK operation failed: ' || refused);
     END IF;
     IF messages <> '[]' THEN
-        SELECT p.duplicates, p.partition_ids, p.offsets INTO repeats, stored_in, offsets FROM skep._queen_push(messages) p;
+        SELECT p.duplicates, p.partition_ids, p.offsets, p.delayed INTO repeats, stored_in, offsets, delayed FROM skep._queen_push(messages) p;
         IF true = ANY (repeats) THEN
             PERFORM skep._refuse('SK007', format('duplicate transactionId %s',
                                                 messages -> (array_position(repeats, true) - 1) -> 'transaction_id'));

@@ -74,21 +74,26 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_pop');
 
--- push(messages) for the server, which has checked their shape: one row of arrays in the order of the messages.
-CREATE FUNCTION skep._queen_push(messages jsonb, OUT duplicates boolean[], OUT partition_ids bigint[], OUT offsets bigint[])
-LANGUAGE sql AS $$
-    SELECT array_agg(p.status = 'duplicate' ORDER BY p.ord), array_agg(p.partition_id ORDER BY p.ord), array_agg(p."offset" ORDER BY p.ord)
+-- push(messages) for the server, which has checked their shape: one row of arrays in the order of the messages. has_delays: some may have
+-- a delay or a deliver_at. delayed: {"number of the message": [its id, when it is due]} for those that wait, NULL if none does.
+CREATE FUNCTION skep._queen_push(
+    messages jsonb, has_delays boolean DEFAULT true,
+    OUT duplicates boolean[], OUT partition_ids bigint[], OUT offsets bigint[], OUT delayed jsonb
+) LANGUAGE sql AS $$
+    SELECT array_agg(p.status = 'duplicate' ORDER BY p.ord), array_agg(p.partition_id ORDER BY p.ord), array_agg(p."offset" ORDER BY p.ord),
+           jsonb_object_agg(p.ord - 1, jsonb_build_array(p.delayed_id, skep._queen_time(p.due_at))) FILTER (WHERE p.due_at IS NOT NULL)
     FROM (SELECT array_agg(value ->> 'queue' ORDER BY n) AS queues, array_agg(value ->> 'partition' ORDER BY n) AS partitions,
                  array_agg(value -> 'payload' ORDER BY n) AS payloads, array_agg(value ->> 'transaction_id' ORDER BY n) AS transaction_ids,
                  array_agg(value -> 'headers' ORDER BY n) AS headers, array_agg((value ->> 'trace_id')::uuid ORDER BY n) AS trace_ids,
                  array_agg(value ->> 'producer' ORDER BY n) AS producers
           FROM jsonb_array_elements($1) WITH ORDINALITY AS item (value, n)) m
-    CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers) p
+    CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers,
+                                      CASE WHEN $2 THEN skep._due_times($1) END) p
 $$;
 CALL skep._allow('skep_producer', '_queen_push');
 
--- Returns for each of these waiting groups whether a pop may find something: a run that is ready, a lease that is over, or a push that
--- discovery has not seen. A guess for many groups at once, so that thousands of waiting polls cost one statement a second; pop decides.
+-- Returns for each of these waiting groups whether a pop may find something: a run that is ready, a lease that is over, a message
+-- that is due, or a push that discovery has not seen. A guess for many groups at once, so that thousands of waiting polls cost one statement a second; pop decides.
 -- A ready list with more than 64 runs, all drained, and runs that are probably drained count too: the pop cleans up.
 CREATE FUNCTION skep._has_work(queues text[], groups text[]) RETURNS boolean[]
 LANGUAGE plpgsql STABLE AS $$
@@ -98,7 +103,7 @@ BEGIN
     RETURN (
         SELECT array_agg(q.id IS NOT NULL AND (g.id IS NULL OR d.is_due IS NOT FALSE OR coalesce(ready.is_due, false)
                                                OR leased.partition_id IS NOT NULL OR drained.partition_id IS NOT NULL
-                                               OR news.xid IS NOT NULL) ORDER BY asked.n)
+                                               OR news.xid IS NOT NULL OR delayed.id IS NOT NULL) ORDER BY asked.n)
         FROM unnest(_has_work.queues, _has_work.groups) WITH ORDINALITY AS asked (queue, group_name, n)
         LEFT JOIN skep.queues q ON q.name = asked.queue
         LEFT JOIN skep.group_queues g ON g.queue_id = q.id AND g.group_name = skep._group_of(q.semantics, asked.group_name)
@@ -123,7 +128,9 @@ BEGIN
             UNION ALL
             (SELECT j.xid FROM pg_snapshot_xip(d.snapshot) AS running
              CROSS JOIN LATERAL (SELECT j.xid FROM skep.journal j WHERE j.queue_id = q.id AND j.xid = running LIMIT 1) j LIMIT 1)
-            LIMIT 1) news ON true);
+            LIMIT 1) news ON true
+        LEFT JOIN LATERAL (SELECT d.id FROM skep.delayed_messages d WHERE d.queue_id = q.id AND d.due_at <= stamp
+                           ORDER BY d.due_at LIMIT 1) delayed ON true);
 END $$;
 CALL skep._allow('skep_consumer', '_has_work');
 

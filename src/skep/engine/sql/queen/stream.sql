@@ -146,13 +146,14 @@ CALL skep._allow('skep_consumer', '_queen_stream_step');
 -- One step of a stream. It pushes with the rights of its caller, as _queen_transaction() does; a push that is a repeat is no error.
 CREATE FUNCTION skep._queen_stream_cycle(
     query_id uuid, partition_id uuid, group_name text, state_ops jsonb, messages jsonb, ack jsonb, release_lease boolean,
-    OUT queue text, OUT answered bigint, OUT released boolean, OUT duplicates boolean[], OUT stored_in bigint[], OUT offsets bigint[]
+    OUT queue text, OUT answered bigint, OUT released boolean, OUT duplicates boolean[], OUT stored_in bigint[], OUT offsets bigint[],
+    OUT delayed jsonb
 ) LANGUAGE plpgsql AS $$
 BEGIN
     SELECT s.queue, s.answered, s.released INTO queue, answered, released
     FROM skep._queen_stream_step(_queen_stream_cycle.query_id, _queen_stream_cycle.partition_id, group_name, state_ops, ack, release_lease) s;
     IF messages <> '[]' THEN
-        SELECT p.duplicates, p.partition_ids, p.offsets INTO duplicates, stored_in, offsets FROM skep._queen_push(messages) p;
+        SELECT p.duplicates, p.partition_ids, p.offsets, p.delayed INTO duplicates, stored_in, offsets, delayed FROM skep._queen_push(messages) p;
     END IF;
 END $$;
 CALL skep._allow('skep_consumer', '_queen_stream_cycle', definer => false);
