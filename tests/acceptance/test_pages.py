@@ -49,6 +49,14 @@ def test_it_prints(database_url: str, example: str, printed: list[str]):
     assert run(example, database_url).splitlines() == printed
 
 
+def test_delayed(database_url: str):
+    until, *lines = run("delayed.py", database_url).splitlines()
+    assert until.startswith("delayed until 2")
+    assert lines == ["waiting: [{'order': 7}]", "paid, cancelled: True", "remind: {'order': 8}"]
+    told = run("delayed.sql", database_url)
+    assert (told.count("delayed"), told.count('{"order": 8}'), told.splitlines()[-2:]) == (2, 1, ["t", "t"])
+
+
 def test_jobs_move_from_a_table(database_url: str):
     """The waiting ones go, in order; those in hand stay; new ones are messages."""
     with psycopg.connect(database_url, autocommit=True) as setup, psycopg.connect(database_url) as worker:

@@ -13,7 +13,8 @@ from skep.engine.install import verify
 from tests.engine.verbs import call, drain, pop, push, refused
 
 PRODUCER = {
-    "push", "push_many", "push_to_outbox", "move_committed_outbox", "notify", "_queen_push", "_hold_push",
+    "push", "push_many", "push_to_outbox", "move_committed_outbox", "append_delayed", "cancel_delayed", "notify",
+    "_queen_push", "_hold_push",
     "_open_sink", "_stage_messages", "_publish_batch", "_clear_sink", "_drop_sink",
 }  # fmt: skip
 CONSUMER = {
@@ -47,7 +48,7 @@ ADMIN = {
     "outbox_status", "_drain_held_pushes", "_metrics", "_replace_options", "_dashboard_overview",
     "_dashboard_trend", "_dashboard_queue_trend", "_dashboard_queues", "_dashboard_groups", "_dashboard_partitions",
     "_dashboard_holders", "_dashboard_seek", "_dashboard_database", "_dashboard_leases", "_dashboard_pipelines",
-    "_prune_sinks", "_prune_lease_log",
+    "_prune_sinks", "_prune_lease_log", "list_delayed",
 }  # fmt: skip
 # These touch no table.
 HARMLESS = {"message_id", "partition_of", "offset_of", "_refuse", "_queen_time"}
@@ -136,7 +137,7 @@ def test_who_inserts_into_the_outbox_forges_neither_transaction_nor_order(mq: ps
         SELECT attname::text FROM pg_attribute
         WHERE attrelid = 'skep.outbox'::regclass AND attnum > 0 AND has_column_privilege(%s, attrelid, attnum, 'INSERT')
     """
-    free = {"queue", "partition", "payload", "headers", "transaction_id", "trace_id", "producer"}
+    free = {"queue", "partition", "payload", "headers", "transaction_id", "trace_id", "producer", "delay", "deliver_at"}
     insertable = {name for (name,) in mq.execute(columns, [role]).fetchall()}
     assert insertable == (set() if role == "skep_consumer" else free)
 

@@ -65,6 +65,11 @@ def drain(connection: psycopg.Connection, queue: str | None, group: str = "g", *
     return drained
 
 
+def append_due(connection: psycopg.Connection) -> int:
+    """Append delayed messages that are due, as upkeep does; return how many."""
+    return call(connection, "append_delayed")[0].messages
+
+
 def configure(connection: psycopg.Connection, queue: str, **options: Any) -> None:
     call(connection, "configure_queue", queue=queue, options=Jsonb(options))
 

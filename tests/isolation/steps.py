@@ -234,7 +234,8 @@ LEFT = """
            (SELECT count(*) FROM skep.journal) AS journal, (SELECT count(*) FROM skep.group_queues) AS group_queues,
            (SELECT count(*) FROM skep.discoveries) AS discoveries, (SELECT count(*) FROM skep.starts) AS starts,
            (SELECT count(*) FROM skep.runs) AS runs, (SELECT count(*) FROM skep.outbox) AS outbox,
-           (SELECT count(*) FROM skep.outbox_transactions) AS notes
+           (SELECT count(*) FROM skep.outbox_transactions) AS notes,
+           (SELECT count(*) FROM skep.delayed_messages) AS delayed
 """
 
 

@@ -177,8 +177,8 @@ BEGIN
     SELECT (SELECT count(*) FROM placed), ARRAY(SELECT queue_id FROM journaled) INTO messages, queue_ids;
 END $$;
 
--- For pop. A pop in a transaction that goes on appends nothing: it would hold up pushes to these partitions until it ends. The first
--- statement of a transaction is taken for its only one. Others who wait for these messages are woken: upkeep will find nothing to do.
+-- For pop. A pop in a transaction that goes on appends nothing: it would hold up pushes to these partitions until it ends. (The first
+-- statement of a transaction is taken for its only one; that recognises psql, which does not say autocommit.) Others who wait for these messages are woken: upkeep will find nothing to do.
 CREATE FUNCTION skep._append_for_pop(queue_id integer, autocommit boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -47,6 +47,7 @@ DECLARE
     chosen    integer;
     leases    skep.lease[] := '{}';
     left_over record;
+    has_grown boolean;
     max_rows  integer := CASE WHEN autocommit THEN 1000000 ELSE cardinality(sizes) END;
 BEGIN
     IF NOT skep._contact(NULL, _lease_wide.group_name, NULL, _lease_wide.namespace, _lease_wide.task, mode, start_from) THEN
@@ -73,10 +74,9 @@ BEGIN
                 ELSE skep._lease_queue(g, left_over.requests, left_over.sizes, auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate) END;
         END LOOP;
         EXIT WHEN cardinality(leases) > 0 OR try = 2;
-        IF EXISTS (SELECT FROM skep.delayed_messages d WHERE d.due_at <= clock_timestamp()) THEN
-            PERFORM skep._append_for_pop(NULL, autocommit);
-        END IF;
-        EXIT WHEN NOT skep._discover(list, 0, false, max_rows);
+        has_grown := EXISTS (SELECT FROM skep.delayed_messages d WHERE d.due_at <= clock_timestamp())
+                     AND skep._append_for_pop(NULL, autocommit);
+        EXIT WHEN NOT skep._discover(list, 0, false, max_rows) AND NOT has_grown;
     END LOOP;
     IF cardinality(leases) > 0 AND NOT EXISTS (SELECT FROM skep.discoveries d WHERE d.list_id = list AND d.discovered_at
                                          BETWEEN clock_timestamp() - interval '250 milliseconds' AND clock_timestamp()) THEN

@@ -162,7 +162,7 @@ BEGIN
         RETURN leases;
     END IF;
     IF EXISTS (SELECT FROM skep.delayed_messages d WHERE d.queue_id = g.queue_id AND d.due_at <= stamp) THEN
-        PERFORM skep._append_for_pop(g.queue_id, g.is_autocommit);
+        g.is_behind := skep._append_for_pop(g.queue_id, g.is_autocommit) OR g.is_behind;
     END IF;
     LOOP
         EXIT WHEN NOT skep._discover(g.list_id, g.list_queue_id, cardinality(leases) > 0, max_rows) AND NOT g.is_behind;
