@@ -138,6 +138,28 @@ CREATE INDEX dead_letters_message ON skep.dead_letters (partition_id, "offset");
 CREATE INDEX dead_letters_queue_group ON skep.dead_letters (queue, group_name, id);
 -- Full copies of messages that a group could not process. They outlive the message, its partition and its queue.
 
+CREATE TABLE skep.delayed_messages (
+    id uuid NOT NULL DEFAULT gen_random_uuid(),
+    seq bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    queue_id integer NOT NULL,
+    partition_id bigint NOT NULL,
+    due_at timestamptz NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    payload jsonb NOT NULL,
+    headers jsonb,
+    transaction_id text COLLATE "C",
+    trace_id uuid,
+    producer text,
+    CONSTRAINT delayed_messages_pkey PRIMARY KEY (id),
+    CONSTRAINT delayed_messages_due_at_check CHECK (isfinite(due_at))
+) WITH (autovacuum_vacuum_scale_factor=0.02);
+CREATE INDEX delayed_messages_due ON skep.delayed_messages (due_at, seq);
+CREATE INDEX delayed_messages_partition ON skep.delayed_messages (partition_id, due_at, seq);
+CREATE INDEX delayed_messages_queue ON skep.delayed_messages (queue_id, due_at, seq);
+CREATE UNIQUE INDEX delayed_messages_transaction_id ON skep.delayed_messages (partition_id, transaction_id) WHERE
+    (transaction_id IS NOT NULL);
+-- Messages that are not due yet: see list_delayed().
+
 CREATE TABLE skep.discoveries (
     list_id integer NOT NULL,
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -286,7 +308,12 @@ CREATE TABLE skep.outbox (
     transaction_id text COLLATE "C",
     trace_id uuid,
     producer text,
+    delay double precision,
+    deliver_at timestamptz,
     CONSTRAINT outbox_pkey PRIMARY KEY (xid, id),
+    CONSTRAINT outbox_delay_check CHECK (delay >= 0 AND delay <= 315360000),
+    CONSTRAINT outbox_delay_or_deliver_at_check CHECK (num_nonnulls(delay, deliver_at) <= 1),
+    CONSTRAINT outbox_deliver_at_check CHECK (isfinite(deliver_at)),
     CONSTRAINT outbox_headers_check CHECK (jsonb_typeof(headers) = 'object'),
     CONSTRAINT outbox_partition_check CHECK (char_length(partition) >= 1 AND char_length(partition) <= 255),
     CONSTRAINT outbox_queue_check CHECK (char_length(queue) >= 1 AND char_length(queue) <= 255),
@@ -792,6 +819,9 @@ ack_many(leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL)
     boolean)
     -- Applies one ack to each message or lease: completed, failed, dlq or retry. Returns for each whether it was
     -- applied; a stale lease does not affect the others.
+append_delayed(max_rows integer DEFAULT 10000, queue text DEFAULT NULL, OUT messages bigint, OUT queues text[]) RETURNS
+    record
+    -- Append delayed messages that are due to their partitions; upkeep calls it once a second.
 archive_status(queues text[] DEFAULT NULL) RETURNS TABLE(queue text, location text, files bigint, messages bigint,
     bytes bigint, first_day date, last_day date, waiting boolean)
     -- Returns what is archived of each queue: location, files, messages, bytes and days. waiting is true if messages
@@ -800,6 +830,8 @@ cancel(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, ta
     subscriptions
     -- Ends subscriptions of a group until it subscribes again, and returns them: messages no longer wait for the
     -- group. A second call changes nothing.
+cancel_delayed(id uuid) RETURNS boolean
+    -- Delete a delayed message before it is due; false if it is no longer waiting.
 cancel_group(group_name text, queue text DEFAULT NULL) RETURNS bigint
     -- Cancels the subscriptions of a group and returns how many messages no longer wait for it. Fails with SK007 if it
     -- is cancelled already.
@@ -807,8 +839,8 @@ check_consistency() RETURNS TABLE(invariant text, broken bigint)
     -- Returns every invariant of the stored data and how often it is broken; 0 everywhere is right. It reads all
     -- tables.
 clear_queue(queue text, partition text DEFAULT NULL) RETURNS bigint
-    -- Deletes all messages that are now in a queue, or in one partition of it, and returns how many. The queue, its
-    -- options, its groups and their offsets stay; leases end.
+    -- Deletes all messages that are now in a queue, or in one partition of it, delayed ones too, and returns how many.
+    -- The queue, its options, its groups and their offsets stay; leases end.
 configure_defaults(subscription_mode text DEFAULT NULL, max_poll_interval double precision DEFAULT NULL) RETURNS
     settings
     -- Sets the start of groups that do not ask for one (all or new), and how many seconds a new group may look back
@@ -891,6 +923,10 @@ list_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, error t
     timestamptz DEFAULT NULL, failed_before timestamptz DEFAULT NULL, before_id bigint DEFAULT NULL, max_rows integer
     DEFAULT 100) RETURNS SETOF dead_letters
     -- Returns dead letters, newest first. For the next page pass the last id as before_id.
+list_delayed(queue text DEFAULT NULL, partition text DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS TABLE(id uuid,
+    queue text, partition text, due_at timestamptz, payload jsonb, headers jsonb, transaction_id text, trace_id uuid,
+    producer text, created_at timestamptz)
+    -- List delayed messages that wait, the next one first.
 maintenance_mode(OUT push boolean, OUT pop boolean, OUT held bigint, OUT refused bigint, OUT is_pending boolean)
     RETURNS record
     -- Returns whether the servers hold back pushes and pops, and how many pushes they hold.
@@ -947,23 +983,26 @@ purge_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, error 
     DEFAULT 1000, dry_run boolean DEFAULT false, done_by text DEFAULT NULL) RETURNS bigint
     -- Deletes dead letters, oldest first, and returns how many; dry_run only counts them.
 push(messages jsonb) RETURNS TABLE(ord bigint, status text, id uuid, partition_id bigint, "offset" bigint, created_at
-    timestamptz)
-    -- Appends an array of {queue, partition, payload, transaction_id, headers, trace_id, producer} and returns a row
-    -- for each.
+    timestamptz, due_at timestamptz)
+    -- Appends an array of {queue, partition, payload, transaction_id, headers, trace_id, producer, delay, deliver_at}
+    -- and returns a row for each.
 push(queue text, payload jsonb, partition text DEFAULT 'Default', transaction_id text DEFAULT NULL, headers jsonb
-    DEFAULT NULL, trace_id uuid DEFAULT NULL, producer text DEFAULT NULL, OUT status text, OUT id uuid, OUT
-    partition_id bigint, OUT "offset" bigint, OUT created_at timestamptz) RETURNS record
+    DEFAULT NULL, trace_id uuid DEFAULT NULL, producer text DEFAULT NULL, delay double precision DEFAULT NULL,
+    deliver_at timestamptz DEFAULT NULL, OUT status text, OUT id uuid, OUT partition_id bigint, OUT "offset" bigint,
+    OUT created_at timestamptz, OUT due_at timestamptz) RETURNS record
     -- Appends one message and returns its id and offset. status is queued, or duplicate if the transaction_id is known
-    -- in the partition.
+    -- in the partition, or delayed: then due_at says when it is appended, and id is for cancel_delayed().
 push_many(queues text[], partitions text[], payloads jsonb[], transaction_ids text[] DEFAULT NULL, headers jsonb[]
-    DEFAULT NULL, trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL) RETURNS TABLE(ord bigint, status text,
-    partition_id bigint, "offset" bigint, created_at timestamptz)
+    DEFAULT NULL, trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL, deliver_at timestamptz[] DEFAULT NULL)
+    RETURNS TABLE(ord bigint, status text, partition_id bigint, "offset" bigint, created_at timestamptz, delayed_id
+    uuid, due_at timestamptz)
     -- Appends messages, given as arrays, and returns a row for each. New messages come first and duplicates last:
     -- match them by ord.
 push_to_outbox(messages jsonb) RETURNS void
     -- Writes messages, in the form of push(messages), to the outbox: they are published when your transaction commits.
 queue_status(queue text DEFAULT NULL) RETURNS TABLE(name text, namespace text, task text, partitions bigint, messages
-    bigint, last_created_at timestamptz, groups bigint, dead_letters bigint, options jsonb, created_at timestamptz)
+    bigint, last_created_at timestamptz, groups bigint, dead_letters bigint, delayed bigint, options jsonb, created_at
+    timestamptz)
     -- Returns queues, one or all, with their sizes, groups, dead letters and options.
 redrive(queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after timestamptz
     DEFAULT NULL, failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL, to_queue text DEFAULT NULL,
@@ -1026,6 +1065,8 @@ _add_runs(group_queue integer, wanted bigint[], max_rows integer, stamp timestam
 _advance_cursor(partition_id bigint, cut bigint, group_queue_id integer) RETURNS bigint
 _allow(IN role text, IN name text, IN definer boolean DEFAULT true)
 _allowed_values(option text) RETURNS text
+_append_due(queue_id integer, max_rows integer, OUT messages bigint, OUT queue_ids integer[]) RETURNS record
+_append_for_pop(queue_id integer, autocommit boolean) RETURNS boolean
 _append_outbox(xids xid8[], ids bigint[]) RETURNS bigint
 _append_piece(sink text, batch bigint, piece uuid) RETURNS bigint
 _apply_ack(lease uuid, id uuid, status text, error text) RETURNS void
@@ -1054,7 +1095,7 @@ _check_heads(partition_ids bigint[], next_offsets bigint[]) RETURNS void
 _check_item(ord bigint, payload jsonb, payload_limit integer, transaction_id text, headers jsonb) RETURNS boolean
 _check_leases() RETURNS TABLE(invariant text, broken bigint)
 _check_lengths(queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids
-    uuid[], producers text[]) RETURNS void
+    uuid[], producers text[], deliver_at timestamptz[]) RETURNS void
 _check_lists() RETURNS TABLE(invariant text, broken bigint)
 _check_log() RETURNS TABLE(invariant text, broken bigint)
 _check_message(ord bigint, message jsonb) RETURNS void
@@ -1132,6 +1173,8 @@ _drain_held_pushes(max_messages integer DEFAULT 2000, again boolean DEFAULT fals
     bigint, OUT queues text[]) RETURNS record
 _drop_sink(sink text) RETURNS void
 _due_at(partition_id bigint, first_offset bigint, delay double precision, quiet double precision) RETURNS timestamptz
+_due_time(ord bigint, delay double precision, deliver_at timestamptz) RETURNS timestamptz
+_due_times(messages jsonb) RETURNS timestamptz[]
 _end_lease(row_id tid, r runs, reason text) RETURNS boolean
 _ensure_group_queue(group_name text, queue text) RETURNS integer
 _ensure_group_queues(queue text, group_name text) RETURNS boolean
@@ -1145,6 +1188,8 @@ _find_api_key(id text, hash bytea) RETURNS SETOF api_keys
 _find_archive(location text) RETURNS integer
 _find_dead_letters(queue text, group_name text, error text, failed_after timestamptz, failed_before timestamptz, ids
     bigint[], max_rows integer) RETURNS SETOF dead_letters
+_find_first(partition_id bigint, transaction_id text) RETURNS TABLE("offset" bigint, created_at timestamptz, delayed_id
+    uuid, due_at timestamptz)
 _find_group(queue text, group_name text, lease_time double precision, autocommit boolean, any_status boolean) RETURNS
     SETOF group_state
 _find_message(partition_id bigint, transaction_id text) RETURNS bigint
@@ -1240,6 +1285,8 @@ _leases_of(ids uuid[]) RETURNS uuid[]
 _list_partitions(queue text, visible text[], max_rows integer, skip integer) RETURNS TABLE(queue text, body jsonb, six
     jsonb, name text)
 _lock_archive(archive_id integer) RETURNS boolean
+_lock_due(queue_id integer, max_rows integer, stamp timestamptz, OUT partition_ids bigint[], OUT counts bigint[])
+    RETURNS record
 _lock_follower(group_name text, partition_ids bigint[]) RETURNS integer[]
 _lock_for_delete(partition_ids bigint[]) RETURNS void
 _lock_group(group_name text, queue text) RETURNS integer[]
@@ -1332,6 +1379,9 @@ _prune_samples(keep interval DEFAULT '7 days') RETURNS bigint
 _prune_sinks(older_than interval DEFAULT '1 day') RETURNS bigint
 _prune_traces(keep interval DEFAULT '7 days', at_most bigint DEFAULT 1000000) RETURNS bigint
 _publish_batch(sink text, query text, batch bigint, pieces uuid[], counts bigint[]) RETURNS bigint
+_push_delayed(queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids
+    uuid[], producers text[], due_times timestamptz[]) RETURNS TABLE(ord bigint, status text, partition_id bigint,
+    "offset" bigint, created_at timestamptz, delayed_id uuid, due_at timestamptz)
 _push_piece(sink text, batch bigint, piece uuid) RETURNS bigint
 _pushed_since(snapshot pg_snapshot) RETURNS bigint[]
 _queen_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[])
@@ -1375,7 +1425,8 @@ _queen_pop(queue text, group_name text, batches integer[], partitions integer[],
     boolean) RETURNS TABLE(request integer, lease uuid, first_queue text, first_partition text, first_partition_id
     uuid, partition_count bigint, messages text, sealed boolean, size bigint)
 _queen_postgres() RETURNS json
-_queen_push(messages jsonb, OUT duplicates boolean[], OUT partition_ids bigint[], OUT offsets bigint[]) RETURNS record
+_queen_push(messages jsonb, has_delays boolean DEFAULT true, OUT duplicates boolean[], OUT partition_ids bigint[], OUT
+    offsets bigint[], OUT delayed jsonb) RETURNS record
 _queen_pushed(since timestamptz, until timestamptz, queue text, namespace text, task text, unit text, visible text[])
     RETURNS json
 _queen_queue(queue text) RETURNS json
@@ -1400,7 +1451,7 @@ _queen_state(partition_id bigint, "offset" bigint) RETURNS TABLE(status text, qu
 _queen_status(since timestamptz, until timestamptz, queue text, namespace text, task text, visible text[]) RETURNS json
 _queen_stream_cycle(query_id uuid, partition_id uuid, group_name text, state_ops jsonb, messages jsonb, ack jsonb,
     release_lease boolean, OUT queue text, OUT answered bigint, OUT released boolean, OUT duplicates boolean[], OUT
-    stored_in bigint[], OUT offsets bigint[]) RETURNS record
+    stored_in bigint[], OUT offsets bigint[], OUT delayed jsonb) RETURNS record
 _queen_stream_register(name text, source_queue text, sink_queue text, config_hash text, reset boolean, OUT query_id
     uuid, OUT fresh boolean, OUT was_reset boolean, OUT stored_hash text) RETURNS record
 _queen_stream_state(query_id uuid, partition_id uuid, keys text[], key_prefix text, ripe_at_or_before double precision)
@@ -1422,7 +1473,8 @@ _queen_trace_names(visible text[], max_rows integer, skip integer) RETURNS json
 _queen_traces_named(name text, visible text[], max_rows integer, skip integer) RETURNS json
 _queen_traces_of(partition_id uuid, transaction_id text) RETURNS json
 _queen_transaction(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors
-    text[], messages jsonb, OUT dlq boolean[], OUT stored_in bigint[], OUT offsets bigint[]) RETURNS record
+    text[], messages jsonb, OUT dlq boolean[], OUT stored_in bigint[], OUT offsets bigint[], OUT delayed jsonb) RETURNS
+    record
 _queen_worker_metrics(since timestamptz, until timestamptz, visible text[]) RETURNS json
 _queue_counts(queue text, namespace text, task text, visible text[]) RETURNS TABLE(id integer, name text, namespace
     text, task text, created_at timestamptz, partitions bigint, total bigint, pending bigint, processing bigint,
