@@ -29,17 +29,14 @@ class NewMessage:
 
 
 class Receipt(NamedTuple):
-    """Where a pushed message is stored; `duplicate`: its transaction id was there already, and so was the message.
-
-    A delayed message has a `due_at` and no `offset` yet; its `id` is for `cancel_delayed` until it is due.
-    """
+    """Where a pushed message is stored; `duplicate`: its transaction id was there already, and so was the message."""
 
     status: Literal["queued", "duplicate", "delayed"]
     id: UUID
     partition_id: int
     offset: int | None
     created_at: datetime
-    due_at: datetime | None = None
+    due_at: datetime | None = None  # of a delayed message: it has no offset yet, and its id is for `cancel_delayed`
 
 
 class Message(NamedTuple):
@@ -384,30 +381,6 @@ class Drained:
 
     messages: int
     refused: int
-    queues: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class DelayedMessage:
-    """A message that is not due yet."""
-
-    id: UUID
-    queue: str
-    partition: str
-    due_at: datetime
-    payload: Any
-    headers: dict[str, Any] | None
-    transaction_id: str | None
-    trace_id: UUID | None
-    producer: str | None
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """How many delayed messages were appended to the log, in which queues."""
-
-    messages: int
     queues: list[str]
 
 

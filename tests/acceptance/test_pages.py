@@ -38,6 +38,10 @@ def test_every_example_is_shown_and_run():
     ("example", "printed"),
     [
         ("fan_out.py", ["done: 1 of 2", "pending: mail", "everybody is done: deleted up to 1"]),
+        (
+            "schedule.py",
+            ["report to reports at 00 past the hour", "paused: True", "schedules: ['report']"],
+        ),
         ("replay.py", ["again: [3, 4]", "audit: [0, 1, 2, 3, 4]"]),
         (
             "dead_letters.py",

@@ -49,6 +49,7 @@ ADMIN = {
     "_dashboard_trend", "_dashboard_queue_trend", "_dashboard_queues", "_dashboard_groups", "_dashboard_partitions",
     "_dashboard_holders", "_dashboard_seek", "_dashboard_database", "_dashboard_leases", "_dashboard_pipelines",
     "_prune_sinks", "_prune_lease_log", "list_delayed",
+    "create_schedule", "delete_schedule", "pause_schedule", "resume_schedule", "list_schedules", "run_schedules",
 }  # fmt: skip
 # These touch no table.
 HARMLESS = {"message_id", "partition_of", "offset_of", "_refuse", "_queen_time"}

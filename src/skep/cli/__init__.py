@@ -15,6 +15,7 @@ from skep.cli.commands.maintenance import maintenance_app
 from skep.cli.commands.message import message_app
 from skep.cli.commands.pipeline import pipeline_app
 from skep.cli.commands.queue import queue_app
+from skep.cli.commands.schedule import schedule_app
 from skep.cli.completion import answer_shells
 from skep.cli.examples import add_examples
 from skep.cli.options import (
@@ -53,6 +54,7 @@ app.add_typer(message_app, name="message")
 app.add_typer(group_app, name="group")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(delayed_app, name="delayed")
+app.add_typer(schedule_app, name="schedule")
 app.add_typer(key_app, name="key")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(maintenance_app, name="maintenance")

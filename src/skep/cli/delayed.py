@@ -7,7 +7,7 @@ from skep.cli.connect import connect
 from skep.cli.show import Cell, compact, say, show_json, show_table
 from skep.config import Config
 from skep.errors import InvalidArgument
-from skep.message import DelayedMessage
+from skep.schedule import DelayedMessage
 
 
 def list_delayed(config: Config, queue: str | None, partition: str | None, *, limit: int, as_json: bool) -> None:

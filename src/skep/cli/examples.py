@@ -60,6 +60,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "message delete": ("skep message delete 00000000-0000-8001-8000-000000000000 --yes",),
     "delayed list": ("skep delayed list", "skep delayed list reminders --limit 10 --json"),
     "delayed cancel": ("skep delayed cancel 2f1c5e0a-7c0f-4b43-9a43-6a1f5d0e8d11",),
+    "schedule list": ("skep schedule list", "skep schedule list reports --json"),
+    "schedule set": (
+        "skep schedule set nightly '0 2 * * *' reports '{\"kind\": \"sales\"}' --time-zone Europe/Berlin",
+        "skep schedule set ping '*/5 * * * *' pings --missed skip",
+    ),
+    "schedule pause": ("skep schedule pause nightly",),
+    "schedule resume": ("skep schedule resume nightly",),
+    "schedule delete": ("skep schedule delete nightly",),
     "group list": ("skep group list", "skep group list --queue orders --json"),
     "group show": ("skep group show billing", "skep group show billing --queue orders --limit 10"),
     "group seek": (

@@ -46,7 +46,7 @@ class Template:
         )
 
     def read(self, place: str, text: str) -> object:
-        return text if self.text else _parse(place, text)
+        return text if self.text else parse_payload(place, text)
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ def parse_headers(headers: Sequence[str]) -> dict[str, Any] | None:
     return {key: value for key, _, value in pairs} or None
 
 
-def _parse(place: str, text: str) -> object:
+def parse_payload(place: str, text: str) -> object:
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:

@@ -138,6 +138,16 @@ MOVE_COMMITTED_OUTBOX: Query = "SELECT messages, refused, queues FROM skep.move_
 APPEND_DELAYED: Query = "SELECT messages, queues FROM skep.append_delayed(%(max_rows)s, %(queue)s)"
 LIST_DELAYED: Query = "SELECT * FROM skep.list_delayed(%(queue)s, %(partition)s, %(limit)s)"
 CANCEL_DELAYED: Query = "SELECT skep.cancel_delayed(%(id)s)"
+CREATE_SCHEDULE: Query = """
+    SELECT * FROM skep.create_schedule(
+        %(name)s, %(cron)s, %(queue)s, CAST(%(payload)s AS jsonb), %(partition)s, CAST(%(headers)s AS jsonb),
+        %(time_zone)s, %(missed)s)
+"""
+LIST_SCHEDULES: Query = "SELECT * FROM skep.list_schedules(%(queue)s)"
+PAUSE_SCHEDULE: Query = "SELECT * FROM skep.pause_schedule(%(name)s)"
+RESUME_SCHEDULE: Query = "SELECT * FROM skep.resume_schedule(%(name)s)"
+DELETE_SCHEDULE: Query = "SELECT skep.delete_schedule(%(name)s)"
+RUN_SCHEDULES: Query = "SELECT messages, refused, queues FROM skep.run_schedules()"
 OUTBOX_STATUS: Query = "SELECT transactions, oldest_seconds, waiting FROM skep.outbox_status()"
 
 CREATE_API_KEY: Query = """

@@ -8,6 +8,7 @@ pruner    forgets old journal rows, samples, traces and finished leases
 drainer   stores what was held during maintenance and left behind
 mover     publishes rows of the outbox that were committed under REPEATABLE READ or SERIALIZABLE
 delayed   appends delayed messages that are due
+scheduler pushes the ticks of schedules that are due
 """
 
 from skep.upkeep.delayed import append
@@ -18,6 +19,7 @@ from skep.upkeep.pruner import prune
 from skep.upkeep.reaper import reap
 from skep.upkeep.retainer import retain
 from skep.upkeep.sampler import sample
+from skep.upkeep.scheduler import tick
 from skep.upkeep.watch import watch
 
 DUTIES = (
@@ -29,6 +31,7 @@ DUTIES = (
     Duty("drainer", 5, drain),
     Duty("mover", 1, move),
     Duty("delayed", 1, append),
+    Duty("scheduler", 1, tick),
 )
 
 __all__ = ["DUTIES", "Duty", "Upkeep"]

@@ -8,17 +8,8 @@ from uuid import UUID
 from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.buffer import AsyncBuffer
 from skep.errors import NotFound
-from skep.message import (
-    DEFAULT_PARTITION,
-    QUEUE_MODE,
-    DelayedMessage,
-    Lag,
-    Lane,
-    NewMessage,
-    QueueStatus,
-    Receipt,
-    SeekResult,
-)
+from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, Lane, NewMessage, QueueStatus, Receipt, SeekResult
+from skep.schedule import DelayedMessage
 
 if TYPE_CHECKING:
     from skep.client.aio.skep import AsyncSkep

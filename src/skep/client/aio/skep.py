@@ -20,6 +20,7 @@ from skep.client.aio.groups import AsyncGroups
 from skep.client.aio.guest import execute_in
 from skep.client.aio.maintenance import AsyncMaintenance
 from skep.client.aio.queue import AsyncQueue
+from skep.client.aio.schedules import AsyncSchedules
 from skep.client.aio.stream import AsyncStream
 from skep.client.aio.transaction import AsyncTransaction
 from skep.client.aio.wake import AsyncWaiter, AsyncWakes
@@ -27,10 +28,11 @@ from skep.client.encode import as_object, dumps
 from skep.client.plan import Pacing, Plan
 from skep.client.source import Source
 from skep.errors import InvalidArgument
-from skep.message import QUEUE_MODE, DelayedMessage, Lane, Message, QueueStatus, Receipt, StoredMessage
+from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt, StoredMessage
+from skep.schedule import DelayedMessage
 
 
-class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncMaintenance, AsyncApiKeys):
+class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncSchedules, AsyncMaintenance, AsyncApiKeys):
     """A client of Skep. Without a URL, here or in SKEP_DATABASE_URL, it uses the embedded PostgreSQL with Skep in it.
 
     It connects at the first call. `timeout` is how long a call waits for a connection while the database is down or all

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from skep.client import calls
 from skep.client.sync.database import Database
-from skep.message import Appended, Detected, Drained, MaintenanceStatus, OutboxStatus, Place, Retained, Sample, Swept
+from skep.message import Detected, Drained, MaintenanceStatus, OutboxStatus, Place, Retained, Sample, Swept
+from skep.schedule import Appended
 
 LANES = 200  # partitions in one transaction
 MESSAGES = 10_000  # deleted by one transaction

@@ -9,17 +9,8 @@ from uuid import UUID
 from skep.client.sync.batch import Batch
 from skep.client.sync.buffer import Buffer
 from skep.errors import NotFound
-from skep.message import (
-    DEFAULT_PARTITION,
-    QUEUE_MODE,
-    DelayedMessage,
-    Lag,
-    Lane,
-    NewMessage,
-    QueueStatus,
-    Receipt,
-    SeekResult,
-)
+from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, Lane, NewMessage, QueueStatus, Receipt, SeekResult
+from skep.schedule import DelayedMessage
 
 if TYPE_CHECKING:
     from skep.client.sync.skep import Skep

@@ -24,14 +24,16 @@ from skep.client.sync.groups import Groups
 from skep.client.sync.guest import execute_in
 from skep.client.sync.maintenance import Maintenance
 from skep.client.sync.queue import Queue
+from skep.client.sync.schedules import Schedules
 from skep.client.sync.stream import Stream
 from skep.client.sync.transaction import Transaction
 from skep.client.sync.wake import Waiter, Wakes
 from skep.errors import InvalidArgument
-from skep.message import QUEUE_MODE, DelayedMessage, Lane, Message, QueueStatus, Receipt, StoredMessage
+from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt, StoredMessage
+from skep.schedule import DelayedMessage
 
 
-class Skep(Groups, DeadLetters, Maintenance, ApiKeys):
+class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
     """A client of Skep. Without a URL, here or in SKEP_DATABASE_URL, it uses the embedded PostgreSQL with Skep in it.
 
     It connects at the first call. `timeout` is how long a call waits for a connection while the database is down or all

@@ -117,9 +117,27 @@ CREATE TABLE skep.delayed_messages (
 CREATE INDEX delayed_messages_due ON skep.delayed_messages (due_at, seq);
 CREATE INDEX delayed_messages_queue ON skep.delayed_messages (queue_id, due_at, seq);
 CREATE INDEX delayed_messages_partition ON skep.delayed_messages (partition_id, due_at, seq);
-CREATE UNIQUE INDEX delayed_messages_transaction_id ON skep.delayed_messages (partition_id, transaction_id)
-    WHERE transaction_id IS NOT NULL;
+CREATE UNIQUE INDEX delayed_messages_transaction_id ON skep.delayed_messages (partition_id, transaction_id) WHERE transaction_id IS NOT NULL;
 COMMENT ON TABLE skep.delayed_messages IS 'Messages that are not due yet: see list_delayed().';
+
+-- A message is pushed at each tick, in the transaction that moves next_at.
+CREATE TABLE skep.schedules (
+    name       text COLLATE "C" PRIMARY KEY CHECK (char_length(name) BETWEEN 1 AND 255),
+    cron       text NOT NULL,
+    time_zone  text NOT NULL,
+    queue      text COLLATE "C" NOT NULL CHECK (char_length(queue) BETWEEN 1 AND 255),
+    partition  text COLLATE "C" NOT NULL CHECK (char_length(partition) BETWEEN 1 AND 255),
+    payload    jsonb NOT NULL,
+    headers    jsonb CHECK (jsonb_typeof(headers) = 'object'),
+    missed     text NOT NULL CHECK (missed IN ('skip', 'one', 'all')),  -- what becomes of ticks that are late
+    paused     boolean NOT NULL DEFAULT false,
+    next_at    timestamptz NOT NULL,
+    last_at    timestamptz,                                              -- the last tick that was pushed
+    error      text,                                                     -- why the tick that is due was refused
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE INDEX schedules_next_at ON skep.schedules (next_at) WHERE NOT paused;
+COMMENT ON TABLE skep.schedules IS 'Periodic messages: see create_schedule() and list_schedules().';
 
 -- id is drawn while the partitions are locked, so within a partition it follows the offsets.
 CREATE TABLE skep.journal (

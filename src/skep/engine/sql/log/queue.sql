@@ -226,6 +226,9 @@ DECLARE
     ids    bigint[];
 BEGIN
     PERFORM skep._require_read_committed('delete_queue');
+    -- First, because run_schedules() locks them before it pushes.
+    PERFORM FROM skep.schedules s WHERE s.queue = delete_queue.queue ORDER BY s.name FOR UPDATE;
+    DELETE FROM skep.schedules s WHERE s.queue = delete_queue.queue;
     SELECT q.id INTO doomed FROM skep.queues q WHERE q.name = delete_queue.queue FOR UPDATE;
     groups := ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = doomed ORDER BY g.id FOR UPDATE);
     PERFORM FROM skep.subscriptions s WHERE s.queue = delete_queue.queue ORDER BY s.id FOR UPDATE;

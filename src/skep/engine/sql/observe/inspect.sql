@@ -120,6 +120,8 @@ LANGUAGE sql STABLE AS $$
         SELECT m.partition_id FROM skep.messages m GROUP BY m.partition_id UNION SELECT f.partition_id FROM skep.partition_floors f) own
     WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = own.partition_id)
     UNION ALL
+    SELECT 'the next tick of a schedule is after its last', count(*) FROM skep.schedules s WHERE s.next_at <= s.last_at
+    UNION ALL
     SELECT 'delayed messages belong to a partition of their queue', count(*) FROM skep.delayed_messages d
     WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = d.partition_id AND p.queue_id = d.queue_id)
 $$;
