@@ -159,12 +159,17 @@ END $$;
 CREATE FUNCTION skep._last_tick(cron text, time_zone text, first timestamptz, moment timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE
-    tick timestamptz := first;
-    next timestamptz := skep._next_tick(cron, time_zone, first);
-    back interval := '1 minute';
+    tick  timestamptz := first;
+    next  timestamptz := skep._next_tick(cron, time_zone, first);
+    found timestamptz;
+    back  interval := '1 minute';
 BEGIN
     WHILE next <= moment AND moment - back > first LOOP
-        next := skep._next_tick(cron, time_zone, moment - back);
+        found := skep._next_tick(cron, time_zone, moment - back);
+        IF found <= moment THEN
+            next := found;
+            EXIT;
+        END IF;
         back := 2 * back;
     END LOOP;
     WHILE next <= moment LOOP
