@@ -477,6 +477,30 @@ CREATE TABLE skep.samples (
 CREATE INDEX samples_at ON skep.samples (at);
 -- Counts of queues and groups over time; history() reads them. group_name is empty for the queue itself.
 
+CREATE TABLE skep.schedules (
+    name text COLLATE "C" NOT NULL,
+    cron text NOT NULL,
+    time_zone text NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    partition text COLLATE "C" NOT NULL,
+    payload jsonb NOT NULL,
+    headers jsonb,
+    missed text NOT NULL,
+    paused boolean NOT NULL DEFAULT false,
+    next_at timestamptz NOT NULL,
+    last_at timestamptz,
+    error text,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT schedules_pkey PRIMARY KEY (name),
+    CONSTRAINT schedules_headers_check CHECK (jsonb_typeof(headers) = 'object'),
+    CONSTRAINT schedules_missed_check CHECK (missed = ANY (ARRAY['skip', 'one', 'all'])),
+    CONSTRAINT schedules_name_check CHECK (char_length(name) >= 1 AND char_length(name) <= 255),
+    CONSTRAINT schedules_partition_check CHECK (char_length(partition) >= 1 AND char_length(partition) <= 255),
+    CONSTRAINT schedules_queue_check CHECK (char_length(queue) >= 1 AND char_length(queue) <= 255)
+);
+CREATE INDEX schedules_next_at ON skep.schedules (next_at) WHERE (NOT paused);
+-- Periodic messages: see create_schedule() and list_schedules().
+
 CREATE TABLE skep.schema_info (
     the_only_row boolean NOT NULL DEFAULT true,
     version integer NOT NULL,
@@ -857,6 +881,11 @@ create_api_key(id text, name text, hash bytea, role text DEFAULT NULL, grants js
     timestamptz DEFAULT NULL) RETURNS api_keys
     -- Stores an API key of the server and returns it. id is 12 hex digits, hash the SHA-256 of the secret; the key
     -- needs a role, grants, or both.
+create_schedule(name text, cron text, queue text, payload jsonb DEFAULT 'null', partition text DEFAULT 'Default',
+    headers jsonb DEFAULT NULL, time_zone text DEFAULT 'UTC', missed text DEFAULT 'one') RETURNS schedules
+    -- Creates a schedule, or changes the one with this name: at the times of the cron expression a message is pushed
+    -- to the queue. missed says what becomes of ticks that were not pushed in time: all, one (the last of them) or
+    -- skip.
 dead_letter(lease uuid, error text, id uuid DEFAULT NULL) RETURNS void
     -- Moves one message of a lease to the dead letters, or without id every message of it that has no ack yet.
 dead_letter_all(leases uuid[], error text) RETURNS void
@@ -872,6 +901,8 @@ delete_partition(queue text, partition text) RETURNS boolean
 delete_queue(queue text) RETURNS boolean
     -- Deletes a queue with its messages, partitions and subscriptions. Dead letters stay. Returns false if there is no
     -- such queue.
+delete_schedule(name text) RETURNS boolean
+    -- Deletes a schedule. Returns false if there was none.
 detect_dead_groups() RETURNS TABLE(group_name text, queue text, namespace text, task text, last_heartbeat_at
     timestamptz, overdue_seconds double precision, misses integer, died boolean)
     -- Declares groups DEAD that have been silent for too long, and returns every group that is beyond its timeout;
@@ -927,6 +958,8 @@ list_delayed(queue text DEFAULT NULL, partition text DEFAULT NULL, max_rows inte
     queue text, partition text, due_at timestamptz, payload jsonb, headers jsonb, transaction_id text, trace_id uuid,
     producer text, created_at timestamptz)
     -- List delayed messages that wait, the next one first.
+list_schedules(queue text DEFAULT NULL) RETURNS SETOF schedules
+    -- Lists schedules by name: of one queue, or all.
 maintenance_mode(OUT push boolean, OUT pop boolean, OUT held bigint, OUT refused bigint, OUT is_pending boolean)
     RETURNS record
     -- Returns whether the servers hold back pushes and pops, and how many pushes they hold.
@@ -959,6 +992,8 @@ partition_of(id uuid) RETURNS bigint
 pause(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS SETOF
     subscriptions
     -- Stops delivery to a group and returns its subscriptions. Its backlog is kept.
+pause_schedule(name text) RETURNS schedules
+    -- Stops a schedule: it pushes nothing until resume_schedule().
 peek(queue text, partition text DEFAULT NULL, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100) RETURNS
     TABLE(queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text,
     trace_id uuid, producer text, created_at timestamptz, deleted boolean)
@@ -1022,6 +1057,8 @@ repair_restored() RETURNS bigint
 resume(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS SETOF
     subscriptions
     -- Starts delivery to a paused or dead group again, at its cursor, and returns its subscriptions.
+resume_schedule(name text) RETURNS schedules
+    -- Lets a paused schedule go on with its next tick. Ticks of the pause are not missed ones.
 resync_partition_lookup() RETURNS bigint
     -- Repairs partition floors that disagree with the messages, and returns how many it changed. It is safe while
     -- pushes and retention run.
@@ -1032,6 +1069,9 @@ retain(lanes bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run 
     -- returns what it deleted from which partition. dry_run only lists it.
 revoke_api_key(id text) RETURNS api_keys
     -- Revokes an API key for good and returns it. A second call changes nothing.
+run_schedules(max_schedules integer DEFAULT 100, OUT messages bigint, OUT refused bigint, OUT queues text[]) RETURNS
+    record
+    -- Pushes the ticks of schedules that are due; upkeep calls it once a second.
 sample(not_within interval DEFAULT '00:00:05') RETURNS bigint
     -- Writes a sample of every queue and group, unless there is one that is younger than not_within, and returns the
     -- number of rows.
@@ -1130,6 +1170,7 @@ _count_undone(partition_id bigint, group_queue_id integer, first_offset bigint, 
 _cover_queues(list integer) RETURNS boolean
 _covering_subscription(group_name text, queue text, partition text, namespace text, task text) RETURNS subscriptions
 _create_partitions(queues text[], partitions text[]) RETURNS void
+_cron_values(cron text, field text, what text, low integer, high integer, names text[] DEFAULT '{}') RETURNS integer[]
 _current_progress(trends integer DEFAULT 0, not_within interval DEFAULT '00:00:05') RETURNS TABLE(at timestamptz, queue
     text, group_name text, status text, rate double precision, lag bigint, leased bigint, dead_letters bigint,
     oldest_seconds double precision, trend bigint[])
@@ -1241,6 +1282,7 @@ _hit_ratio(hits numeric, reads numeric) RETURNS numeric
 _hold_push(messages jsonb) RETURNS boolean
 _inherit_start(s subscriptions, any_mode boolean) RETURNS subscriptions
 _insert_subscription(s subscriptions) RETURNS boolean
+_instant_of(local timestamp without time zone, time_zone text) RETURNS timestamptz
 _is_completion_unclear(q queues) RETURNS boolean
 _is_count_due(q queues, previous timestamptz, all_seconds double precision, stamp timestamptz) RETURNS boolean
 _is_idle(p partitions, idle_seconds double precision) RETURNS boolean
@@ -1257,6 +1299,7 @@ _keep_totals(partition_ids bigint[]) RETURNS void
 _known_end(partition_id bigint) RETURNS bigint
 _last_progress(visible text[]) RETURNS TABLE(at timestamptz, queue text, group_name text, status text, rate double
     precision, lag bigint, leased bigint, dead bigint, seconds double precision)
+_last_tick(cron text, time_zone text, first timestamptz, moment timestamptz) RETURNS timestamptz
 _lease(queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
     lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit boolean
     DEFAULT true) RETURNS lease[]
@@ -1331,8 +1374,10 @@ _move_runs(partition_ids bigint[], group_queue_ids integer[], start subscription
 _move_runs_up(partition_id bigint, row_ids tid[], runs runs[], stop bigint) RETURNS void
 _newest_messages(partition_id bigint, low bigint, high bigint, state text, since timestamptz, max_rows integer) RETURNS
     TABLE("offset" bigint, created_at timestamptz)
+_next_local_time(rule record, start timestamp without time zone) RETURNS timestamp without time zone
 _next_samples(INOUT offsets bigint[], INOUT times timestamptz[], first_offset bigint, completed bigint, keep double
     precision, newer_from bigint[], newer_since timestamptz[], stamp timestamptz) RETURNS record
+_next_tick(cron text, time_zone text, after timestamptz) RETURNS timestamptz
 _next_xid() RETURNS xid8
 _note_outbox() RETURNS trigger
 _offset_at(partition_id bigint, instant timestamptz, snapshot pg_snapshot DEFAULT NULL) RETURNS bigint
@@ -1348,6 +1393,8 @@ _open_runs(partition_ids bigint[], group_queue_ids integer[], places bigint[], s
 _open_sink(sink text, query text) RETURNS void
 _overtake(partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed bigint) RETURNS
     record
+_parse_cron(cron text, OUT minutes integer[], OUT hours integer[], OUT days integer[], OUT months integer[], OUT
+    weekdays integer[], OUT is_either boolean) RETURNS record
 _parse_position("position" text) RETURNS subscriptions
 _parse_start(mode text, start_from text, OUT start_mode text, OUT start_at timestamptz, OUT start_offset bigint, OUT
     start_id uuid) RETURNS record
@@ -1383,6 +1430,7 @@ _push_delayed(queues text[], partitions text[], payloads jsonb[], transaction_id
     uuid[], producers text[], due_times timestamptz[]) RETURNS TABLE(ord bigint, status text, partition_id bigint,
     "offset" bigint, created_at timestamptz, delayed_id uuid, due_at timestamptz)
 _push_piece(sink text, batch bigint, piece uuid) RETURNS bigint
+_push_ticks(s schedules) RETURNS bigint
 _pushed_since(snapshot pg_snapshot) RETURNS bigint[]
 _queen_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[])
     RETURNS TABLE(ord bigint, success boolean, noop boolean, error text, queue text, partition text, released boolean,
@@ -1506,10 +1554,12 @@ _redriven_headers(old jsonb, new jsonb, edited boolean, origin jsonb) RETURNS js
 _refuse(state text, message text, hint text DEFAULT '', detail text DEFAULT '') RETURNS boolean
 _refuse_blocked(queue text) RETURNS void
 _refuse_busy(group_name text) RETURNS void
+_refuse_cron(cron text, what text, allowed text, got text) RETURNS void
 _refuse_locked(queue text) RETURNS void
 _release_leases(ids bigint[]) RETURNS void
 _replace_options(queue text, options jsonb, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS queues
 _require_read_committed(function text) RETURNS void
+_require_schedule(schedule schedules, name text) RETURNS schedules
 _restart_subscription(group_name text, queue text, partition text, start subscriptions) RETURNS void
 _restart_subscriptions(group_name text, queues text[], start subscriptions) RETURNS void
 _retain(partition_ids bigint[], quotas bigint[]) RETURNS TABLE(queue text, partition text, partition_id bigint, rule
@@ -1569,6 +1619,7 @@ _subscription_for_pop(queue text, group_name text, partition text, namespace tex
 _subscription_of(group_name text, queue text, partition text, namespace text, task text) RETURNS subscriptions
 _swap_files(file_id bigint, job uuid, source_ids bigint[], path text, bytes bigint, messages bigint, digest bytea,
     grace interval) RETURNS boolean
+_tick_text(tick timestamptz) RETURNS text
 _times(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], OUT oldest timestamptz, OUT newest
     timestamptz) RETURNS record
 _tombstones_in(partition_id bigint, first_offset bigint, end_offset bigint) RETURNS int8multirange
