@@ -36,7 +36,7 @@ def test_all_is_what_is_public():
 
 @pytest.mark.parametrize("path", [*PYTHON, *SQL], ids=relative)
 def test_a_file_has_400_lines_at_most(path: Path):
-    most = 700 if path.parent.name == "migrations" else 400  # the one migration is the whole schema
+    most = 800 if path.parent.name == "migrations" else 400  # the one migration is the whole schema
     assert len(path.read_text().splitlines()) <= most
 
 

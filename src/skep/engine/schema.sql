@@ -662,6 +662,15 @@ CREATE INDEX traces_created_at ON skep.traces (created_at);
 CREATE INDEX traces_message ON skep.traces (partition_id, transaction_id, id);
 -- What consumers reported about messages while they processed them.
 
+CREATE TYPE skep.cron_rule (
+    minutes integer[],
+    hours integer[],
+    days integer[],
+    months integer[],
+    weekdays integer[],
+    is_either boolean
+);
+
 CREATE TYPE skep.delivery (
     queue text,
     partition text,
@@ -1374,7 +1383,7 @@ _move_runs(partition_ids bigint[], group_queue_ids integer[], start subscription
 _move_runs_up(partition_id bigint, row_ids tid[], runs runs[], stop bigint) RETURNS void
 _newest_messages(partition_id bigint, low bigint, high bigint, state text, since timestamptz, max_rows integer) RETURNS
     TABLE("offset" bigint, created_at timestamptz)
-_next_local_time(rule record, start timestamp without time zone) RETURNS timestamp without time zone
+_next_local_time(rule cron_rule, start timestamp without time zone) RETURNS timestamp without time zone
 _next_samples(INOUT offsets bigint[], INOUT times timestamptz[], first_offset bigint, completed bigint, keep double
     precision, newer_from bigint[], newer_since timestamptz[], stamp timestamptz) RETURNS record
 _next_tick(cron text, time_zone text, after timestamptz) RETURNS timestamptz
@@ -1393,8 +1402,7 @@ _open_runs(partition_ids bigint[], group_queue_ids integer[], places bigint[], s
 _open_sink(sink text, query text) RETURNS void
 _overtake(partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed bigint) RETURNS
     record
-_parse_cron(cron text, OUT minutes integer[], OUT hours integer[], OUT days integer[], OUT months integer[], OUT
-    weekdays integer[], OUT is_either boolean) RETURNS record
+_parse_cron(cron text) RETURNS cron_rule
 _parse_position("position" text) RETURNS subscriptions
 _parse_start(mode text, start_from text, OUT start_mode text, OUT start_at timestamptz, OUT start_offset bigint, OUT
     start_id uuid) RETURNS record

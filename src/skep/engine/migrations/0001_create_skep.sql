@@ -138,6 +138,10 @@ CREATE TABLE skep.schedules (
 );
 CREATE INDEX schedules_next_at ON skep.schedules (next_at) WHERE NOT paused;
 COMMENT ON TABLE skep.schedules IS 'Periodic messages: see create_schedule() and list_schedules().';
+-- What a cron expression means. is_either: day of month and day of week are both restricted, and one of them is enough.
+CREATE TYPE skep.cron_rule AS (
+    minutes integer[], hours integer[], days integer[], months integer[], weekdays integer[], is_either boolean
+);
 
 -- id is drawn while the partitions are locked, so within a partition it follows the offsets.
 CREATE TABLE skep.journal (

@@ -41,11 +41,11 @@ BEGIN
     RETURN ARRAY(SELECT DISTINCT CASE WHEN what = 'day of week' THEN n % 7 ELSE n END AS n FROM unnest(numbers) AS n ORDER BY n);
 END $$;
 
--- Reads a cron expression. is_either: day of month and day of week are both restricted, so that a day needs one of them, as in Vixie cron.
-CREATE FUNCTION skep._parse_cron(
-    cron text, OUT minutes integer[], OUT hours integer[], OUT days integer[], OUT months integer[], OUT weekdays integer[], OUT is_either boolean
-) LANGUAGE plpgsql AS $$
+-- Reads a cron expression. Days of month and of week combine as in Vixie cron.
+CREATE FUNCTION skep._parse_cron(cron text) RETURNS skep.cron_rule
+LANGUAGE plpgsql AS $$
 DECLARE
+    rule   skep.cron_rule;
     fields text[] := regexp_split_to_array(btrim(cron, E' \t\n'), '\s+');
 BEGIN
     IF fields[1] LIKE '@%' THEN
@@ -59,16 +59,17 @@ BEGIN
     IF cron IS NULL OR cardinality(fields) <> 5 THEN
         PERFORM skep._refuse_cron(coalesce(cron, ''), 'it', 'five fields', format('%s fields', coalesce(cardinality(fields), 0)));
     END IF;
-    minutes := skep._cron_values(cron, fields[1], 'minute', 0, 59);
-    hours := skep._cron_values(cron, fields[2], 'hour', 0, 23);
-    days := skep._cron_values(cron, fields[3], 'day of month', 1, 31);
-    months := skep._cron_values(cron, fields[4], 'month', 1, 12, '{jan,feb,mar,apr,may,jun,jul,aug,sep,oct,nov,dec}');
-    weekdays := skep._cron_values(cron, fields[5], 'day of week', 0, 7, '{sun,mon,tue,wed,thu,fri,sat}');
-    is_either := fields[3] NOT LIKE '*%' AND fields[5] NOT LIKE '*%';
+    rule.minutes := skep._cron_values(cron, fields[1], 'minute', 0, 59);
+    rule.hours := skep._cron_values(cron, fields[2], 'hour', 0, 23);
+    rule.days := skep._cron_values(cron, fields[3], 'day of month', 1, 31);
+    rule.months := skep._cron_values(cron, fields[4], 'month', 1, 12, '{jan,feb,mar,apr,may,jun,jul,aug,sep,oct,nov,dec}');
+    rule.weekdays := skep._cron_values(cron, fields[5], 'day of week', 0, 7, '{sun,mon,tue,wed,thu,fri,sat}');
+    rule.is_either := fields[3] NOT LIKE '*%' AND fields[5] NOT LIKE '*%';
+    RETURN rule;
 END $$;
 
 -- Returns the first local time at or after this one that a cron expression means; NULL if there is none in 40 years.
-CREATE FUNCTION skep._next_local_time(rule record, start timestamp) RETURNS timestamp
+CREATE FUNCTION skep._next_local_time(rule skep.cron_rule, start timestamp) RETURNS timestamp
 LANGUAGE plpgsql AS $$
 DECLARE
     today  timestamp := date_trunc('day', start);
@@ -132,7 +133,7 @@ END $$;
 CREATE FUNCTION skep._next_tick(cron text, time_zone text, after timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE
-    rule  record := skep._parse_cron(cron);
+    rule  skep.cron_rule := skep._parse_cron(cron);
     local timestamp;
     tick  timestamptz;
 BEGIN
