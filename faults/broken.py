@@ -146,7 +146,7 @@ async def _forgetful(self: Pusher, pushes: Sequence[Push]) -> list[list[Stored]]
         return await _sound(self, pushes)
     answers = await _sound(self, [*others, push.prepare(last.items[:-1])])
     told = answers[-1][-1]
-    answers[-1].append(push.stored(told.index + 1, last.items[-1], False, _partition_of(told), told.offset + 1))  # noqa: FBT003
+    answers[-1].append(push.stored(told.index + 1, last.items[-1], False, _partition_of(told), (told.offset or 0) + 1))  # noqa: FBT003
     return answers
 
 
