@@ -29,8 +29,12 @@ DECLARE
     leases    skep.lease[];
     lease_ids uuid[];
 BEGIN
-    leases := skep._lease(_queen_pop.queue, _queen_pop.group_name, _queen_pop.batches, _queen_pop.partitions, _queen_pop.names, _queen_pop.namespace,
-                          _queen_pop.task, _queen_pop.lease_time, auto_ack, subscription_mode, subscription_from, conflate);
+    IF _queen_pop.partitions = '{1}' AND _queen_pop.batches[1] BETWEEN 1 AND 100000 AND NOT (auto_ack OR conflate)
+       AND num_nonnulls(_queen_pop.names, _queen_pop.lease_time, subscription_mode, subscription_from) = 0 THEN
+        leases := skep._lease_next(_queen_pop.queue, _queen_pop.group_name, _queen_pop.batches[1]);
+    END IF;
+    leases := coalesce(leases, skep._lease(_queen_pop.queue, _queen_pop.group_name, _queen_pop.batches, _queen_pop.partitions, _queen_pop.names, _queen_pop.namespace,
+                          _queen_pop.task, _queen_pop.lease_time, auto_ack, subscription_mode, subscription_from, conflate));
     IF leases = '{}' THEN
         RETURN;
     ELSIF auto_ack THEN
