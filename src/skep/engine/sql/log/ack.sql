@@ -40,10 +40,14 @@ BEGIN
     )
     SELECT array_agg(a.lease ORDER BY a.lease), array_agg(DISTINCT a.group_queue_id) FILTER (WHERE a.served_at < stamp - interval '10 seconds')
     INTO acked, quiet FROM acked a;
+    acked := coalesce(acked, '{}');
+    IF cardinality(acked) < cardinality(leases) THEN
+        acked := ARRAY(SELECT lease FROM unnest(acked || skep._ack_closed(leases, completed)) AS lease ORDER BY lease);
+    END IF;
     IF quiet IS NOT NULL THEN
         PERFORM skep._record_activity(one.id) FROM unnest(quiet) AS one (id);
     END IF;
-    RETURN coalesce(acked, '{}');
+    RETURN acked;
 END $$;
 
 CREATE FUNCTION skep._retry_seconds(retry_delay double precision, attempt integer) RETURNS interval

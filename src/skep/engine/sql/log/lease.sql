@@ -54,6 +54,8 @@ BEGIN
         ELSIF quiet > 0 THEN
             PERFORM skep._record_activity(quiet);
             RETURN;
+        ELSIF skep._ack_closed(ARRAY[lease], NULL) <> '{}' THEN
+            RETURN;
         END IF;
     END IF;
     PERFORM skep._apply_ack(lease, id, 'completed', NULL);
@@ -84,8 +86,19 @@ BEGIN
     END IF;
 END $$;
 
+-- Whole leases that have no acks yet, the usual case, take one statement; only the others need more.
 CREATE FUNCTION skep.ack_all(leases uuid[]) RETURNS void
-LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'completed', NULL); END $$;
+LANGUAGE plpgsql AS $$
+DECLARE
+    acked uuid[] := skep._ack_leases(leases);
+BEGIN
+    IF acked = '{}' THEN
+        PERFORM skep._ack_all(leases, 'completed', NULL);
+    ELSIF cardinality(acked) < cardinality(leases) THEN
+        leases := ARRAY(SELECT lease FROM unnest(leases) AS lease WHERE lease <> ALL (acked));
+        PERFORM FROM skep.ack_many(leases, NULL, array_fill('completed'::text, ARRAY[cardinality(leases)]));
+    END IF;
+END $$;
 CALL skep._allow('skep_consumer', 'ack_all');
 
 CREATE FUNCTION skep.fail_all(leases uuid[], error text) RETURNS void

@@ -138,8 +138,17 @@ END $$;
 CREATE FUNCTION skep._lease_by(
     g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean, visited bigint[] DEFAULT '{}'
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+DECLARE
+    leases skep.lease[];
 BEGIN
     IF g.is_shared THEN
+        IF sizes[2] IS NULL AND partition_ids IS NULL AND visited = '{}' AND g.concurrency > 1 AND g.quiet_since IS NULL
+           AND g.visible_until = 'infinity' AND NOT (conflate OR g.is_logged) THEN
+            leases := skep._lease_from_open(g, sizes[1]);
+            IF leases IS NOT NULL THEN
+                RETURN leases;
+            END IF;
+        END IF;
         RETURN skep._lease_shared(g, partition_ids, requests, sizes, conflate, visited);
     ELSIF partition_ids IS NOT NULL THEN
         RETURN skep._lease_named(g, partition_ids, requests, sizes, auto_ack, conflate);
@@ -369,12 +378,12 @@ CREATE FUNCTION skep.pop(
 DECLARE
     leases skep.lease[];
 BEGIN
-    IF partitions = 1 AND batch BETWEEN 1 AND 100000 AND NOT auto_ack
-       AND num_nonnulls(partition, lease_time, subscription_mode, subscription_from) = 0
+    IF partitions = 1 AND batch BETWEEN 1 AND 100000 AND NOT auto_ack AND num_nonnulls(lease_time, subscription_mode, subscription_from) = 0
        AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
-        leases := skep._lease_next(queue, group_name, batch);
+        leases := CASE WHEN partition IS NULL THEN skep._lease_next(queue, group_name, batch)
+                       ELSE skep._lease_next_named(queue, group_name, ARRAY[partition], ARRAY[batch]) END;
     END IF;
-    IF leases IS NULL THEN
+    IF coalesce(leases, '{}') = '{}' THEN
         leases := skep._lease(queue, group_name, ARRAY[batch], ARRAY[partitions], CASE WHEN partition IS NOT NULL THEN ARRAY[partition] END,
                               namespace, task, lease_time, auto_ack, subscription_mode, subscription_from, false, autocommit);
     END IF;
