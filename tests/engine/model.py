@@ -130,7 +130,7 @@ class Place:
         failed = {offset for offset, status in lease.answers.items() if status == "failed"}
         some_completed = "completed" in lease.answers.values()
         dead = failed if some_completed and self.lane.options.partial_failure == "dead_letter" else set()
-        again = (failed - dead) | lease.unanswered()
+        again = {*self.lane.alive((failed - dead) | lease.unanswered())}  # a deleted message counts as done
         alone = reason == "answered" or (reason == "expired" and len(again) == 1)
         if alone and lease.attempt > self.lane.options.retry_limit:
             dead, again = dead | again, set()

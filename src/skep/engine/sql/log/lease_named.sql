@@ -173,6 +173,7 @@ BEGIN
             open := ARRAY(SELECT n FROM unnest(ids) WITH ORDINALITY AS named (id, n)
                           WHERE id IS NOT NULL AND NOT EXISTS (SELECT FROM unnest(leases) l WHERE l.request = requests[n]));
             EXIT WHEN open = '{}' OR try = 2 AND NOT skep._prepare_named(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n));
+            g := skep._with_current_time(g);  -- runs that were prepared are ready by now
             leases := leases || skep._lease_by(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n), ARRAY(SELECT requests[n] FROM unnest(open) AS n),
                                                ARRAY(SELECT sizes[n] FROM unnest(open) AS n), auto_ack, conflate);
         END LOOP;
