@@ -23,19 +23,21 @@ serve: $(READY) ## run Skep on an embedded PostgreSQL; ARGS="--database-url URL"
 test: $(READY) ## run the tests; ARGS="tests/unit -k errors" runs some
 	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
-check: $(READY) ## lint, format, types, import contracts, links of the documentation
+check: $(READY) ## lint, format, types, import contracts, generated files, links of the documentation
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo 'These files are not formatted; run: make format'; $(BIN)/ruff format --check .; exit 1; }
 	@$(BIN)/python -m tools.make_sync --check
+	@$(BIN)/python -m tools.make_schema --check
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports > .venv/imports.log || { cat .venv/imports.log; exit 1; }
 	@$(SITE) build --strict --site-dir .venv/site > .venv/site.log 2>&1 || { cat .venv/site.log; exit 1; }
 	@echo 'check: all good'
 
-format: $(READY) ## format the code, fix what can be fixed, generate the synchronous client
+format: $(READY) ## format the code, fix what can be fixed, generate the synchronous client and schema.sql
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/python -m tools.make_sync
+	@$(BIN)/python -m tools.make_schema
 
 docs: $(READY) ## serve the documentation on port 8000
 	@$(SITE) serve --quiet

@@ -5,14 +5,26 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import dashboards, held, http, latency, overhead, peers, retention, throughput, wal
+from bench import dashboards, held, http, latency, libraries, overhead, peers, retention, throughput, wal
 from bench.contestants import CONTESTANTS
 from bench.report import Row, show
 from skep.embedded import start
 from skep.engine.install import install
 
 SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min", "max_connections": "50"}
-MEASURES = ("throughput", "latency", "wal", "overhead", "retention", "held", "http", "dashboards", "spark", "peers")
+MEASURES = (
+    "throughput",
+    "latency",
+    "wal",
+    "overhead",
+    "retention",
+    "held",
+    "http",
+    "dashboards",
+    "spark",
+    "libraries",
+    "peers",
+)
 
 
 def _spark(url: str, seconds: float, messages: int) -> list[Row]:
@@ -25,18 +37,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("--only", choices=MEASURES)
     parser.add_argument(
-        "--seconds", type=float, default=2, help="length of one slice of a round of throughput, retention or peers"
+        "--seconds", type=float, default=2, help="length of one slice of a round of throughput, retention or libraries"
     )
     parser.add_argument(
         "--messages", type=int, default=10_000_000, help="size of the large queue of the latency benchmark"
     )
     parser.add_argument(
-        "--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), help="whom peers compares"
+        "--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), help="what libraries compares"
     )
+    parser.add_argument("--rounds", type=int, default=9, help="rounds of peers, of which it shows the medians")
     parser.add_argument("--held", type=float, default=300, help="seconds that the transaction of held stays open")
-    parser.add_argument(
-        "--plot", type=Path, default=Path("bench-out/peers.svg"), help="where peers draws: .svg, .png or .pdf"
-    )
+    parser.add_argument("--plots", type=Path, default=Path("bench-out"), help="where libraries and peers draw")
     arguments = parser.parse_args()
     measures = {
         "throughput": lambda url: throughput.measure(url, arguments.seconds),
@@ -48,7 +59,10 @@ def main() -> int:
         "http": lambda url: http.measure(url, arguments.seconds),
         "spark": lambda url: _spark(url, arguments.seconds, min(arguments.messages, 1_000_000)),
         "dashboards": lambda url: dashboards.measure(url, arguments.seconds),
-        "peers": lambda url: peers.measure(url, arguments.seconds, arguments.contestants, arguments.plot),
+        "libraries": lambda url: libraries.measure(
+            url, arguments.seconds, arguments.contestants, arguments.plots / "libraries.svg"
+        ),
+        "peers": lambda _url: peers.measure(arguments.plots / "peers.svg", arguments.rounds),  # on servers of its own
     }
     chosen = [arguments.only] if arguments.only else list(measures)
     with tempfile.TemporaryDirectory(prefix="skep-bench-") as directory:
@@ -60,8 +74,9 @@ def main() -> int:
         finally:
             server.stop()
     met = show(rows)
-    if "peers" in chosen:
-        print(f"plot: {arguments.plot}")
+    for name in chosen:
+        if name in ("libraries", "peers"):
+            print(f"plot: {arguments.plots / name}.svg")
     return 0 if met else 1
 
 

@@ -1,231 +1,297 @@
-"""Skep beside its peers on PyPI: one publisher and one worker process each, on the same server, in turn."""
+"""Cost of a call beside pgmq, a SKIP LOCKED table and a bare insert: backend CPU, WAL and buffers.
 
-import asyncio
-import multiprocessing as mp
-import random
-import time
-from collections import defaultdict
+Seconds depend on the disk and on everything else that runs; these do not, or less. Each PostgreSQL at hand gets a fresh
+cluster with durable commits and no autovacuum; every table is vacuumed before each round, so that all start alike.
+"""
+
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
-from urllib.parse import urlsplit
+from statistics import median
+from typing import Any
 
 import psycopg
-import uvloop
+from rich.console import Console
+from rich.table import Table as Shown
 
-from bench.contestants import CONTESTANTS, Contestant, Payload
+from bench import tables
 from bench.plot import draw
-from bench.report import Comparison, Row, progress
+from bench.report import Comparison, Row, number, progress
+from skep.embedded import start
 
-ROUNDS = 3
-BATCH = 100
-WARM_UP = 10  # calls
-BACKLOG = 20_000
-PER_SECOND = 20
-START_SECONDS = 30.0
-TRIAL = "trial"
-CONTEXT = mp.get_context("spawn")
+CALLS = 50  # of each kind in a round
+FIRST_POPS = 5
+SETTINGS = {
+    "shared_buffers": "512MB",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "1h",
+    "autovacuum": "off",
+    "jit": "off",
+    "shared_preload_libraries": "",
+}
+CONDITIONS = (
+    "CPU of the backend per call on one connection, prepared statements, payloads of 200 bytes, durable commits.\n"
+    "Medians of {rounds} rounds of {calls} calls, taken in turn. Machine with {cores} cores."
+)
+COUNTERS = """
+    SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint, blks_hit + blks_read
+    FROM pg_stat_database WHERE datname = current_database()
+"""
 
-Database = psycopg.Connection[tuple[int, ...]]
-Samples = dict[str, list[float]]  # by the key of the contestant
-
-
-def payload(number: int = 0) -> Payload:
-    return {"number": number, "order": "x" * 172}  # about 200 bytes of JSON
-
-
-# Each trial has a fresh database: no round inherits the dead rows of the one before.
-
-
-def _address(url: str, database: str) -> str:
-    """The same server's other database; asyncpg knows URLs only."""
-    return urlsplit(url)._replace(path=f"/{database}").geturl()
+Connection = psycopg.Connection[Any]
 
 
-def _template(key: str) -> str:
-    return "peer_" + key.replace("-", "_")
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one call: microseconds of CPU, bytes of WAL, buffers."""
+
+    cpu: float
+    wal: float
+    buffers: float
 
 
-def _prepare(url: str, key: str) -> None:
-    with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {_template(key)}")
-    uvloop.run(CONTESTANTS[key].prepare(_address(url, _template(key))))
+class Backend:
+    """One connection, and what its server process has used."""
+
+    def __init__(self, url: str) -> None:
+        self.connection: Connection = psycopg.connect(url, autocommit=True)
+        self.cursor = self.connection.cursor()
+        self.schedstat = Path(f"/proc/{self.connection.info.backend_pid}/schedstat")
+
+    def run(self, query: str, **arguments: Any) -> list[Any]:
+        self.cursor.execute(query, arguments, prepare=True)  # type: ignore[arg-type]
+        return self.cursor.fetchall()
+
+    def cpu(self) -> int:
+        """Nanoseconds so far: exact while the backend waits for us."""
+        return int(self.schedstat.read_text().split()[0])
+
+    def counters(self) -> tuple[int, int]:
+        """WAL bytes and buffers of the whole server so far; nothing else runs on it."""
+        self.run("SELECT pg_stat_force_next_flush()")
+        self.run("SELECT pg_stat_clear_snapshot()")
+        wal, buffers = self.run(COUNTERS)[0]
+        return int(wal), int(buffers)
 
 
-@contextmanager
-def _trial(url: str, key: str) -> Iterator[str]:
-    with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {TRIAL} TEMPLATE {_template(key)}")
-        try:
-            yield _address(url, TRIAL)
-        finally:
-            admin.execute(f"DROP DATABASE {TRIAL} WITH (FORCE)")
+Work = Callable[[Backend], None]
 
 
-# The worker has a process of its own: it shares neither the loop nor any shortcut with the publisher. All run on
-# uvloop, as PgQueuer's own command does.
+class Meter:
+    """Costs of calls on one backend, without what the measuring itself costs."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.own = (0.0, 0.0)
+        for _ in range(6):
+            backend.counters()  # psycopg prepares, PostgreSQL plans
+        costs = [self._between(lambda: None) for _ in range(5)]
+        self.own = (median(cost[1] for cost in costs), median(cost[2] for cost in costs))
+
+    def _between(self, work: Callable[[], object]) -> tuple[float, float, float]:
+        before, cpu = self.backend.counters(), self.backend.cpu()
+        work()
+        used = self.backend.cpu() - cpu
+        after = self.backend.counters()
+        return used / 1e3, after[0] - before[0], after[1] - before[1]
+
+    def measure(self, work: Work, calls: int) -> Cost:
+        def repeat() -> None:
+            for _ in range(calls):
+                work(self.backend)
+
+        cpu, wal, buffers = self._between(repeat)
+        return Cost(cpu / calls, (wal - self.own[0]) / calls, (buffers - self.own[1]) / calls)
 
 
-async def _work(pipe: Connection, contestant: Contestant, url: str, every: int) -> None:
-    count = 0
-
-    def handle(job: Payload) -> None:
-        nonlocal count
-        now = time.perf_counter()  # of the machine, not of the process: comparable with the publisher's
-        count += 1
-        if count % every == 0:
-            pipe.send((job["number"], now))
-
-    await contestant.work(url, handle)
+def _push(table: tables.Table, size: int) -> Work:
+    return lambda backend: table.push(backend.run, size)
 
 
-def _serve(pipe: Connection, contestant: Contestant, url: str, every: int) -> None:
-    uvloop.run(_work(pipe, contestant, url, every))
+def _push_wide(table: Any, size: int) -> Work:
+    return lambda backend: table.push_wide(backend.run, size)
 
 
-@contextmanager
-def _worker(contestant: Contestant, url: str, *, every: int) -> Iterator[Connection]:
-    """A worker, and a pipe that tells the number and the start of every so-manieth job."""
-    ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=_serve, args=(theirs, contestant, url, every), daemon=True)
-    process.start()
-    theirs.close()  # so that the death of the worker is an EOFError here
-    try:
-        yield ours
-    finally:
-        process.kill()  # its database is dropped next, so nobody waits for a graceful end
-        process.join()
-        ours.close()
+def _pop_ack(queue: tables.Queue, size: int) -> Work:
+    def work(backend: Backend) -> None:
+        lease = queue.pop(backend.run, size)
+        if lease is None:
+            raise RuntimeError(f"{queue.name}: nothing to pop")
+        queue.ack(backend.run, lease)
+
+    return work
 
 
-async def _publish(contestant: Contestant, url: str, seconds: float, size: int) -> float:
-    """Jobs per second of one publisher that waits for each call."""
-    async with contestant.publisher(url) as publisher:
+def _pop_nothing(queue: tables.Queue) -> Work:
+    def work(backend: Backend) -> None:
+        if queue.pop(backend.run, 1) is not None:
+            raise RuntimeError(f"{queue.name}: the queue is not empty")
 
-        async def call() -> object:
-            return await (publisher.one(payload()) if size == 1 else publisher.many([payload()] * size))
-
-        for _ in range(WARM_UP):
-            await call()
-        calls, start = 0, time.perf_counter()
-        while time.perf_counter() < start + seconds:
-            await call()
-            calls += 1
-        return calls * size / (time.perf_counter() - start)
+    return work
 
 
-async def _fill(contestant: Contestant, url: str) -> None:
-    async with contestant.publisher(url) as publisher:
-        for _ in range(0, BACKLOG, BATCH):
-            await publisher.many([payload()] * BATCH)
+@dataclass(frozen=True)
+class Kind:
+    """One kind of call. `size` messages are pushed for each measured call before the round, if it pops."""
+
+    name: str
+    works: dict[str, Work]
+    fills: dict[str, Work]
 
 
-def _watch(database: Database, contestant: Contestant, enough: int, deadline: float) -> tuple[int, float]:
-    """Wait until no more than `enough` jobs are unfinished, or the time is up: how many there are, and when."""
-    while True:
-        [(count,)] = database.execute(contestant.unfinished).fetchall()
-        left, now = int(count), time.perf_counter()
-        if left <= enough or now >= deadline:
-            return left, now
-        time.sleep(0.002)
+def _kinds() -> Iterator[Kind]:
+    for size in (1, 100):
+        yield Kind(f"push {size}", {table.name: _push(table, size) for table in tables.TABLES}, {})
+    yield Kind("push 100 to 100 partitions", {table.name: _push_wide(table, 100) for table in tables.WIDE}, {})
+    for size in (1, 10, 100):
+        works = {queue.name: _pop_ack(queue, size) for queue in tables.QUEUES}
+        yield Kind(f"pop + ack {size}", works, {queue.name: _push(queue, size) for queue in tables.QUEUES})
+    yield Kind("empty pop", {queue.name: _pop_nothing(queue) for queue in tables.QUEUES}, {})
 
 
-def _consume(contestant: Contestant, url: str, seconds: float) -> float:
-    """Jobs finished per second, from the first finished ones on until all are or the time is up.
-
-    The database says what is finished: some finish a job long after its handler, in batches.
-    """
-    uvloop.run(_fill(contestant, url))
-    with psycopg.connect(url, autocommit=True) as database:
-        database.execute("VACUUM ANALYZE")
-        with _worker(contestant, url, every=BACKLOG) as handled:
-            before, start = _watch(database, contestant, BACKLOG - 1, time.perf_counter() + START_SECONDS)
-            if before == BACKLOG:
-                raise RuntimeError(f"the worker of {contestant.name} finishes nothing")
-            if handled.poll(seconds):  # until then nobody asks the database, which would slow the worker down
-                handled.recv()  # an EOFError if it has died
-            after, end = _watch(database, contestant, 0, start + seconds)
-            return (before - after) / (end - start)
+Samples = dict[tuple[str, str], list[Cost]]  # by kind and table
 
 
-async def _hear(pipe: Connection, started: dict[int, float], jobs: int) -> None:
-    """Wait until so many jobs have started; the loop goes on, for a publisher may have work of its own in it."""
-    deadline = time.perf_counter() + START_SECONDS
-    while len(started) < jobs:
-        while pipe.poll():
-            number, moment = pipe.recv()
-            started.setdefault(number, moment)
-        if time.perf_counter() > deadline:
-            raise RuntimeError(f"{len(started)} of {jobs} jobs have started")
-        await asyncio.sleep(0.005)
+def _drain(backend: Backend) -> None:
+    for queue in tables.QUEUES:
+        while (lease := queue.pop(backend.run, 10_000)) is not None:
+            queue.ack(backend.run, lease)
 
 
-async def _pace(contestant: Contestant, url: str, pipe: Connection, jobs: int) -> list[float]:
-    sent: dict[int, float] = {}
-    started: dict[int, float] = {}
-    pauses = random.Random(0)  # uneven: even ones could fall in step with somebody's timer
-    async with contestant.publisher(url) as publisher:
-        for number in range(WARM_UP + jobs + WARM_UP):
-            sent[number] = time.perf_counter()
-            await publisher.one(payload(number))
-            await asyncio.sleep(pauses.uniform(0.5, 1.5) / PER_SECOND)
-            if number == 0:
-                await _hear(pipe, started, 1)  # the worker is there
-        await _hear(pipe, started, len(sent))
-    # The last ones do not count either: what waits for the next NOTIFY would find none after them.
-    return [(started[number] - sent[number]) * 1e3 for number in range(WARM_UP, WARM_UP + jobs)]
+def _round(meter: Meter, calls: int) -> Iterator[tuple[str, str, Cost]]:
+    backend = meter.backend
+    for kind in _kinds():
+        for fill in kind.fills.values():
+            for _ in range(calls):
+                fill(backend)
+        backend.connection.execute("VACUUM")
+        for name, work in kind.works.items():
+            yield kind.name, name, meter.measure(work, calls)
+        if not kind.fills:
+            _drain(backend)
 
 
-def _latencies(contestant: Contestant, url: str, seconds: float) -> list[float]:
-    """Milliseconds from the call of publish to the start of the handler, in a worker that has nothing else to do."""
-    with _worker(contestant, url, every=1) as pipe:
-        return uvloop.run(_pace(contestant, url, pipe, max(int(seconds * PER_SECOND), 2)))
+def _first_pops(url: str, backend: Backend) -> Iterator[tuple[str, str, Cost]]:
+    """A pop + ack on a connection that has not run anything: catalog caches and plans are cold."""
+    for queue in tables.QUEUES:
+        queue.push(backend.run, 1)
+        fresh = Backend(url)
+        before = fresh.cpu()
+        _pop_ack(queue, 1)(fresh)
+        yield "first pop + ack of a connection", queue.name, Cost((fresh.cpu() - before) / 1e3, 0, 0)
+        fresh.connection.close()
 
 
-def _measures(seconds: float) -> dict[str, Callable[[Contestant, str], list[float]]]:
-    return {
-        "batches": lambda contestant, url: [uvloop.run(_publish(contestant, url, seconds, BATCH))],
-        "singles": lambda contestant, url: [uvloop.run(_publish(contestant, url, seconds, 1))],
-        "consume": lambda contestant, url: [_consume(contestant, url, 2 * seconds)],
-        "latency": lambda contestant, url: _latencies(contestant, url, 2 * seconds),
-    }
-
-
-def _run(url: str, seconds: float, keys: list[str]) -> dict[str, Samples]:
-    """All samples of all measures, taken in turn so that a noisy moment hits every contestant."""
-    samples: dict[str, Samples] = defaultdict(lambda: defaultdict(list))
-    for number in range(ROUNDS):
-        for measure, take in _measures(seconds).items():
-            for key in keys:
-                progress(f"peers: round {number + 1} of {ROUNDS}, {measure}, {key}")
-                with _trial(url, key) as database:
-                    samples[measure][key] += take(CONTESTANTS[key], database)
+def _sample(url: str, label: str, rounds: int) -> Samples:
+    backend = Backend(url)
+    tables.create_all(backend.connection, url)
+    samples: Samples = {}
+    for turn in range(rounds + 1):
+        progress(f"peers, {label}: round {turn + 1} of {rounds + 1}")
+        taken = list(_round(Meter(backend), CALLS if turn else CALLS // 5))  # the first round warms up
+        if 0 < turn <= FIRST_POPS:
+            taken += _first_pops(url, backend)
+        for kind, name, cost in taken if turn else ():
+            samples.setdefault((kind, name), []).append(cost)
+    backend.connection.close()
     return samples
 
 
-def _compare(
-    name: str, unit: str, samples: Samples, summary: Callable[[list[float]], float], *, less_is_better: bool = False
-) -> Comparison:
-    values = {CONTESTANTS[key].name: summary(taken) for key, taken in samples.items()}
-    return Comparison(name, unit, values, less_is_better=less_is_better)
+SQL, CLIENT, SERVER = (table.name for table in tables.WIDE)
+# At most this many times pgmq's CPU.
+CPU_BARS = {
+    ("push 1", SQL): 1.0,
+    ("push 1", SERVER): 1.2,
+    **{("push 100", name): 1.1 for name in (SQL, CLIENT, SERVER)},
+    **{("pop + ack 1", name): 1.0 for name in (SQL, CLIENT, SERVER)},
+    **{("pop + ack 100", name): 0.6 for name in (SQL, CLIENT, SERVER)},
+}
+WAL_BARS = {("pop + ack 1", name): 1.0 for name in (SQL, CLIENT, SERVER)}
 
 
-def _p99(values: list[float]) -> float:
-    return quantiles(values, n=100, method="inclusive")[98]
+def _ratio(samples: Samples, key: tuple[str, str], cost: Callable[[Cost], float]) -> float | None:
+    """Median of the ratios to pgmq, round by round: a noisy moment hits both."""
+    peers = samples.get((key[0], tables.PEER.name))
+    if peers is None:
+        return None
+    return median(cost(ours) / max(cost(theirs), 1e-9) for ours, theirs in zip(samples[key], peers, strict=True))
 
 
-def measure(url: str, seconds: float, keys: list[str], plot: Path) -> list[Row]:
-    for key in keys:
-        _prepare(url, key)
-    samples = _run(url, seconds, keys)
-    comparisons = [
-        _compare(f"publish {BATCH} at once", "msg/s", samples["batches"], median),
-        _compare("publish one by one", "msg/s", samples["singles"], median),
-        _compare("consume, empty handler", "msg/s", samples["consume"], median),
-        _compare("publish to handler, p50", "ms", samples["latency"], median, less_is_better=True),
-        _compare("publish to handler, p99", "ms", samples["latency"], _p99, less_is_better=True),
+def _show(label: str, samples: Samples) -> None:
+    shown = Shown("call", "", "CPU, µs", "ratio to pgmq", "WAL, bytes", "buffers", title=label, title_justify="left")
+    last = ""
+    for (kind, name), costs in samples.items():
+        if last and kind != last:
+            shown.add_section()
+        ratio = _ratio(samples, (kind, name), lambda cost: cost.cpu)
+        wal, buffers = median(cost.wal for cost in costs), median(cost.buffers for cost in costs)
+        is_counted = any(cost.buffers for cost in costs)
+        shown.add_row(
+            kind if kind != last else "",
+            name,
+            f"{median(cost.cpu for cost in costs):,.0f}",
+            "" if ratio is None else f"{ratio:.2f}",
+            f"{wal:,.0f}" if is_counted else "",
+            number(buffers) if is_counted else "",
+        )
+        last = kind
+    progress("")
+    Console(width=130).print(shown)
+
+
+def _rows(label: str, samples: Samples) -> list[Row]:
+    rows = []
+    for bars, unit, cost in (
+        (CPU_BARS, "µs of CPU", lambda cost: cost.cpu),
+        (WAL_BARS, "bytes of WAL", lambda cost: cost.wal),
+    ):
+        for key, at_most in bars.items():
+            value = median(cost(taken) for taken in samples[key])
+            ratio = _ratio(samples, key, cost)
+            rows.append(Row(f"{label}: {key[0]}: {key[1]}", value, unit, tables.PEER.name, ratio, at_most=at_most))
+    return rows
+
+
+def _comparisons(label: str, samples: Samples) -> list[Comparison]:
+    kinds = ("push 1", "push 100", "pop + ack 1", "pop + ack 10", "pop + ack 100")
+    return [
+        Comparison(
+            f"{kind}, {label}",
+            "µs",
+            {name: median(c.cpu for c in costs) for (of, name), costs in samples.items() if of == kind},
+            less_is_better=True,
+        )
+        for kind in kinds
     ]
-    draw(comparisons, CONTESTANTS["skep"].name, plot)
-    return [row for comparison in comparisons for row in comparison.rows(CONTESTANTS["skep"].name)]
+
+
+def _programs() -> list[Path | None]:
+    """Directories of PostgreSQL's programs: the embedded ones, and Debian's."""
+    return [None, *sorted(Path("/usr/lib/postgresql").glob("*/bin"))]
+
+
+@contextmanager
+def _cluster(bin_dir: Path | None) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="skep-bench-") as directory:
+        Path(directory).chmod(0o755)
+        with start(Path(directory) / "data", settings=SETTINGS, bin_dir=bin_dir) as server:
+            yield server.url
+
+
+def measure(plot: Path, rounds: int) -> list[Row]:
+    rows: list[Row] = []
+    comparisons: list[Comparison] = []
+    for bin_dir in _programs():
+        with _cluster(bin_dir) as url:
+            with psycopg.connect(url) as connection:
+                label = f"PostgreSQL {connection.info.server_version // 10_000}"
+            samples = _sample(url, label, rounds)
+        _show(label, samples)
+        rows += _rows(label, samples)
+        comparisons += _comparisons(label, samples)
+    conditions = CONDITIONS.format(rounds=rounds, calls=CALLS, cores=os.cpu_count())
+    draw(comparisons, lambda name: name.startswith("Skep"), plot, conditions)
+    return rows

@@ -1,6 +1,6 @@
 """What a comparison says, as a picture."""
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,16 +10,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 OURS, THEIRS = "#d98e04", "#8a97a6"
-CONDITIONS = (
-    "One run on one machine with {cores} cores: the same PostgreSQL with durable commits, messages of 200 bytes,\n"
-    "one publisher that waits for each call, one worker process. Rates are medians of rounds taken in turn."
-)
+
+IsOurs = Callable[[str], bool]
 
 
-def _panel(axes: "Axes", comparison: Comparison, ours: str) -> None:
+def _panel(axes: "Axes", comparison: Comparison, is_ours: IsOurs) -> None:
     names = list(comparison.values)
     values = list(comparison.values.values())
-    bars = axes.barh(names, values, color=[OURS if name == ours else THEIRS for name in names], height=0.7)
+    bars = axes.barh(names, values, color=[OURS if is_ours(name) else THEIRS for name in names], height=0.7)
     axes.bar_label(bars, [f"{number(value)} {comparison.unit}" for value in values], padding=4, fontsize=9)
     better = "less" if comparison.less_is_better else "more"
     axes.set_title(f"{comparison.name} ({better} is better)", loc="left", fontsize=10, fontweight="bold")
@@ -30,13 +28,13 @@ def _panel(axes: "Axes", comparison: Comparison, ours: str) -> None:
     axes.spines[["top", "right", "bottom"]].set_visible(False)
 
 
-def draw(comparisons: list[Comparison], ours: str, path: Path) -> None:
+def draw(comparisons: list[Comparison], is_ours: IsOurs, path: Path, conditions: str) -> None:
     """A panel for each, with a scale of its own; the suffix of the path says what kind of file."""
     from matplotlib.figure import Figure  # noqa: PLC0415  # every worker process imports this module, and that costs a second
 
     figure = Figure(figsize=(9, 1.6 * len(comparisons) + 0.8), layout="constrained")
     for axes, comparison in zip(figure.subplots(len(comparisons), squeeze=False).flat, comparisons, strict=True):
-        _panel(axes, comparison, ours)
-    figure.supxlabel(CONDITIONS.format(cores=os.cpu_count()), fontsize=8, color="#555555", x=0.01, ha="left")
+        _panel(axes, comparison, is_ours)
+    figure.supxlabel(conditions, fontsize=8, color="#555555", x=0.01, ha="left")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)

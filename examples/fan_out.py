@@ -13,7 +13,7 @@ with Skep() as mq:
 
     (message,) = mq.message_status("orders", "Default")
     print("done:", message.completed_consumer_groups, "of", message.required_consumer_groups)
-    print("owed to:", *message.owing)
+    print("pending:", *message.pending_groups)
 
     orders.pop(group="mail").ack()
     deleted = mq.retain()

@@ -37,6 +37,7 @@ SHOWN = 3  # violations of a rule, and lives of messages
 def main() -> int:
     arguments = _parse()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    logging.getLogger("skep").setLevel(logging.WARNING)
     match arguments.command:
         case "plan":
             for planned in _plan(arguments):

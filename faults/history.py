@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-Place = tuple[int, int]  # a lane (partition_id) and an offset
+Place = tuple[int, int]  # the id of a partition, and an offset
 Outcome = Literal["ok", "failed", "refused", "unknown"]
 Kind = Literal["completed", "failed", "dlq", "released", "extended"]
+REDRIVEN = "skep-redriven"  # the header of a copy that a redrive made
+AGAIN = " again"  # ends the value of such a copy
 
 
 class Writer:
@@ -41,13 +43,27 @@ class Writer:
         os.fdatasync(self._file)
 
 
+class Content(NamedTuple):
+    """A whole message: as its producer gave it, as a consumer got it, or as it is stored."""
+
+    partition: str
+    payload: dict[str, Any]
+    headers: dict[str, Any] | None = None
+    transaction_id: str | None = None
+
+    @property
+    def value(self) -> str:
+        """What the message is known by. No two messages have the same; a copy that a redrive made has its own."""
+        return self.payload["v"] + (AGAIN if self.headers and REDRIVEN in self.headers else "")
+
+
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Messages that somebody wanted stored, each (partition, value); with `outbox` together with rows of his own."""
+    """Messages that a producer wants stored; with `outbox` together with rows in a table of its own."""
 
     who: str
     queue: str
-    items: tuple[tuple[str, str], ...]
+    items: tuple[Content, ...]
     invoked: float
     told: float = inf
     outcome: Outcome = "unknown"
@@ -60,13 +76,13 @@ class Message:
     """A message as it was delivered."""
 
     place: Place
-    value: str
+    content: Content
     attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Pop:
-    """What a consumer got; `lease_time` is how long its lease is good for, None if somebody extends it."""
+    """What a consumer got. `lease_time`: how long its lease is good for; `batch`: how many messages it asked for."""
 
     who: str
     group: str
@@ -78,10 +94,11 @@ class Pop:
     messages: tuple[Message, ...] = ()
     auto: bool = False
     lease_time: float | None = None
+    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Ack:
     """What a consumer said of messages under a lease, and what became of it."""
 
     who: str
@@ -96,12 +113,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Many messages at once, by lanes and ranges of offsets: what a consumer got, or what it said it has completed."""
+    """Many messages at once, by ranges of offsets: what a consumer got, or what it said it has completed."""
 
     who: str
     group: str
     lease: str
-    spans: tuple[tuple[int, int, int], ...]  # lane, first offset, end
+    spans: tuple[tuple[int, int, int], ...]  # partition, first offset, end
     invoked: float
     told: float = inf
     outcome: Outcome = "unknown"
@@ -129,7 +146,7 @@ class Harm:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What an observer saw at one moment: first and last offset of lanes, and (group, lane) -> cursor, leases."""
+    """What an observer saw at one moment: first and last offset of partitions, cursor and leases of groups in them."""
 
     at: float
     heads: dict[int, tuple[int, int]]
@@ -142,9 +159,10 @@ class History:
 
     pushes: list[Push] = field(default_factory=list)
     pops: list[Pop] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    acks: list[Ack] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)  # delivered
     done_runs: list[Run] = field(default_factory=list)
+    filled: int = 0  # messages that were pushed to the crowd
     seeks: list[Seek] = field(default_factory=list)
     harms: list[Harm] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
@@ -154,8 +172,8 @@ class History:
         return len(self.calls)
 
     @property
-    def calls(self) -> list[Push | Pop | Answer | Run]:
-        return [*self.pushes, *self.pops, *self.answers, *self.runs, *self.done_runs]
+    def calls(self) -> list[Push | Pop | Ack | Run]:
+        return [*self.pushes, *self.pops, *self.acks, *self.runs, *self.done_runs]
 
 
 def read(directory: Path) -> History:
@@ -189,11 +207,11 @@ def _add(history: History, who: str, call: dict[str, Any]) -> None:
             history.pushes.append(_push(who, call))
         case "pop":
             history.pops.append(_pop(who, call))
-        case "answer":
-            history.answers.extend(_answers(who, call))
+        case "ack":
+            history.acks.extend(_acks(who, call))
         case "transact":
             history.pushes.append(_push(who, call))
-            history.answers.extend(_answers(who, {**call, "kind": "completed"}))
+            history.acks.extend(_acks(who, {**call, "kind": "completed"}))
         case "run" | "run done":
             (history.runs if call["do"] == "run" else history.done_runs).append(_run(who, call))
         case _:
@@ -202,20 +220,22 @@ def _add(history: History, who: str, call: dict[str, Any]) -> None:
 
 def _add_of_harness(history: History, call: dict[str, Any]) -> None:
     match call["do"]:
+        case "fill":
+            history.filled += call["messages"] if call["outcome"] == "ok" else 0
         case "seek":
             history.seeks.append(Seek(call["group"], call["queue"], call["invoked"], call["told"]))
         case "harm":
             history.harms.append(Harm(call["fault"], call["invoked"], call["told"], call.get("text", "")))
         case "sample":
-            heads = {lane: (first, last) for lane, first, last in call["heads"]}
-            cursors = {(group, lane): (cursor, leases) for group, lane, cursor, leases in call["cursors"]}
+            heads = {partition: (first, last) for partition, first, last in call["heads"]}
+            cursors = {(group, partition): (cursor, leases) for group, partition, cursor, leases in call["cursors"]}
             history.samples.append(Sample(call["invoked"], heads, cursors))
         case other:
             raise ValueError(f"nobody does {other}")
 
 
 def _push(who: str, call: dict[str, Any]) -> Push:
-    items = tuple((partition, value) for partition, value in call["items"])
+    items = tuple(Content(*item) for item in call["items"])
     places = _places(call.get("stored", ()))
     return Push(
         who,
@@ -231,36 +251,38 @@ def _push(who: str, call: dict[str, Any]) -> Push:
 
 def _pop(who: str, call: dict[str, Any]) -> Pop:
     messages = tuple(
-        Message((lane, offset), value, attempt) for lane, offset, value, attempt in call.get("messages", ())
+        Message((partition, offset), Content(*content), attempt)
+        for partition, offset, attempt, *content in call.get("messages", ())
     )
     return Pop(
         who,
         call["group"],
         call["queue"],
-        0.0 if call.get("early") else call["invoked"],
+        call["invoked"],
         call["told"],
         call["outcome"],
         call.get("lease", ""),
         messages,
         call.get("auto", False),
         call.get("lease_time"),
+        call.get("batch", 0),
     )
 
 
-def _answers(who: str, call: dict[str, Any]) -> Iterator[Answer]:
-    """An answer of many messages may have several outcomes: then it is as many answers."""
+def _acks(who: str, call: dict[str, Any]) -> Iterator[Ack]:
+    """An ack of many messages may have several outcomes: then it is as many acks."""
     places = _places(call["places"])
     outcomes: list[Outcome] = call.get("outcomes") or [call["outcome"]] * len(places)
     for outcome in sorted(set(outcomes)):
         chosen = tuple(place for place, each in zip(places, outcomes, strict=True) if each == outcome)
-        yield Answer(who, call["group"], call["lease"], call["kind"], chosen, call["invoked"], call["told"], outcome)
+        yield Ack(who, call["group"], call["lease"], call["kind"], chosen, call["invoked"], call["told"], outcome)
 
 
 def _run(who: str, call: dict[str, Any]) -> Run:
-    spans = tuple((lane, first, end) for lane, first, end in call.get("spans", ()))
+    spans = tuple((partition, first, end) for partition, first, end in call.get("spans", ()))
     lease = call.get("lease", "")
     return Run(who, call["group"], lease, spans, call["invoked"], call["told"], call["outcome"])
 
 
 def _places(pairs: Iterable[Iterable[int]]) -> tuple[Place, ...]:
-    return tuple((lane, offset) for lane, offset in pairs)
+    return tuple((partition, offset) for partition, offset in pairs)

@@ -1,7 +1,7 @@
 """The life of a message: everything anybody was told about it, in order, with the faults beside it."""
 
 from faults.checker import Index, Violation
-from faults.history import Answer, Place, Pop, Push
+from faults.history import Ack, Place, Pop, Push
 
 Line = tuple[float, str]
 
@@ -17,7 +17,7 @@ def life(index: Index, violation: Violation) -> list[str]:
     lines = [line for each in values for push in index.pushed.get(each, ()) for line in _pushed(push, each)]
     if place is not None:
         lines += [line for pop in index.history.pops for line in _popped(pop, place)]
-        lines += [line for answer in index.history.answers for line in _answered(answer, place)]
+        lines += [line for ack in index.history.acks for line in _acked(ack, place)]
     lines += _harms(index, lines)
     begin = min((at for at, _ in lines), default=0)
     told = [f"{at - begin:9.3f} s  {text}" for at, text in sorted(lines)]
@@ -27,7 +27,7 @@ def life(index: Index, violation: Violation) -> list[str]:
 def _pushed(push: Push, value: str) -> list[Line]:
     where = ""
     if push.places:
-        where = f" at {push.places[[each for _, each in push.items].index(value)]}"
+        where = f" at {push.places[[item.value for item in push.items].index(value)]}"
     return [(push.invoked, f"{push.who} pushes {value}"), *_told(push.who, push.told, push.outcome + where)]
 
 
@@ -35,15 +35,15 @@ def _popped(pop: Pop, place: Place) -> list[Line]:
     for message in pop.messages:
         if message.place == place:
             text = f"{pop.who} has it for {pop.group}, attempt {message.attempt}, lease {pop.lease[:8]}"
-            return [(pop.invoked or pop.told, f"{pop.who} pops"), (pop.told, text)]
+            return [(pop.invoked, f"{pop.who} pops"), (pop.told, text)]
     return []
 
 
-def _answered(answer: Answer, place: Place) -> list[Line]:
-    if place not in answer.places:
+def _acked(ack: Ack, place: Place) -> list[Line]:
+    if place not in ack.places:
         return []
-    text = f"{answer.who} says {answer.kind} for {answer.group}, lease {answer.lease[:8]}"
-    return [(answer.invoked, text), *_told(answer.who, answer.told, answer.outcome)]
+    text = f"{ack.who} says {ack.kind} for {ack.group}, lease {ack.lease[:8]}"
+    return [(ack.invoked, text), *_told(ack.who, ack.told, ack.outcome)]
 
 
 def _told(who: str, at: float, text: str) -> list[Line]:
@@ -64,13 +64,15 @@ def _harms(index: Index, lines: list[Line]) -> list[Line]:
 def _end(index: Index, place: Place | None) -> list[str]:
     if place is None:
         return ["   in the end  it is nowhere"]
-    lane, offset = place
-    head = index.state.heads.get(lane)
-    stored = index.state.log.get(place, "deleted" if head and offset < head.first else "not there")
+    partition, offset = place
+    head = index.state.heads.get(partition)
+    content = index.state.log.get(place)
+    gone = "deleted" if place in index.state.log or (head and offset < head.first) else "not there"
+    stored = content.value if content else gone
     groups = [
         f"{group} {'past it' if offset < cursor else 'not past it'}"
-        for (group, of), (_, cursor) in index.state.cursors.items()
-        if of == lane
+        for (group, of), cursor in index.state.cursors.items()
+        if of == partition
     ]
-    dead = [letter.group for letter in index.state.letters if letter.place == place]
+    dead = [dead_letter.group for dead_letter in index.state.dead_letters if dead_letter.place == place]
     return [f"   in the end  {index.name(place)}: {stored}; {', '.join(groups)}; dead letter of {dead or 'nobody'}"]

@@ -21,15 +21,15 @@ LOST = {
     "what was accepted is there",
     "every group gets everything",
     "lag returns to zero",
-    "a crowd of lanes gets everything",
+    "a crowd of partitions gets everything",
 }
 DOUBLED = {
     "nothing again after its ack",
     "a value is stored once",
     "at most once with auto_ack",
-    "a crowd of lanes gets nothing twice",
+    "a crowd of partitions gets nothing twice",
 }
-UNORDERED = {"in order", "a crowd of lanes is in order"}
+UNORDERED = {"in order", "a crowd of partitions is in order"}
 COLUMNS = ("fault", "seeds", "times", "operations", "lost", "duplicated after ack", "out of order", "other", "recovery")
 MARKS = ("<!-- table -->\n", "<!-- end of table -->")
 

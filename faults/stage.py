@@ -9,13 +9,14 @@ from faults.state import CROWD, MANY, Queue, Setup
 QUEUES = (
     Queue("orders", ("http", "client", "transform", "handlers"), ("auto",), options={"completed_retention_seconds": 1}),
     Queue("shared", ("crowd",), concurrency=4),
+    Queue("limited", ("limited",), options={"max_size": 10}),
     Queue("derived"),
     Queue("poison", ("patient",), retry_limit=2, lease_time=1),
     Queue(CROWD, (MANY,), lease_time=15),
 )
 GROUPS = {  # whom the consumers of a kind work for
     "pop-http": {"http"},
-    "pop-client": {"client", "crowd"},
+    "pop-client": {"client", "crowd", "limited"},
     "pop-transform": {"transform"},
     "pop-auto": {"handlers", "auto"},
     "pop-poison": {"patient"},

@@ -1,7 +1,7 @@
 """What is in the database at the end of a round, and what the checker has to know of how it was set up."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from faults.history import Place
-
-AGAIN = " again"  # ends the value of a copy that a redrive made
+from faults.history import Content, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A lane, and which offsets it holds; a lane of redriven messages is for one group alone."""
+    """A partition, and which offsets it holds; a partition of redriven messages is for one group alone."""
 
     queue: str
     partition: str
@@ -51,26 +49,27 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """A dead letter, still there or redriven; attempts is None if it is gone."""
+class DeadLetter:
+    """A dead letter, or the audit of one that was redriven: then attempts and content are None."""
 
     group: str
     place: Place
     attempts: int | None
+    content: Content | None = None
 
 
 @dataclass(slots=True)
 class State:
     """Everything the rules ask for."""
 
-    log: dict[Place, str | None] = field(default_factory=dict)  # None: a tombstone
-    crowd: dict[int, tuple[int, int]] = field(default_factory=dict)  # lanes told by ranges: last offset and cursor
-    doubled: list[tuple[int, int, str | None]] = field(default_factory=list)  # what else the log holds at a place
+    log: dict[Place, Content | None] = field(default_factory=dict)  # None: a tombstone
+    crowd: dict[int, tuple[int, int]] = field(default_factory=dict)  # partitions told by ranges: last offset and cursor
+    doubled: list[tuple[int, int, Content | None]] = field(default_factory=list)  # what else the log holds at a place
     heads: dict[int, Head] = field(default_factory=dict)
-    cursors: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # start, cursor
-    letters: list[Letter] = field(default_factory=list)
+    cursors: dict[tuple[str, int], int] = field(default_factory=dict)  # where each group says that it is
+    dead_letters: list[DeadLetter] = field(default_factory=list)
     redriven: int = 0  # dead letters that were driven again to their group
-    missed: list[tuple[str, int, int, int]] = field(default_factory=list)  # group, lane, first, end
+    missed: list[tuple[str, int, int, int]] = field(default_factory=list)  # group, partition, first, end
     rows: set[str] = field(default_factory=set)  # values that stand in a table of the caller's
     broken: dict[str, int] = field(default_factory=dict)  # of check_consistency()
     leases: int = 0
@@ -81,7 +80,7 @@ class State:
     memory: dict[str, tuple[float, float]] = field(default_factory=dict)  # MB of each server, before and after
 
 
-CROWD = "crowded"  # the queue of many lanes and a long one, whose messages nobody tells one by one
+CROWD = "crowded"  # the queue of many partitions and a long one, whose messages nobody tells one by one
 MANY = "many"  # its group
 HEADS = """
     SELECT l.partition_id, q.name, p.name, l.first_offset, l.last_offset, p.only_group FROM skep.partition_lookup l
@@ -89,9 +88,9 @@ HEADS = """
     WHERE q.name <> %(crowd)s
 """
 LOG = """
-    SELECT partition_id, "offset", payload ->> 'v' || CASE WHEN headers ? 'skep-redriven' THEN %(again)s ELSE '' END
-    FROM skep.messages WHERE partition_id NOT IN (
-        SELECT p.id FROM skep.partitions p JOIN skep.queues q ON q.id = p.queue_id WHERE q.name = %(crowd)s)
+    SELECT m.partition_id, m."offset", p.name, m.payload, m.headers, m.transaction_id
+    FROM skep.messages m JOIN skep.partitions p ON p.id = m.partition_id JOIN skep.queues q ON q.id = p.queue_id
+    WHERE q.name <> %(crowd)s
 """
 IN_CROWD = """
     SELECT l.partition_id, l.last_offset, coalesce(c.cursor, 0) FROM skep.queues q
@@ -101,13 +100,14 @@ IN_CROWD = """
     WHERE q.name = %(crowd)s
 """
 CURSORS = """
-    SELECT g.group_name, c.partition_id, c.start_offset, c.cursor
+    SELECT g.group_name, c.partition_id, c.cursor
     FROM skep.partition_consumers c JOIN skep.group_queues g ON g.id = c.group_queue_id WHERE g.group_name <> %(many)s
 """
-LETTERS = """
-    SELECT group_name, partition_id, "offset", attempts FROM skep.dead_letters
+DEAD_LETTERS = """
+    SELECT group_name, partition_id, "offset", attempts, partition, payload, headers, transaction_id
+    FROM skep.dead_letters
     UNION ALL
-    SELECT a.group_name, p.id, a."offset", NULL FROM skep.dead_letter_audit a
+    SELECT a.group_name, p.id, a."offset", NULL, p.name, NULL, NULL, NULL FROM skep.dead_letter_audit a
     JOIN skep.queues q ON q.name = a.queue JOIN skep.partitions p ON p.queue_id = q.id AND p.name = a.partition
 """
 MISSED = "SELECT group_name, partition_id, first_offset, end_offset FROM skep.missed_messages"
@@ -125,14 +125,15 @@ def read(url: str) -> State:
     state = State()
     with psycopg.connect(url, row_factory=tuple_row) as db:
         db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        names = {"crowd": CROWD, "many": MANY, "again": AGAIN}
-        state.heads = {lane: Head(*rest) for lane, *rest in db.execute(HEADS, names)}
-        state.crowd = {lane: (last, cursor) for lane, last, cursor in db.execute(IN_CROWD, names)}
-        for lane, offset, value in db.execute(LOG, names):
-            if state.log.setdefault((lane, offset), value) != value:
-                state.doubled.append((lane, offset, value))
-        state.cursors = {(group, lane): (start, cursor) for group, lane, start, cursor in db.execute(CURSORS, names)}
-        state.letters = [Letter(group, (lane, offset), n) for group, lane, offset, n in db.execute(LETTERS)]
+        names = {"crowd": CROWD, "many": MANY}
+        state.heads = {partition: Head(*rest) for partition, *rest in db.execute(HEADS, names)}
+        state.crowd = {partition: (last, cursor) for partition, last, cursor in db.execute(IN_CROWD, names)}
+        for partition, offset, *content in db.execute(LOG, names):
+            stored = _content(content)
+            if state.log.setdefault((partition, offset), stored) != stored:
+                state.doubled.append((partition, offset, stored))
+        state.cursors = {(group, partition): cursor for group, partition, cursor in db.execute(CURSORS, names)}
+        state.dead_letters = [_dead_letter(*row) for row in db.execute(DEAD_LETTERS)]
         ((state.redriven,),) = db.execute("SELECT count(*) FROM skep.dead_letter_audit WHERE action = 'redriven'")
         state.missed = [*db.execute(MISSED)]
         state.rows = {value for (value,) in db.execute("SELECT value FROM public.rows")}
@@ -145,15 +146,26 @@ def read(url: str) -> State:
     return state
 
 
+def _content(fields: Sequence[Any] | None) -> Content | None:
+    """Return a stored message; None if its payload is gone."""
+    return None if fields is None or fields[1] is None else Content(*fields)
+
+
+def _dead_letter(group: str, partition: int, offset: int, attempts: int | None, *content: Any) -> DeadLetter:
+    return DeadLetter(group, (partition, offset), attempts, _content(content))
+
+
 def save(directory: Path, setup: Setup, state: State) -> None:
     """Keep what was checked, so that it can be checked again."""
     (directory / "setup.json").write_text(json.dumps(asdict(setup)))
     kept = asdict(state) | {
         "log": [[*place, value] for place, value in state.log.items()],
-        "crowd": [[lane, *ends] for lane, ends in state.crowd.items()],
-        "heads": [[lane, *asdict(head).values()] for lane, head in state.heads.items()],
-        "cursors": [[*key, *value] for key, value in state.cursors.items()],
-        "letters": [[letter.group, *letter.place, letter.attempts] for letter in state.letters],
+        "crowd": [[partition, *ends] for partition, ends in state.crowd.items()],
+        "heads": [[partition, *asdict(head).values()] for partition, head in state.heads.items()],
+        "cursors": [[*key, cursor] for key, cursor in state.cursors.items()],
+        "dead_letters": [
+            [each.group, *each.place, each.attempts, *(each.content or [None] * 4)] for each in state.dead_letters
+        ],
         "rows": sorted(state.rows),
     }
     (directory / "state.json").write_text(json.dumps(kept))
@@ -164,13 +176,13 @@ def load(directory: Path) -> tuple[Setup, State]:
     queues = tuple(Queue(**{name: _tuple(value) for name, value in queue.items()}) for queue in setup.pop("queues"))
     kept = json.loads((directory / "state.json").read_text())
     kept |= {
-        "log": {(lane, offset): value for lane, offset, value in kept["log"]},
-        "crowd": {lane: (last, cursor) for lane, last, cursor in kept["crowd"]},
-        "heads": {lane: Head(*rest) for lane, *rest in kept["heads"]},
-        "cursors": {(group, lane): (start, cursor) for group, lane, start, cursor in kept["cursors"]},
-        "letters": [Letter(group, (lane, offset), n) for group, lane, offset, n in kept["letters"]],
+        "log": {(partition, offset): _content(content) for partition, offset, content in kept["log"]},
+        "crowd": {partition: (last, cursor) for partition, last, cursor in kept["crowd"]},
+        "heads": {partition: Head(*rest) for partition, *rest in kept["heads"]},
+        "cursors": {(group, partition): cursor for group, partition, cursor in kept["cursors"]},
+        "dead_letters": [_dead_letter(*row) for row in kept["dead_letters"]],
         "missed": [tuple(row) for row in kept["missed"]],
-        "doubled": [tuple(row) for row in kept["doubled"]],
+        "doubled": [(partition, offset, _content(content)) for partition, offset, content in kept["doubled"]],
         "rows": set(kept["rows"]),
         "memory": {name: tuple(sizes) for name, sizes in kept["memory"].items()},
     }
@@ -179,7 +191,3 @@ def load(directory: Path) -> tuple[Setup, State]:
 
 def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def lanes_of(state: State, queue: str) -> Iterable[tuple[int, Head]]:
-    return ((lane, head) for lane, head in state.heads.items() if head.queue == queue)

@@ -16,7 +16,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from faults import broken, state
-from faults.clients.context import Settings
+from faults.clients.context import DRAINING, Settings
 from faults.clients.http import Http, NotAnswered, NotSent
 from faults.cluster import Clock, Cluster
 from faults.history import Writer
@@ -36,12 +36,12 @@ CONNECTIONS_OF_SERVER = 27  # as docs/server.md says: 21 and 6 for upkeep
 
 OBSERVE: LiteralString = """
     SELECT (SELECT coalesce(json_agg(json_build_array(partition_id, first_offset, last_offset)), '[]')
-            FROM skep.partition_lookup WHERE partition_id = ANY (%(lanes)s)),
+            FROM skep.partition_lookup WHERE partition_id = ANY (%(partitions)s)),
            (SELECT coalesce(json_agg(json_build_array(g.group_name, c.partition_id, c.cursor, c.leased)), '[]')
             FROM skep.partition_consumers c JOIN skep.group_queues g ON g.id = c.group_queue_id
-            WHERE c.partition_id = ANY (%(lanes)s))
+            WHERE c.partition_id = ANY (%(partitions)s))
 """
-LANES: LiteralString = """
+PARTITIONS: LiteralString = """
     SELECT coalesce(array_agg(p.id), '{}') FROM skep.partitions p JOIN skep.queues q ON q.id = p.queue_id
     WHERE q.name <> %s
 """
@@ -189,7 +189,7 @@ class World:
             with contextlib.suppress(psycopg.Error):
                 async with self.connect() as db:
                     while True:
-                        arguments = {"lanes": await self._lanes(db)}
+                        arguments = {"partitions": await self._partitions(db)}
                         ((heads, cursors),) = await (await db.execute(OBSERVE, arguments)).fetchall()
                         observer.told(observer.invoke("sample", heads=heads, cursors=cursors), "ok")
                         await asyncio.sleep(0.2)
@@ -201,14 +201,14 @@ class World:
             with contextlib.suppress(psycopg.Error):
                 async with self.connect() as db:
                     while True:
-                        await db.execute("SELECT count(*) FROM skep.retain(%s)", [await self._lanes(db)])
+                        await db.execute("SELECT count(*) FROM skep.retain(%s)", [await self._partitions(db)])
                         await asyncio.sleep(1)
             await asyncio.sleep(0.2)
 
-    async def _lanes(self, db: psycopg.AsyncConnection[Any]) -> list[int]:
-        """Return all lanes but those of a crowd."""
-        ((lanes,),) = await (await db.execute(LANES, [state.CROWD])).fetchall()
-        return lanes
+    async def _partitions(self, db: psycopg.AsyncConnection[Any]) -> list[int]:
+        """Return all partitions but those of a crowd."""
+        ((partitions,),) = await (await db.execute(PARTITIONS, [state.CROWD])).fetchall()
+        return partitions
 
     @contextlib.asynccontextmanager
     async def connect(self, **options: Any) -> AsyncGenerator[psycopg.AsyncConnection[Any]]:
@@ -234,6 +234,7 @@ class World:
 
     async def drain(self, patience: float) -> float:
         """Wait until no group has anything to do; return how many seconds that took, inf if in vain."""
+        (self.directory / DRAINING).touch()
         begin = asyncio.get_running_loop().time()
         while (took := asyncio.get_running_loop().time() - begin) < patience:
             with contextlib.suppress(psycopg.Error):

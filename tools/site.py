@@ -24,9 +24,8 @@ from skep.server.meter import Meter
 
 ROOT = Path(__file__).parent.parent
 SQL = ROOT / "src/skep/engine/sql"
-SIGNATURE = re.compile(
-    r"((?:^--[^\n]*\n)*)^CREATE FUNCTION skep\.(\w+)\((.*?)\)\s*(RETURNS .*?)?\s*LANGUAGE", re.MULTILINE | re.DOTALL
-)
+SIGNATURE = re.compile(r"^CREATE FUNCTION skep\.([a-z]\w*)\(([^$]*?)\)\s*(RETURNS [^$]*?)?\s*LANGUAGE", re.MULTILINE)
+COMMENT = re.compile(r"^COMMENT ON FUNCTION skep\.(\w+)(?:\([^)]*\))? IS\s+((?:'[^\n]*'\s*)+);$", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\(\.\./((?:examples|deploy)/[\w./-]+|CHANGELOG\.md)(#[\w-]+)?\)")
 WIDTH = 60  # of a signature on one line
 ALLOWED = re.compile(r"CALL skep\._allow\('(\w+)', '([a-z]\w*)'")
@@ -106,25 +105,26 @@ def functions() -> Iterator[str]:
     yield "# All functions\n\nOf the schema `skep`, by the role that may call them. [SQL](../sql.md) tells what for.\n"
     sources = "\n".join(path.read_text() for path in sorted(SQL.glob("*/*.sql")))
     found: dict[str, list[tuple[str, str, str]]] = {}
-    for comment, name, arguments, returns in SIGNATURE.findall(sources):
-        found.setdefault(name, []).append((comment, arguments, returns))
+    for signature, comment in zip(SIGNATURE.findall(sources), COMMENT.findall(sources), strict=True):
+        name, arguments, returns = signature
+        found.setdefault(name, []).append((arguments, returns, comment[1]))
     allowed = list(dict.fromkeys(ALLOWED.findall(sources)))
     for role in ROLES:
         yield f"## {role}\n"
         for name in (name for allowed_role, name in allowed if allowed_role == role):
             yield f"### {name}\n"
-            for overload in found.get(name, []):
+            for overload in found[name]:
                 yield from _function(name, *overload)
 
 
-def _function(name: str, comment: str, arguments: str, returns: str) -> Iterator[str]:
-    said = " ".join(line.removeprefix("--").strip() for line in comment.splitlines())
-    inner, answer = " ".join(arguments.split()), " ".join(returns.split())
+def _function(name: str, arguments: str, returns: str, comment: str) -> Iterator[str]:
+    said = re.sub(r"'\n\s*'", "", comment).strip("'").replace("''", "'")
+    inner, result = " ".join(arguments.split()), " ".join(returns.split())
     if len(inner) > WIDTH:
         inner = "\n    " + re.sub(r", (?=\w)", ",\n    ", inner) + "\n"
-    if len(answer) > WIDTH:
-        answer = re.sub(r"(?<=[(,]) ?(?=\w+ )", "\n    ", answer)
-    yield f"```sql\nskep.{name}({inner}) {answer}\n```\n\n{said}\n"
+    if len(result) > WIDTH:
+        result = re.sub(r"(?<=[(,]) ?(?=\w+ )", "\n    ", result)
+    yield f"```sql\nskep.{name}({inner}) {result}\n```\n\n{said}\n"
 
 
 def http() -> Iterator[str]:

@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 from faults import state
 from faults.catalog.fault import fault, names
 from faults.clients.http import Http, NotAnswered, NotSent
+from faults.history import Content
 from faults.world import World
 
 PAGES = (
@@ -76,9 +77,9 @@ async def poison(world: World, dice: random.Random) -> str:
     kinds = ["!fail", "!crash", "!hang", *[""] * 10]
     dice.shuffle(kinds)
     values = [f"poison.{next(_numbers)}{kind}" for kind in kinds]
-    items = [(f"lane {dice.randrange(4)}", value) for value in values]
+    items = [Content(f"partition {dice.randrange(4)}", {"v": value}) for value in values]
     call = world.harms.invoke("push", queue="poison", items=items)
-    messages = [{"queue": "poison", "partition": lane, "payload": {"v": value}} for lane, value in items]
+    messages = [{"queue": "poison", "partition": item.partition, "payload": item.payload} for item in items]
     try:
         async with world.connect() as db:
             cursor = await db.execute('SELECT partition_id, "offset" FROM skep.push(%s)', [Jsonb(messages)])
@@ -92,24 +93,26 @@ async def poison(world: World, dice: random.Random) -> str:
 FILL: LiteralString = """
     SELECT count(*) FROM skep.push_many(
         array_fill(%(queue)s::text, ARRAY[%(end)s::integer - %(first)s::integer]),
-        (SELECT array_agg(coalesce(%(lane)s, 'lane ' || n) ORDER BY n)
+        (SELECT array_agg(coalesce(%(partition)s, 'partition ' || n) ORDER BY n)
          FROM generate_series(%(first)s, %(end)s - 1) AS n),
-        (SELECT array_agg(jsonb_build_object('v', CASE WHEN %(lane)s::text IS NULL THEN 0 ELSE n END) ORDER BY n)
+        (SELECT array_agg(jsonb_build_object('v', CASE WHEN %(partition)s::text IS NULL THEN 0 ELSE n END) ORDER BY n)
          FROM generate_series(%(first)s, %(end)s - 1) AS n))
 """
-CROWD_LANES, LONG_LANE, AT_ONCE = 100_000, 1_000_000, 20_000
+CROWD_PARTITIONS, LONG_PARTITION, AT_ONCE = 100_000, 1_000_000, 20_000
 
 
-@fault("100,000 lanes beside one of 1,000,000 messages", stages=("crowd",))
+@fault("100,000 partitions beside one of 1,000,000 messages", stages=("crowd",))
 async def crowd(world: World, _dice: random.Random) -> str:
     """They are there before the next fault comes, and are read while it does."""
     begin = asyncio.get_running_loop().time()
     pushed = 0
-    for lane, messages in ((None, CROWD_LANES), ("long", LONG_LANE)):
+    for partition, messages in ((None, CROWD_PARTITIONS), ("long", LONG_PARTITION)):
         for first in range(0, messages, AT_ONCE):
-            piece = {"queue": state.CROWD, "lane": lane, "first": first, "end": first + AT_ONCE}
+            piece = {"queue": state.CROWD, "partition": partition, "first": first, "end": first + AT_ONCE}
+            call = world.harms.invoke("fill", messages=AT_ONCE)
             async with world.connect() as db:
                 await db.execute(FILL, piece)
+            world.harms.told(call, "ok")
             pushed += AT_ONCE
     filled = asyncio.get_running_loop().time() - begin
     return f"{pushed:,} messages pushed in {filled:.0f} s"
@@ -117,7 +120,7 @@ async def crowd(world: World, _dice: random.Random) -> str:
 
 @fault("an operator moves a group back and drives its dead letters again", lasts=2)
 async def operator(world: World, dice: random.Random) -> str:
-    """Back by a few messages in each lane, as far as retention has left them."""
+    """Back by a few messages in each partition, as far as retention has left them."""
     async with world.connect() as db:
         group = dice.choice(("http", "handlers"))
         call = world.harms.invoke("seek", group=group, queue="orders")

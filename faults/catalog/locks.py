@@ -10,9 +10,9 @@ import psycopg
 from faults.catalog.fault import fault
 from faults.world import World
 
-LOCK_LANE: LiteralString = "SELECT FROM skep.partitions WHERE id = %s FOR UPDATE"
+LOCK_PARTITION: LiteralString = "SELECT FROM skep.partitions WHERE id = %s FOR UPDATE"
 LOCK_RUNS: LiteralString = "SELECT FROM skep.runs WHERE partition_id = %s FOR UPDATE"
-LANES: LiteralString = "SELECT id FROM skep.partitions ORDER BY id"
+PARTITIONS: LiteralString = "SELECT id FROM skep.partitions ORDER BY id"
 
 
 @fault("a transaction held open for the rest of the run", standing=True, stages=("plain", "pooled"))
@@ -33,7 +33,7 @@ async def hold_transaction(world: World, _dice: random.Random) -> str:
     return f"opened {opened} times"
 
 
-@fault("deadlock bait: lanes locked in the wrong order", lasts=5)
+@fault("deadlock bait: partitions locked in the wrong order", lasts=5)
 async def deadlock_bait(world: World, dice: random.Random) -> str:
     end = asyncio.get_running_loop().time() + dice.uniform(3, 6)
     counts = await asyncio.gather(*(_bait(world, random.Random(dice.random()), end) for _ in range(3)))
@@ -41,16 +41,16 @@ async def deadlock_bait(world: World, dice: random.Random) -> str:
 
 
 async def _bait(world: World, dice: random.Random, end: float) -> int:
-    """Lock two lanes against the order in which pushes and answers do, with a pause in between."""
+    """Lock two partitions against the order in which pushes and acks do, with a pause in between."""
     deadlocks = 0
     while asyncio.get_running_loop().time() < end:
         with contextlib.suppress(psycopg.OperationalError):
             async with world.connect(autocommit=False) as db:
-                lanes = [lane for (lane,) in await (await db.execute(LANES)).fetchall()]
-                lock = dice.choice((LOCK_LANE, LOCK_RUNS))
+                partitions = [partition for (partition,) in await (await db.execute(PARTITIONS)).fetchall()]
+                lock = dice.choice((LOCK_PARTITION, LOCK_RUNS))
                 try:
-                    for lane in sorted(dice.sample(lanes, min(3, len(lanes))), reverse=True):
-                        await db.execute(lock, [lane])
+                    for partition in sorted(dice.sample(partitions, min(3, len(partitions))), reverse=True):
+                        await db.execute(lock, [partition])
                         await asyncio.sleep(dice.uniform(0, 0.2))
                 except psycopg.errors.DeadlockDetected:
                     deadlocks += 1
@@ -59,7 +59,7 @@ async def _bait(world: World, dice: random.Random, end: float) -> int:
     return deadlocks
 
 
-@fault("lock_timeout of 30 ms beside slow holders of lanes", lasts=5)
+@fault("lock_timeout of 30 ms beside slow holders of partitions", lasts=5)
 async def lock_timeout(world: World, dice: random.Random) -> str:
     """A setting of the database, which sessions take over when they begin: all have to."""
     async with world.connect() as db:
@@ -69,9 +69,9 @@ async def lock_timeout(world: World, dice: random.Random) -> str:
         while asyncio.get_running_loop().time() < end:
             async with world.connect(autocommit=False, options="-c lock_timeout=1000") as holder:
                 with contextlib.suppress(psycopg.OperationalError):
-                    lanes = [lane for (lane,) in await (await holder.execute(LANES)).fetchall()]
-                    await holder.execute(LOCK_LANE, [dice.choice(lanes)])
-                    await holder.execute(LOCK_RUNS, [dice.choice(lanes)])
+                    partitions = [partition for (partition,) in await (await holder.execute(PARTITIONS)).fetchall()]
+                    await holder.execute(LOCK_PARTITION, [dice.choice(partitions)])
+                    await holder.execute(LOCK_RUNS, [dice.choice(partitions)])
                     await asyncio.sleep(dice.uniform(0, 0.3))
                 await holder.rollback()
         await db.execute("ALTER DATABASE skep RESET lock_timeout")

@@ -23,7 +23,7 @@ async def upgrade_code(world: World, dice: random.Random) -> str:
 async def upgrade_state(world: World, dice: random.Random) -> str:
     """Columns and an index for the tables that everybody uses."""
     number = world.sources.version + 1
-    table = dice.choice(("messages", "cursors", "partition_lookup", "queues", "journal"))
+    table = dice.choice(("messages", "runs", "partitions", "queues", "group_queues", "journal"))
     sql = f"ALTER TABLE skep.{table} ADD faults_{number} integer; CREATE INDEX ON skep.dead_letters (failed_at);"
     migration = Migration(f"{number:04}_add_faults_{number}", sql)
     world.sources = replace(world.sources, migrations=(*world.sources.migrations, migration))

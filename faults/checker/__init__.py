@@ -7,7 +7,7 @@ was invoked.
 
 from collections.abc import Callable, Iterable, Iterator
 
-from faults.checker import baseline, crowd, deliveries, leases, letters, log, samples, transactions
+from faults.checker import baseline, crowd, dead_letters, deliveries, leases, log, samples, transactions
 from faults.checker.index import Index, Violation
 from faults.history import History
 from faults.state import Setup, State
@@ -16,6 +16,7 @@ Rule = Callable[[Index], Iterator[Violation]]
 
 RULES: dict[str, Rule] = {
     "one value at a place": log.one_value,
+    "a message stays as it was pushed": log.unchanged,
     "a value is stored once": log.stored_once,
     "offsets are dense": log.dense,
     "nothing from nowhere": log.from_nowhere,
@@ -26,21 +27,23 @@ RULES: dict[str, Rule] = {
     "nothing again after its ack": deliveries.not_again,
     "at most once with auto_ack": deliveries.at_most_once,
     "one lease at a time": leases.one_at_a_time,
-    "a stale answer is refused": leases.stale_refused,
+    "a stale ack is refused": leases.stale_refused,
     "cursors only go forward": samples.forward,
-    "retention spares what is owed": samples.owed_is_kept,
+    "retention keeps what a group has to do": samples.pending_is_kept,
+    "retention keeps what is leased": samples.leased_is_kept,
     "both or none": transactions.both_or_none,
-    "dead letters are accounted for": letters.accounted_for,
+    "dead letters are accounted for": dead_letters.accounted_for,
     "the log is whole": baseline.whole,
-    "a crowd of lanes gets everything": crowd.complete,
-    "a crowd of lanes gets nothing twice": crowd.once,
-    "a crowd of lanes is in order": crowd.in_order,
+    "a crowd of partitions gets everything": crowd.complete,
+    "a crowd of partitions gets nothing twice": crowd.once,
+    "a crowd of partitions is in order": crowd.in_order,
     "everything returns to its baseline": baseline.returned,
 }
 LOSING = {  # rules that hold even where a setting allows to lose the last moments before a crash
     "offsets are dense",
     "lag returns to zero",
     "at most once with auto_ack",
+    "a message stays as it was pushed",
     "the log is whole",
     "everything returns to its baseline",
     "what was accepted is there",

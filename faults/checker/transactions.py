@@ -3,11 +3,8 @@
 from collections.abc import Iterator
 
 from faults.checker.index import Index, Violation
-from faults.history import Place
 
-DERIVED = (
-    "derived"  # the queue of what is made of the messages of another one, in the transaction that acknowledges them
-)
+DERIVED = "derived"  # what is made of the messages of another queue, in the transaction that acknowledges them
 MAKER = "transform"  # the group that does it
 
 
@@ -21,22 +18,17 @@ def both_or_none(index: Index) -> Iterator[Violation]:
 
 
 def _made_once(index: Index) -> Iterator[Violation]:
-    """What is made of a message is stored once if the message was completed, and never else."""
+    """What is made of a message is stored once if its transaction may have committed, and never else."""
     for place, values in index.values.items():
         queue = index.queue_of(place[0])
         if queue is None or MAKER not in queue.groups or index.state.heads[place[0]].only_group not in (None, MAKER):
             continue
         for value in values:
             made = len(index.places.get(derived(value), ()))
-            done = _is_done(index, place)
+            done = bool(index.completed.get((MAKER, place)))
             if made != done:
                 was = f"{index.name(place)} was {'' if done else 'not '}completed by {MAKER}"
                 yield Violation(f"{was}, and what is made of it is stored {made} times", place, value)
-
-
-def _is_done(index: Index, place: Place) -> bool:
-    _, cursor = index.state.cursors.get((MAKER, place[0]), (0, 0))
-    return place[1] < cursor and not index.letters.get((MAKER, place)) and not index.is_missed(MAKER, place)
 
 
 def _rows(index: Index) -> Iterator[Violation]:
@@ -45,7 +37,7 @@ def _rows(index: Index) -> Iterator[Violation]:
         if value not in index.places:
             yield Violation("its row is there, and the message is not", value=value)
     for push in index.history.pushes:
-        for _, value in push.items if push.outbox else ():
+        for value in (item.value for item in (push.items if push.outbox else ())):
             sole = all(other.outbox for other in index.pushed[value])
             if value not in index.state.rows and (push.outcome == "ok" or (sole and value in index.places)):
                 yield Violation("the message is there, and its row is not", value=value)

@@ -1,16 +1,18 @@
-"""Consumers: over HTTP, with the client in every manner of answering, and the ones that make something new."""
+"""Consumers: over HTTP, with the client in every manner of acking, and those that make something new."""
 
 import asyncio
 import os
 from collections.abc import Awaitable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 
 from faults.checker.transactions import DERIVED, MAKER, derived
-from faults.clients.context import Me, lane_of, opened, outcome_of, row, value_of
+from faults.clients.context import Me, opened, outcome_of, partition_of, row
 from faults.clients.http import Http, NotAnswered, NotSent
-from faults.history import Kind
+from faults.clients.producers import wire_item
+from faults.clients.witness import bear_witness
+from faults.history import Content, Kind
 from faults.state import CROWD, MANY
 from skep import AsyncSkep, SkepError
 from skep.client.aio.batch import AsyncBatch
@@ -24,9 +26,15 @@ def places(messages: Sequence[Message]) -> list[tuple[int, int]]:
 
 
 async def http(me: Me) -> None:
-    """Pop by long poll and acknowledge the whole batch; the next server when one does not answer."""
+    """Two consumers that pop by long poll and acknowledge whole batches."""
+    async with asyncio.TaskGroup() as group:
+        for number in range(2):
+            group.create_task(_over_http(me, int(me.name[-1]) + number))
+
+
+async def _over_http(me: Me, turn: int) -> None:
+    """Use the next server when one does not answer."""
     servers = [Http(port) for port in me.settings.ports]
-    turn = int(me.name[-1])
     while not me.stopping.is_set():
         try:
             await _pop_and_ack(me, servers[turn % len(servers)], "http")
@@ -40,28 +48,32 @@ async def _pop_and_ack(me: Me, server: Http, group: str) -> None:
     path = (
         f"/api/v1/pop/queue/orders?consumerGroup={group}&batch={batch}&partitions={partitions}&wait=true&timeout=1000"
     )
-    call = me.history.invoke("pop", queue="orders", group=group, lease_time=2)
+    call = me.history.invoke("pop", queue="orders", group=group, lease_time=2, batch=batch)
     status, answer = await _told(me, call, server.call("GET", path, wait=1))
     if status != 200:
         me.history.told(call, "unknown", error=answer)
         await me.pause(0.2)
         return
     messages = answer["messages"]
-    rows = [
-        [lane_of(m["partitionId"]), m["offset"], value_of(m["data"], m["headers"]), m["deliveryAttempt"]]
-        for m in messages
-    ]
+    rows = [_wire_row(message) for message in messages]
     me.history.told(call, "ok", lease=answer["leaseId"] or "", messages=rows)
     if messages:
-        await me.pause(me.settings.think * len(messages))
+        await me.think(len(messages))
         await _ack(me, server, group, messages, rows)
+
+
+def _wire_row(message: dict[str, Any]) -> list[Any]:
+    """Write a message of Queen's protocol down: there, one without a dedup key has its id in that place."""
+    key = None if message["transactionId"] == message["id"] else message["transactionId"]
+    content = Content(message["partition"], message["data"], message["headers"], key)
+    return [partition_of(message["partitionId"]), message["offset"], message["deliveryAttempt"], *content]
 
 
 async def _ack(me: Me, server: Http, group: str, messages: list[dict[str, Any]], rows: Rows) -> None:
     names = ("transactionId", "partitionId", "leaseId")
     said = [{name: message[name] for name in names} for message in messages]
     about = {"kind": "completed", "group": group, "lease": messages[0]["leaseId"]}
-    call = me.history.invoke("answer", places=[each[:2] for each in rows], **about)
+    call = me.history.invoke("ack", places=[each[:2] for each in rows], **about)
     body = {"acknowledgments": said, "consumerGroup": group}
     status, answer = await _told(me, call, server.call("POST", "/api/v1/ack/batch", body))
     if status != 200:
@@ -83,9 +95,10 @@ async def _told(me: Me, call: int, calling: Awaitable[tuple[int, Any]]) -> tuple
 
 
 async def client(me: Me) -> None:
-    """Every way to answer: whole, one by one, failed, dead-lettered, given back, extended; and a shared lane."""
-    async with opened(me, 5) as mq, asyncio.TaskGroup() as group:
+    """Every way to ack: whole, one by one, failed, dead-lettered, released, extended; shared and limited partitions."""
+    async with opened(me, 6) as mq, asyncio.TaskGroup() as group:
         group.create_task(_pops(me, mq, "orders", "client"))
+        group.create_task(_pops(me, mq, "limited", "limited"))
         for _ in range(2):
             group.create_task(_pops(me, mq, "shared", "crowd"))
 
@@ -94,17 +107,17 @@ async def _pops(me: Me, mq: AsyncSkep, queue: str, group: str) -> None:
     while not me.stopping.is_set():
         batch = await _pop(me, mq, queue, group)
         if batch:
-            await _answer_somehow(me, batch, group)
+            await _ack_somehow(me, batch, group)
 
 
 async def _pop(
     me: Me, mq: AsyncSkep, queue: str, group: str, *, auto: bool = False, lease_time: float = 2
 ) -> AsyncBatch | None:
-    call = me.history.invoke("pop", queue=queue, group=group, auto=auto, lease_time=lease_time)
+    most = me.dice.randint(1, me.settings.batch)
+    about = {"queue": queue, "group": group, "auto": auto, "lease_time": lease_time, "batch": most}
+    call = me.history.invoke("pop", **about)
     try:
-        batch = await mq.queue(queue).pop(
-            group=group, batch=me.dice.randint(1, me.settings.batch), wait=1, lease_time=lease_time, auto_ack=auto
-        )
+        batch = await mq.queue(queue).pop(group=group, batch=most, wait=1, lease_time=lease_time, auto_ack=auto)
     except (SkepError, psycopg.Error) as error:
         me.history.told(call, outcome_of(error), error=repr(error))
         await me.pause(0.1)
@@ -113,8 +126,8 @@ async def _pop(
     return batch
 
 
-async def _answer_somehow(me: Me, batch: AsyncBatch, group: str) -> None:
-    await me.pause(me.settings.think * len(batch))
+async def _ack_somehow(me: Me, batch: AsyncBatch, group: str) -> None:
+    await me.think(len(batch))
     match me.dice.choice((*["whole"] * 8, "each", "each", "failed", "dlq", "released", "extended")):
         case "each":
             for message in batch[:10]:
@@ -147,7 +160,7 @@ async def _say(
 ) -> bool:
     """Return whether it counted. If nobody knows, nothing may be said of the rest: that would be of this one too."""
     about = {"kind": kind, "group": group, "lease": str(batch.lease)}
-    call = me.history.invoke("answer", places=places(messages), **about)
+    call = me.history.invoke("ack", places=places(messages), **about)
     try:
         await saying
     except (SkepError, psycopg.Error) as error:
@@ -158,22 +171,20 @@ async def _say(
 
 
 async def auto(me: Me) -> None:
-    """With auto_ack, and beside it a handler, whose answers the client stores when it likes."""
-    async with opened(me, 4) as mq:
+    """With auto_ack, and beside it a handler, whose acks the client stores when it likes."""
+    async with opened(me, 3) as handling, opened(me, 2) as mq:
+        bear_witness(me, handling, "orders", "handlers")
+        per: Literal["message", "batch"] = "batch" if me.life % 2 else "message"
 
-        @mq.consumer("orders", group="handlers", batch=me.settings.batch, per="batch", lease_time=2)
-        async def handle(batch: AsyncBatch) -> None:
-            call = me.history.invoke("pop", queue="orders", group="handlers", early=True)
-            me.history.told(call, "ok", lease=str(batch.lease), messages=[row(message) for message in batch])
-            await me.pause(me.settings.think * len(batch))
-            about = {"kind": "completed", "group": "handlers", "lease": str(batch.lease)}
-            me.history.invoke("answer", places=places(batch), **about)
+        @handling.consumer("orders", group="handlers", batch=me.settings.batch, per=per, lease_time=2)
+        async def handle(handled: AsyncBatch | Message) -> None:
+            await me.think(1 if isinstance(handled, Message) else len(handled))
 
-        running = asyncio.create_task(mq.run())
+        running = asyncio.create_task(handling.run())
         while not me.stopping.is_set():
             await _pop(me, mq, "orders", "auto", auto=True)
             await me.pause(me.settings.think)
-        await mq.stop()
+        await handling.stop()
         await running
 
 
@@ -185,9 +196,9 @@ async def transform(me: Me) -> None:
             batch = await _pop(me, mq, "orders", MAKER)
             if not batch:
                 continue
-            await me.pause(me.settings.think * len(batch))
+            await me.think(len(batch))
             manner = me.dice.choice(("client", "own", "http"))
-            items = [(message.partition, derived(value_of(message.payload, message.headers))) for message in batch]
+            items = [me.content(message.partition, derived(message.payload["v"])) for message in batch]
             about = {"group": MAKER, "lease": str(batch.lease), "queue": DERIVED, "outbox": manner == "own"}
             call = me.history.invoke("transact", places=places(batch), items=items, **about)
             try:
@@ -204,24 +215,26 @@ async def transform(me: Me) -> None:
                 me.history.told(call, "ok")
 
 
-async def _by_client(me: Me, mq: AsyncSkep, batch: AsyncBatch, items: list[tuple[str, str]]) -> None:
+async def _by_client(_me: Me, mq: AsyncSkep, batch: AsyncBatch, items: list[Content]) -> None:
     async with mq.transaction() as transaction:
-        for lane, value in items:
-            transaction.push(DERIVED, me.payload(value), partition=lane)
+        for item in items:
+            transaction.push(DERIVED, item.payload, partition=item.partition, headers=item.headers)
         transaction.ack(batch)
 
 
-async def _by_own(me: Me, mq: AsyncSkep, batch: AsyncBatch, items: list[tuple[str, str]]) -> None:
+async def _by_own(me: Me, mq: AsyncSkep, batch: AsyncBatch, items: list[Content]) -> None:
     url = me.settings.database
     async with await psycopg.AsyncConnection.connect(url, connect_timeout=10, prepare_threshold=None) as connection:
-        for lane, value in items:
-            await connection.execute("INSERT INTO public.rows (value) VALUES (%s)", [value])
-            await mq.queue(DERIVED).push(me.payload(value), partition=lane, connection=connection)
+        for item in items:
+            await connection.execute("INSERT INTO public.rows (value) VALUES (%s)", [item.value])
+            await mq.queue(DERIVED).push(
+                item.payload, partition=item.partition, headers=item.headers, connection=connection
+            )
         await batch.ack(connection=connection)
 
 
-async def _by_http(me: Me, server: Http, call: int, batch: AsyncBatch, items: list[tuple[str, str]]) -> None:
-    answers = [
+async def _by_http(me: Me, server: Http, call: int, batch: AsyncBatch, items: list[Content]) -> None:
+    acks = [
         {
             "type": "ack",
             "transactionId": message.transaction_id or str(message.id),
@@ -231,8 +244,8 @@ async def _by_http(me: Me, server: Http, call: int, batch: AsyncBatch, items: li
         }
         for message in batch
     ]
-    pushes = [{"queue": DERIVED, "partition": lane, "payload": me.payload(value)} for lane, value in items]
-    body = {"operations": [*answers, {"type": "push", "items": pushes}]}
+    pushes = [wire_item(DERIVED, item) for item in items]
+    body = {"operations": [*acks, {"type": "push", "items": pushes}]}
     status, answer = await server.call("POST", "/api/v1/transaction", body)
     if status != 200:
         me.history.told(call, "unknown", error=answer)
@@ -273,7 +286,7 @@ async def _done(me: Me, batch: AsyncBatch, spans: list[list[int]]) -> None:
 
 
 def _spans(batch: AsyncBatch) -> list[list[int]]:
-    """Return ranges of offsets, lane by lane; every message says where it has to be."""
+    """Return ranges of offsets, partition by partition; every message says where it has to be."""
     spans: list[list[int]] = []
     for message in batch:
         if message.payload["v"] != message.offset:

@@ -12,11 +12,13 @@ from uuid import UUID
 
 import psycopg
 
-from faults.history import Outcome, Writer
-from faults.state import AGAIN
+from faults.history import Content, Outcome, Writer
 from skep import AsyncSkep
 from skep.errors import SkepError, StaleLease
 from skep.message import Message
+
+DRAINING = "draining"  # a file in the directory of the round: producers are gone, consumers do not dawdle any more
+PADDING = 'abcdefghij "\\äß€\U0001f41d'
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Settings:
     database: str
     ports: tuple[int, ...]  # of the servers
     seed: int = 0
-    lanes: int = 6
+    partitions: int = 6
     pause: float = 0.15  # seconds between two calls of a producer, on average
     think: float = 0.004  # seconds for a message, on average
     batch: int = 40  # of a pop, at most
@@ -47,6 +49,7 @@ class Me:
     name: str
     life: int
     settings: Settings
+    directory: Path
     history: Writer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -56,17 +59,27 @@ class Me:
 
     @classmethod
     def born(cls, name: str, life: int, directory: Path, settings: Settings) -> "Me":
-        return cls(name, life, settings, Writer(directory / f"{name}.{life}.jsonl"))
+        return cls(name, life, settings, directory, Writer(directory / f"{name}.{life}.jsonl"))
 
     def value(self) -> str:
         self._count += 1
         return f"{self.name}.{self.life}.{self._count}"
 
-    def lane(self) -> str:
-        return f"lane {self.dice.randrange(self.settings.lanes)}"
+    def partition(self) -> str:
+        return f"partition {self.dice.randrange(self.settings.partitions)}"
 
-    def payload(self, value: str) -> dict[str, str]:
-        return {"v": value, "padding": "x" * self.settings.padding}
+    def content(self, partition: str, value: str, transaction_id: str | None = None) -> Content:
+        """Return the message of this value: it has everything that may get lost on the way."""
+        dice = random.Random(value)
+        padding = "".join(dice.choices(PADDING, k=self.settings.padding))
+        payload = {"v": value, "padding": padding, "numbers": [dice.randrange(2**53), dice.random(), None, True]}
+        headers = {"of": value, "nested": {"n": dice.randrange(1000)}} if dice.random() < 0.5 else None
+        return Content(partition, payload, headers, transaction_id)
+
+    async def think(self, messages: int) -> None:
+        """Take the time that so many messages need; none once everybody is to come to the end."""
+        if not (self.directory / DRAINING).exists():
+            await self.pause(self.settings.think * messages)
 
     async def pause(self, average: float) -> None:
         """Wait, but not after being told to stop."""
@@ -87,16 +100,13 @@ async def opened(me: Me, pool_size: int) -> AsyncGenerator[AsyncSkep]:
         await mq.close()
 
 
-def value_of(payload: dict[str, Any], headers: dict[str, Any] | None) -> str:
-    return payload["v"] + (AGAIN if headers and "skep-redriven" in headers else "")
-
-
 def row(message: Message) -> list[Any]:
     """Write a delivered message down."""
-    return [message.partition_id, message.offset, value_of(message.payload, message.headers), message.attempt]
+    content = Content(message.partition, message.payload, message.headers, message.transaction_id)
+    return [message.partition_id, message.offset, message.attempt, *content]
 
 
-def lane_of(partition_id: str) -> int:
+def partition_of(partition_id: str) -> int:
     """Return the number in the address of a partition, as `skep.partition_of()` does."""
     digits = UUID(partition_id).hex
     return int(digits[:12] + digits[13:16], 16)

@@ -5,21 +5,29 @@ from typing import Any
 
 import psycopg
 
-from faults.clients.context import Me, lane_of, opened, outcome_of
+from faults.checker.log import ANY
+from faults.clients.context import Me, opened, outcome_of, partition_of
 from faults.clients.http import Http, NotAnswered, NotSent
-from faults.history import Outcome
+from faults.history import Content, Outcome
 from skep import AsyncSkep, SkepError
 from skep.message import NewMessage
 
-QUEUES = ("orders", "orders", "orders", "shared")
-Items = list[tuple[str, str]]
+QUEUES = ("orders", "orders", "orders", "shared", "limited")
+Items = list[Content]
 
 
-def _choose(me: Me) -> tuple[str, Items]:
-    """A queue and up to eight messages for it, most often of one lane."""
+def _choose(me: Me) -> tuple[str, Items, bool]:
+    """Return a queue, up to eight messages for it, most often of one partition, and whether they have dedup keys."""
     queue = me.dice.choice(QUEUES)
-    lanes = [me.lane() for _ in range(me.dice.choice((1, 1, 2)))] if queue == "orders" else ["only"]
-    return queue, [(me.dice.choice(lanes), me.value()) for _ in range(me.dice.randrange(1, 9))]
+    partitions = [me.partition() for _ in range(me.dice.choice((1, 1, 2)))] if queue == "orders" else ["only"]
+    named = queue != "limited" and me.dice.random() < 0.6  # there, a repeat may find that the first is deleted
+    items = [_item(me, me.dice.choice(partitions), named=named) for _ in range(me.dice.randrange(1, 9))]
+    return queue, items, named
+
+
+def _item(me: Me, partition: str, *, named: bool = False) -> Content:
+    value = me.value()
+    return me.content(partition, value, value if named else None)
 
 
 async def http(me: Me) -> None:
@@ -32,24 +40,21 @@ async def http(me: Me) -> None:
 async def _over_http(me: Me, number: int) -> None:
     servers = [Http(port) for port in me.settings.ports]
     while not me.stopping.is_set():
-        queue, items = _choose(me)
-        named = me.dice.random() < 0.6
+        queue, items, named = _choose(me)
         server = servers[number % len(servers)]
         if named and me.dice.random() < 0.1:  # the same by two servers at once: it is stored once
-            await asyncio.gather(*(_post(me, each, queue, items, named=True) for each in servers))
+            await asyncio.gather(*(_post(me, each, queue, items) for each in servers))
         else:
-            outcome = await _post(me, server, queue, items, named=named)
+            outcome = await _post(me, server, queue, items)
             while named and outcome == "unknown" and not me.stopping.is_set():
                 await me.pause(0.2)
                 number += 1
-                outcome = await _post(me, servers[number % len(servers)], queue, items, named=True)
+                outcome = await _post(me, servers[number % len(servers)], queue, items)
         await me.pause(me.settings.pause * 3)
 
 
-async def _post(me: Me, server: Http, queue: str, items: Items, *, named: bool) -> Outcome:
-    body = [{"queue": queue, "partition": lane, "payload": me.payload(value)} for lane, value in items]
-    if named:
-        body = [{**item, "transactionId": item["payload"]["v"]} for item in body]
+async def _post(me: Me, server: Http, queue: str, items: Items) -> Outcome:
+    body = [wire_item(queue, item) for item in items]
     call = me.history.invoke("push", queue=queue, items=items)
     try:
         status, answer = await server.call("POST", "/api/v1/push", {"items": body})
@@ -62,8 +67,15 @@ async def _post(me: Me, server: Http, queue: str, items: Items, *, named: bool) 
     return _told(me, call, "ok", stored=[_place(each["message_id"], each["offset"]) for each in answer])
 
 
+def wire_item(queue: str, item: Content) -> dict[str, Any]:
+    """Return a message as Queen's protocol has it."""
+    named = {} if item.transaction_id is None else {"transactionId": item.transaction_id}
+    headers = {} if item.headers is None else {"headers": item.headers}
+    return {"queue": queue, "partition": item.partition, "payload": item.payload, **named, **headers}
+
+
 def _place(message_id: str, offset: int) -> tuple[int, int]:
-    return lane_of(message_id), offset
+    return partition_of(message_id), offset
 
 
 def _told(me: Me, call: int, outcome: Outcome, **about: Any) -> Outcome:
@@ -81,17 +93,16 @@ async def client(me: Me) -> None:
 
 async def _plainly(me: Me, mq: AsyncSkep) -> None:
     while not me.stopping.is_set():
-        queue, items = _choose(me)
-        named = me.dice.random() < 0.6
-        outcome = await _push(me, mq, queue, items, named=named)
+        queue, items, named = _choose(me)
+        outcome = await _push(me, mq, queue, items)
         while named and outcome == "unknown" and not me.stopping.is_set():
             await me.pause(0.2)
-            outcome = await _push(me, mq, queue, items, named=True)
+            outcome = await _push(me, mq, queue, items)
         await me.pause(me.settings.pause)
 
 
-async def _push(me: Me, mq: AsyncSkep, queue: str, items: Items, *, named: bool) -> Outcome:
-    messages = [NewMessage(me.payload(value), lane, value if named else None) for lane, value in items]
+async def _push(me: Me, mq: AsyncSkep, queue: str, items: Items) -> Outcome:
+    messages = [NewMessage(item.payload, item.partition, item.transaction_id, item.headers) for item in items]
     call = me.history.invoke("push", queue=queue, items=items)
     try:
         receipts = await mq.queue(queue).push_many(messages)
@@ -103,10 +114,13 @@ async def _push(me: Me, mq: AsyncSkep, queue: str, items: Items, *, named: bool)
 async def _buffered(me: Me, mq: AsyncSkep) -> None:
     async with mq.queue("orders").buffer(size=10, delay=0.01) as buffer:
         while not me.stopping.is_set():
-            lane, values = me.lane(), [me.value() for _ in range(me.dice.randrange(1, 20))]
-            call = me.history.invoke("push", queue="orders", items=[(lane, value) for value in values])
-            for value in values:
-                await buffer.push(me.payload(value), partition=lane)
+            partition = me.partition()
+            items = [_item(me, partition) for _ in range(me.dice.randrange(1, 20))]
+            call = me.history.invoke(
+                "push", queue="orders", items=[item._replace(transaction_id=ANY) for item in items]
+            )
+            for item in items:
+                await buffer.push(item.payload, partition=partition, headers=item.headers)
             await buffer.flush()
             me.history.told(call, "ok")
             await me.pause(me.settings.pause * 3)
@@ -117,7 +131,7 @@ async def outbox(me: Me) -> None:
     async with opened(me, 1) as mq:
         connection: psycopg.AsyncConnection | None = None
         while not me.stopping.is_set():
-            items = [(me.lane(), me.value()) for _ in range(me.dice.randrange(1, 5))]
+            items = [_item(me, me.partition()) for _ in range(me.dice.randrange(1, 5))]
             call = me.history.invoke("push", queue="orders", items=items, outbox=True)
             try:
                 connection = await _connected(me, connection)
@@ -140,9 +154,11 @@ async def _connected(me: Me, connection: psycopg.AsyncConnection | None) -> psyc
 
 
 async def _transaction(me: Me, mq: AsyncSkep, connection: psycopg.AsyncConnection, items: Items) -> Outcome:
-    for lane, value in items:
-        await connection.execute("INSERT INTO public.rows (value) VALUES (%s)", [value])
-        await mq.queue("orders").push(me.payload(value), partition=lane, connection=connection)
+    for item in items:
+        await connection.execute("INSERT INTO public.rows (value) VALUES (%s)", [item.value])
+        await mq.queue("orders").push(
+            item.payload, partition=item.partition, headers=item.headers, connection=connection
+        )
     await me.pause(0.01)
     if me.dice.random() < 0.2:
         await connection.rollback()

@@ -210,7 +210,7 @@ class MessageStatus:
     created_at: datetime
     required_consumer_groups: int
     completed_consumer_groups: int
-    owing: list[str]
+    pending_groups: list[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ def test_work_goes_on_in_another_cluster(database_url: str, tmp_path: Path, data
         assert restored.returncode == 0, restored.stderr
         with Skep(other.url) as mq, psycopg.connect(other.url, autocommit=True) as connection:
             seen = """
-                SELECT w.first_offset, w.end_offset FROM skep._read_view('{orders}') v
-                CROSS JOIN LATERAL skep._read_window(v.queue_ids, NULL, v.view) w
+                SELECT w.first_offset, w.end_offset FROM skep._read_snapshot('{orders}') v
+                CROSS JOIN LATERAL skep._read_window(v.queue_ids, NULL, v.snapshot) w
             """
             assert connection.execute(seen).fetchall() == [(0, 10)], "Spark sees what was restored"
             orders = mq.queue("orders")

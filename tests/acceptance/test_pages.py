@@ -37,7 +37,7 @@ def test_every_example_is_shown_and_run():
 @pytest.mark.parametrize(
     ("example", "printed"),
     [
-        ("fan_out.py", ["done: 1 of 2", "owed to: mail", "everybody is done: deleted up to 1"]),
+        ("fan_out.py", ["done: 1 of 2", "pending: mail", "everybody is done: deleted up to 1"]),
         ("replay.py", ["again: [3, 4]", "audit: [0, 1, 2, 3, 4]"]),
         (
             "dead_letters.py",

@@ -78,30 +78,30 @@ def test_groups_in_every_order(shop: Client):
 
 
 def test_lanes_and_who_holds_them(shop: Client):
-    of_queue = ask(shop, "queues/orders/lanes", limit=3)
-    assert (of_queue["partitions"], of_queue["lag"], len(of_queue["lanes"])) == (12, 240, 3)
-    of_group = ask(shop, "queues/orders/lanes", group="search")
+    of_queue = ask(shop, "queues/orders/partitions", limit=3)
+    assert (of_queue["partitions"], of_queue["lag"], len(of_queue["rows"])) == (12, 240, 3)
+    of_group = ask(shop, "queues/orders/partitions", group="search")
     assert (of_group["lag"], of_group["kept"]) == (0, 600)
-    assert shop.get(f"{PATH}/queues/nobody/lanes").status == 404
+    assert shop.get(f"{PATH}/queues/nobody/partitions").status == 404
     found = ask(shop, "queues/orders/holders")
     assert [(row["group"], row["floors"]) for row in found["groups"]] == [("shipping", 6), ("legacy-export", 0)]
     assert (found["archive"], found["kept_since"][:2]) == (None, "20")
-    assert ask(shop, "queues/payments/holders")["archive"] == {"lanes": 1, "pending": 50}
+    assert ask(shop, "queues/payments/holders")["archive"] == {"partitions": 1, "pending": 50}
 
 
 def test_hot_and_slow_lanes(shop: Client):
-    slow = ask(shop, "queues/orders/lanes", sort="oldest", limit=12)["lanes"]
+    slow = ask(shop, "queues/orders/partitions", sort="oldest", limit=12)["rows"]
     waits = [row["seconds"] for row in slow if row["lag"]]
     assert waits == sorted(waits, reverse=True)
     assert 2000 < waits[0] < 2500
     assert {row["behind"] for row in slow if row["lag"]} == {"shipping"}
     assert {row["behind"] for row in slow if not row["lag"]} == {None}
     shop.push("orders", *range(200), partition="customer-5")
-    hot, next_one, *_ = ask(shop, "queues/orders/lanes", sort="rate")["lanes"]
+    hot, next_one, *_ = ask(shop, "queues/orders/partitions", sort="rate")["rows"]
     assert hot["partition"] == "customer-5"
     assert hot["rate"] > 10 * next_one["rate"]
     for sort in ("kept", "pushed"):
-        values = [row[sort] for row in ask(shop, "queues/orders/lanes", sort=sort)["lanes"]]
+        values = [row[sort] for row in ask(shop, "queues/orders/partitions", sort=sort)["rows"]]
         assert values == sorted(values, reverse=True)
 
 
@@ -116,7 +116,7 @@ def test_a_group_without_backfill_holds_back_nothing_older(shop: Client, db: psy
     held = {row["group"]: row["pending"] for row in ask(shop, "queues/log/holders")["groups"]}
     blocked = db.execute("SELECT group_name, sum(pending)::int FROM skep.pending_groups('log') GROUP BY 1").fetchall()
     assert held == dict(blocked) == {"late": 1, "narrow": 11, "mixed": 11}
-    assert ask(shop, "queues/log/lanes", group="late")["lag"] == 16
+    assert ask(shop, "queues/log/partitions", group="late")["lag"] == 16
     assert shop.call("DELETE", "/api/v1/resources/queues/log").status == 200
 
 

@@ -11,10 +11,11 @@ FORGET = """
     BEGIN
         EXECUTE (SELECT 'TRUNCATE ' || string_agg(oid::regclass::text, ', ') || ' RESTART IDENTITY' FROM pg_class
                  WHERE relnamespace = 'skep'::regnamespace AND relkind = 'r'
-                   AND relname NOT IN ('migrations', 'schema_info', 'settings', 'journal_floor'));
+                   AND relname NOT IN ('migrations', 'schema_info', 'settings', 'journal_floor', 'retention_visits'));
         DELETE FROM skep.settings;
         INSERT INTO skep.settings DEFAULT VALUES;
         UPDATE skep.journal_floor SET xid = DEFAULT;
+        UPDATE skep.retention_visits SET visited_to = DEFAULT, visited_at = DEFAULT, snapshot = DEFAULT;
     END $$
 """
 

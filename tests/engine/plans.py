@@ -15,7 +15,7 @@ SETTINGS = {
     "log_timing": "off",
 }
 
-SINGLE_ROWS = {"settings", "journal_floor"}  # tables of one row have nothing to gain
+SINGLE_ROWS = {"settings", "journal_floor", "retention_visits"}  # tables of one row have nothing to gain
 FREEZE = """
     DO $$
     DECLARE

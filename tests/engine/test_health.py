@@ -14,7 +14,7 @@ GROUPS, MESSAGES = 64, 1_000
 
 def status(connection: psycopg.Connection, queue: str = "q", **options: object) -> list[tuple[int, int, list[str]]]:
     rows = call(connection, "message_status", queue=queue, partition="Default", **options)
-    return [(row.required_consumer_groups, row.completed_consumer_groups, row.owing) for row in rows]
+    return [(row.required_consumer_groups, row.completed_consumer_groups, row.pending_groups) for row in rows]
 
 
 def states(connection: psycopg.Connection, offset: int, partition: int = 1) -> dict[str, str]:
@@ -82,7 +82,7 @@ def test_one_message_and_many_say_the_same(mq: psycopg.Connection):
     for offset, row in enumerate(status(mq)):
         id_ = mq.execute("SELECT skep.message_id(1, %s)", [offset]).fetchall()[0][0]
         one = call(mq, "_fanout", id=id_)[0]
-        assert row == (one.required_consumer_groups, one.completed_consumer_groups, one.owing)
+        assert row == (one.required_consumer_groups, one.completed_consumer_groups, one.pending_groups)
         for group in call(mq, "message_groups", id=id_):
             assert group.completed == (group.state == "completed")
             assert (group.group_name in row[2]) == (group.required and not group.completed)

@@ -308,7 +308,7 @@ def test_write_block(mq: psycopg.Connection):
 
 
 VIEW = """
-    SELECT required_consumer_groups, completed_consumer_groups, owing
+    SELECT required_consumer_groups, completed_consumer_groups, pending_groups
     FROM skep.fanout WHERE queue = %s AND partition = 'Default' ORDER BY "offset"
 """
 
@@ -318,7 +318,7 @@ def test_fan_out_of_a_message(mq: psycopg.Connection):
 
     def state() -> list[tuple[int, int, list[str]]]:
         rows = call(mq, "message_status", queue=Q, partition="Default")
-        told = [(row.required_consumer_groups, row.completed_consumer_groups, row.owing) for row in rows]
+        told = [(row.required_consumer_groups, row.completed_consumer_groups, row.pending_groups) for row in rows]
         assert mq.execute(VIEW, [Q]).fetchall() == told
         return told
 

@@ -236,7 +236,7 @@ def test_a_producer_may_insert_into_the_outbox_and_no_more(producer: psycopg.Con
         "INSERT INTO skep.outbox_transactions VALUES ('7')",
         "INSERT INTO skep.messages VALUES (1, 1, now())",
         "SELECT * FROM skep.messages",
-        "SELECT skep.move_outbox()",
+        "SELECT skep._move_outbox()",
     ):
         with refused("42501"):
             producer.execute(forbidden)

@@ -21,7 +21,7 @@ CONSUMER = {
     "fail_all", "dead_letter_all", "release_all", "extend_all", "lag", "transaction", "_queen_pop", "_queen_ack",
     "_has_work", "_queen_transaction", "_queen_extend", "_queen_conflation", "_queen_find_leases", "_queen_release",
     "_queen_lease_queues", "_queen_stream_register", "_queen_stream_state", "_queen_stream_step",
-    "_queen_stream_cycle", "_read_view", "_read_window", "_read", "_read_packed", "_partition_names", "_offsets_at",
+    "_queen_stream_cycle", "_read_snapshot", "_read_window", "_read", "_read_packed", "_partition_names", "_offsets_at",
     "_times", "_group_exists", "_move_group", "_journal_mark", "_has_journal_mark", "_archived_runs",
     "_archived_partitions", "_offsets_between", "_archived_files", "archive_status",
 }  # fmt: skip
@@ -31,8 +31,8 @@ ADMIN = {
     "resync_partition_lookup", "check_consistency", "prune_journal", "repair_restored", "queue_status",
     "group_status", "list_dead_letters", "pause", "resume", "cancel", "cancel_group", "detect_dead_groups",
     "message_groups", "message_status", "pending_groups", "_group_progress", "_fanout", "explain_start",
-    "force_complete", "retain", "_partitions_to_retain", "_mark_archived", "drop_idle_partitions", "expire_leases",
-    "redrive", "purge_dead_letters", "count_dead_letters", "sample", "_prune_samples", "history",
+    "force_complete", "retain", "_partitions_to_retain", "_partitions_due", "_mark_archived", "drop_idle_partitions",
+    "expire_leases", "redrive", "purge_dead_letters", "count_dead_letters", "sample", "_prune_samples", "history",
     "_current_progress", "create_api_key", "revoke_api_key", "list_api_keys", "_find_api_key", "_open_archive",
     "move_archive", "_lock_archive", "_plan_archive", "_begin_files", "_digest", "_store_file", "_unsettled_files",
     "_settle_files", "_archive_progress", "_find_archive", "_small_files", "_begin_compaction", "_source_files",
@@ -158,7 +158,7 @@ def test_only_public_functions_run_with_the_installers_rights(mq: psycopg.Connec
     """Inner functions have no need to; those that push and answer must not, or a consumer could push through them."""
     definers = {name for (_, name) in mq.execute(f"{FUNCTIONS} AND prosecdef").fetchall()}
     both = {"transaction", "_queen_transaction", "_queen_stream_cycle"}
-    assert definers == (PRODUCER | CONSUMER | ADMIN | {"_note_outbox", "move_outbox"}) - both
+    assert definers == (PRODUCER | CONSUMER | ADMIN | {"_note_outbox", "_move_outbox"}) - both
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -17,7 +17,7 @@ from tests.engine.verbs import broken, call, configure, drain, push, push_to, re
 
 
 def snapshot(connection: psycopg.Connection) -> str:
-    ((view,),) = connection.execute("SELECT view::text FROM skep._read_view(ARRAY['q'])").fetchall()
+    ((view,),) = connection.execute("SELECT snapshot::text FROM skep._read_snapshot(ARRAY['q'])").fetchall()
     return view
 
 
@@ -226,6 +226,6 @@ def test_a_promotion_makes_another_database(data_dir: Path):
             install(server.url)
             with psycopg.connect(server.url, autocommit=True) as connection:
                 until(partial(is_primary, connection), "the end of recovery")
-                seen += [name for (name,) in connection.execute("SELECT database FROM skep._read_view()").fetchall()]
+                seen += [name for (name,) in connection.execute("SELECT database FROM skep._read_snapshot()")]
     assert [each.rsplit("/", 1)[1] for each in seen] == ["1", "2"]
     assert len({each.rsplit("/", 1)[0] for each in seen}) == 1

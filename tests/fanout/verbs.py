@@ -47,7 +47,7 @@ async def missed(mq: AsyncSkep, queue: str = Q) -> dict[str, int]:
 
 async def owing(mq: AsyncSkep, partition: str = "Default", queue: str = Q) -> list[list[str]]:
     """Return for each message who has still to do it."""
-    return [message.owing for message in await mq.message_status(queue, partition)]
+    return [message.pending_groups for message in await mq.message_status(queue, partition)]
 
 
 def by_lane(messages: Iterable[Message]) -> dict[str, list[int]]:

@@ -23,7 +23,7 @@ async def subscribe(mq: AsyncSkep, *groups: str, queue: str = Q, **options: Any)
 async def fan_out(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> list[tuple[int, int, list[str]]]:
     """For each message: by how many it is required and completed, and who owes it."""
     rows = await mq.message_status(queue, partition)
-    return [(row.required_consumer_groups, row.completed_consumer_groups, row.owing) for row in rows]
+    return [(row.required_consumer_groups, row.completed_consumer_groups, row.pending_groups) for row in rows]
 
 
 async def owing(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> list[list[str]]:

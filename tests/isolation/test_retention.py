@@ -321,15 +321,20 @@ FORGOTTEN: dict[str, tuple[LiteralString, dict[str, Any]]] = {
     "delete a partition": ("delete_partition", {"queue": "q", "partition": "x"}),
     "clear": ("clear_queue", {"queue": "q", "partition": "x"}),
     "retain": ("retain", {}),
+    "archive": ("_mark_archived", {"end_offset": 1}),
 }
 
 
 def leave_open(mq: psycopg.Connection, forgotten: str) -> None:
     """Do something to partition x, in a transaction that nobody ends."""
     function, arguments = FORGOTTEN[forgotten]
+    ((x,),) = mq.execute(
+        "SELECT partition_id FROM skep.partition_list WHERE queue = 'q' AND partition = 'x'"
+    ).fetchall()
     if function == "delete_message":
-        query = "SELECT skep.message_id(partition_id, 0) FROM skep.partition_list WHERE queue = 'q' AND partition = 'x'"
-        ((arguments["id"],),) = mq.execute(query).fetchall()
+        ((arguments["id"],),) = mq.execute("SELECT skep.message_id(%s, 0)", [x]).fetchall()
+    elif function == "_mark_archived":
+        arguments["partition_id"] = x
     call(mq, function, **arguments)
 
 
@@ -352,6 +357,7 @@ def fill(mq: psycopg.Connection, **options: Any) -> None:
     verbs.drain(mq, "q", "fast")
     verbs.drain(mq, "q", "slow", partition="y")
     verbs.take(mq, "q", "slow", partition="x", batch=1)
+    mq.execute("SELECT skep._mark_archived(partition_id, 0) FROM skep.partition_list")
 
 
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
@@ -402,6 +408,30 @@ def test_a_forgotten_transaction_and_clear_queue(sessions: list[psycopg.Connecti
             call(user, "clear_queue", queue="q")
         assert forgotten == "retain" or call(user, "clear_queue", queue="elsewhere", partition="y") == [(4,)]
     assert call(user, "clear_queue", queue="q") == [(8,)]
+    assert broken(user) == {}
+
+
+@pytest.mark.parametrize("forgotten", ["push", "pop", "retain", "delete a queue", "prune"])
+def test_a_forgotten_transaction_and_the_other_jobs(sessions: list[psycopg.Connection], forgotten: str):
+    """Leases end, groups die and the journal is pruned, as far as nothing is locked; and nobody waits."""
+    forgetful, upkeep, user = sessions
+    fill(user)
+    verbs.pop(user, "elsewhere", "late", lease_time=0.001)
+    user.execute("UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '1 day' WHERE queue = 'q'")
+    with forgetful.transaction(force_rollback=True):
+        if forgotten == "delete a queue":
+            call(forgetful, "delete_queue", queue="q")
+        elif forgotten == "prune":
+            call(forgetful, "prune_journal", older_than="0 s")
+        else:
+            leave_open(forgetful, forgotten)
+        call(upkeep, "expire_leases")
+        assert upkeep.execute("SELECT count(*) FROM skep.leases l WHERE l.expires_at < now()").fetchall() == [(0,)]
+        died = {row.group_name for row in call(upkeep, "detect_dead_groups") if row.died}
+        assert died == {"pop": {"fast"}, "delete a queue": set()}.get(forgotten, {"slow", "fast"})
+        call(upkeep, "prune_journal", older_than="0 s")
+        verbs.push(user, "elsewhere", "more", partition="y")
+    call(upkeep, "prune_journal", older_than="0 s")
     assert broken(user) == {}
 
 

@@ -82,7 +82,7 @@ PUSHED = """
     SELECT date_bin(make_interval(secs => %s), created_at, 'epoch'), count(*) FROM skep.messages GROUP BY 1 ORDER BY 1
 """
 OWED = """
-    SELECT count(*), count(*) FILTER (WHERE owing = '{}'), count(*) FILTER (WHERE owing <> '{}')
+    SELECT count(*), count(*) FILTER (WHERE pending_groups = '{}'), count(*) FILTER (WHERE pending_groups <> '{}')
     FROM skep.partition_list l CROSS JOIN LATERAL skep.message_status(l.queue, l.partition)
 """
 

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import urlsplit
@@ -15,7 +16,8 @@ import skep
 
 ROOT = Path(__file__).parents[2]
 PYTHON = sorted((ROOT / "src").rglob("*.py"))
-SQL = sorted((ROOT / "src").rglob("*.sql"))
+SCHEMA = ROOT / "src/skep/engine/schema.sql"  # generated
+SQL = sorted(path for path in (ROOT / "src").rglob("*.sql") if path != SCHEMA)
 SQL_ROUTINE = re.compile(
     r"^CREATE [\w ]*?(?:FUNCTION|PROCEDURE) ([\w.]+).*?\$(\w*)\$.*?\$\2\$", re.DOTALL | re.MULTILINE
 )
@@ -58,6 +60,20 @@ def test_a_python_function_has_50_lines_at_most(path: Path):
 def test_a_sql_function_has_80_lines_at_most(path: Path):
     sizes = {found[1]: found[0].count("\n") + 1 for found in SQL_ROUTINE.finditer(path.read_text())}
     assert {name: size for name, size in sizes.items() if size > 80} == {}
+
+
+def statements(sql: str) -> Iterator[str]:
+    """Return the statements of a file, those inside functions one by one. A list of columns is no statement."""
+    text = re.sub(r"--.*", "", sql)
+    for part in re.split(r";|\$\w*\$|\b(?:BEGIN|THEN|ELSE|LOOP|DECLARE)$", text, flags=re.MULTILINE):
+        if not re.match(r"CREATE (?:UNLOGGED )?(?:TABLE|TYPE)\b", part.strip()):
+            yield part.strip()
+
+
+@pytest.mark.parametrize("path", SQL, ids=relative)
+def test_a_sql_statement_has_40_lines_at_most(path: Path):
+    sizes = {part.splitlines()[0]: part.count("\n") + 1 for part in statements(path.read_text()) if part}
+    assert {first: size for first, size in sizes.items() if size > 40} == {}
 
 
 def test_no_file_names_a_registry():

@@ -126,7 +126,7 @@ def _partitions(mq: Skep, name: str, partition: str | None) -> list[str]:
 
 def _fanout_row(lane: str, status: MessageStatus) -> tuple[Cell, ...]:
     numbers = (status.required_consumer_groups, status.completed_consumer_groups)
-    return lane, str(status.offset), status.created_at, *numbers, ", ".join(status.owing) or None
+    return lane, str(status.offset), status.created_at, *numbers, ", ".join(status.pending_groups) or None
 
 
 def delete(config: Config, name: str, partition: str | None, *, yes: bool, as_json: bool) -> None:

@@ -1,4 +1,5 @@
--- What the installer itself stands on: is this server fit, and what is installed. Harmless to run again.
+-- The first step of an install: checks the server, and creates the tables that say what is installed. It can be run
+-- again.
 DO $$
 BEGIN
     IF current_setting('server_version_num')::int < 140000 THEN
@@ -10,8 +11,9 @@ BEGIN
     IF getdatabaseencoding() <> 'UTF8' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'SK009',
-            MESSAGE = format('database "%s" has encoding %s: Skep needs UTF8', current_database(), getdatabaseencoding()),
-            HINT = 'create the database with ENCODING ''UTF8'' TEMPLATE template0';
+            MESSAGE = format('database "%s" has encoding %s: Skep needs UTF8', current_database(),
+                             getdatabaseencoding()),
+                             HINT = 'create the database with ENCODING ''UTF8'' TEMPLATE template0';
     END IF;
     -- IF NOT EXISTS would ask for CREATE on the database even where a DBA has made the schema beforehand.
     IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'skep') THEN

@@ -1,5 +1,5 @@
--- Uninstall, after drop_code.sql. Not DROP SCHEMA … CASCADE alone: it would drop an object of the user (a view, a foreign key)
--- without notice; RESTRICT names it.
+-- Uninstall, after drop_code.sql. Not DROP SCHEMA … CASCADE alone: it would drop an object of the user (a view, a
+-- foreign key) without notice; RESTRICT names it.
 DO $$
 DECLARE
     ours       oid := 'skep'::regnamespace;
@@ -7,10 +7,12 @@ DECLARE
     types      text;
     dependents text;
 BEGIN
-    SELECT string_agg(oid::regclass::text, ', ') INTO tables FROM pg_class WHERE relnamespace = ours AND relkind IN ('r', 'p');
+    SELECT string_agg(oid::regclass::text, ', ') INTO tables FROM pg_class
+    WHERE relnamespace = ours AND relkind IN ('r', 'p');
     EXECUTE 'DROP TABLE ' || tables || ' RESTRICT';
 
-    SELECT string_agg(oid::regtype::text, ', ') INTO types FROM pg_type WHERE typnamespace = ours AND typtype IN ('c', 'd', 'e', 'r');
+    SELECT string_agg(oid::regtype::text, ', ') INTO types FROM pg_type
+    WHERE typnamespace = ours AND typtype IN ('c', 'd', 'e', 'r');
     IF types IS NOT NULL THEN
         EXECUTE 'DROP TYPE ' || types || ' RESTRICT';
     END IF;

@@ -1,4 +1,4 @@
--- Makes a database as new for the next test. DELETE, since TRUNCATE of a dozen tables takes ten times as long if they are small.
+-- Empties a database for the next test. DELETE, because TRUNCATE of a dozen small tables takes ten times as long.
 DO $$
 DECLARE
     one regclass;

@@ -36,7 +36,7 @@ SMALL: LiteralString = """
 """
 BEGIN_COMPACTION: LiteralString = "SELECT skep._begin_compaction(%(archive)s, %(job)s, %(sources)s::jsonb)"
 SOURCES: LiteralString = """
-    SELECT path, digest, lanes, first_offsets, end_offsets FROM skep._source_files(%(files)s)
+    SELECT path, digest, partition_ids, first_offsets, end_offsets FROM skep._source_files(%(files)s)
 """
 SWAP: LiteralString = """
     SELECT skep._swap_files(%(file)s, %(job)s, %(sources)s, %(path)s, %(bytes)s, %(messages)s, %(digest)s, %(grace)s)

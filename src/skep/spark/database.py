@@ -17,8 +17,8 @@ log = logging.getLogger("skep.spark")
 T = TypeVar("T")
 
 VIEW: LiteralString = """
-    SELECT database, view::text, queue_ids, queue_names
-    FROM skep._read_view(%(queues)s, %(pattern)s, %(namespace)s, %(task)s)
+    SELECT database, snapshot::text, queue_ids, queue_names
+    FROM skep._read_snapshot(%(queues)s, %(pattern)s, %(namespace)s, %(task)s)
 """
 WINDOW: LiteralString = """
     SELECT * FROM skep._read_window(

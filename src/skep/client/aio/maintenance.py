@@ -11,6 +11,10 @@ LANES = 200  # partitions in one transaction
 MESSAGES = 10_000  # deleted by one transaction
 
 
+def _pair(due: list[int], idle: list[int]) -> tuple[list[int], list[int]]:
+    return due, idle
+
+
 class AsyncMaintenance:
     """Retention, detection of dead groups, samples: safe to run anywhere, any number of times at once."""
 
@@ -29,19 +33,42 @@ class AsyncMaintenance:
 
     async def sweep(self) -> Swept:
         """Delete all that retention allows, in small transactions, and drop partitions that are idle."""
-        lane = messages = missed = 0
-        while lanes := await self.lanes_after(lane, LANES):
-            lane, deleted = lanes[-1], MESSAGES
-            while deleted >= MESSAGES:  # there may be more
-                done = await self.retain(lanes, max_messages=MESSAGES)
-                deleted = sum(row.messages for row in done)
-                messages += deleted
-                missed += sum(row.missed for row in done)
+        last = messages = missed = 0
+        while partitions := await self.lanes_after(last, LANES):
+            last = partitions[-1]
+            deleted = await self._retain_all(partitions)
+            messages += deleted.messages
+            missed += deleted.missed
         return Swept(messages, missed, await self.drop_idle_partitions())
 
-    async def drop_idle_partitions(self) -> int:
+    async def sweep_due(self) -> Swept:
+        """Do the same for partitions with new messages, and for the next few thousand of the others.
+
+        Upkeep calls it every few seconds; one call after the other visits every partition.
+        """
+        [(due, idle)] = await self._database.call(calls.PARTITIONS_DUE, {}, _pair)
+        messages = missed = 0
+        for first in range(0, len(due), LANES):
+            deleted = await self._retain_all(due[first : first + LANES])
+            messages += deleted.messages
+            missed += deleted.missed
+        return Swept(messages, missed, await self.drop_idle_partitions(idle) if idle else 0)
+
+    async def _retain_all(self, partitions: Sequence[int]) -> Swept:
+        """Delete all that retention allows in these partitions."""
+        messages = missed = 0
+        deleted = MESSAGES
+        while deleted >= MESSAGES:  # there may be more
+            done = await self.retain(partitions, max_messages=MESSAGES)
+            deleted = sum(row.messages for row in done)
+            messages += deleted
+            missed += sum(row.missed for row in done)
+        return Swept(messages, missed, 0)
+
+    async def drop_idle_partitions(self, partitions: Sequence[int] | None = None) -> int:
         """Drop partitions that are empty and have been idle for longer than their queue's `drop_idle_seconds`."""
-        return await self._database.value(calls.DROP_IDLE_PARTITIONS, {})
+        chosen = None if partitions is None else list(partitions)
+        return await self._database.value(calls.DROP_IDLE_PARTITIONS, {"partitions": chosen})
 
     async def mark_archived(self, partition_id: int, end_offset: int) -> None:
         """Everything below this offset is in the archive: retention that waits for it may go on."""

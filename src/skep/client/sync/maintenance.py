@@ -12,6 +12,10 @@ LANES = 200  # partitions in one transaction
 MESSAGES = 10_000  # deleted by one transaction
 
 
+def _pair(due: list[int], idle: list[int]) -> tuple[list[int], list[int]]:
+    return due, idle
+
+
 class Maintenance:
     """Retention, detection of dead groups, samples: safe to run anywhere, any number of times at once."""
 
@@ -30,19 +34,42 @@ class Maintenance:
 
     def sweep(self) -> Swept:
         """Delete all that retention allows, in small transactions, and drop partitions that are idle."""
-        lane = messages = missed = 0
-        while lanes := self.lanes_after(lane, LANES):
-            lane, deleted = lanes[-1], MESSAGES
-            while deleted >= MESSAGES:  # there may be more
-                done = self.retain(lanes, max_messages=MESSAGES)
-                deleted = sum(row.messages for row in done)
-                messages += deleted
-                missed += sum(row.missed for row in done)
+        last = messages = missed = 0
+        while partitions := self.lanes_after(last, LANES):
+            last = partitions[-1]
+            deleted = self._retain_all(partitions)
+            messages += deleted.messages
+            missed += deleted.missed
         return Swept(messages, missed, self.drop_idle_partitions())
 
-    def drop_idle_partitions(self) -> int:
+    def sweep_due(self) -> Swept:
+        """Do the same for partitions with new messages, and for the next few thousand of the others.
+
+        Upkeep calls it every few seconds; one call after the other visits every partition.
+        """
+        [(due, idle)] = self._database.call(calls.PARTITIONS_DUE, {}, _pair)
+        messages = missed = 0
+        for first in range(0, len(due), LANES):
+            deleted = self._retain_all(due[first : first + LANES])
+            messages += deleted.messages
+            missed += deleted.missed
+        return Swept(messages, missed, self.drop_idle_partitions(idle) if idle else 0)
+
+    def _retain_all(self, partitions: Sequence[int]) -> Swept:
+        """Delete all that retention allows in these partitions."""
+        messages = missed = 0
+        deleted = MESSAGES
+        while deleted >= MESSAGES:  # there may be more
+            done = self.retain(partitions, max_messages=MESSAGES)
+            deleted = sum(row.messages for row in done)
+            messages += deleted
+            missed += sum(row.missed for row in done)
+        return Swept(messages, missed, 0)
+
+    def drop_idle_partitions(self, partitions: Sequence[int] | None = None) -> int:
         """Drop partitions that are empty and have been idle for longer than their queue's `drop_idle_seconds`."""
-        return self._database.value(calls.DROP_IDLE_PARTITIONS, {})
+        chosen = None if partitions is None else list(partitions)
+        return self._database.value(calls.DROP_IDLE_PARTITIONS, {"partitions": chosen})
 
     def mark_archived(self, partition_id: int, end_offset: int) -> None:
         """Everything below this offset is in the archive: retention that waits for it may go on."""

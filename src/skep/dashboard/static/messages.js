@@ -67,7 +67,7 @@ function ByOffset({ queue, partition, offset, query }) {
     { key: "offset", label: "Offset", number: true, show: open(query) },
     { key: "created_at", label: "Pushed", show: (row) => html`<${When} at=${row.created_at} />` },
     { key: "completed", label: "Done by", show: (row) => `${row.completed_consumer_groups} of ${format.plural(row.required_consumer_groups, "group")}` },
-    { key: "owing", label: "Owed by", show: (row) => row.owing.map(format.groupName).join(", ") || "nobody" },
+    { key: "pending_groups", label: "Pending", show: (row) => row.pending_groups.map(format.groupName).join(", ") || "nobody" },
   ];
   const rows = data ?? [];
   const page = (first) => messagesLink({ ...without(query, "id"), offset: first });

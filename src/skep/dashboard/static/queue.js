@@ -64,13 +64,13 @@ function lines(rows, column, wanted) {
 export function Partitions({ name, group = null }) {
   const [sort, setSort] = useState("lag");
   const query = new URLSearchParams({ sort, limit: 20, ...(group === null ? {} : { group }) });
-  const { data, error } = usePoll(`${url`api/v1/dashboard/queues/${name}/lanes`}?${query}`, 10);
+  const { data, error } = usePoll(`${url`api/v1/dashboard/queues/${name}/partitions`}?${query}`, 10);
   const picker = html`<select aria-label="Order of partitions" value=${sort} onChange=${(event) => setSort(event.target.value)}>
     ${ORDERS.map(([value, label]) => html`<option value=${value}>${label}</option>`)}
   </select>`;
   return html`<${Card} title="Partitions" aside=${picker}>
     <${Failure} error=${error} />
-    ${data && html`<p class="told">${skew(data)}</p><${Table} columns=${columns(name, group, data)} rows=${data.lanes} id=${(row) => row.partition} empty="There is no partition yet." />`}
+    ${data && html`<p class="told">${skew(data)}</p><${Table} columns=${columns(name, group, data)} rows=${data.rows} id=${(row) => row.partition} empty="There is no partition yet." />`}
   </${Card}>`;
 }
 
@@ -112,7 +112,7 @@ const HOLDERS = (queue) => [
 function told({ archive, kept_since: since }) {
   const parts = ["What a group has not done is not deleted as completed. Who stands furthest back in a partition holds it."];
   if (since) parts.push(`The oldest message that is kept is ${format.age(since)} old.`);
-  if (archive) parts.push(`Retention waits for the archive, which has still to take ${format.plural(archive.pending, "message")} in ${format.plural(archive.lanes, "partition")}.`);
+  if (archive) parts.push(`Retention waits for the archive, which has still to take ${format.plural(archive.pending, "message")} in ${format.plural(archive.partitions, "partition")}.`);
   return parts.join(" ");
 }
 

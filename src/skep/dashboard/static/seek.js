@@ -60,7 +60,7 @@ function Where({ now, wish, setReady }) {
 function told(preview, where, time) {
   if (preview === null) return where === "time" && !time ? "Choose a time." : "Looking …";
   if (preview.error) return preview.error;
-  const parts = [`In ${format.plural(preview.lanes, "partition")}:`];
+  const parts = [`In ${format.plural(preview.partitions, "partition")}:`];
   parts.push(preview.again ? `${format.plural(preview.again, "message")} already done ${preview.again === 1 ? "is" : "are"} delivered again;` : "nothing is delivered again;");
   parts.push(preview.skipped ? `${format.plural(preview.skipped, "message")} ${preview.skipped === 1 ? "is" : "are"} skipped and never delivered to it;` : "nothing is skipped;");
   parts.push(`${format.plural(preview.lag_after, "message")} wait afterwards.`);

@@ -14,9 +14,11 @@ CREATE TABLE skep.settings (
     push_maintenance          boolean NOT NULL DEFAULT false,   -- the servers keep pushes in held_pushes
     pop_maintenance           boolean NOT NULL DEFAULT false    -- the servers deliver nothing
 );
+COMMENT ON TABLE skep.settings IS
+    'Settings of all queues, in one row; configure_defaults() and set_maintenance_mode() change them.';
 INSERT INTO skep.settings DEFAULT VALUES;
 
--- All times are seconds. The option columns are the whole list of options: configure_queue() reads it from here.
+-- The option columns are the whole list of options: configure_queue() reads it from here.
 CREATE TABLE skep.queues (
     id          integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name        text COLLATE "C" NOT NULL UNIQUE CHECK (char_length(name) BETWEEN 1 AND 255),
@@ -51,6 +53,7 @@ CREATE TABLE skep.queues (
     queen_options                     jsonb NOT NULL DEFAULT '{}',     -- as a Queen client sent them, for the response of configure
     created_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+COMMENT ON TABLE skep.queues IS 'Queues with their options; configure_queue() changes them. All times are seconds.';
 CREATE INDEX queues_namespace_task ON skep.queues (namespace, task);
 CREATE INDEX queues_task ON skep.queues (task);
 CREATE INDEX queues_work ON skep.queues (namespace, task) WHERE semantics = 'queue';
@@ -64,6 +67,7 @@ CREATE TABLE skep.partitions (
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     UNIQUE (queue_id, name)
 ) WITH (fillfactor = 80);
+COMMENT ON TABLE skep.partitions IS 'Partitions by id; partition_list shows them with their offsets.';
 
 -- Where a partition begins. Only retention and clear_queue() write it, under FOR UPDATE. A group that starts or seeks holds the row
 -- FOR KEY SHARE to commit, so that no message is deleted between the choice of a start and its commit.
@@ -75,6 +79,7 @@ CREATE TABLE skep.partition_floors (
     completed_offsets  bigint[],                                             -- offsets that every group had completed, and when that was
     completed_times    timestamptz[]                                         --   seen: see _sample_completed()
 ) WITH (fillfactor = 70);
+COMMENT ON TABLE skep.partition_floors IS 'The first kept offset of each partition; lower ones were deleted.';
 
 -- payload NULL is a tombstone: the message was deleted, its offset stays.
 CREATE TABLE skep.messages (
@@ -89,11 +94,12 @@ CREATE TABLE skep.messages (
     producer       text,
     PRIMARY KEY (partition_id, "offset")
 );
+COMMENT ON TABLE skep.messages IS 'The log: one row per message, in the order of its partition. peek() reads it.';
 -- Not unique: uniqueness holds only within the dedup window, and the partition's lock makes the check exact.
 CREATE INDEX messages_transaction_id ON skep.messages (partition_id, transaction_id) WHERE transaction_id IS NOT NULL;
 CREATE INDEX messages_tombstones ON skep.messages (partition_id, "offset") WHERE payload IS NULL;
 
--- One row per push and queue. id is drawn while the partitions are locked, so within a partition it follows the offsets.
+-- id is drawn while the partitions are locked, so within a partition it follows the offsets.
 CREATE TABLE skep.journal (
     id            bigint GENERATED ALWAYS AS IDENTITY,
     xid           xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -104,6 +110,7 @@ CREATE TABLE skep.journal (
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (queue_id, xid, id)
 );
+COMMENT ON TABLE skep.journal IS 'One row per push and queue, for discovery; prune_journal() deletes old rows.';
 CREATE INDEX journal_xid ON skep.journal (xid);  -- for groups that read many queues at once
 -- Journal rows of transactions below this are gone: a reader that has not seen all of them asks every partition instead.
 CREATE TABLE skep.journal_floor (
@@ -112,7 +119,7 @@ CREATE TABLE skep.journal_floor (
 );
 INSERT INTO skep.journal_floor DEFAULT VALUES;
 
--- NULL = any. Written at the first contact of a group and by subscribe and seek; it outlives queues that do not exist yet.
+-- Written at the first contact of a group and by subscribe and seek; a subscription may be older than its queue.
 -- status:
 --   ACTIVE --pause--> PAUSED --resume--> ACTIVE          PAUSED keeps its backlog, and is never declared dead
 --   ACTIVE --silent--> DEAD --pop, heartbeat, resume--> ACTIVE   DEAD continues at its cursor; retention waits for it for a grace period
@@ -144,11 +151,13 @@ CREATE TABLE skep.subscriptions (
     CHECK (queue IS NULL OR num_nulls(namespace, task) = 2),
     CHECK (partition IS NULL OR queue IS NOT NULL)
 ) WITH (fillfactor = 70);
+COMMENT ON TABLE skep.subscriptions IS
+    'Where each group starts, whether it is active, and how it is watched. NULL in a scope column means any.';
 CREATE UNIQUE INDEX subscriptions_scope ON skep.subscriptions
     (group_name, coalesce(queue, ''), coalesce(partition, ''), coalesce(namespace, ''), coalesce(task, ''));
 CREATE INDEX subscriptions_queue ON skep.subscriptions (queue);
 
--- A group that has read from a queue. queue_id 0: the group as a reader of namespaces and tasks, whose queues share one ready list.
+-- queue_id 0: the group as a reader of namespaces and tasks, whose queues share one ready list.
 -- A group that starts in new partitions holds its row FOR KEY SHARE to commit; seek and delete_group take it FOR UPDATE.
 CREATE TABLE skep.group_queues (
     id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY CHECK (id < 2097152),  -- 21 bits of a lease id
@@ -157,6 +166,7 @@ CREATE TABLE skep.group_queues (
     list_id    integer NOT NULL,             -- whose ready list its runs are in: its own id, or that of the row with queue_id 0
     UNIQUE (group_name, queue_id)
 );
+COMMENT ON TABLE skep.group_queues IS 'Groups that have read from a queue.';
 CREATE INDEX group_queues_queue_id ON skep.group_queues (queue_id, group_name);  -- as good as the other for a lookup by both
 CREATE INDEX group_queues_list_id ON skep.group_queues (list_id, queue_id);
 
@@ -186,7 +196,7 @@ CREATE TABLE skep.starts (
     PRIMARY KEY (partition_id, group_queue_id)
 ) WITH (fillfactor = 80);
 
--- What a group has done in a partition. The open run (end_offset NULL) is everything from first_offset on; all below it is done.
+-- The open run (end_offset NULL) is everything from first_offset on; all below it is done.
 -- With concurrency > 1 the open run gives closed runs away, one for each lease; the lowest first_offset is then the cursor.
 --
 --                        lease_id   ready_at                  drained   in which index
@@ -220,6 +230,8 @@ CREATE TABLE skep.runs (
     errors         jsonb,                         -- offset -> error, of the failed
     PRIMARY KEY (partition_id, group_queue_id, first_offset)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
+COMMENT ON TABLE skep.runs IS
+    'What each group has done in each partition, with its lease; partition_consumers and leases show it.';
 CREATE INDEX runs_ready ON skep.runs (list_id, priority, ready_at) WHERE ready_at IS NOT NULL AND lease_id IS NULL AND NOT drained;
 CREATE INDEX runs_leased ON skep.runs (list_id, ready_at) WHERE lease_id IS NOT NULL;
 CREATE INDEX runs_drained ON skep.runs (list_id, ready_at) WHERE ready_at IS NOT NULL AND lease_id IS NULL AND drained;
@@ -307,8 +319,6 @@ CREATE TYPE skep.lease_acks AS (
     errors         jsonb
 );
 
--- A log of finished leases: how long messages waited for a group, and how long the group held them. One row per lease of a queue that has
--- lease_log_seconds, written as it ends.
 CREATE TABLE skep.lease_log (
     id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_id        integer NOT NULL,
@@ -324,9 +334,10 @@ CREATE TABLE skep.lease_log (
     leased_at       timestamptz,
     finished_at     timestamptz NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
+COMMENT ON TABLE skep.lease_log IS
+    'Finished leases of queues that have lease_log_seconds: when they began and ended, and why.';
 CREATE INDEX lease_log_finished_at ON skep.lease_log (queue_id, finished_at);
 
--- Full copies: they outlive the message, its partition and its queue.
 CREATE TABLE skep.dead_letters (
     id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     group_name     text COLLATE "C" NOT NULL,
@@ -344,10 +355,11 @@ CREATE TABLE skep.dead_letters (
     attempts       integer NOT NULL,
     failed_at      timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+COMMENT ON TABLE skep.dead_letters IS
+    'Full copies of messages that a group could not process. They outlive the message, its partition and its queue.';
 CREATE INDEX dead_letters_queue_group ON skep.dead_letters (queue, group_name, id);
 CREATE INDEX dead_letters_message ON skep.dead_letters (partition_id, "offset");
 
--- Dead letters that are no longer there: redriven or purged, by whom and when.
 CREATE TABLE skep.dead_letter_audit (
     id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     action         text NOT NULL CHECK (action IN ('redriven', 'purged')),
@@ -363,9 +375,9 @@ CREATE TABLE skep.dead_letter_audit (
     done_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     CHECK ((action = 'redriven') = (message_id IS NOT NULL))
 );
+COMMENT ON TABLE skep.dead_letter_audit IS 'Dead letters that were redriven or purged, by whom and when.';
 CREATE INDEX dead_letter_audit_done_at ON skep.dead_letter_audit (done_at);
 
--- Messages that retention deleted before a group had completed them. Only a hard limit does that.
 CREATE TABLE skep.missed_messages (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     group_name   text COLLATE "C" NOT NULL,
@@ -378,9 +390,10 @@ CREATE TABLE skep.missed_messages (
     rule         text NOT NULL,
     noticed_at   timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+COMMENT ON TABLE skep.missed_messages IS 'Messages that a retention limit deleted before a group had completed them.';
 CREATE INDEX missed_messages_queue_group ON skep.missed_messages (queue, group_name);
 
--- Rows live here from INSERT to COMMIT of the caller's transaction, when move_outbox() appends them to the log.
+-- Rows live here from INSERT to COMMIT of the caller's transaction, when _move_outbox() appends them to the log.
 CREATE TABLE skep.outbox (
     xid            xid8 NOT NULL DEFAULT pg_current_xact_id(),
     id             bigint GENERATED ALWAYS AS IDENTITY,
@@ -393,6 +406,8 @@ CREATE TABLE skep.outbox (
     producer       text,
     PRIMARY KEY (xid, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
+COMMENT ON TABLE skep.outbox IS
+    'INSERT here: the messages are published when your transaction commits, and never if it does not.';
 -- One row, and so one deferred trigger event, for each transaction that used the outbox.
 CREATE TABLE skep.outbox_transactions (
     xid xid8 PRIMARY KEY
@@ -416,14 +431,14 @@ CREATE TYPE skep.delivery AS (
     lease_expires_at timestamptz
 );
 
--- Everything below this offset of a partition is in the archive.
 CREATE TABLE skep.archive_marks (
     partition_id bigint PRIMARY KEY,
     end_offset   bigint NOT NULL CHECK (end_offset >= 0),
     marked_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+COMMENT ON TABLE skep.archive_marks IS 'Messages below end_offset of a partition are in the archive.';
 
--- Heads and cursors over time: counters that only grow, so that differences are exact. group_name '' is the queue itself.
+-- total only grows, so that differences are exact.
 CREATE TABLE skep.samples (
     at         timestamptz NOT NULL,
     queue      text COLLATE "C" NOT NULL,
@@ -435,7 +450,26 @@ CREATE TABLE skep.samples (
     oldest_at  timestamptz,               -- of what is kept, or not consumed yet
     PRIMARY KEY (queue, group_name, at)
 );
+COMMENT ON TABLE skep.samples IS
+    'Counts of queues and groups over time; history() reads them. group_name is empty for the queue itself.';
 CREATE INDEX samples_at ON skep.samples (at);
+
+-- When sample() last counted each queue. In between it repeats the last sample: see _is_count_due().
+CREATE TABLE skep.sample_counts (
+    queue_id   integer PRIMARY KEY,
+    counted_at timestamptz NOT NULL,      -- '-infinity': count it next time
+    seconds    double precision NOT NULL, -- how long that took
+    snapshot   pg_snapshot NOT NULL       -- pushes that are not visible in it came later
+) WITH (fillfactor = 70);
+
+-- How far upkeep has come with its visits to all partitions: see _partitions_due().
+CREATE TABLE skep.retention_visits (
+    only_row   boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    visited_to bigint NOT NULL DEFAULT 0,                     -- the next visit begins behind this partition
+    visited_at timestamptz NOT NULL DEFAULT 'epoch',
+    snapshot   pg_snapshot                                    -- partitions with a push that is not visible in it are visited first
+) WITH (fillfactor = 50);
+INSERT INTO skep.retention_visits DEFAULT VALUES;
 
 -- Counts of partitions that were deleted, so that totals do not fall.
 CREATE TABLE skep.gone_totals (
@@ -458,9 +492,9 @@ CREATE TABLE skep.api_keys (
     last_used_at timestamptz,                                                                        -- to the minute
     CHECK (role IS NOT NULL OR grants IS NOT NULL)
 );
+COMMENT ON TABLE skep.api_keys IS 'API keys of the server, without their secrets.';
 
--- Traces: what consumers say about messages they work on. They are deleted with the partition of their message, and pruned like samples.
-
+-- Rows are deleted with the partition of their message, and pruned like samples.
 CREATE TABLE skep.traces (
     id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     partition_id   bigint NOT NULL,
@@ -472,6 +506,7 @@ CREATE TABLE skep.traces (
     worker         text,
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+COMMENT ON TABLE skep.traces IS 'What consumers reported about messages while they processed them.';
 CREATE INDEX traces_message ON skep.traces (partition_id, transaction_id, id);
 CREATE INDEX traces_created_at ON skep.traces (created_at);
 
@@ -527,8 +562,9 @@ CREATE TABLE skep.held_pushes (
     error    text,
     held_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+COMMENT ON TABLE skep.held_pushes IS 'Pushes that arrived during push maintenance, to be stored when it ends.';
 
--- A sink is one query that writes. Its batches come in order, so the last one published says which are.
+-- The batches of a sink come in order, so that the last one published tells which have been.
 CREATE TABLE skep.sinks (
     id         text COLLATE "C" PRIMARY KEY CHECK (char_length(id) BETWEEN 1 AND 255),
     query      text COLLATE "C" NOT NULL,                        -- Spark's id of the query, the same after a restart
@@ -536,6 +572,7 @@ CREATE TABLE skep.sinks (
     messages   bigint NOT NULL DEFAULT 0,
     used_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+COMMENT ON TABLE skep.sinks IS 'Streaming queries that write to Skep, with the last batch that each has published.';
 
 -- Up to 10,000 messages of a batch that is being written, sorted by partition: counts[n] of them go to queues[n], partitions[n].
 -- Unlogged: what a crash of the database takes, the batch brings again.
@@ -569,6 +606,7 @@ CREATE TABLE skep.archives (
     location   text COLLATE "C" NOT NULL UNIQUE CHECK (location <> ''),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+COMMENT ON TABLE skep.archives IS 'Archives by location.';
 
 -- state:
 --   (new) --begin_files--> writing --store_file, verified against the log--> stored
@@ -594,6 +632,7 @@ CREATE TABLE skep.archive_files (
     CHECK ((state = 'replaced') = (kept_until IS NOT NULL)),
     CHECK (state <> 'writing' OR NOT settled)
 );
+COMMENT ON TABLE skep.archive_files IS 'The files of the archives; see pipelines.md.';
 CREATE UNIQUE INDEX archive_files_path ON skep.archive_files (archive_id, path);
 CREATE INDEX archive_files_queue_day ON skep.archive_files (queue, day);
 CREATE INDEX archive_files_unsettled ON skep.archive_files (archive_id) WHERE NOT settled;
@@ -611,6 +650,7 @@ CREATE TABLE skep.archive_runs (
     CONSTRAINT archive_runs_once EXCLUDE USING gist
         (int8range(partition_id, partition_id, '[]') WITH &&, int8range(first_offset, end_offset) WITH &&)
 );
+COMMENT ON TABLE skep.archive_runs IS 'Which file of the archive holds which offsets of which partition.';
 CREATE INDEX archive_runs_partition ON skep.archive_runs (partition_id, first_offset);
 
 -- Where an ack that came over Queen's protocol points; see wire_find().

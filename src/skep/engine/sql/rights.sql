@@ -1,7 +1,8 @@
--- The roles, and how a function is opened to them. This file runs first: every other file calls _allow() beside its functions.
+-- The roles, and how a function is opened to them. This file runs first: every other file calls _allow() beside its
+-- functions.
 
--- Roles belong to the cluster: another database may have created them, and another user may own them. A user without CREATEROLE
--- installs without them, and every grant is skipped for a role that does not exist.
+-- Roles belong to the cluster: another database may have created them, and another user may own them. A user without
+-- CREATEROLE installs without them, and every grant is skipped for a role that does not exist.
 DO $$
 DECLARE
     role text;
@@ -12,28 +13,31 @@ BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', role);
         EXCEPTION
             WHEN duplicate_object OR unique_violation THEN NULL;  -- an install into another database was faster
-            WHEN insufficient_privilege THEN RAISE WARNING 'role % is left out, because this user may not create roles', role;
+            WHEN insufficient_privilege
+                THEN RAISE WARNING 'role % is left out, because this user may not create roles', role;
         END;
     END LOOP;
 END $$;
 
--- Makes a function run with the rights of its owner under a fixed search_path, and with plans that do not depend on statistics: a
--- plan made while a table was small is kept by the session when the table has grown. Besides these settings, hot queries join by
--- LATERAL (… LIMIT 1), and UPDATE and DELETE by = ANY (ARRAY[x]): both leave the planner only the index.
+-- Makes a function run with the rights of its owner under a fixed search_path, and with plans that do not depend on
+-- statistics: a plan made while a table was small is kept by the session when the table has grown. Besides these
+-- settings, hot queries join by LATERAL (… LIMIT 1), and UPDATE and DELETE by = ANY (ARRAY[x]): both leave the planner
+-- only the index.
 CREATE PROCEDURE skep._pin(name text) LANGUAGE plpgsql AS $$
 DECLARE
     routine regprocedure;
 BEGIN
     FOR routine IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace AND p.proname = name LOOP
         EXECUTE format(
-            'ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan '
-            'SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off '
+            'ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, pg_temp '
+            'SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off '
+            'SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off '
             'SET enable_material = off SET enable_memoize = off SET enable_indexonlyscan = off', routine);
     END LOOP;
 END $$;
 
--- Opens a function to a role, and to skep_admin. With definer => false it keeps the rights of its caller.
--- skep_admin is not a member of the other roles: from PostgreSQL 16 on only the user who created them could make it one.
+-- Opens a function to a role, and to skep_admin. With definer => false it keeps the rights of its caller. skep_admin is
+-- not a member of the other roles: from PostgreSQL 16 on only the user who created them could make it one.
 CREATE PROCEDURE skep._allow(role text, name text, definer boolean DEFAULT true) LANGUAGE plpgsql AS $$
 DECLARE
     routine regprocedure;

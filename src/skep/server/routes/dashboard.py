@@ -68,7 +68,7 @@ async def _listed(call: Call) -> dict[str, Any]:
     return wish | admin.page(call, 50) | {"visible": await admin.visible(call)}
 
 
-async def lanes(call: Call) -> Reply:
+async def partitions(call: Call) -> Reply:
     wish = {
         "group": call.text("group"),
         "sort": call.text("sort") or "lag",
@@ -203,9 +203,9 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="GET",
-        path=f"{_QUEUE}/lanes",
+        path=f"{_QUEUE}/partitions",
         action="read",
-        run=lanes,
+        run=partitions,
         summary="The partitions of a queue with the most of something, and how evenly all are used.",
         shared=True,
         query=(

@@ -314,7 +314,6 @@ BEGIN
     RETURN QUERY SELECT item.n, item.applied FROM unnest(live) WITH ORDINALITY AS item (applied, n);
 END $$;
 
--- For upkeep: leases of consumers that died, of any group, without waiting for its next pop.
 CREATE FUNCTION skep.expire_leases() RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -322,4 +321,6 @@ BEGIN
     FROM (SELECT DISTINCT list_id FROM skep.group_queues) g
     WHERE EXISTS (SELECT FROM skep.runs r WHERE r.list_id = g.list_id AND r.lease_id IS NOT NULL AND r.ready_at <= clock_timestamp());
 END $$;
+COMMENT ON FUNCTION skep.expire_leases IS
+    'Returns the runs of expired leases to their groups, without waiting for their next pop. Upkeep calls it.';
 CALL skep._allow('skep_admin', 'expire_leases');

@@ -1,7 +1,8 @@
--- API keys of the server. Whoever creates one keeps the secret, and gives only its SHA-256.
+-- API keys of the server. The secret stays with its creator: the database gets its SHA-256.
 
 CREATE FUNCTION skep.create_api_key(
-    id text, name text, hash bytea, role text DEFAULT NULL, grants jsonb DEFAULT NULL, expires_at timestamptz DEFAULT NULL
+    id text, name text, hash bytea, role text DEFAULT NULL, grants jsonb DEFAULT NULL,
+        expires_at timestamptz DEFAULT NULL
 ) RETURNS skep.api_keys LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -28,9 +29,12 @@ EXCEPTION
     WHEN unique_violation THEN
         PERFORM skep._refuse('SK007', format('there is a key "%s" already', create_api_key.id), 'Make another id.');
 END $$;
+COMMENT ON FUNCTION skep.create_api_key IS
+    'Stores an API key of the server and returns it. id is 12 hex digits, hash the SHA-256 of the secret; the key '
+    'needs a role, grants, or both.';
 CALL skep._allow('skep_admin', 'create_api_key');
 
--- Refuses what the server would not understand: an object of lists of actions, or nothing.
+-- Refuses grants that the server would not understand: they are an object with lists of actions, or NULL.
 CREATE FUNCTION skep._check_grants(grants jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -38,45 +42,51 @@ DECLARE
     pattern text;
 BEGIN
     IF jsonb_typeof(grants) <> 'object' THEN
-        PERFORM skep._refuse('SK001', format('grants are a JSON %s', jsonb_typeof(grants)), 'Grants are {"orders.*": ["push", "pop"]}.');
+        PERFORM skep._refuse('SK001', format('grants are a JSON %s', jsonb_typeof(grants)),
+                             'Grants are {"orders.*": ["push", "pop"]}.');
     END IF;
     SELECT g.key INTO pattern FROM jsonb_each(grants) g
     WHERE char_length(g.key) NOT BETWEEN 1 AND 255 OR jsonb_typeof(g.value) <> 'array'
-       OR NOT g.value <@ to_jsonb(known) OR EXISTS (SELECT FROM jsonb_path_query(g.value, '$[*]') a WHERE jsonb_typeof(a) <> 'string')
+       OR NOT g.value <@ to_jsonb(known)
+       OR EXISTS (SELECT FROM jsonb_path_query(g.value, '$[*]') a WHERE jsonb_typeof(a) <> 'string')
     LIMIT 1;
     IF FOUND THEN
         PERFORM skep._refuse('SK001', format('the grant of "%s" cannot be used', left(pattern, 60)),
-                            'A grant is a pattern of 1 to 255 characters and a list of: ' || array_to_string(known, ', ') || '.');
+                            'A grant is a pattern of 1 to 255 characters and a list of: '
+                                || array_to_string(known, ', ') || '.');
     END IF;
 END $$;
 
--- Harmless to repeat; the first time counts.
 CREATE FUNCTION skep.revoke_api_key(id text) RETURNS skep.api_keys
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     revoked skep.api_keys;
 BEGIN
-    UPDATE skep.api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE id = revoke_api_key.id RETURNING * INTO revoked;
+    UPDATE skep.api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE id = revoke_api_key.id
+    RETURNING * INTO revoked;
     IF NOT FOUND THEN
         PERFORM skep._refuse('SK002', format('there is no key "%s"', revoke_api_key.id), '`skep key list` shows all.');
     END IF;
     RETURN revoked;
 END $$;
+COMMENT ON FUNCTION skep.revoke_api_key IS 'Revokes an API key for good and returns it. A second call changes nothing.';
 CALL skep._allow('skep_admin', 'revoke_api_key');
 
--- The newest first; also those that are revoked or expired.
 CREATE FUNCTION skep.list_api_keys() RETURNS SETOF skep.api_keys
 LANGUAGE sql STABLE AS $$ SELECT * FROM skep.api_keys ORDER BY created_at DESC, id $$;
+COMMENT ON FUNCTION skep.list_api_keys IS 'Returns all API keys, newest first, with those that are revoked or expired.';
 CALL skep._allow('skep_admin', 'list_api_keys');
 
--- Returns the key of this id, if it can still be used. The caller compares the secret; if it is right, the use is recorded, to the minute.
+-- Returns the key of this id, if it can still be used. The caller compares the secret; if it is right, the use is
+-- recorded, to the minute.
 CREATE FUNCTION skep._find_api_key(id text, hash bytea) RETURNS SETOF skep.api_keys
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY SELECT * FROM skep.api_keys k
-    WHERE k.id = _find_api_key.id AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp());
+    WHERE k.id = _find_api_key.id AND k.revoked_at IS NULL
+      AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp());
     IF FOUND THEN
         UPDATE skep.api_keys k SET last_used_at = clock_timestamp()
         WHERE k.id = _find_api_key.id AND k.hash = _find_api_key.hash

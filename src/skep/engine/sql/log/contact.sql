@@ -1,8 +1,10 @@
--- Contact: what a pop does beside leasing. The first one subscribes its group; later ones are heartbeats.
+-- What a pop does besides leasing: the first pop of a group subscribes it, later ones are heartbeats.
 
--- Subscribes the group if needed, records a heartbeat, and returns false if it gets nothing: it is paused, or another first contact of it is
--- still open. pop calls this only if there is something to do.
-CREATE FUNCTION skep._contact(queue text, group_name text, partition text, namespace text, task text, mode text, start_from text)
+-- Subscribes the group if needed, records a heartbeat, and returns false if it gets nothing: it is paused, or another
+-- first contact of it is still open. pop calls this only if there is something to do.
+CREATE FUNCTION skep._contact(
+    queue text, group_name text, partition text, namespace text, task text, mode text, start_from text
+)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     stored skep.subscriptions;
@@ -19,8 +21,8 @@ BEGIN
     END IF;
     IF stored.status = 'CANCELLED' THEN
         IF queue IS NOT NULL THEN
-            PERFORM skep._refuse('SK007', format('the subscription of group "%s" to queue "%s" is cancelled', group_name, queue),
-                                'Subscribe again to start again.');
+            PERFORM skep._refuse('SK007', format('the subscription of group "%s" to queue "%s" is cancelled',
+                                                 group_name, queue), 'Subscribe again to start again.');
         END IF;
         RETURN false;
     END IF;
@@ -28,11 +30,11 @@ BEGIN
            clock_timestamp() - skep._seconds(stored.heartbeat_interval / 4) AND clock_timestamp() THEN
         PERFORM skep._record_heartbeat(stored.id);
     END IF;
-    RETURN stored.status <> 'PAUSED' AND skep._ensure_group_queues(queue, group_name, namespace, task);
+    RETURN stored.status <> 'PAUSED' AND skep._ensure_group_queues(queue, group_name);
 END $$;
 
--- Returns the subscription that covers a pop: of exactly its scope; or a wider one, if the pop asks for no start, or repeats the wider
--- one's mode. On a work queue the one of queue mode covers every pop.
+-- Returns the subscription that covers a pop: of exactly its scope; or a wider one, if the pop asks for no start, or
+-- repeats the wider one's mode. On a work queue the one of queue mode covers every pop.
 CREATE FUNCTION skep._subscription_for_pop(
     queue text, group_name text, partition text, namespace text, task text, mode text, start_from text
 ) RETURNS skep.subscriptions LANGUAGE plpgsql STABLE AS $$
@@ -52,8 +54,11 @@ BEGIN
     RETURN stored;
 END $$;
 
--- Both wait, but not long, for another first contact of the group: false if that one stays in an open transaction.
-CREATE FUNCTION skep._first_contact(group_name text, queue text, partition text, namespace text, task text, mode text, start_from text)
+-- This and the next one wait 0.1 s for another first pop of the group, and return false if that stays in an open
+-- transaction.
+CREATE FUNCTION skep._first_contact(
+    group_name text, queue text, partition text, namespace text, task text, mode text, start_from text
+)
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 BEGIN
     PERFORM skep._store_subscription(group_name, queue, partition, namespace, task, mode, start_from);
@@ -62,7 +67,7 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
-CREATE FUNCTION skep._ensure_group_queues(queue text, group_name text, namespace text, task text) RETURNS boolean
+CREATE FUNCTION skep._ensure_group_queues(queue text, group_name text) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 BEGIN
     IF queue IS NULL THEN
@@ -96,7 +101,8 @@ BEGIN
         VALUES (known, who, q.id, coalesce(
             (SELECT w.id FROM skep.group_queues w WHERE w.group_name = who AND w.queue_id = 0 AND EXISTS (
                 SELECT FROM skep.subscriptions s WHERE s.group_name = who AND s.queue IS NULL
-                   AND (s.namespace IS NULL OR s.namespace = q.namespace) AND (s.task IS NULL OR s.task = q.task))), known))
+                   AND (s.namespace IS NULL OR s.namespace = q.namespace)
+                   AND (s.task IS NULL OR s.task = q.task))), known))
         ON CONFLICT DO NOTHING;
     END LOOP;
     RETURN known;
@@ -119,7 +125,8 @@ BEGIN
     RETURN list;
 END $$;
 
--- Adds the queues that a wide list covers; those that the group has read on their own move into it. False if one of them is locked.
+-- Adds the queues that a ready list for namespaces and tasks covers. Queues that the group has read on their own move
+-- into it. Returns false if one of them is locked.
 CREATE FUNCTION skep._cover_queues(list integer) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
@@ -131,11 +138,13 @@ DECLARE
         WHERE s.group_name = who AND s.queue IS NULL AND q.semantics <> 'queue');
     moved   integer[];
 BEGIN
-    moved := ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.group_name = who AND g.queue_id = ANY (covered) AND g.list_id <> list
+    moved := ARRAY(SELECT g.id FROM skep.group_queues g
+                   WHERE g.group_name = who AND g.queue_id = ANY (covered) AND g.list_id <> list
                    ORDER BY g.id FOR UPDATE);
     UPDATE skep.group_queues g SET list_id = list WHERE g.id = ANY (moved);
     UPDATE skep.runs r SET list_id = list, priority = -q.priority
-    FROM skep.group_queues g JOIN skep.queues q ON q.id = g.queue_id WHERE g.id = ANY (moved) AND r.group_queue_id = g.id;
+    FROM skep.group_queues g JOIN skep.queues q ON q.id = g.queue_id
+    WHERE g.id = ANY (moved) AND r.group_queue_id = g.id;
     DELETE FROM skep.discoveries d WHERE d.list_id = ANY (moved);
     PERFORM skep._add_group_queues(list, who, covered);
     RETURN true;

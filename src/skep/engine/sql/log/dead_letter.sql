@@ -1,54 +1,66 @@
--- Dead letters: list, redrive, purge. What is redriven or purged leaves a row in the audit.
+-- Dead letters: list, redrive, purge. Each one that is redriven or purged leaves a row in dead_letter_audit.
 
 -- Returns the dead letters that a call is about, oldest first. error is matched as a part of the text.
 CREATE FUNCTION skep._find_dead_letters(
-    queue text, group_name text, error text, failed_after timestamptz, failed_before timestamptz, ids bigint[], max_rows integer
+    queue text, group_name text, error text, failed_after timestamptz, failed_before timestamptz, ids bigint[],
+        max_rows integer
 ) RETURNS SETOF skep.dead_letters LANGUAGE sql STABLE AS $$
     SELECT * FROM skep.dead_letters d
-    WHERE ($1 IS NULL OR d.queue = $1) AND ($2 IS NULL OR d.group_name = $2)
-      AND ($3 IS NULL OR strpos(lower(d.error), lower($3)) > 0)
-      AND ($4 IS NULL OR d.failed_at >= $4) AND ($5 IS NULL OR d.failed_at < $5) AND ($6 IS NULL OR d.id = ANY ($6))
-    ORDER BY d.id LIMIT $7
+    WHERE (_find_dead_letters.queue IS NULL OR d.queue = _find_dead_letters.queue)
+      AND (_find_dead_letters.group_name IS NULL OR d.group_name = _find_dead_letters.group_name)
+      AND (_find_dead_letters.error IS NULL OR strpos(lower(d.error), lower(_find_dead_letters.error)) > 0)
+      AND (failed_after IS NULL OR d.failed_at >= failed_after)
+      AND (failed_before IS NULL OR d.failed_at < failed_before)
+      AND (_find_dead_letters.ids IS NULL OR d.id = ANY (_find_dead_letters.ids))
+    ORDER BY d.id LIMIT max_rows
 $$;
 
--- Returns dead letters, newest first. before_id is the last one of the page before.
 CREATE FUNCTION skep.list_dead_letters(
-    queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
-    failed_before timestamptz DEFAULT NULL, before_id bigint DEFAULT NULL, max_rows integer DEFAULT 100
+    queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL,
+        failed_after timestamptz DEFAULT NULL, failed_before timestamptz DEFAULT NULL, before_id bigint DEFAULT NULL,
+        max_rows integer DEFAULT 100
 ) RETURNS SETOF skep.dead_letters LANGUAGE sql STABLE AS $$
     SELECT * FROM skep.dead_letters d
-    WHERE ($1 IS NULL OR d.queue = $1) AND ($2 IS NULL OR d.group_name = $2)
-      AND ($3 IS NULL OR strpos(lower(d.error), lower($3)) > 0)
-      AND ($4 IS NULL OR d.failed_at >= $4) AND ($5 IS NULL OR d.failed_at < $5) AND ($6 IS NULL OR d.id < $6)
-    ORDER BY d.id DESC LIMIT $7
+    WHERE (list_dead_letters.queue IS NULL OR d.queue = list_dead_letters.queue)
+      AND (list_dead_letters.group_name IS NULL OR d.group_name = list_dead_letters.group_name)
+      AND (list_dead_letters.error IS NULL OR strpos(lower(d.error), lower(list_dead_letters.error)) > 0)
+      AND (failed_after IS NULL OR d.failed_at >= failed_after)
+      AND (failed_before IS NULL OR d.failed_at < failed_before) AND (before_id IS NULL OR d.id < before_id)
+    ORDER BY d.id DESC LIMIT max_rows
 $$;
+COMMENT ON FUNCTION skep.list_dead_letters IS
+    'Returns dead letters, newest first. For the next page pass the last id as before_id.';
 CALL skep._allow('skep_admin', 'list_dead_letters');
 
 CREATE FUNCTION skep.count_dead_letters(
-    queue text DEFAULT NULL, group_name text DEFAULT NULL, failed_after timestamptz DEFAULT NULL, failed_before timestamptz DEFAULT NULL
-) RETURNS TABLE (queue text, group_name text, error text, letters bigint, first_failed_at timestamptz, last_failed_at timestamptz)
+    queue text DEFAULT NULL, group_name text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
+        failed_before timestamptz DEFAULT NULL
+) RETURNS TABLE (queue text, group_name text, error text, letters bigint, first_failed_at timestamptz,
+                 last_failed_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT d.queue, d.group_name, left(d.error, 200), count(*), min(d.failed_at), max(d.failed_at)
-    FROM skep._find_dead_letters($1, $2, NULL, $3, $4, NULL, NULL) d GROUP BY 1, 2, 3
+    FROM skep._find_dead_letters(count_dead_letters.queue, count_dead_letters.group_name, NULL, failed_after,
+                                 failed_before, NULL, NULL) d GROUP BY 1, 2, 3
 $$;
+COMMENT ON FUNCTION skep.count_dead_letters IS 'Returns the number of dead letters for each queue, group and error.';
 CALL skep._allow('skep_admin', 'count_dead_letters');
 
 -- Returns the headers of a dead letter that is redriven. A new payload is not sealed.
 CREATE FUNCTION skep._redriven_headers(old jsonb, new jsonb, edited boolean, origin jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN $3 THEN coalesce($1, '{}') - 'skep-sealed' ELSE coalesce($1, '{}') END || coalesce($2, '{}')
-           || jsonb_build_object('skep-redriven', $4 || CASE WHEN $3 THEN '{"edited": true}' ELSE '{}' END::jsonb)
+    SELECT CASE WHEN edited THEN coalesce(old, '{}') - 'skep-sealed' ELSE coalesce(old, '{}') END || coalesce(new, '{}')
+           || jsonb_build_object('skep-redriven', origin || CASE WHEN edited THEN '{"edited": true}'
+                                 ELSE '{}' END::jsonb)
 $$;
 
--- Pushes dead letters again and deletes them, in one transaction: to their group alone, or as new messages to a queue,
--- for all its groups. Oldest first, at most max_rows in a call. Each is redriven once, however many calls run at the
--- same time. payload replaces the payload of one dead letter, and headers are merged over its own; its header says that
--- it was edited.
+-- Pushing and deleting are one transaction, so that each is redriven once, however many calls run at the same time.
 CREATE FUNCTION skep.redrive(
-    queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
-    failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL, to_queue text DEFAULT NULL, max_rows integer DEFAULT 1000,
-    dry_run boolean DEFAULT false, done_by text DEFAULT NULL, payload jsonb DEFAULT NULL, headers jsonb DEFAULT NULL
-) RETURNS TABLE (dead_letter_id bigint, from_queue text, from_partition text, for_group text, message_id uuid) LANGUAGE plpgsql AS $$
+    queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL,
+        failed_after timestamptz DEFAULT NULL, failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL,
+        to_queue text DEFAULT NULL, max_rows integer DEFAULT 1000, dry_run boolean DEFAULT false,
+        done_by text DEFAULT NULL, payload jsonb DEFAULT NULL, headers jsonb DEFAULT NULL
+) RETURNS TABLE (dead_letter_id bigint, from_queue text, from_partition text, for_group text, message_id uuid)
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     chosen skep.dead_letters[];
@@ -61,12 +73,14 @@ BEGIN
     END IF;
     IF dry_run THEN
         RETURN QUERY SELECT d.id, d.queue, d.partition, d.group_name, NULL::uuid
-        FROM skep._find_dead_letters(redrive.queue, redrive.group_name, redrive.error, failed_after, failed_before, ids, max_rows) d;
+        FROM skep._find_dead_letters(redrive.queue, redrive.group_name, redrive.error, failed_after, failed_before,
+                                     ids, max_rows) d;
         RETURN;
     END IF;
     SELECT array_agg(d ORDER BY d.id) INTO chosen FROM (
         SELECT mine.*
-        FROM skep._find_dead_letters(redrive.queue, redrive.group_name, redrive.error, failed_after, failed_before, ids, max_rows) d
+        FROM skep._find_dead_letters(redrive.queue, redrive.group_name, redrive.error, failed_after, failed_before,
+                                     ids, max_rows) d
         CROSS JOIN LATERAL (SELECT * FROM skep.dead_letters x WHERE x.id = d.id FOR UPDATE SKIP LOCKED) mine
     ) d;
     IF chosen IS NULL THEN
@@ -79,22 +93,25 @@ BEGIN
     WITH pushed AS (
         SELECT p.* FROM (
             SELECT array_agg(coalesce(redrive.to_queue, d.queue) ORDER BY n) AS queues,
-                   array_agg(CASE WHEN redrive.to_queue IS NULL THEN skep._redrive_partition(d.group_name, d.partition) ELSE d.partition END
+                   array_agg(CASE WHEN redrive.to_queue IS NULL THEN skep._redrive_partition(d.group_name, d.partition)
+                             ELSE d.partition END
                              ORDER BY n) AS partitions,
                    array_agg(coalesce(redrive.payload, d.payload) ORDER BY n) AS payloads,
-                   array_agg(skep._redriven_headers(d.headers, redrive.headers, redrive.payload IS NOT NULL, jsonb_build_object(
+                   array_agg(skep._redriven_headers(d.headers, redrive.headers, redrive.payload IS NOT NULL,
+                                                    jsonb_build_object(
                        'queue', d.queue, 'partition', d.partition, 'offset', d."offset",
                        'error', left(d.error, 500))) ORDER BY n) AS headers,
                    array_agg(d.trace_id ORDER BY n) AS trace_ids, array_agg(d.producer ORDER BY n) AS producers
             FROM unnest(chosen) WITH ORDINALITY AS d (
-                id, group_name, queue, partition, partition_id, "offset", created_at, payload, headers, transaction_id, trace_id,
-                producer, error, attempts, failed_at, n)) m
-        CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, NULL, m.headers, m.trace_ids, m.producers) p
+                id, group_name, queue, partition, partition_id, "offset", created_at, payload, headers, transaction_id,
+                    trace_id, producer, error, attempts, failed_at, n)) m
+        CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, NULL, m.headers, m.trace_ids,
+                                          m.producers) p
     ), gone AS (
         DELETE FROM skep.dead_letters d WHERE d.id = ANY (SELECT c.id FROM unnest(chosen) c)
     ), noted AS (
-        INSERT INTO skep.dead_letter_audit (action, dead_letter_id, group_name, queue, partition, "offset", error, message_id,
-                                            to_queue, done_by)
+        INSERT INTO skep.dead_letter_audit (action, dead_letter_id, group_name, queue, partition, "offset", error,
+                                            message_id, to_queue, done_by)
         SELECT 'redriven', d.id, d.group_name, d.queue, d.partition, d."offset", d.error,
                skep.message_id(pushed.partition_id, pushed."offset"), coalesce(redrive.to_queue, d.queue),
                coalesce(redrive.done_by, session_user)
@@ -103,6 +120,10 @@ BEGIN
     )
     SELECT noted.dead_letter_id, noted.queue, noted.partition, noted.group_name, noted.message_id FROM noted;
 END $$;
+COMMENT ON FUNCTION skep.redrive IS
+    'Pushes dead letters again, oldest first, and deletes them: to their own group, or with to_queue as new '
+    'messages for every group of that queue. payload replaces the payload of one dead letter, headers are merged '
+    'into its own. Returns a row for each; dry_run changes nothing.';
 CALL skep._allow('skep_admin', 'redrive');
 
 -- Creates the partitions for one group alone that these dead letters need. A partition of that name that is in use
@@ -114,13 +135,15 @@ DECLARE
 BEGIN
     PERFORM skep._create_partitions(array_agg(d.queue), array_agg(skep._redrive_partition(d.group_name, d.partition)))
     FROM (SELECT DISTINCT d.queue, d.group_name, d.partition FROM unnest(dead) d) d;
-    -- Locked in the order of push, and looked at after that: a push that is under way counts.
+    -- They are locked in the order of push, and read after that, so that a push under way counts.
     PERFORM FROM (SELECT DISTINCT d.queue, skep._redrive_partition(d.group_name, d.partition) COLLATE "C" AS name
                   FROM unnest(dead) d ORDER BY 1, 2) wanted
     CROSS JOIN LATERAL (SELECT q.id FROM skep.queues q WHERE q.name = wanted.queue LIMIT 1) q
-    CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = wanted.name FOR NO KEY UPDATE) p;
+    CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = wanted.name
+                        FOR NO KEY UPDATE) p;
     UPDATE skep.partitions p SET only_group = skep._group_of(q.semantics, wanted.group_name)
-    FROM (SELECT DISTINCT d.queue, d.group_name, skep._redrive_partition(d.group_name, d.partition) AS name FROM unnest(dead) d) wanted
+    FROM (SELECT DISTINCT d.queue, d.group_name, skep._redrive_partition(d.group_name, d.partition) AS name
+          FROM unnest(dead) d) wanted
     JOIN skep.queues q ON q.name = wanted.queue
     WHERE p.queue_id = q.id AND p.name = wanted.name AND p.only_group IS NULL
       AND NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = p.id)
@@ -135,9 +158,9 @@ BEGIN
 END $$;
 
 CREATE FUNCTION skep.purge_dead_letters(
-    queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
-    failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL, max_rows integer DEFAULT 1000, dry_run boolean DEFAULT false,
-    done_by text DEFAULT NULL
+    queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL,
+        failed_after timestamptz DEFAULT NULL, failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL,
+        max_rows integer DEFAULT 1000, dry_run boolean DEFAULT false, done_by text DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -149,13 +172,14 @@ BEGIN
     END IF;
     WITH chosen AS (
         SELECT mine.id
-        FROM skep._find_dead_letters(purge_dead_letters.queue, purge_dead_letters.group_name, purge_dead_letters.error, failed_after,
-                                    failed_before, ids, max_rows) d
+        FROM skep._find_dead_letters(purge_dead_letters.queue, purge_dead_letters.group_name, purge_dead_letters.error,
+                                     failed_after, failed_before, ids, max_rows) d
         CROSS JOIN LATERAL (SELECT x.id FROM skep.dead_letters x WHERE x.id = d.id FOR UPDATE SKIP LOCKED) mine
     ), gone AS (
         DELETE FROM skep.dead_letters d WHERE d.id = ANY (SELECT chosen.id FROM chosen) RETURNING d.*
     ), noted AS (
-        INSERT INTO skep.dead_letter_audit (action, dead_letter_id, group_name, queue, partition, "offset", error, done_by)
+        INSERT INTO skep.dead_letter_audit (action, dead_letter_id, group_name, queue, partition, "offset", error,
+                                            done_by)
         SELECT 'purged', gone.id, gone.group_name, gone.queue, gone.partition, gone."offset", gone.error,
                coalesce(purge_dead_letters.done_by, session_user) FROM gone
         RETURNING id
@@ -163,4 +187,6 @@ BEGIN
     SELECT count(*) INTO purged FROM noted;
     RETURN purged;
 END $$;
+COMMENT ON FUNCTION skep.purge_dead_letters IS
+    'Deletes dead letters, oldest first, and returns how many; dry_run only counts them.';
 CALL skep._allow('skep_admin', 'purge_dead_letters');

@@ -153,7 +153,7 @@ BEGIN
 END $$;
 
 -- Puts runs that are drained, or probably drained, into the ready list. Returns the partitions whose run was not locked.
-CREATE FUNCTION skep._wake_runs(list integer, queue_id integer, partition_ids bigint[], max_rows integer, stamp timestamptz)
+CREATE FUNCTION skep._wake_runs(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz)
 RETURNS bigint[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -239,7 +239,7 @@ END $$;
 
 -- Handles news: drained partitions wake, unknown ones get a run. Returns those that are locked, and how many became ready.
 CREATE FUNCTION skep._handle_news(
-    list integer, queue_id integer, news bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[], OUT ready bigint
+    list integer, news bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[], OUT ready bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
     asleep  bigint[];
@@ -258,7 +258,7 @@ BEGIN
         WHERE r.lease_id IS NULL AND (r.ready_at IS NULL OR r.drained)
           AND EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = news.id AND m."offset" >= r.first_offset));
     IF asleep <> '{}' THEN
-        woken := skep._wake_runs(list, queue_id, asleep, max_rows, stamp);
+        woken := skep._wake_runs(list, asleep, max_rows, stamp);
         ready := cardinality(woken);
         left_over := ARRAY(SELECT unnest(asleep) EXCEPT SELECT unnest(woken));
     END IF;
@@ -312,11 +312,15 @@ BEGIN
     is_saving := known.is_lost OR page.partition_ids IS NOT NULL OR known.is_ahead OR is_timed OR is_scanning OR known.rows > 64 OR known.crowded
                  OR (known.rows > 0 OR cardinality(known.views) > 1) AND known.discovered_at < stamp - interval '1 second'
                  OR known.discovered_at < stamp - interval '1 minute';
+    IF is_saving THEN  -- a list that is being deleted or moved, or is gone, gets no snapshot
+        PERFORM FROM skep.group_queues g WHERE g.id = list AND g.list_id = list FOR KEY SHARE SKIP LOCKED;
+        is_saving := FOUND;
+    END IF;
     IF is_saving THEN  -- locked before any run is looked at
         known.views := ARRAY(SELECT d.id FROM skep.discoveries d WHERE d.list_id = list AND d.id = ANY (known.views) FOR UPDATE SKIP LOCKED);
     END IF;
 
-    handled := skep._handle_news(list, queue_id, known.partition_ids || page.partition_ids, max_rows, stamp);
+    handled := skep._handle_news(list, known.partition_ids || page.partition_ids, max_rows, stamp);
     ready := handled.ready + skep._expire_leases(list, from_place, least(max_rows, 100), stamp);
     IF is_saving OR NOT is_timed THEN
         ready := ready + (SELECT coalesce(sum(skep._clean_front(list, one.priority, from_place, least(max_rows, 64), is_saving, stamp)), 0)

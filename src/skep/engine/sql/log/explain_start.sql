@@ -1,15 +1,13 @@
--- Returns why a group starts where it does in a partition: the subscription that decides, its scope (partition, queue,
--- namespace and/or task), mode, time and offset, and the offset at which the group starts, or has started. NULL where
--- there is none.
 CREATE FUNCTION skep.explain_start(group_name text, queue text, partition text DEFAULT 'Default')
-RETURNS TABLE (subscription_id bigint, scope text, mode text, start_at timestamptz, asked_offset bigint, subscribed_at timestamptz,
-               start_offset bigint, has_started boolean)
+RETURNS TABLE (subscription_id bigint, scope text, mode text, start_at timestamptz, asked_offset bigint,
+               subscribed_at timestamptz, start_offset bigint, has_started boolean)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
     who     text := coalesce((SELECT skep._group_of(q.semantics, explain_start.group_name) FROM skep.queues q
                               WHERE q.name = explain_start.queue), explain_start.group_name);
-    decides skep.subscriptions := skep._covering_subscription(who, explain_start.queue, explain_start.partition, NULL, NULL);
+    decides skep.subscriptions := skep._covering_subscription(who, explain_start.queue, explain_start.partition, NULL,
+        NULL);
 BEGIN
     RETURN QUERY
     SELECT decides.id,
@@ -27,4 +25,7 @@ BEGIN
     LEFT JOIN LATERAL (SELECT s.start_offset FROM skep._starting_offsets(who, p.queue_id, ARRAY[p.id]) s
                        WHERE read.start_offset IS NULL AND decides.id IS NOT NULL) unread ON true;
 END $$;
+COMMENT ON FUNCTION skep.explain_start IS
+    'Returns which subscription decides where a group starts in a partition: its scope, mode, time and offset, and '
+    'the offset at which the group starts or has started.';
 CALL skep._allow('skep_admin', 'explain_start');

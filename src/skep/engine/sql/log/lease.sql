@@ -21,6 +21,9 @@ BEGIN
     INTO partition_ids, offsets FROM unnest(ids) WITH ORDINALITY AS item (id, n);
     RETURN QUERY SELECT * FROM skep._apply_acks(leases, partition_ids, offsets, statuses, errors);
 END $$;
+COMMENT ON FUNCTION skep.ack_many IS
+    'Applies one ack to each message or lease: completed, failed, dlq or retry. Returns for each whether it was '
+    'applied; a stale lease does not affect the others.';
 CALL skep._allow('skep_consumer', 'ack_many');
 
 CREATE FUNCTION skep._apply_ack(lease uuid, id uuid, status text, error text) RETURNS void
@@ -60,18 +63,28 @@ BEGIN
     END IF;
     PERFORM skep._apply_ack(lease, id, 'completed', NULL);
 END $$;
+COMMENT ON FUNCTION skep.ack IS
+    'Acknowledges one message of a lease, or without id every message of it that has no ack yet. Fails with SK003 '
+    'if the lease is over.';
 CALL skep._allow('skep_consumer', 'ack');
 
 CREATE FUNCTION skep.fail(lease uuid, error text, id uuid DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, id, 'failed', error); END $$;
+COMMENT ON FUNCTION skep.fail IS
+    'Marks one message of a lease as failed, or without id every message of it that has no ack yet. The retry rules '
+    'of the queue decide what follows.';
 CALL skep._allow('skep_consumer', 'fail');
 
 CREATE FUNCTION skep.dead_letter(lease uuid, error text, id uuid DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, id, 'dlq', error); END $$;
+COMMENT ON FUNCTION skep.dead_letter IS
+    'Moves one message of a lease to the dead letters, or without id every message of it that has no ack yet.';
 CALL skep._allow('skep_consumer', 'dead_letter');
 
 CREATE FUNCTION skep.release(lease uuid) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, NULL, 'retry', NULL); END $$;
+COMMENT ON FUNCTION skep.release IS
+    'Ends a lease. Messages without an ack are delivered again, with the same attempt number.';
 CALL skep._allow('skep_consumer', 'release');
 
 -- The same for all leases of a pop over several partitions. Those that are over are left out; if all are, that is an error.
@@ -99,27 +112,36 @@ BEGIN
         PERFORM FROM skep.ack_many(leases, NULL, array_fill('completed'::text, ARRAY[cardinality(leases)]));
     END IF;
 END $$;
+COMMENT ON FUNCTION skep.ack_all IS
+    'Acknowledges every message of these leases. Fails with SK003 if all of them are over.';
 CALL skep._allow('skep_consumer', 'ack_all');
 
 CREATE FUNCTION skep.fail_all(leases uuid[], error text) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'failed', error); END $$;
+COMMENT ON FUNCTION skep.fail_all IS
+    'Marks every message of these leases as failed. Fails with SK003 if all of them are over.';
 CALL skep._allow('skep_consumer', 'fail_all');
 
 CREATE FUNCTION skep.dead_letter_all(leases uuid[], error text) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'dlq', error); END $$;
+COMMENT ON FUNCTION skep.dead_letter_all IS
+    'Moves every message of these leases to the dead letters. Fails with SK003 if all of them are over.';
 CALL skep._allow('skep_consumer', 'dead_letter_all');
 
 CREATE FUNCTION skep.release_all(leases uuid[]) RETURNS void
 LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'retry', NULL); END $$;
+COMMENT ON FUNCTION skep.release_all IS
+    'Ends these leases; messages without an ack are delivered again. Fails with SK003 if all of them are over.';
 CALL skep._allow('skep_consumer', 'release_all');
 
 -- Never shortens. Returns the new deadline. Only expires_at is written, so that the update is cheap: the run keeps its place by the old
 -- deadline until discovery meets it there.
 CREATE FUNCTION skep.extend(lease uuid, seconds double precision DEFAULT 60) RETURNS timestamptz
 LANGUAGE plpgsql AS $$ BEGIN RETURN skep.extend_all(ARRAY[lease], seconds); END $$;
+COMMENT ON FUNCTION skep.extend IS
+    'Extends a lease to this many seconds from now, never shortens it, and returns when it expires.';
 CALL skep._allow('skep_consumer', 'extend');
 
--- Returns the earliest of the new deadlines.
 CREATE FUNCTION skep.extend_all(leases uuid[], seconds double precision DEFAULT 60) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -145,9 +167,10 @@ BEGIN
     PERFORM skep._record_activity(one.id) FROM unnest(extended.group_queues) AS one (id);
     RETURN extended.deadline;
 END $$;
+COMMENT ON FUNCTION skep.extend_all IS
+    'Extends these leases to this many seconds from now and returns when the first of them expires.';
 CALL skep._allow('skep_consumer', 'extend_all');
 
--- Pushes and answers as one: [{"push": {queue, payload, …}}, {"ack": {lease, id, status, error}}, …]. A stale answer fails it all.
 CREATE FUNCTION skep.transaction(operations jsonb) RETURNS SETOF jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -178,4 +201,7 @@ BEGIN
         RETURN QUERY SELECT to_jsonb(p) FROM skep.push(messages) p;
     END IF;
 END $$;
+COMMENT ON FUNCTION skep.transaction IS
+    'Pushes messages and acknowledges others, all or nothing: [{"push": {"queue", "payload", …}}, {"ack": {"lease", '
+    '"id", "status", "error"}}, …]. Returns one JSON object for each operation; one stale lease fails them all.';
 CALL skep._allow('skep_consumer', 'transaction', definer => false);

@@ -1,19 +1,23 @@
--- The log of finished leases, of queues that have the option lease_log_seconds. A row is written as a lease ends, in its transaction: the log is
--- exactly as true as the cursors are. A lease that is dropped (seek, delete) was not finished and is not logged.
+-- The log of finished leases, of queues that have the option lease_log_seconds. A row is written as a lease ends, in
+-- its transaction: the log is exactly as true as the cursors are. A lease that is dropped (seek, delete) was not
+-- finished and is not logged.
 
-CREATE FUNCTION skep._log_lease(r skep.runs, policy skep.policy, reason text, again int8multirange, attempt integer, stamp timestamptz) RETURNS void
+CREATE FUNCTION skep._log_lease(
+    r skep.runs, policy skep.policy, reason text, again int8multirange, attempt integer, stamp timestamptz
+) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO skep.lease_log (queue_id, group_name, partition_id, first_offset, end_offset, attempt, reason, again, first_pushed_at,
-                                last_pushed_at, leased_at, finished_at)
+    INSERT INTO skep.lease_log (queue_id, group_name, partition_id, first_offset, end_offset, attempt, reason, again,
+                                first_pushed_at, last_pushed_at, leased_at, finished_at)
     VALUES (policy.queue_id, policy.group_name, r.partition_id, r.first_offset, r.leased_to, attempt, reason, again,
-            (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" = r.first_offset),
-            (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" = r.leased_to - 1),
-            r.served_at, stamp);
+            (SELECT m.created_at FROM skep.messages m
+             WHERE m.partition_id = r.partition_id AND m."offset" = r.first_offset),
+            (SELECT m.created_at FROM skep.messages m
+             WHERE m.partition_id = r.partition_id AND m."offset" = r.leased_to - 1), r.served_at, stamp);
 END $$;
 
--- Deletes rows that are older than the queue's lease_log_seconds, and the log of queues that no longer have it: some at a time, to be called
--- again.
+-- Deletes rows that are older than the queue's lease_log_seconds, and the log of queues that no longer have it: some at
+-- a time, to be called again.
 CREATE FUNCTION skep._prune_lease_log(max_rows integer DEFAULT 100000) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column

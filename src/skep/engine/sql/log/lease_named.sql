@@ -69,7 +69,8 @@ DECLARE
 BEGIN
     WITH ready AS (
         SELECT r.row_id, CASE WHEN conflate THEN ends.last ELSE r.first_offset END AS first_offset, r.attempt, r.done,
-               requests[named.slot] AS request, skep._cut(r.first_offset, ends.last + 1, r.done, sizes[named.slot]) AS leased_to
+               requests[named.slot] AS request, skep._cut(r.first_offset, ends.last + 1, r.done, sizes[named.slot]) AS leased_to,
+               auto_ack AND r.done IS NULL AND r.attempt IS NULL AS is_done  -- as in _lease_ready()
         FROM unnest(_lease_named.partition_ids) WITH ORDINALITY AS named (id, slot)
         CROSS JOIN LATERAL (SELECT r.first_offset FROM skep.runs r WHERE r.partition_id = named.id AND r.group_queue_id = g.id
                             ORDER BY r.first_offset DESC LIMIT 1) newest
@@ -86,13 +87,11 @@ BEGIN
         WHERE g.quiet_since IS NULL OR r.attempt IS NOT NULL OR skep._is_quiet(named.id, g.quiet_since)
     ), leased AS (
     UPDATE skep.runs r
-    SET lease_id = CASE WHEN NOT auto_ack THEN skep._lease_id(r.partition_id, r.group_queue_id, ready.first_offset) END,
-        first_offset = CASE WHEN NOT auto_ack THEN ready.first_offset WHEN r.done IS NULL THEN ready.leased_to
-                            ELSE skep._first_undone(ready.leased_to, r.done) END,
-        leased_to = CASE WHEN NOT auto_ack THEN ready.leased_to END, expires_at = CASE WHEN NOT auto_ack THEN g.deadline END,
-        ready_at = CASE WHEN NOT auto_ack THEN g.deadline ELSE g.stamp END, served_at = g.stamp, drained = g.crowded, is_logged = g.is_logged,
-        cuts = CASE WHEN auto_ack AND r.cuts[1] <= ready.leased_to THEN nullif(r.cuts[2:], '{}') ELSE r.cuts END,
-        attempts = CASE WHEN auto_ack AND r.cuts[1] <= ready.leased_to THEN nullif(r.attempts[2:], '{}') ELSE r.attempts END
+    SET lease_id = CASE WHEN NOT ready.is_done THEN skep._lease_id(r.partition_id, r.group_queue_id, ready.first_offset) END,
+        first_offset = CASE WHEN ready.is_done THEN ready.leased_to ELSE ready.first_offset END,
+        leased_to = CASE WHEN NOT ready.is_done THEN ready.leased_to END,
+        expires_at = CASE WHEN ready.is_done THEN NULL WHEN auto_ack THEN g.stamp + interval '1 hour' ELSE g.deadline END,
+        ready_at = CASE WHEN ready.is_done THEN g.stamp ELSE g.deadline END, served_at = g.stamp, drained = g.crowded, is_logged = g.is_logged
     FROM ready WHERE r.ctid = ready.row_id
     RETURNING ROW(ready.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, ready.first_offset, ready.leased_to, r.lease_id, g.deadline,
                   coalesce(ready.attempt, 1), ready.done)::skep.lease AS lease

@@ -77,9 +77,8 @@ END $$;
 CREATE FUNCTION skep._missed_heartbeats(silence double precision, heartbeat_interval double precision) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT floor(least($1 / $2, 1e6))::integer $$;
 
--- Declares groups dead that gave no sign of life for too long, and returns the ones that are beyond their timeout. It
--- writes no heartbeat: it does not matter how often it runs. Paused groups and queue mode, which every consumer shares,
--- never die.
+-- It writes no heartbeat, so that it does not matter how often it runs. Paused groups and queue mode, which every consumer
+-- shares, never die.
 CREATE FUNCTION skep.detect_dead_groups()
 RETURNS TABLE (group_name text, queue text, namespace text, task text, last_heartbeat_at timestamptz, overdue_seconds double precision,
                misses integer, died boolean)
@@ -106,6 +105,9 @@ BEGIN
            c.missed >= c.miss_threshold
     FROM counted c ORDER BY c.id;
 END $$;
+COMMENT ON FUNCTION skep.detect_dead_groups IS
+    'Declares groups DEAD that have been silent for too long, and returns every group that is beyond its timeout; '
+    'died is true for those that this call has declared dead.';
 CALL skep._allow('skep_admin', 'detect_dead_groups');
 
 -- Returns the subscriptions that a call is about, locked in order: of a queue with its partitions, of a namespace
@@ -199,7 +201,6 @@ BEGIN
     END LOOP;
 END $$;
 
--- Stops delivery; the backlog stays.
 CREATE FUNCTION skep.pause(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
 RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
 DECLARE
@@ -208,6 +209,7 @@ BEGIN
     RETURN QUERY SELECT * FROM skep._set_status(ids, 'PAUSED');
     PERFORM skep._release_leases(ids);
 END $$;
+COMMENT ON FUNCTION skep.pause IS 'Stops delivery to a group and returns its subscriptions. Its backlog is kept.';
 CALL skep._allow('skep_admin', 'pause');
 
 CREATE FUNCTION skep.resume(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
@@ -215,10 +217,10 @@ RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
 BEGIN
     RETURN QUERY SELECT * FROM skep._set_status(skep._lock_open_subscriptions(group_name, queue, namespace, task), 'ACTIVE');
 END $$;
+COMMENT ON FUNCTION skep.resume IS
+    'Starts delivery to a paused or dead group again, at its cursor, and returns its subscriptions.';
 CALL skep._allow('skep_admin', 'resume');
 
--- Ends a subscription until it is subscribed again: messages no longer wait for it. Its progress stays on record.
--- Harmless to repeat.
 CREATE FUNCTION skep.cancel(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
 RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
 DECLARE
@@ -227,10 +229,11 @@ BEGIN
     RETURN QUERY SELECT * FROM skep._set_status(ids, 'CANCELLED');
     PERFORM skep._release_leases(ids);
 END $$;
+COMMENT ON FUNCTION skep.cancel IS
+    'Ends subscriptions of a group until it subscribes again, and returns them: messages no longer wait for the '
+    'group. A second call changes nothing.';
 CALL skep._allow('skep_admin', 'cancel');
 
--- For an administrator: cancels, and returns how many messages no longer wait for the group. A cancelled one is a
--- conflict.
 CREATE FUNCTION skep.cancel_group(group_name text, queue text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -241,6 +244,9 @@ BEGIN
     PERFORM skep.cancel(group_name, queue);
     RETURN backlog;
 END $$;
+COMMENT ON FUNCTION skep.cancel_group IS
+    'Cancels the subscriptions of a group and returns how many messages no longer wait for it. Fails with SK007 if '
+    'it is cancelled already.';
 CALL skep._allow('skep_admin', 'cancel_group');
 
 CREATE FUNCTION skep.heartbeat(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
@@ -251,4 +257,6 @@ BEGIN
     PERFORM skep._record_heartbeat(id) FROM unnest(ids) AS id;
     RETURN QUERY SELECT * FROM skep.subscriptions s WHERE s.id = ANY (ids) ORDER BY s.id;
 END $$;
+COMMENT ON FUNCTION skep.heartbeat IS
+    'Records that a group is alive, revives it if it is DEAD, and returns its subscriptions. Pops do the same.';
 CALL skep._allow('skep_consumer', 'heartbeat');

@@ -11,15 +11,18 @@ LANGUAGE sql STABLE AS $$
                         coalesce(bool_or(h.error IS NULL), false) AS is_pending
                         FROM skep.held_pushes h) h
 $$;
+COMMENT ON FUNCTION skep.maintenance_mode IS
+    'Returns whether the servers hold back pushes and pops, and how many pushes they hold.';
 CALL skep._allow('skep_admin', 'maintenance_mode');
 
--- Switches the modes; NULL leaves one as it is.
 CREATE FUNCTION skep.set_maintenance_mode(push boolean DEFAULT NULL, pop boolean DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(x'736b6568'::integer, 0);
     UPDATE skep.settings SET push_maintenance = coalesce(push, push_maintenance), pop_maintenance = coalesce(pop, pop_maintenance);
 END $$;
+COMMENT ON FUNCTION skep.set_maintenance_mode IS
+    'Turns the holding back of pushes or pops on all servers on or off; NULL leaves it as it is.';
 CALL skep._allow('skep_admin', 'set_maintenance_mode');
 
 -- Keeps the messages of a request for later; false if there is no push maintenance now. What can be said to be wrong with them is said now.

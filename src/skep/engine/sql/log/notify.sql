@@ -8,6 +8,9 @@ DECLARE
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     -- NOTIFY takes less than 8000 bytes; no names means any queue.
-    PERFORM pg_notify('skep', CASE WHEN octet_length(message) < 8000 THEN message ELSE jsonb_build_object('origin', origin)::text END);
+    PERFORM pg_notify('skep', CASE WHEN octet_length(message) < 8000 THEN message
+                      ELSE jsonb_build_object('origin', origin)::text END);
 END $$;
+COMMENT ON FUNCTION skep.notify IS
+    'Wakes consumers of these queues that wait in other processes. Call it after the push has committed.';
 CALL skep._allow('skep_producer', 'notify');

@@ -35,7 +35,7 @@ BEGIN
 END $$;
 
 -- Deletes its own note, so that a row inserted by another deferred trigger after this one gets a new event.
-CREATE FUNCTION skep.move_outbox() RETURNS trigger
+CREATE FUNCTION skep._move_outbox() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     m record;
@@ -57,9 +57,9 @@ BEGIN
     DELETE FROM skep.outbox_transactions t WHERE t.xid = NEW.xid;
     RETURN NULL;
 END $$;
-CALL skep._pin('move_outbox');
+CALL skep._pin('_move_outbox');
 CREATE CONSTRAINT TRIGGER move_outbox AFTER INSERT ON skep.outbox_transactions DEFERRABLE INITIALLY DEFERRED
-    FOR EACH ROW EXECUTE FUNCTION skep.move_outbox();
+    FOR EACH ROW EXECUTE FUNCTION skep._move_outbox();
 
 -- Creates partitions, unless another transaction is creating one of them, or deleting its queue, and stays open: then
 -- false.
@@ -177,9 +177,11 @@ BEGIN
         END;
     END LOOP;
 END $$;
+COMMENT ON FUNCTION skep.move_committed_outbox IS
+    'Publishes outbox rows that were committed under REPEATABLE READ or SERIALIZABLE, as upkeep does every second. '
+    'Returns how many messages are new, how many rows were refused, and which queues grew.';
 CALL skep._allow('skep_producer', 'move_committed_outbox');
 
--- For clients: the messages of push(messages), published when the caller's transaction commits.
 CREATE FUNCTION skep.push_to_outbox(messages jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -195,11 +197,12 @@ EXCEPTION WHEN check_violation OR not_null_violation OR invalid_text_representat
     PERFORM skep._check_messages(messages);  -- says what is wrong
     RAISE;
 END $$;
+COMMENT ON FUNCTION skep.push_to_outbox IS
+    'Writes messages, in the form of push(messages), to the outbox: they are published when your transaction '
+    'commits.';
 CALL skep._allow('skep_producer', 'push_to_outbox');
 
--- Returns what is in the outbox and not in the log. The rows of an open transaction are invisible to others, but its
--- lock on the table is not. waiting: rows that were committed and wait for move_committed_outbox(), counted up to
--- 10,000.
+-- The rows of an open transaction are invisible to others, but its lock on the table is not.
 CREATE FUNCTION skep.outbox_status(OUT transactions bigint, OUT oldest_seconds double precision, OUT waiting bigint)
 LANGUAGE sql STABLE AS $$
     SELECT count(*), max(extract(epoch FROM clock_timestamp() - a.xact_start))::double precision,
@@ -208,4 +211,7 @@ LANGUAGE sql STABLE AS $$
     WHERE l.locktype = 'relation' AND l.relation = 'skep.outbox'::regclass AND l.mode = 'RowExclusiveLock' AND l.granted
       AND a.datname = current_database() AND l.pid <> pg_backend_pid()
 $$;
+COMMENT ON FUNCTION skep.outbox_status IS
+    'Returns how many open transactions have written to the outbox, how long the oldest has been open, and how many '
+    'committed rows are not published yet (at most 10,000 are counted).';
 CALL skep._allow('skep_admin', 'outbox_status');

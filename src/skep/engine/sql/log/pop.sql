@@ -81,7 +81,8 @@ $$;
 
 -- Leases from the ready list, strict order: one lease per partition and group. most: the largest of the sizes.
 -- The rows are locked by the walk, one by one, and those that another has locked are passed: nobody waits. A run with nothing in it stays in
--- the list; discovery takes it out.
+-- the list; discovery takes it out. auto_ack moves first_offset at once; a returned run, which has more than that to move, is leased, and
+-- _complete_leases() completes it.
 CREATE FUNCTION skep._lease_ready(g skep.group_state, requests integer[], sizes integer[], most integer, auto_ack boolean, conflate boolean)
 RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -105,20 +106,18 @@ BEGIN
               ORDER BY r.ready_at LIMIT cardinality(sizes)
               FOR NO KEY UPDATE OF r SKIP LOCKED) found
     ), sized AS (
-        SELECT ready.*, requests[ready.slot] AS request,
+        SELECT ready.*, requests[ready.slot] AS request, auto_ack AND ready.done IS NULL AND ready.attempt IS NULL AS is_done,
                skep._cut(ready.first_offset, ready.ends, ready.done, sizes[ready.slot] - coalesce(
                    sum(ready.size) OVER (PARTITION BY requests[ready.slot] ORDER BY ready.slot ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
                    0)::bigint) AS leased_to
         FROM ready
     ), leased AS (
         UPDATE skep.runs r
-        SET lease_id = CASE WHEN NOT auto_ack THEN skep._lease_id(r.partition_id, r.group_queue_id, sized.first_offset) END,
-            first_offset = CASE WHEN NOT auto_ack THEN sized.first_offset WHEN r.done IS NULL THEN sized.leased_to
-                                ELSE skep._first_undone(sized.leased_to, r.done) END,
-            leased_to = CASE WHEN NOT auto_ack THEN sized.leased_to END, expires_at = CASE WHEN NOT auto_ack THEN g.deadline END,
-            ready_at = CASE WHEN NOT auto_ack THEN g.deadline ELSE g.stamp END, served_at = g.stamp, drained = g.crowded, is_logged = g.is_logged,
-            cuts = CASE WHEN auto_ack AND r.cuts[1] <= sized.leased_to THEN nullif(r.cuts[2:], '{}') ELSE r.cuts END,
-            attempts = CASE WHEN auto_ack AND r.cuts[1] <= sized.leased_to THEN nullif(r.attempts[2:], '{}') ELSE r.attempts END
+        SET lease_id = CASE WHEN NOT sized.is_done THEN skep._lease_id(r.partition_id, r.group_queue_id, sized.first_offset) END,
+            first_offset = CASE WHEN sized.is_done THEN sized.leased_to ELSE sized.first_offset END,
+            leased_to = CASE WHEN NOT sized.is_done THEN sized.leased_to END,
+            expires_at = CASE WHEN sized.is_done THEN NULL WHEN auto_ack THEN g.stamp + interval '1 hour' ELSE g.deadline END,
+            ready_at = CASE WHEN sized.is_done THEN g.stamp ELSE g.deadline END, served_at = g.stamp, drained = g.crowded, is_logged = g.is_logged
         FROM sized WHERE r.ctid = sized.row_id AND sized.leased_to > sized.first_offset
         RETURNING ROW(sized.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, sized.first_offset, sized.leased_to, r.lease_id,
                       g.deadline, coalesce(sized.attempt, 1), sized.done)::skep.lease AS lease
@@ -394,4 +393,8 @@ BEGIN
         END IF;
     END IF;
 END $$;
+COMMENT ON FUNCTION skep.pop IS
+    'Leases up to batch messages from up to partitions partitions, and returns them: of a queue, of one partition, '
+    'or of every queue of a namespace or task. autocommit says that your transaction ends with this call, so that '
+    'it may discover work for its whole group.';
 CALL skep._allow('skep_consumer', 'pop');

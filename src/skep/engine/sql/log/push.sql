@@ -192,7 +192,6 @@ EXCEPTION WHEN unique_violation THEN
         HINT = 'Push under READ COMMITTED, or INSERT INTO skep.outbox; or try the transaction again.';
 END $$;
 
--- New messages come first in the result, duplicates after them: go by ord.
 CREATE FUNCTION skep.push_many(
     queues text[], partitions text[], payloads jsonb[], transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL,
     trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL
@@ -252,6 +251,9 @@ BEGIN
         WHERE NOT item.fresh;
     END IF;
 END $$;
+COMMENT ON FUNCTION skep.push_many IS
+    'Appends messages, given as arrays, and returns a row for each. New messages come first and duplicates last: '
+    'match them by ord.';
 CALL skep._allow('skep_producer', 'push_many');
 
 -- One message, the usual case, by a shorter way than push_many: the same checks, and three statements.
@@ -284,6 +286,9 @@ BEGIN
     INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, trace_id, producer)
     VALUES (place.id, push."offset", push.created_at, push.payload, push.headers, push.trace_id, push.producer);
 END $$;
+COMMENT ON FUNCTION skep.push(text, jsonb, text, text, jsonb, uuid, text) IS
+    'Appends one message and returns its id and offset. status is queued, or duplicate if the transaction_id is '
+    'known in the partition.';
 CALL skep._allow('skep_producer', 'push');
 
 -- What a message in JSON looks like: known keys, and texts where columns are text. Inlined, so it costs little for each message.
@@ -362,4 +367,7 @@ BEGIN
     FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers) p
     ORDER BY p.ord;
 END $$;
+COMMENT ON FUNCTION skep.push(jsonb) IS
+    'Appends an array of {queue, partition, payload, transaction_id, headers, trace_id, producer} and returns a row '
+    'for each.';
 CALL skep._allow('skep_producer', 'push');

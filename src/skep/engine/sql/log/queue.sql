@@ -3,9 +3,7 @@
 -- Whoever deletes locks in the order of the whole engine: queues > group_queues > subscriptions > partition_floors > runs > partitions. The
 -- commands here are given by people, and wait 5 seconds for a lock at most: a forgotten transaction must not stop others through them.
 
--- Creates the queue or changes the options that are given; the others stay. Options are the columns of skep.queues, times in
--- seconds. A work queue serves many workers at once: semantics 'queue' sets concurrency to 64, unless the queue has a concurrency
--- or gets one.
+-- A work queue serves many workers at once: semantics 'queue' sets concurrency to 64, unless the queue has a concurrency or gets one.
 CREATE FUNCTION skep.configure_queue(queue text, options jsonb DEFAULT '{}', namespace text DEFAULT NULL, task text DEFAULT NULL)
 RETURNS skep.queues LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -34,6 +32,9 @@ EXCEPTION WHEN check_violation OR not_null_violation THEN
 WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
+COMMENT ON FUNCTION skep.configure_queue IS
+    'Creates a queue, or changes the options that are given and keeps the others. Returns the queue. Options are '
+    'the columns of skep.queues; times are seconds.';
 CALL skep._allow('skep_admin', 'configure_queue');
 
 CREATE FUNCTION skep._check_options(queue text, options jsonb) RETURNS void
@@ -144,6 +145,9 @@ BEGIN
 EXCEPTION WHEN check_violation THEN
     PERFORM skep._refuse('SK001', SQLERRM, 'The default mode is all or new; the poll interval is seconds above zero.');
 END $$;
+COMMENT ON FUNCTION skep.configure_defaults IS
+    'Sets the start of groups that do not ask for one (all or new), and how many seconds a new group may look back '
+    'twice. NULL keeps a value. Returns the settings.';
 CALL skep._allow('skep_admin', 'configure_defaults');
 
 -- Under REPEATABLE READ a call would decide by what it cannot see any more: it would delete messages of groups that came since,
@@ -200,6 +204,7 @@ $$;
 CREATE FUNCTION skep._delete_partitions(partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM skep._count_again(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p WHERE p.id = ANY (partition_ids)));
     DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids);
     DELETE FROM skep.starts s WHERE s.partition_id = ANY (partition_ids);
     DELETE FROM skep.archive_marks a WHERE a.partition_id = ANY (partition_ids);
@@ -211,8 +216,7 @@ BEGIN
     DELETE FROM skep.partitions p WHERE p.id = ANY (partition_ids);
 END $$;
 
--- Deletes the queue with everything but its dead letters, which are copies. Returns false if there was none. A push that waits
--- for this creates the queue again.
+-- A push that waits for this creates the queue again.
 CREATE FUNCTION skep.delete_queue(queue text) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -242,6 +246,9 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
+COMMENT ON FUNCTION skep.delete_queue IS
+    'Deletes a queue with its messages, partitions and subscriptions. Dead letters stay. Returns false if there is '
+    'no such queue.';
 CALL skep._allow('skep_admin', 'delete_queue');
 
 CREATE FUNCTION skep.delete_partition(queue text, partition text) RETURNS boolean
@@ -263,10 +270,11 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
+COMMENT ON FUNCTION skep.delete_partition IS
+    'Deletes a partition with its messages. Dead letters stay. Returns false if there is no such partition.';
 CALL skep._allow('skep_admin', 'delete_partition');
 
--- Deletes all messages that are in a queue, or in one partition, now. Partitions, offsets and groups stay, leases end. Returns
--- how many messages that were. Pushes do not wait for it: a message that commits later is kept.
+-- Pushes do not wait for it: a message that commits later is kept.
 CREATE FUNCTION skep.clear_queue(queue text, partition text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -288,6 +296,7 @@ BEGIN
     SELECT array_agg(p.id), array_agg(head.next_offset) INTO ids, heads
     FROM unnest(ids) AS p (id) CROSS JOIN LATERAL skep._head_of(p.id) head;
     PERFORM skep._clear_runs(ids, heads);
+    PERFORM skep._count_again(ARRAY[found]);
     DELETE FROM skep.traces t USING unnest(ids, heads) AS p (id, head) WHERE t.partition_id = ANY (ARRAY[p.id]) AND t."offset" < p.head;
     UPDATE skep.partition_floors f  -- as retention does: a reader that is behind learns of it
     SET first_offset = p.head, deleted_xid = last.xid, deleted_created_at = last.created_at, completed_offsets = NULL,
@@ -302,6 +311,9 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
+COMMENT ON FUNCTION skep.clear_queue IS
+    'Deletes all messages that are now in a queue, or in one partition of it, and returns how many. The queue, its '
+    'options, its groups and their offsets stay; leases end.';
 CALL skep._allow('skep_admin', 'clear_queue');
 
 -- Ends all leases of these partitions and moves every group to the head. What is cleared was not processed; what was done before,
@@ -333,4 +345,7 @@ BEGIN
     WHERE m.partition_id = skep.partition_of(id) AND m."offset" = skep.offset_of(id) AND m.payload IS NOT NULL;
     RETURN FOUND;
 END $$;
+COMMENT ON FUNCTION skep.delete_message IS
+    'Deletes the payload of a message and returns false if there is none. Its offset stays, and a repeat of its '
+    'push is still a duplicate.';
 CALL skep._allow('skep_admin', 'delete_message');

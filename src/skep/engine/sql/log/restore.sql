@@ -1,4 +1,4 @@
--- Restoring a dump into another cluster, whose transaction ids are others.
+-- Restoring a dump into another cluster, which counts its own transaction ids.
 
 -- Gives every message whose transaction id is still to come here the id that every snapshot sees, and returns how many
 -- that were. Such ids would hide messages from readers by snapshot, and send every discovery past the journal to all
@@ -24,20 +24,25 @@ BEGIN
     UPDATE skep.journal_floor SET xid = pg_snapshot_xmin(pg_current_snapshot());
     RETURN settled;
 END $$;
+COMMENT ON FUNCTION skep.repair_restored IS
+    'Makes messages that a dump brought from another cluster visible to readers by snapshot, and returns how many '
+    'it changed. prune_journal() calls it.';
 CALL skep._allow('skep_admin', 'repair_restored');
 
 -- Returns a transaction id that is above every id in the current snapshot, the caller's own included.
 CREATE FUNCTION skep._next_xid() RETURNS xid8
 LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN own >= pg_snapshot_xmax(view) THEN (own::text::bigint + 1)::text::xid8 ELSE pg_snapshot_xmax(view) END
-    FROM pg_current_snapshot() AS view, pg_current_xact_id_if_assigned() AS own
+    SELECT CASE WHEN own >= pg_snapshot_xmax(snapshot) THEN (own::text::bigint + 1)::text::xid8
+        ELSE pg_snapshot_xmax(snapshot) END
+    FROM pg_current_snapshot() AS snapshot, pg_current_xact_id_if_assigned() AS own
 $$;
 
 -- Returns true if the log has transaction ids that are still to come.
 CREATE FUNCTION skep._is_restored() RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM skep.journal_floor f WHERE f.xid > next.xid)
-        OR EXISTS (SELECT FROM (SELECT j.xid FROM skep.journal j ORDER BY j.xid DESC LIMIT 1) last WHERE last.xid >= next.xid)
+        OR EXISTS (SELECT FROM (SELECT j.xid FROM skep.journal j ORDER BY j.xid DESC LIMIT 1) last
+                   WHERE last.xid >= next.xid)
         OR EXISTS (SELECT FROM skep.subscriptions s WHERE pg_snapshot_xmax(s.start_view) > next.xid)
         OR EXISTS (SELECT FROM skep.discoveries d WHERE pg_snapshot_xmax(d.snapshot) > next.xid)
     FROM skep._next_xid() AS next (xid)

@@ -176,6 +176,7 @@ BEGIN
     -- From the old floor on: index entries of messages that were deleted before stay as long as a transaction may still see them.
     DELETE FROM skep.messages m USING unnest(partition_ids, first_offsets, stops) AS due (id, first, stop)
     WHERE m.partition_id = ANY (ARRAY[due.id]) AND m."offset" >= due.first AND m."offset" < due.stop;
+    PERFORM skep._count_again(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p WHERE p.id = ANY (partition_ids)));
 END $$;
 
 -- Deletes what the rules allow in these partitions, at most so many messages of each.
@@ -216,8 +217,7 @@ BEGIN
     PERFORM skep._delete_messages(ids, firsts, stops);
 END $$;
 
--- Deletes what the rules allow, at most max_messages in one call: of all partitions, or of these. Call it again while it deletes
--- as many as that. Safe to run anywhere, any number of times at once, and to kill.
+-- Call it again while it deletes max_messages. It is safe to run anywhere, any number of times at once, and to kill.
 CREATE FUNCTION skep.retain(lanes bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false)
 RETURNS TABLE (queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint, missed bigint)
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
@@ -248,6 +248,9 @@ BEGIN
         RETURN QUERY SELECT * FROM skep._retain(chosen.ids, chosen.quotas);
     END IF;
 END $$;
+COMMENT ON FUNCTION skep.retain IS
+    'Deletes messages that the retention rules of their queues no longer keep, at most max_messages in a call, and '
+    'returns what it deleted from which partition. dry_run only lists it.';
 CALL skep._allow('skep_admin', 'retain');
 
 -- Returns the next partitions of queues with a retention rule, in order of id: to visit all of them in small steps.
@@ -261,10 +264,12 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_partitions_to_retain');
 
--- For the archive: everything below this offset is stored elsewhere. Never goes back.
+-- For the archive: everything below this offset is stored elsewhere. Never goes back. The floor is held, so that upkeep, which never
+-- waits, does not drop the partition while this transaction is open.
 CREATE FUNCTION skep._mark_archived(partition_id bigint, end_offset bigint) RETURNS void
 LANGUAGE sql AS $$
-    INSERT INTO skep.archive_marks AS a (partition_id, end_offset) VALUES ($1, $2)
+    INSERT INTO skep.archive_marks AS a (partition_id, end_offset)
+    SELECT f.partition_id, $2 FROM (SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = $1 FOR KEY SHARE) f
     ON CONFLICT (partition_id) DO UPDATE SET end_offset = greatest(a.end_offset, excluded.end_offset), marked_at = clock_timestamp()
 $$;
 CALL skep._allow('skep_admin', '_mark_archived');
@@ -300,10 +305,9 @@ BEGIN
             FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head WHERE f.partition_id = p.id);
 END $$;
 
--- Drops partitions that are empty and have been idle for the queue's drop_idle_seconds. A push that waits for this creates the
--- partition again, under a new id: every group starts at its beginning. The queue is locked because totals are kept by queue (see
--- _keep_totals).
-CREATE FUNCTION skep.drop_idle_partitions(max_lanes integer DEFAULT 1000) RETURNS bigint
+-- A push that waits for this creates the partition again, under a new id: every group starts at its beginning. The queue is
+-- locked because totals are kept by queue (see _keep_totals). lanes: of these partitions only.
+CREATE FUNCTION skep.drop_idle_partitions(max_lanes integer DEFAULT 1000, lanes bigint[] DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 DECLARE
     q       record;
@@ -313,7 +317,8 @@ BEGIN
     PERFORM skep._require_read_committed('drop_idle_partitions');
     FOR q IN SELECT o.id, o.drop_idle_seconds FROM skep.queues o WHERE o.drop_idle_seconds IS NOT NULL ORDER BY o.id LOOP
         EXIT WHEN dropped >= max_lanes;
-        idle := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = q.id AND skep._is_idle(p, q.drop_idle_seconds)
+        idle := ARRAY(SELECT p.id FROM skep.partitions p
+                      WHERE p.queue_id = q.id AND (lanes IS NULL OR p.id = ANY (lanes)) AND skep._is_idle(p, q.drop_idle_seconds)
                       ORDER BY p.id LIMIT max_lanes - dropped);
         CONTINUE WHEN idle = '{}';
         PERFORM FROM skep.queues o WHERE o.id = q.id FOR NO KEY UPDATE SKIP LOCKED;
@@ -325,4 +330,7 @@ BEGIN
     END LOOP;
     RETURN dropped;
 END $$;
+COMMENT ON FUNCTION skep.drop_idle_partitions IS
+    'Drops partitions that are empty and have been idle for the drop_idle_seconds of their queue, and returns how '
+    'many.';
 CALL skep._allow('skep_admin', 'drop_idle_partitions');

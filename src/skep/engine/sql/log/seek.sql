@@ -32,16 +32,19 @@ BEGIN
     RETURN locked;
 END $$;
 
--- Locks what a group has: all of its group_queues rows, or the one for a queue.
+-- Locks what a group has, and returns it: all of its group_queues rows, or the one for a queue. The list for namespaces
+-- and tasks is locked as well, because a queue that leaves it is discovered again.
 CREATE FUNCTION skep._lock_group(group_name text, queue text) RETURNS integer[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     RETURN ARRAY(
-        SELECT g.id FROM skep.group_queues g
-        WHERE g.group_name = _lock_group.group_name
-          AND (_lock_group.queue IS NULL OR g.queue_id = (SELECT q.id FROM skep.queues q WHERE q.name = _lock_group.queue))
-        ORDER BY g.id FOR UPDATE);
+        SELECT g.id FROM (
+            SELECT g.id, g.queue_id FROM skep.group_queues g
+            WHERE g.group_name = _lock_group.group_name
+              AND (_lock_group.queue IS NULL OR g.queue_id IN (0, (SELECT q.id FROM skep.queues q WHERE q.name = _lock_group.queue)))
+            ORDER BY g.id FOR UPDATE) g
+        WHERE _lock_group.queue IS NULL OR g.queue_id <> 0);
 END $$;
 
 -- Returns the partitions that groups have read, in order, each with its group_queues row: all, or those of one name.
@@ -85,6 +88,7 @@ BEGIN
     DELETE FROM skep.starts s USING unnest(partition_ids, group_queue_ids) AS place (partition_id, group_queue_id)
     WHERE s.partition_id = place.partition_id AND s.group_queue_id = place.group_queue_id;
     GET DIAGNOSTICS forgotten = ROW_COUNT;
+    PERFORM skep._count_again(ARRAY(SELECT g.queue_id FROM skep.group_queues g WHERE g.id = ANY (group_queue_ids)));
     RETURN forgotten;
 END $$;
 
@@ -313,10 +317,7 @@ BEGIN
           AND NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = p.id AND s.group_queue_id = g.id))) s;
 END $$;
 
--- Moves a group to "beginning", "end", a time or an offset: in one partition, one queue, or (NULL) everything that it
--- reads, whether it exists yet or not. Its leases end and are not acknowledged. An offset beyond the end of a partition
--- is its end; partitions that are created later start at their beginning. Returns how many partitions moved, how many
--- pending messages are skipped, and how many completed ones are delivered again.
+-- An offset beyond the end of a partition is its end. Partitions that are created later start at their beginning.
 CREATE FUNCTION skep.seek(
     group_name text, queue text, "position" text, partition text DEFAULT NULL,
     OUT partitions bigint, OUT skipped bigint, OUT again bigint
@@ -357,13 +358,16 @@ BEGIN
     partitions := cardinality(read.partition_ids) + cardinality(unread.partition_ids);
     skipped := moved.skipped + opened.skipped;
     again := moved.again + opened.again;
+    PERFORM skep._count_again(ARRAY(SELECT q.id FROM skep.queues q WHERE q.name = ANY (queues)));
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_busy(seek.group_name);
 END $$;
+COMMENT ON FUNCTION skep.seek IS
+    'Moves a group to beginning, end, a time or an offset: in a partition, a queue, or with NULL everywhere. Its '
+    'leases end. Returns how many partitions moved, how many pending messages are skipped and how many completed '
+    'ones are delivered again.';
 CALL skep._allow('skep_admin', 'seek');
 
--- Forgets what the group has done, in one queue or everywhere. If the subscription is kept, the group starts again
--- where that says.
 CREATE FUNCTION skep.delete_group(group_name text, queue text DEFAULT NULL, keep_subscription boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
@@ -388,4 +392,7 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_busy(delete_group.group_name);
 END $$;
+COMMENT ON FUNCTION skep.delete_group IS
+    'Forgets what a group has done, in one queue or everywhere, and returns in how many partitions. With '
+    'keep_subscription it starts again where its subscription says.';
 CALL skep._allow('skep_admin', 'delete_group');

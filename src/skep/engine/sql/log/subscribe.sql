@@ -116,12 +116,12 @@ END $$;
 
 -- Makes the next discovery of a list ask every partition. It inserts a row instead of deleting those that exist: a
 -- discovery that is under way in an open transaction has locked them, and would save a snapshot that knows nothing of
--- this change.
+-- this change. A list that is being deleted gets none.
 CREATE FUNCTION skep._discover_again(list_ids integer[]) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO skep.discoveries (list_id, snapshot, discovered_at, server_started, ready_from, scan_at)
     SELECT list.id, pg_current_snapshot(), timestamptz 'epoch', timestamptz '-infinity', timestamptz '-infinity', timestamptz 'epoch'
-    FROM (SELECT DISTINCT id FROM unnest($1) AS id) list
+    FROM (SELECT g.id FROM skep.group_queues g WHERE g.id = ANY ($1) ORDER BY g.id FOR KEY SHARE) list
 $$;
 
 -- Inserts a subscription unless its scope has one, and returns true if it did. A column that is NULL gets its default.
@@ -209,8 +209,6 @@ EXCEPTION WHEN check_violation THEN
                         'heartbeat_interval > 0, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
 END $$;
 
--- Creates if absent: an existing subscription keeps its start and its options. A dead one is revived at its cursor; a
--- cancelled one starts again, with those of its partitions.
 CREATE FUNCTION skep.subscribe(
     group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
     mode text DEFAULT NULL, start_from text DEFAULT NULL, backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL,
@@ -233,4 +231,7 @@ BEGIN
     END IF;
     RETURN stored;
 END $$;
+COMMENT ON FUNCTION skep.subscribe IS
+    'Stores where a group starts and how it is watched, and returns the subscription. An existing one is kept as it '
+    'is; a dead one continues at its cursor; a cancelled one starts again.';
 CALL skep._allow('skep_consumer', 'subscribe');

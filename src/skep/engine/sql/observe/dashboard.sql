@@ -1,8 +1,8 @@
--- What the dashboard shows: from samples, heads and cursors, and from what PostgreSQL says of itself. No message is counted for it.
--- `visible` is the queues the caller may see; NULL: all.
+-- What the dashboard shows: from samples, heads and cursors, and from what PostgreSQL says of itself. No message is
+-- counted for it. `visible` is the queues the caller may see; NULL: all.
 
--- Returns the last sample of each of so many buckets, oldest first. Buckets stand still while time passes: the points of a chart do not
--- move.
+-- Returns the last sample of each of so many buckets, oldest first. Buckets stand still while time passes: the points
+-- of a chart do not move.
 CREATE FUNCTION skep._dashboard_moments(since interval, points integer) RETURNS timestamptz[]
 LANGUAGE sql VOLATILE AS $$
     SELECT array_agg(s.at ORDER BY s.at)
@@ -15,8 +15,8 @@ LANGUAGE sql VOLATILE AS $$
         ORDER BY s.at DESC LIMIT 1) s
 $$;
 
--- Returns the state of all queues: rates, the lag of live groups, and the groups that are most behind. Takes a sample if upkeep, which takes
--- one every ten seconds, does not.
+-- Returns the state of all queues: rates, the lag of live groups, and the groups that are most behind. Takes a sample
+-- if upkeep, which takes one every ten seconds, does not.
 CREATE FUNCTION skep._dashboard_overview(visible text[]) RETURNS json
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -29,62 +29,78 @@ BEGIN
             'done', (SELECT coalesce(sum(p.rate), 0) FROM place p WHERE p.group_name <> ''),
             'queues', (SELECT count(*) FROM place p WHERE p.group_name = ''),
             'kept', (SELECT coalesce(sum(p.lag), 0) FROM place p WHERE p.group_name = ''),
-            'lag', (SELECT coalesce(sum(l.lag), 0) FROM live l), 'leased', (SELECT coalesce(sum(l.leased), 0) FROM live l),
+            'lag', (SELECT coalesce(sum(l.lag), 0) FROM live l),
+            'leased', (SELECT coalesce(sum(l.leased), 0) FROM live l),
             'dead_letters', (SELECT coalesce(sum(p.dead), 0) FROM place p WHERE p.group_name = ''),
             'groups', (SELECT coalesce(json_object_agg(g.status, g.groups), '{}') FROM (
                 SELECT p.status, count(*) AS groups FROM place p WHERE p.group_name <> '' GROUP BY p.status) g),
-            'worst', (SELECT coalesce(json_agg(json_build_object('queue', w.queue, 'group', w.group_name, 'status', w.status, 'lag', w.lag,
+            'worst', (SELECT coalesce(json_agg(json_build_object(
+                                 'queue', w.queue, 'group', w.group_name, 'status', w.status, 'lag', w.lag,
                                  'seconds', w.seconds, 'rate', coalesce(w.rate, 0), 'dead_letters', w.dead)
-                                     ORDER BY w.seconds DESC, w.queue, w.group_name), '[]')
-                      FROM (SELECT * FROM live l WHERE l.lag > 0 ORDER BY l.seconds DESC, l.queue, l.group_name LIMIT 8) w),
-            'age', (SELECT extract(epoch FROM clock_timestamp() - s.at) FROM skep.samples s ORDER BY s.at DESC LIMIT 1)));
+                                 ORDER BY w.seconds DESC, w.queue, w.group_name), '[]')
+                      FROM (SELECT * FROM live l WHERE l.lag > 0 ORDER BY l.seconds DESC, l.queue, l.group_name
+                            LIMIT 8) w),
+            'age', (SELECT extract(epoch FROM clock_timestamp() - s.at) FROM skep.samples s
+                    ORDER BY s.at DESC LIMIT 1)));
 END $$;
 CALL skep._allow('skep_admin', '_dashboard_overview');
 
--- [[time, pushed a second, done a second, waiting, age of the oldest that waits, dead letters], …] of all queues. Groups that are dead or
--- cancelled now wait for nothing, and do not count.
+-- [[time, pushed a second, done a second, waiting, age of the oldest that waits, dead letters], …] of all queues.
+-- Groups that are dead or cancelled now wait for nothing, and do not count.
 CREATE FUNCTION skep._dashboard_trend(since interval, points integer, visible text[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH step AS (
-        SELECT s.*, greatest(s.total - lag(s.total) OVER series, 0) / nullif(extract(epoch FROM s.at - lag(s.at) OVER series), 0) AS rate
+        SELECT s.*, greatest(s.total - lag(s.total) OVER series,
+                             0) / nullif(extract(epoch FROM s.at - lag(s.at) OVER series), 0) AS rate
         FROM unnest(skep._dashboard_moments($1, $2)) AS moment
         CROSS JOIN LATERAL (SELECT * FROM skep.samples s WHERE s.at = moment AND ($3 IS NULL OR s.queue = ANY ($3))) s
         WINDOW series AS (PARTITION BY s.queue, s.group_name ORDER BY s.at)
     )
     SELECT coalesce(json_agg(json_build_array(t.at, t.pushed, t.done, t.lag, t.seconds, t.dead) ORDER BY t.at), '[]')
     FROM (
-        SELECT extract(epoch FROM s.at)::double precision AS at, round(sum(s.rate) FILTER (WHERE s.group_name = ''), 3) AS pushed,
-               round(sum(s.rate) FILTER (WHERE s.group_name <> ''), 3) AS done, coalesce(sum(s.lag) FILTER (WHERE s.waits), 0) AS lag,
-               coalesce(round(max(extract(epoch FROM s.at - s.oldest_at)) FILTER (WHERE s.waits AND s.lag > 0), 1), 0) AS seconds,
-               sum(s.dead) FILTER (WHERE s.group_name = '') AS dead
+        SELECT extract(epoch FROM s.at)::double precision AS at,
+               round(sum(s.rate) FILTER (WHERE s.group_name = ''), 3) AS pushed,
+               round(sum(s.rate) FILTER (WHERE s.group_name <> ''), 3) AS done,
+               coalesce(sum(s.lag) FILTER (WHERE s.waits), 0) AS lag,
+               coalesce(round(max(extract(epoch FROM s.at - s.oldest_at)) FILTER (WHERE s.waits AND s.lag > 0), 1), 0)
+                   AS seconds, sum(s.dead) FILTER (WHERE s.group_name = '') AS dead
         FROM (SELECT s.*, s.group_name <> '' AND (s.queue, s.group_name) NOT IN (
-                  SELECT p.queue, p.group_name FROM skep._last_progress($3) p WHERE p.status IN ('DEAD', 'CANCELLED')) AS waits FROM step s) s
+                  SELECT p.queue, p.group_name FROM skep._last_progress($3) p
+                  WHERE p.status IN ('DEAD', 'CANCELLED')) AS waits FROM step s) s
         GROUP BY s.at
     ) t
 $$;
 CALL skep._allow('skep_admin', '_dashboard_trend');
 
--- [[group, time, rate, lag, age of the oldest, leased, dead letters], …] of a queue (group '') and of its groups, or of one of them.
+-- [[group, time, rate, lag, age of the oldest, leased, dead letters], …] of a queue (group '') and of its groups, or of
+-- one of them.
 CREATE FUNCTION skep._dashboard_queue_trend(queue text, group_name text, since interval, points integer) RETURNS json
 LANGUAGE sql VOLATILE AS $$
-    SELECT coalesce(json_agg(json_build_array(s.group_name, extract(epoch FROM s.at)::double precision, round(s.rate, 3), s.lag,
+    SELECT coalesce(json_agg(json_build_array(s.group_name, extract(epoch FROM s.at)::double precision,
+                                              round(s.rate, 3), s.lag,
                CASE WHEN s.lag > 0 THEN round(extract(epoch FROM s.at - s.oldest_at), 1) ELSE 0 END, s.leased, s.dead)
                    ORDER BY s.group_name, s.at), '[]')
     FROM (
-        SELECT s.*, greatest(s.total - lag(s.total) OVER series, 0) / nullif(extract(epoch FROM s.at - lag(s.at) OVER series), 0) AS rate
-        FROM (SELECT '' AS name UNION SELECT g.group_name FROM skep.queues q JOIN skep.group_queues g ON g.queue_id = q.id WHERE q.name = $1
-              UNION SELECT x.group_name FROM skep.subscriptions x WHERE x.queue = $1) who
-        CROSS JOIN unnest(skep._dashboard_moments($3, $4)) AS moment
-        CROSS JOIN LATERAL (SELECT * FROM skep.samples s WHERE s.queue = $1 AND s.group_name = who.name AND s.at = moment LIMIT 1) s
-        WHERE $2 IS NULL OR who.name = $2
+        SELECT s.*, greatest(s.total - lag(s.total) OVER series,
+                             0) / nullif(extract(epoch FROM s.at - lag(s.at) OVER series), 0) AS rate
+        FROM (SELECT '' AS name UNION SELECT g.group_name FROM skep.queues q
+              JOIN skep.group_queues g ON g.queue_id = q.id WHERE q.name = _dashboard_queue_trend.queue
+              UNION SELECT x.group_name FROM skep.subscriptions x WHERE x.queue = _dashboard_queue_trend.queue) who
+        CROSS JOIN unnest(skep._dashboard_moments(since, points)) AS moment
+        CROSS JOIN LATERAL (SELECT * FROM skep.samples s
+                            WHERE s.queue = _dashboard_queue_trend.queue AND s.group_name = who.name AND s.at = moment
+                            LIMIT 1) s
+        WHERE _dashboard_queue_trend.group_name IS NULL OR who.name = _dashboard_queue_trend.group_name
         WINDOW series AS (PARTITION BY s.group_name ORDER BY s.at)
     ) s
 $$;
 CALL skep._allow('skep_admin', '_dashboard_queue_trend');
 
--- A page of queues: those whose name, namespace or task has the text in it, in the order of a column. total: how many there are. One that
--- is younger than the last sample has no numbers yet.
-CREATE FUNCTION skep._dashboard_queues(search text, sort text, descending boolean, max_rows integer, skip integer, visible text[]) RETURNS json
+-- A page of queues: those whose name, namespace or task has the text in it, in the order of a column. total: how many
+-- there are. One that is younger than the last sample has no numbers yet.
+CREATE FUNCTION skep._dashboard_queues(
+    search text, sort text, descending boolean, max_rows integer, skip integer, visible text[]
+) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH place AS (
         SELECT p.queue, max(p.lag) FILTER (WHERE p.group_name = '') AS kept,
@@ -92,57 +108,66 @@ LANGUAGE sql VOLATILE AS $$
                coalesce(sum(p.rate) FILTER (WHERE p.group_name <> ''), 0) AS done,
                coalesce(sum(p.lag) FILTER (WHERE p.status IN ('ACTIVE', 'PAUSED')), 0) AS lag,
                coalesce(max(p.seconds) FILTER (WHERE p.status IN ('ACTIVE', 'PAUSED')), 0) AS seconds,
-               max(p.dead) FILTER (WHERE p.group_name = '') AS dead_letters, count(*) FILTER (WHERE p.group_name <> '') AS groups
-        FROM skep._last_progress($6) p GROUP BY p.queue
+               max(p.dead) FILTER (WHERE p.group_name = '') AS dead_letters,
+                   count(*) FILTER (WHERE p.group_name <> '') AS groups
+        FROM skep._last_progress(visible) p GROUP BY p.queue
         UNION ALL
         SELECT q.name, 0, 0, 0, 0, 0, 0, 0 FROM skep.queues q
-        WHERE ($6 IS NULL OR q.name = ANY ($6)) AND NOT EXISTS (
+        WHERE (visible IS NULL OR q.name = ANY (visible)) AND NOT EXISTS (
             SELECT FROM skep.samples s WHERE s.queue = q.name AND s.group_name = ''
                 AND s.at = (SELECT last.at FROM skep.samples last ORDER BY last.at DESC LIMIT 1))),
     found AS MATERIALIZED (
-        SELECT q.id, q.name, q.namespace, q.task, q.semantics, p.kept, p.pushed, p.done, p.lag, p.seconds, p.dead_letters, p.groups
+        SELECT q.id, q.name, q.namespace, q.task, q.semantics, p.kept, p.pushed, p.done, p.lag, p.seconds,
+               p.dead_letters, p.groups
         FROM place p CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = p.queue LIMIT 1) q
-        WHERE $1 IS NULL OR strpos(lower(concat_ws(' ', q.name, q.namespace, q.task)), lower($1)) > 0),
+        WHERE search IS NULL OR strpos(lower(concat_ws(' ', q.name, q.namespace, q.task)), lower(search)) > 0),
     page AS (
-        SELECT f.*, row_number() OVER (ORDER BY CASE WHEN $3 THEN -1 ELSE 1 END * CASE $2
+        SELECT f.*, row_number() OVER (ORDER BY CASE WHEN descending THEN -1 ELSE 1 END * CASE sort
                    WHEN 'kept' THEN f.kept WHEN 'pushed' THEN f.pushed WHEN 'done' THEN f.done WHEN 'lag' THEN f.lag
                        WHEN 'seconds' THEN f.seconds
                    WHEN 'dead_letters' THEN f.dead_letters WHEN 'groups' THEN f.groups ELSE 0 END,
-                   CASE WHEN $2 = 'name' AND $3 THEN f.name END DESC, f.name) AS n
-        FROM found f ORDER BY n LIMIT $4 OFFSET $5)
+                   CASE WHEN sort = 'name' AND descending THEN f.name END DESC, f.name) AS n
+        FROM found f ORDER BY n LIMIT max_rows OFFSET skip)
     SELECT json_build_object('total', (SELECT count(*) FROM found), 'queues', coalesce(json_agg(
                (to_jsonb(page) - ARRAY['id', 'n'])
-               || jsonb_build_object('partitions', (SELECT count(*) FROM skep.partitions p WHERE p.queue_id = page.id)) ORDER BY page.n),
-               '[]'))
+               || jsonb_build_object('partitions', (SELECT count(*) FROM skep.partitions p WHERE p.queue_id = page.id))
+                   ORDER BY page.n), '[]'))
     FROM page
 $$;
 CALL skep._allow('skep_admin', '_dashboard_queues');
 
 -- A page of groups, each on one queue.
-CREATE FUNCTION skep._dashboard_groups(search text, state text, sort text, descending boolean, max_rows integer, skip integer, visible text[])
+CREATE FUNCTION skep._dashboard_groups(
+    search text, state text, sort text, descending boolean, max_rows integer, skip integer, visible text[]
+)
 RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH found AS MATERIALIZED (
-        SELECT p.group_name AS "group", p.queue, p.status, coalesce(p.rate, 0) AS rate, p.lag, p.seconds, p.leased, p.dead AS dead_letters
-        FROM skep._last_progress($7) p
-        WHERE p.group_name <> '' AND ($2 IS NULL OR p.status = $2)
-          AND ($1 IS NULL OR strpos(lower(p.group_name || ' ' || p.queue), lower($1)) > 0)),
+        SELECT p.group_name AS "group", p.queue, p.status, coalesce(p.rate, 0) AS rate, p.lag, p.seconds, p.leased,
+               p.dead AS dead_letters
+        FROM skep._last_progress(visible) p
+        WHERE p.group_name <> '' AND (_dashboard_groups.state IS NULL OR p.status = _dashboard_groups.state)
+          AND (search IS NULL OR strpos(lower(p.group_name || ' ' || p.queue), lower(search)) > 0)),
     page AS (
-        SELECT f.*, row_number() OVER (ORDER BY CASE WHEN $4 THEN -1 ELSE 1 END * CASE $3
-                   WHEN 'rate' THEN f.rate WHEN 'lag' THEN f.lag WHEN 'seconds' THEN f.seconds WHEN 'leased' THEN f.leased
+        SELECT f.*, row_number() OVER (ORDER BY CASE WHEN descending THEN -1 ELSE 1 END * CASE sort
+                   WHEN 'rate' THEN f.rate WHEN 'lag' THEN f.lag WHEN 'seconds' THEN f.seconds
+                       WHEN 'leased' THEN f.leased
                    WHEN 'dead_letters' THEN f.dead_letters ELSE 0 END,
-                   CASE WHEN $4 THEN CASE $3 WHEN 'group' THEN f."group" WHEN 'queue' THEN f.queue WHEN 'status' THEN f.status END END DESC,
-                   CASE $3 WHEN 'queue' THEN f.queue WHEN 'status' THEN f.status ELSE f."group" END, f."group", f.queue) AS n
-        FROM found f ORDER BY n LIMIT $5 OFFSET $6)
+                   CASE WHEN descending THEN CASE sort WHEN 'group' THEN f."group" WHEN 'queue' THEN f.queue
+                       WHEN 'status' THEN f.status END END DESC,
+                   CASE sort WHEN 'queue' THEN f.queue WHEN 'status' THEN f.status ELSE f."group" END, f."group",
+                       f.queue) AS n
+        FROM found f ORDER BY n LIMIT max_rows OFFSET skip)
     SELECT json_build_object('total', (SELECT count(*) FROM found),
                              'groups', coalesce(json_agg(to_jsonb(page) - 'n' ORDER BY page.n), '[]')) FROM page
 $$;
 CALL skep._allow('skep_admin', '_dashboard_groups');
 
--- Returns what seek() would do; position is 'end' or a time. again: messages that would be delivered once more, skipped: never.
+-- Returns what seek() would do; position is 'end' or a time. again: messages that would be delivered once more,
+-- skipped: never.
 CREATE FUNCTION skep._dashboard_seek(group_name text, queue text, "position" text) RETURNS json
 LANGUAGE sql VOLATILE AS $$
-    SELECT json_build_object('lanes', count(*), 'again', coalesce(sum(greatest(place.at - goal.at, 0)), 0),
+    SELECT json_build_object('partitions', count(*), 'again', coalesce(sum(greatest(place.at - goal.at, 0)), 0),
                'skipped', coalesce(sum(greatest(goal.at - place.at, 0)), 0), 'lag', coalesce(sum(g.lag), 0),
                'lag_after', coalesce(sum(h.last_offset + 1 - goal.at), 0), 'leased', coalesce(sum(g.leased), 0))
     FROM skep.lag($1, $2) g
@@ -161,21 +186,24 @@ LANGUAGE sql VOLATILE AS $$
     SELECT json_build_object('name', current_database(), 'version', current_setting('server_version'),
                              'bytes', pg_database_size(current_database()),
         'started_at', pg_postmaster_start_time(), 'max_connections', current_setting('max_connections')::integer,
-        'clients', (SELECT coalesce(json_agg(json_build_object('application', c.application, 'address', c.address,
-                                                               'connections', c.connections,
-                                'active', c.active, 'in_transaction', c.open, 'since', c.since)
-                                    ORDER BY c.connections DESC, c.application, c.address), '[]')
+        'clients', (SELECT coalesce(json_agg(json_build_object(
+                               'application', c.application, 'address', c.address, 'connections', c.connections,
+                               'active', c.active, 'in_transaction', c.open, 'since', c.since)
+                               ORDER BY c.connections DESC, c.application, c.address), '[]')
                     FROM (SELECT coalesce(nullif(a.application_name, ''), '(unnamed)') AS application,
-                          coalesce(host(a.client_addr), 'local') AS address,
-                                 count(*) AS connections, count(*) FILTER (WHERE a.state = 'active') AS active,
-                                 count(*) FILTER (WHERE a.state LIKE 'idle in transaction%') AS open, min(a.backend_start) AS since
-                          FROM pg_stat_activity a WHERE a.datname = current_database() AND a.backend_type = 'client backend'
+                                 coalesce(host(a.client_addr), 'local') AS address, count(*) AS connections,
+                                 count(*) FILTER (WHERE a.state = 'active') AS active,
+                                 count(*) FILTER (WHERE a.state LIKE 'idle in transaction%') AS open,
+                                 min(a.backend_start) AS since
+                          FROM pg_stat_activity a
+                          WHERE a.datname = current_database() AND a.backend_type = 'client backend'
                           GROUP BY 1, 2) c),
-        'oldest_transaction', (SELECT json_build_object('pid', a.pid, 'seconds', extract(epoch FROM clock_timestamp() - a.xact_start),
-                                                        'state', a.state,
-                                          'application', a.application_name, 'user', a.usename)
+        'oldest_transaction', (SELECT json_build_object(
+                                   'pid', a.pid, 'seconds', extract(epoch FROM clock_timestamp() - a.xact_start),
+                                   'state', a.state, 'application', a.application_name, 'user', a.usename)
                                FROM pg_stat_activity a
-                               WHERE a.datname = current_database() AND a.xact_start IS NOT NULL AND a.pid <> pg_backend_pid()
+                               WHERE a.datname = current_database() AND a.xact_start IS NOT NULL
+                                 AND a.pid <> pg_backend_pid()
                                  AND a.backend_type = 'client backend' ORDER BY a.xact_start LIMIT 1))
 $$;
 CALL skep._allow('skep_admin', '_dashboard_database');

@@ -1,5 +1,5 @@
--- The archive as the dashboard shows it, from its manifest and from marks: no file is read, and of each partition one message at most, by
--- its key.
+-- The archive as the dashboard shows it, from its manifest and from marks: no file is read, and of each partition one
+-- message at most, by its key.
 
 -- Returns what a queue has that its archive has not; partitions for one group alone are not archived.
 CREATE FUNCTION skep._dashboard_unarchived(queue_id integer) RETURNS TABLE (pending bigint, oldest_at timestamptz)
@@ -9,37 +9,45 @@ LANGUAGE sql STABLE AS $$
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
     LEFT JOIN LATERAL (SELECT * FROM skep.archive_marks a WHERE a.partition_id = p.id LIMIT 1) a ON true
     CROSS JOIN LATERAL (SELECT greatest(a.end_offset, l.first_offset) AS at) place
-    LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = place.at LIMIT 1) m ON true
+    LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = place.at
+                       LIMIT 1) m ON true
     WHERE p.queue_id = $1 AND p.only_group IS NULL AND l.last_offset >= place.at
 $$;
 
--- Returns each queue that is archived, or whose retention waits for the archive: what is stored, and what is not yet. runs: the last jobs,
--- newest first; files without an end belong to a job that works, or was killed. busy: a job works on an archive now.
+-- Returns each queue that is archived, or whose retention waits for the archive: what is stored, and what is not yet.
+-- runs: the last jobs, newest first; files without an end belong to a job that works, or was killed. busy: a job works
+-- on an archive now.
 CREATE FUNCTION skep._dashboard_pipelines(visible text[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH stored AS MATERIALIZED (
-        SELECT f.queue, max(a.location) AS location, count(*) AS files, sum(f.messages)::bigint AS messages, sum(f.bytes)::bigint AS bytes,
-               min(f.day) AS first_day, max(f.day) AS last_day, max(f.stored_at) AS stored_at
+        SELECT f.queue, max(a.location) AS location, count(*) AS files, sum(f.messages)::bigint AS messages,
+               sum(f.bytes)::bigint AS bytes, min(f.day) AS first_day, max(f.day) AS last_day,
+               max(f.stored_at) AS stored_at
         FROM skep.archive_files f JOIN skep.archives a ON a.id = f.archive_id
         WHERE f.state = 'stored' AND ($1 IS NULL OR f.queue = ANY ($1)) GROUP BY f.queue),
     place AS (
         SELECT s.queue FROM stored s
         UNION SELECT q.name FROM skep.queues q WHERE q.retain_until_archived AND ($1 IS NULL OR q.name = ANY ($1))),
     job AS (
-        SELECT f.job, count(*) AS files, count(*) FILTER (WHERE f.state = 'writing') AS unfinished, sum(f.messages)::bigint AS messages,
-               sum(f.bytes)::bigint AS bytes, array_agg(DISTINCT f.queue) AS queues, min(f.stored_at) AS first_at,
-               max(f.stored_at) AS last_at, max(f.id) AS id
+        SELECT f.job, count(*) AS files, count(*) FILTER (WHERE f.state = 'writing') AS unfinished,
+               sum(f.messages)::bigint AS messages, sum(f.bytes)::bigint AS bytes,
+               array_agg(DISTINCT f.queue) AS queues, min(f.stored_at) AS first_at, max(f.stored_at) AS last_at,
+               max(f.id) AS id
         FROM (SELECT * FROM skep.archive_files f ORDER BY f.id DESC LIMIT 5000) f
         WHERE $1 IS NULL OR f.queue = ANY ($1) GROUP BY f.job)
     SELECT json_build_object(
-        'queues', (SELECT coalesce(json_agg(json_build_object('queue', p.queue, 'location', s.location, 'files', coalesce(s.files, 0),
-                       'messages', coalesce(s.messages, 0), 'bytes', coalesce(s.bytes, 0), 'first_day', s.first_day, 'last_day', s.last_day,
-                       'stored_at', s.stored_at, 'waits', q.retain_until_archived, 'pending', todo.pending, 'oldest_at', todo.oldest_at)
-                           ORDER BY p.queue), '[]')
+        'queues', (SELECT coalesce(json_agg(json_build_object(
+                              'queue', p.queue, 'location', s.location, 'files', coalesce(s.files, 0),
+                              'messages', coalesce(s.messages, 0), 'bytes', coalesce(s.bytes, 0),
+                              'first_day', s.first_day, 'last_day', s.last_day, 'stored_at', s.stored_at,
+                              'waits', q.retain_until_archived, 'pending', todo.pending, 'oldest_at', todo.oldest_at)
+                              ORDER BY p.queue), '[]')
                    FROM place p LEFT JOIN stored s ON s.queue = p.queue LEFT JOIN skep.queues q ON q.name = p.queue
                    CROSS JOIN LATERAL skep._dashboard_unarchived(q.id) todo),
-        'runs', (SELECT coalesce(json_agg(json_build_object('job', j.job, 'queues', j.queues, 'files', j.files, 'unfinished', j.unfinished,
-                     'messages', j.messages, 'bytes', j.bytes, 'first_at', j.first_at, 'last_at', j.last_at) ORDER BY j.id DESC), '[]')
+        'runs', (SELECT coalesce(json_agg(json_build_object(
+                            'job', j.job, 'queues', j.queues, 'files', j.files, 'unfinished', j.unfinished,
+                            'messages', j.messages, 'bytes', j.bytes, 'first_at', j.first_at, 'last_at', j.last_at)
+                            ORDER BY j.id DESC), '[]')
                  FROM (SELECT * FROM job j ORDER BY j.id DESC LIMIT 20) j),
         'busy', EXISTS (SELECT FROM pg_locks l JOIN skep.archives a ON a.id = l.objid::bigint
                         WHERE l.locktype = 'advisory' AND l.classid::bigint = x'736b6172'::integer AND l.objsubid = 2

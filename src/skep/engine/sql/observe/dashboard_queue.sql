@@ -1,21 +1,24 @@
--- One queue as the dashboard shows it: its partitions, which groups are behind in them, which hold back retention, and what is leased.
+-- One queue as the dashboard shows it: its partitions, which groups are behind in them, which hold back retention, and
+-- what is leased.
 
--- Returns the backlog of each group of a queue, partition by partition. kept: how much of it retention keeps for the group. A group without
--- backfill does not hold back messages from before it, nor does one that subscribed to other partitions only.
+-- Returns the backlog of each group of a queue, partition by partition. kept: how much of it retention keeps for the
+-- group. A group without backfill does not hold back messages from before it, nor does one that subscribed to other
+-- partitions only.
 CREATE FUNCTION skep._dashboard_backlogs(queue text, only_group text)
-RETURNS TABLE (group_name text, status text, is_waited_for boolean, partition_id bigint, lag bigint, kept bigint, leased integer,
-               oldest_at timestamptz)
+RETURNS TABLE (group_name text, status text, is_waited_for boolean, partition_id bigint, lag bigint, kept bigint,
+               leased integer, oldest_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT g.name, g.status, g.is_waited_for, l.partition_id, l.lag,
            CASE WHEN own.backfill OR own.id IS NULL AND g.backfill THEN l.lag
-                WHEN own.id IS NOT NULL THEN least(l.lag,
-                                                   h.last_offset + 1 - skep._offset_at(l.partition_id, own.created_at, own.start_view))
-                WHEN g.subscribed THEN least(l.lag, h.last_offset + 1 - skep._offset_at(l.partition_id, g.created_at, g.start_view))
+                WHEN own.id IS NOT NULL THEN
+                    least(l.lag, h.last_offset + 1 - skep._offset_at(l.partition_id, own.created_at, own.start_view))
+                WHEN g.subscribed THEN
+                    least(l.lag, h.last_offset + 1 - skep._offset_at(l.partition_id, g.created_at, g.start_view))
                 ELSE 0 END,
            l.leased, l.oldest_at
     FROM (
-        SELECT q.id, who.name, read.id AS group_queue_id, coalesce(s.status, 'ACTIVE') AS status, s.created_at, s.start_view,
-               s.id IS NOT NULL AS subscribed, coalesce(s.backfill, q.semantics = 'queue') AS backfill,
+        SELECT q.id, who.name, read.id AS group_queue_id, coalesce(s.status, 'ACTIVE') AS status, s.created_at,
+               s.start_view, s.id IS NOT NULL AS subscribed, coalesce(s.backfill, q.semantics = 'queue') AS backfill,
                s.status IS DISTINCT FROM 'DEAD'
                OR s.status_changed_at > clock_timestamp() - skep._seconds(q.dead_group_grace_seconds) AS is_waited_for
         FROM skep.queues q
@@ -24,7 +27,8 @@ LANGUAGE sql STABLE AS $$
             UNION
             SELECT skep._group_of(q.semantics, s.group_name) FROM skep.subscriptions s
             WHERE s.queue = q.name
-               OR s.queue IS NULL AND (s.namespace IS NULL OR s.namespace = q.namespace) AND (s.task IS NULL OR s.task = q.task)
+               OR s.queue IS NULL AND (s.namespace IS NULL OR s.namespace = q.namespace)
+               AND (s.task IS NULL OR s.task = q.task)
         ) who
         LEFT JOIN skep.group_queues read ON read.queue_id = q.id AND read.group_name = who.name
         LEFT JOIN LATERAL skep._subscription_of(who.name, q.name, NULL, q.namespace, q.task) s ON true
@@ -32,23 +36,26 @@ LANGUAGE sql STABLE AS $$
     ) g
     CROSS JOIN LATERAL skep._group_report(g.name, g.id, g.group_queue_id) l
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = l.partition_id LIMIT 1) h
-    LEFT JOIN LATERAL (SELECT * FROM skep.subscriptions own WHERE own.group_name = g.name AND coalesce(own.queue, '') = $1
+    LEFT JOIN LATERAL (SELECT * FROM skep.subscriptions own
+                       WHERE own.group_name = g.name AND coalesce(own.queue, '') = $1
                           AND coalesce(own.partition, '') = l.partition LIMIT 1) own ON true
     WHERE l.lag > 0 AND g.status <> 'CANCELLED'
 $$;
 
--- Returns the partitions of a queue: what is kept, how much waits for the group that is furthest behind, or for one group, and since when.
--- rate: messages a second of the last hundred, in partitions that were written to in the last minutes.
+-- Returns the partitions of a queue: what is kept, how much waits for the group that is furthest behind, or for one
+-- group, and since when. rate: messages a second of the last hundred, in partitions that were written to in the last
+-- minutes.
 CREATE FUNCTION skep._dashboard_partition_rows(queue text, group_name text)
-RETURNS TABLE (partition text, kept bigint, lag bigint, leased bigint, pushed bigint, rate double precision, seconds double precision,
-               behind text,
+RETURNS TABLE (partition text, kept bigint, lag bigint, leased bigint, pushed bigint, rate double precision,
+               seconds double precision, behind text,
                first_offset bigint, last_created_at timestamptz)
 LANGUAGE sql VOLATILE AS $$
     SELECT p.name, h.last_offset - h.first_offset + 1, place.lag, place.leased, h.last_offset + 1,
-           coalesce((h.last_offset - m."offset" + 1) / greatest(extract(epoch FROM clock_timestamp() - m.created_at)::double precision,
-                                                                1), 0),
-           greatest(extract(epoch FROM clock_timestamp() - place.oldest_at), 0)::double precision, place.behind, h.first_offset,
-           nullif(h.last_created_at, '-infinity')
+           coalesce((h.last_offset - m."offset"
+                     + 1) / greatest(extract(epoch FROM clock_timestamp() - m.created_at)::double precision,
+                                     1), 0),
+           greatest(extract(epoch FROM clock_timestamp() - place.oldest_at), 0)::double precision, place.behind,
+               h.first_offset, nullif(h.last_created_at, '-infinity')
     FROM (
         -- Put together by grouping: a join could be planned for a few partitions and meet a hundred thousand.
         SELECT l.id, max(l.lag) AS lag, sum(l.leased) AS leased, min(l.oldest_at) AS oldest_at,
@@ -69,44 +76,54 @@ LANGUAGE sql VOLATILE AS $$
                          AND m."offset" = greatest(h.first_offset, h.last_offset - 99) LIMIT 1) m ON true
 $$;
 
--- Returns the first so many partitions in the order of a column, and how evenly all are used. NULL: no such queue.
+-- Returns the first max_rows partitions by a column, and how evenly all partitions are used; NULL if there is no such
+-- queue.
 CREATE FUNCTION skep._dashboard_partitions(queue text, group_name text, sort text, max_rows integer) RETURNS json
 LANGUAGE sql VOLATILE AS $$
-    WITH lane AS MATERIALIZED (
-        SELECT l.* FROM skep.queues q CROSS JOIN LATERAL skep._dashboard_partition_rows($1, skep._group_of(q.semantics, $2)) l WHERE q.name = $1),
-    total AS (
+    WITH partition AS MATERIALIZED (
+        SELECT l.* FROM skep.queues q CROSS JOIN LATERAL skep._dashboard_partition_rows(_dashboard_partitions.queue,
+            skep._group_of(q.semantics, _dashboard_partitions.group_name)) l
+                WHERE q.name = _dashboard_partitions.queue), total AS (
         SELECT count(*) AS partitions, coalesce(sum(l.kept), 0) AS kept, coalesce(sum(l.lag), 0) AS lag,
                coalesce(sum(l.pushed), 0) AS pushed,
-               coalesce(max(l.pushed), 0) AS top_pushed, count(*) FILTER (WHERE l.kept = 0) AS idle FROM lane l)
-    SELECT to_jsonb(total) || jsonb_build_object('lanes', coalesce((
+               coalesce(max(l.pushed), 0) AS top_pushed, count(*) FILTER (WHERE l.kept = 0) AS idle FROM partition l)
+    SELECT to_jsonb(total) || jsonb_build_object('rows', coalesce((
         SELECT jsonb_agg(to_jsonb(l) - 'n' ORDER BY l.n)
-        FROM (SELECT l.*, row_number() OVER (ORDER BY CASE $3 WHEN 'kept' THEN l.kept WHEN 'pushed' THEN l.pushed WHEN 'rate' THEN l.rate
-                         WHEN 'oldest' THEN l.seconds WHEN 'recent' THEN extract(epoch FROM l.last_created_at)::double precision
+        FROM (SELECT l.*, row_number() OVER (ORDER BY CASE sort WHEN 'kept' THEN l.kept WHEN 'pushed' THEN l.pushed
+                                             WHEN 'rate' THEN l.rate
+                         WHEN 'oldest' THEN l.seconds WHEN 'recent'
+                             THEN extract(epoch FROM l.last_created_at)::double precision
                          ELSE l.lag END DESC NULLS LAST, l.partition) AS n
-              FROM lane l ORDER BY n LIMIT $4) l), '[]'))
-    FROM total WHERE EXISTS (SELECT FROM skep.queues q WHERE q.name = $1)
+              FROM partition l ORDER BY n LIMIT max_rows) l), '[]'))
+    FROM total WHERE EXISTS (SELECT FROM skep.queues q WHERE q.name = _dashboard_partitions.queue)
 $$;
 CALL skep._allow('skep_admin', '_dashboard_partitions');
 
--- Returns which groups keep messages of a queue from being deleted as completed: for each the partitions in which no group has a lower
--- cursor, and how much is kept for it in all of them; and what waits for the archive, if retention does.
+-- Returns which groups keep messages of a queue from being deleted as completed: for each the partitions in which no
+-- group has a lower cursor, and how much is kept for it in all of them; and what waits for the archive, if retention
+-- does.
 CREATE FUNCTION skep._dashboard_holders(queue text) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH backlog AS (
-        SELECT d.*, d.is_waited_for AND d.kept = max(d.kept) FILTER (WHERE d.is_waited_for) OVER (PARTITION BY d.partition_id) AS is_floor
+        SELECT d.*, d.is_waited_for AND d.kept
+            = max(d.kept) FILTER (WHERE d.is_waited_for) OVER (PARTITION BY d.partition_id) AS is_floor
         FROM skep._dashboard_backlogs($1, NULL) d WHERE d.kept > 0)
     SELECT json_build_object(
         'groups', (SELECT coalesce(json_agg(to_json(g) ORDER BY g.floors DESC, g.pending DESC, g."group"), '[]') FROM (
-            SELECT d.group_name AS "group", d.status, count(*) FILTER (WHERE d.is_floor) AS floors, count(*) AS lanes,
-                   sum(d.kept) AS pending,
+            SELECT d.group_name AS "group", d.status, count(*) FILTER (WHERE d.is_floor) AS floors,
+                   count(*) AS partitions, sum(d.kept) AS pending,
                    min(d.oldest_at) AS oldest_at FROM backlog d GROUP BY d.group_name, d.status) g),
-        'archive', (SELECT json_build_object('lanes', count(*),
-                                             'pending', coalesce(sum(h.last_offset + 1 - greatest(a.end_offset, h.first_offset)), 0))
-                    FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id JOIN skep.partition_lookup h ON h.partition_id = p.id
+        'archive', (SELECT json_build_object('partitions', count(*),
+                                             'pending', coalesce(sum(h.last_offset + 1
+                                                 - greatest(a.end_offset, h.first_offset)), 0))
+                    FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
+                    JOIN skep.partition_lookup h ON h.partition_id = p.id
                     LEFT JOIN skep.archive_marks a ON a.partition_id = p.id
-                    WHERE q.name = $1 AND q.retain_until_archived AND h.last_offset >= greatest(a.end_offset, h.first_offset)
+                    WHERE q.name = $1 AND q.retain_until_archived
+                      AND h.last_offset >= greatest(a.end_offset, h.first_offset)
                     HAVING bool_or(q.retain_until_archived)),
-        'kept_since', (SELECT s.oldest_at FROM skep.samples s WHERE s.queue = $1 AND s.group_name = '' ORDER BY s.at DESC LIMIT 1))
+        'kept_since', (SELECT s.oldest_at FROM skep.samples s WHERE s.queue = $1 AND s.group_name = ''
+                       ORDER BY s.at DESC LIMIT 1))
 $$;
 CALL skep._allow('skep_admin', '_dashboard_holders');
 
@@ -115,18 +132,22 @@ CREATE FUNCTION skep._dashboard_leases(queue text, group_name text, max_rows int
 LANGUAGE sql VOLATILE AS $$
     WITH reading AS MATERIALIZED (
         SELECT g.id, g.list_id FROM skep.queues q
-        JOIN skep.group_queues g ON g.queue_id = q.id AND g.group_name = skep._group_of(q.semantics, $2) WHERE q.name = $1),
+        JOIN skep.group_queues g ON g.queue_id = q.id AND g.group_name = skep._group_of(q.semantics, $2)
+        WHERE q.name = $1),
     lease AS MATERIALIZED (
         SELECT r.* FROM reading g
-        CROSS JOIN LATERAL (SELECT * FROM skep.runs r WHERE r.list_id = g.list_id AND r.lease_id IS NOT NULL AND r.group_queue_id = g.id
-                                                        AND r.expires_at > clock_timestamp()) r),
+        CROSS JOIN LATERAL (SELECT * FROM skep.runs r
+                            WHERE r.list_id = g.list_id AND r.lease_id IS NOT NULL AND r.group_queue_id = g.id
+                              AND r.expires_at > clock_timestamp()) r),
     waiting AS (
         SELECT coalesce(sum(cardinality(r.cuts)), 0) AS runs FROM reading g
-        CROSS JOIN LATERAL (SELECT * FROM skep.runs r WHERE r.list_id = g.list_id AND r.ready_at IS NOT NULL AND r.lease_id IS NULL
-                                                        AND NOT r.drained AND r.group_queue_id = g.id) r)
+        CROSS JOIN LATERAL (SELECT * FROM skep.runs r
+                            WHERE r.list_id = g.list_id AND r.ready_at IS NOT NULL AND r.lease_id IS NULL
+                              AND NOT r.drained AND r.group_queue_id = g.id) r)
     SELECT json_build_object('total', (SELECT count(*) FROM lease), 'again', (SELECT w.runs FROM waiting w),
         'leases', coalesce((SELECT json_agg(json_build_object(
-                                'lease', l.lease_id, 'partition', p.name, 'partitions', 1, 'messages', l.leased_to - l.first_offset,
+                                'lease', l.lease_id, 'partition', p.name, 'partitions', 1,
+                                'messages', l.leased_to - l.first_offset,
                                 'unanswered', skep._count_offsets(int8multirange(int8range(l.first_offset, l.leased_to))
                                                                  - coalesce(l.done, '{}') - coalesce(l.failed, '{}')),
                                 'attempt', coalesce(l.attempts[1], 1), 'since', l.served_at, 'expires_at', l.expires_at)

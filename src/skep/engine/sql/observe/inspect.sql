@@ -1,6 +1,5 @@
 -- Looking at the log: lag, views for people, and the checks that the log is consistent.
 
--- One row per partition, by name.
 CREATE VIEW skep.partition_list AS
     SELECT q.name AS queue, p.name AS partition, l.partition_id, l.first_offset, l.last_offset,
            l.last_offset - l.first_offset + 1 AS messages,
@@ -9,9 +8,8 @@ CREATE VIEW skep.partition_list AS
     FROM skep.partition_lookup l
     JOIN skep.partitions p ON p.id = l.partition_id
     JOIN skep.queues q ON q.id = p.queue_id;
+COMMENT ON VIEW skep.partition_list IS 'Partitions by queue and name, with their offsets and number of messages.';
 
--- Returns how far a group is in each partition that is for it, read before or not. lag: messages that it has not
--- completed yet, leased or not.
 CREATE FUNCTION skep.lag(group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL)
 RETURNS TABLE (queue text, partition text, cursor bigint, last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
 LANGUAGE sql STABLE AS $$
@@ -22,9 +20,11 @@ LANGUAGE sql STABLE AS $$
     WHERE ($2 IS NULL OR q.name = $2)
       AND (g.id IS NOT NULL OR (skep._subscription_of($1, q.name, l.partition, q.namespace, q.task)).id IS NOT NULL)
 $$;
+COMMENT ON FUNCTION skep.lag IS
+    'Returns how far a group is in each partition that is for it. lag counts the messages that it has not '
+    'completed, leased ones included.';
 CALL skep._allow('skep_consumer', 'lag');
 
--- Returns queues with their options and sizes: one, or all.
 CREATE FUNCTION skep.queue_status(queue text DEFAULT NULL)
 RETURNS TABLE (name text, namespace text, task text, partitions bigint, messages bigint, last_created_at timestamptz, groups bigint,
                dead_letters bigint, options jsonb, created_at timestamptz)
@@ -41,6 +41,8 @@ LANGUAGE sql STABLE AS $$
     ) log
     WHERE $1 IS NULL OR q.name = $1
 $$;
+COMMENT ON FUNCTION skep.queue_status IS
+    'Returns queues, one or all, with their sizes, groups, dead letters and options.';
 CALL skep._allow('skep_admin', 'queue_status');
 
 -- Returns the end of a partition as others know it: every offset below it was given. Groups have read it, or it is
@@ -87,15 +89,19 @@ BEGIN
     GET DIAGNOSTICS repaired = ROW_COUNT;
     RETURN repaired;
 END $$;
+COMMENT ON FUNCTION skep.resync_partition_lookup IS
+    'Repairs partition floors that disagree with the messages, and returns how many it changed. It is safe while '
+    'pushes and retention run.';
 CALL skep._allow('skep_admin', 'resync_partition_lookup');
 
--- Returns every invariant that the functions rely on, and how often it is broken: 0 is the only good answer. It reads
--- everything: for tests and for a bad day.
 CREATE FUNCTION skep.check_consistency() RETURNS TABLE (invariant text, broken bigint)
 LANGUAGE sql STABLE AS $$
     SELECT * FROM skep._check_log() UNION ALL SELECT * FROM skep._check_runs() UNION ALL SELECT * FROM skep._check_leases()
     UNION ALL SELECT * FROM skep._check_lists()
 $$;
+COMMENT ON FUNCTION skep.check_consistency IS
+    'Returns every invariant of the stored data and how often it is broken; 0 everywhere is right. It reads all '
+    'tables.';
 CALL skep._allow('skep_admin', 'check_consistency');
 
 CREATE FUNCTION skep._check_log() RETURNS TABLE (invariant text, broken bigint)
@@ -203,11 +209,10 @@ LANGUAGE sql STABLE AS $$
     WHERE NOT EXISTS (SELECT FROM skep.group_queues g WHERE g.list_id = d.list_id)
 $$;
 
--- Deletes journal rows that are older than this and committed, and returns how many. A reader that has not seen them
--- asks every partition once. Rows come in the order of their transactions: it stops at the first one that is young.
--- (One from the future is not: the clock was set back.)
+-- Rows come in the order of their transactions: it stops at the first one that is young. (One from the future is not: the clock
+-- was set back.)
 CREATE FUNCTION skep.prune_journal(older_than interval DEFAULT '10 minutes') RETURNS bigint
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 DECLARE
     stamp  timestamptz := clock_timestamp();
     young  xid8;
@@ -224,12 +229,15 @@ BEGIN
     SELECT count(*), max(gone.xid::text::bigint)::text::xid8 INTO pruned, newest FROM gone;
     UPDATE skep.journal_floor f SET xid = (newest::text::bigint + 1)::text::xid8 WHERE f.xid <= newest;
     RETURN pruned;
+EXCEPTION WHEN lock_not_available THEN  -- a queue is being deleted, or another prunes: next time
+    RETURN 0;
 END $$;
+COMMENT ON FUNCTION skep.prune_journal IS
+    'Deletes journal rows that are older than this and committed, and returns how many. Readers that have not seen '
+    'them ask every partition once.';
 CALL skep._allow('skep_admin', 'prune_journal');
 
--- Returns messages as they are stored, consumed or not: of one partition, or partition by partition. A deleted one has
--- no payload. Offsets are dense, so that the heads tell how many messages each partition has, and no more are read than
--- shown.
+-- Offsets are dense, so that the heads tell how many messages each partition has, and no more are read than shown.
 CREATE FUNCTION skep.peek(queue text, partition text DEFAULT NULL, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100)
 RETURNS TABLE (queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text, trace_id uuid,
                producer text, created_at timestamptz, deleted boolean)
@@ -253,9 +261,11 @@ LANGUAGE sql STABLE AS $$
                         ORDER BY m."offset" LIMIT greatest($4 - chosen.before, 0)) m
     WHERE q.name = $1 ORDER BY chosen.name, m."offset"
 $$;
+COMMENT ON FUNCTION skep.peek IS
+    'Returns messages as they are stored, completed or not, of one partition or partition by partition. A deleted '
+    'message has no payload.';
 CALL skep._allow('skep_admin', 'peek');
 
--- Returns one message, by its id.
 CREATE FUNCTION skep.find_message(message uuid)
 RETURNS TABLE (queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text, trace_id uuid,
                producer text, created_at timestamptz, deleted boolean)
@@ -265,4 +275,5 @@ LANGUAGE sql STABLE AS $$
     CROSS JOIN LATERAL skep.peek(q.name, p.name, skep.offset_of($1), 1) found
     WHERE p.id = skep.partition_of($1) AND found.id = $1
 $$;
+COMMENT ON FUNCTION skep.find_message IS 'Returns one message by its id, completed or not.';
 CALL skep._allow('skep_admin', 'find_message');

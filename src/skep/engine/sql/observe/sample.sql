@@ -94,28 +94,134 @@ BEGIN
                                              WHERE sizes.only_group IS NULL OR sizes.only_group = g.group_name);
 END $$;
 
--- Writes a sample of every queue and group, and returns how many rows that were; 0 if there is a sample that is younger
--- than this. Several servers take turns: one sample is enough for all of them.
+-- Returns true if a push to the queue came after this snapshot, or may have: journal rows are gone, or the database was restored.
+CREATE FUNCTION skep._has_news(queue_id integer, snapshot pg_snapshot) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM skep.journal_floor f WHERE f.xid > pg_snapshot_xmin(snapshot))
+        OR pg_snapshot_xmax(snapshot) > pg_snapshot_xmax(pg_current_snapshot())
+        OR EXISTS (SELECT FROM skep.journal j
+                   WHERE j.queue_id = _has_news.queue_id AND (j.queue_id, j.xid) >= (_has_news.queue_id, pg_snapshot_xmin(snapshot))
+                     AND NOT pg_visible_in_snapshot(j.xid, snapshot));
+END $$;
+
+-- Returns true if sample() should count the queue now and not repeat its last sample. Counting takes time in proportion to
+-- partitions x groups, so a queue is counted less often the longer it takes:
+--   something moves (pushes since the last count, or leases)        at most a tenth of the time
+--   messages are left, but nothing was pushed and nothing is leased at most a hundredth
+--   nothing is left                                                 at most a two-hundredth, and once a minute
+-- While all counts together take less than 0.1 s the first two are counted every time. Groups that come or go, seek, retention
+-- and deleted partitions make the next sample count.
+CREATE FUNCTION skep._is_count_due(q skep.queues, previous timestamptz, all_seconds double precision, stamp timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    last   record;
+    counts skep.sample_counts;
+    groups text[];
+    waited double precision;
+BEGIN
+    SELECT * INTO counts FROM skep.sample_counts c WHERE c.queue_id = q.id;
+    IF NOT FOUND OR counts.counted_at NOT BETWEEN 'epoch' AND stamp THEN
+        RETURN true;
+    END IF;
+    SELECT array_agg(s.group_name ORDER BY s.group_name) AS groups, sum(s.leased) AS leased,
+           sum(s.lag) FILTER (WHERE s.group_name <> '') AS lag INTO last
+    FROM skep.samples s WHERE s.queue = q.name AND s.at = previous;
+    groups := ARRAY(SELECT '' UNION SELECT g.group_name FROM skep.group_queues g WHERE g.queue_id = q.id
+                    UNION SELECT s.group_name FROM skep.subscriptions s WHERE s.queue = q.name AND q.semantics <> 'queue' ORDER BY 1);
+    IF last.groups IS DISTINCT FROM groups THEN
+        RETURN true;
+    END IF;
+    waited := extract(epoch FROM stamp - counts.counted_at);
+    IF last.leased > 0 OR skep._has_news(q.id, counts.snapshot) THEN
+        RETURN all_seconds < 0.1 OR waited >= 10 * counts.seconds;
+    ELSIF last.lag > 0 THEN
+        RETURN all_seconds < 0.1 OR waited >= 100 * counts.seconds;
+    END IF;
+    RETURN waited >= greatest(60, 200 * counts.seconds);
+END $$;
+
+-- Makes the next sample count these queues. If a sample is being written, it may repeat the last count until the next one is due.
+CREATE FUNCTION skep._count_again(queue_ids integer[]) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE skep.sample_counts c SET counted_at = '-infinity'
+    FROM (SELECT c.queue_id FROM skep.sample_counts c WHERE c.queue_id = ANY ($1) AND c.counted_at > '-infinity'
+          ORDER BY c.queue_id FOR UPDATE SKIP LOCKED) mine
+    WHERE c.queue_id = mine.queue_id
+$$;
+
+-- Counts a queue and writes its sample; returns the number of rows.
+CREATE FUNCTION skep._sample_queue(q skep.queues, stamp timestamptz) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    began timestamptz := clock_timestamp();
+    view  pg_snapshot := skep._current_snapshot();
+    taken bigint;
+BEGIN
+    INSERT INTO skep.samples (at, queue, group_name, total, lag, leased, dead, oldest_at)
+    SELECT stamp, q.name, c.group_name, coalesce(t.total, 0) + c.total, c.lag, c.leased, skep._count_dead_letters(q.name, c.group_name),
+           c.oldest_at
+    FROM skep._count_queue(q.id, q.name, q.semantics) c
+    LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = c.group_name;
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    IF EXISTS (SELECT FROM skep.sample_counts c WHERE c.queue_id = q.id) THEN  -- if it is locked, the next sample counts again
+        UPDATE skep.sample_counts c
+        SET counted_at = stamp, seconds = extract(epoch FROM clock_timestamp() - began), snapshot = view
+        FROM (SELECT c.queue_id FROM skep.sample_counts c WHERE c.queue_id = q.id FOR UPDATE SKIP LOCKED) mine
+        WHERE c.queue_id = mine.queue_id;
+    ELSE
+        INSERT INTO skep.sample_counts VALUES (q.id, stamp, extract(epoch FROM clock_timestamp() - began), view);
+    END IF;
+    RETURN taken;
+END $$;
+
+-- Returns how many dead letters a queue (group '') or a group on it has.
+CREATE FUNCTION skep._count_dead_letters(queue text, group_name text) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF group_name = '' THEN
+        RETURN (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = _count_dead_letters.queue);
+    END IF;
+    RETURN (SELECT count(*) FROM skep.dead_letters d
+            WHERE d.queue = _count_dead_letters.queue AND d.group_name = _count_dead_letters.group_name);
+END $$;
+
+-- Several servers take turns: one sample is enough for all of them. Queues that need not be counted again repeat their last one.
 CREATE FUNCTION skep.sample(not_within interval DEFAULT '5 seconds') RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
-    stamp timestamptz := clock_timestamp();
-    taken bigint;
+    stamp    timestamptz := clock_timestamp();
+    previous timestamptz;
+    seconds  double precision;
+    counted  text[] := '{}';
+    due      skep.queues;
+    taken    bigint := 0;
+    repeated bigint;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(x'736b6572'::integer, 0)
        OR EXISTS (SELECT FROM skep.samples s WHERE s.at > stamp - not_within AND s.at <= stamp) THEN
         RETURN 0;
     END IF;
+    previous := (SELECT s.at FROM skep.samples s ORDER BY s.at DESC LIMIT 1);
+    DELETE FROM skep.sample_counts c
+    USING (SELECT c.queue_id FROM skep.sample_counts c WHERE NOT EXISTS (SELECT FROM skep.queues q WHERE q.id = c.queue_id)
+           FOR UPDATE SKIP LOCKED) gone
+    WHERE c.queue_id = gone.queue_id;
+    seconds := (SELECT sum(c.seconds) FROM skep.sample_counts c);
+    FOR due IN SELECT * FROM skep.queues q WHERE skep._is_count_due(q, previous, seconds, stamp) LOOP
+        taken := taken + skep._sample_queue(due, stamp);
+        counted := counted || due.name;
+    END LOOP;
     INSERT INTO skep.samples (at, queue, group_name, total, lag, leased, dead, oldest_at)
-    SELECT stamp, q.name, c.group_name, coalesce(t.total, 0) + c.total, c.lag, c.leased,
-           CASE WHEN c.group_name = '' THEN (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name)
-                ELSE (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name AND d.group_name = c.group_name) END, c.oldest_at
-    FROM skep.queues q
-    CROSS JOIN LATERAL skep._count_queue(q.id, q.name, q.semantics) c
-    LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = c.group_name;
-    GET DIAGNOSTICS taken = ROW_COUNT;
-    RETURN taken;
+    SELECT stamp, s.queue, s.group_name, s.total, s.lag, s.leased, skep._count_dead_letters(s.queue, s.group_name), s.oldest_at
+    FROM skep.queues q CROSS JOIN LATERAL (SELECT * FROM skep.samples s WHERE s.queue = q.name AND s.at = previous) s
+    WHERE q.name <> ALL (counted);
+    GET DIAGNOSTICS repeated = ROW_COUNT;
+    RETURN taken + repeated;
 END $$;
+COMMENT ON FUNCTION skep.sample IS
+    'Writes a sample of every queue and group, unless there is one that is younger than not_within, and returns the '
+    'number of rows.';
 CALL skep._allow('skep_admin', 'sample');
 
 -- Deletes old samples and returns how many: every sample is kept for an hour, one a minute for the time given. So the
@@ -135,8 +241,6 @@ BEGIN
 END $$;
 CALL skep._allow('skep_admin', '_prune_samples');
 
--- Returns messages per second between neighbouring samples, lag, and the age of the oldest message that a group has not
--- processed.
 CREATE FUNCTION skep.history(queue text, group_name text DEFAULT '', since interval DEFAULT '1 hour')
 RETURNS TABLE (at timestamptz, rate double precision, lag bigint, leased bigint, dead bigint, lag_seconds double precision)
 LANGUAGE sql STABLE AS $$
@@ -145,6 +249,9 @@ LANGUAGE sql STABLE AS $$
            s.lag, s.leased, s.dead, CASE WHEN s.lag > 0 THEN extract(epoch FROM s.at - s.oldest_at)::double precision ELSE 0 END
     FROM skep.samples s WHERE s.queue = $1 AND s.group_name = $2 AND s.at >= clock_timestamp() - $3 ORDER BY s.at
 $$;
+COMMENT ON FUNCTION skep.history IS
+    'Returns messages per second between samples, lag, and the age of the oldest message that the group has not '
+    'completed. group_name '''' is the queue itself.';
 CALL skep._allow('skep_admin', 'history');
 
 -- Returns each queue (group '', no status) and each group on it, as of the last sample. rate: messages per second in

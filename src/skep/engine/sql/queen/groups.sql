@@ -21,8 +21,8 @@ LANGUAGE sql STABLE AS $$
     SELECT coalesce(json_agg(json_build_object(
         'name', g.group_name, 'topics', json_build_array(g.queue), 'queueName', g.queue, 'members', l.met,
         'partitionsWithLag', l.lagging, 'totalLag', NULL, 'maxTimeLag', l.seconds,
-        'state', CASE WHEN l.met = 0 OR s.status = 'DEAD' THEN 'Dead' WHEN l.seconds > 300 THEN 'Lagging' ELSE 'Stable' END,
-        'subscriptionMode', s.mode, 'subscriptionTimestamp', skep._queen_time(s.start_at),
+        'state', CASE WHEN l.met = 0 OR s.status = 'DEAD' THEN 'Dead' WHEN l.seconds > 300 THEN 'Lagging'
+        ELSE 'Stable' END, 'subscriptionMode', s.mode, 'subscriptionTimestamp', skep._queen_time(s.start_at),
         'subscriptionCreatedAt', skep._queen_time(s.created_at),
         'status', coalesce(s.status, 'ACTIVE')) ORDER BY g.group_name, g.queue), '[]')
     FROM skep._memberships(NULL, NULL, $1) g
@@ -35,18 +35,20 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_groups');
 
--- The worst first, and no more than a thousand.
+-- Returns the groups that are furthest behind, at most a thousand.
 CREATE FUNCTION skep._queen_lagging(least_seconds double precision, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(json_agg(json_build_object(
         'consumer_group', l.group_name, 'queue_name', l.queue, 'partition_name', l.partition,
         'partition_id', skep._partition_uuid(l.partition_id),
-        'worker_id', l.lease, 'offset_lag', l.lag, 'time_lag_seconds', l.seconds, 'lag_hours', round(l.seconds / 3600.0, 2),
-        'oldest_unconsumed_at', skep._queen_time(l.oldest_at), 'last_consumed_at', skep._queen_time(l.last_consumed_at))
+        'worker_id', l.lease, 'offset_lag', l.lag, 'time_lag_seconds', l.seconds,
+        'lag_hours', round(l.seconds / 3600.0, 2), 'oldest_unconsumed_at', skep._queen_time(l.oldest_at),
+        'last_consumed_at', skep._queen_time(l.last_consumed_at))
         ORDER BY l.oldest_at, l.partition_id, l.group_name), '[]')
     FROM (
         SELECT g.group_name, g.queue, l.*, skep._seconds_since(l.oldest_at) AS seconds
-        FROM skep._memberships(NULL, NULL, $2) g CROSS JOIN LATERAL skep._group_report(g.group_name, g.queue_id, g.group_queue_id) l
+        FROM skep._memberships(NULL, NULL, $2) g
+        CROSS JOIN LATERAL skep._group_report(g.group_name, g.queue_id, g.group_queue_id) l
         WHERE l.lag > 0 AND l.oldest_at <= clock_timestamp() - skep._seconds($1)
         ORDER BY l.oldest_at LIMIT 1000
     ) l
@@ -61,21 +63,24 @@ LANGUAGE sql STABLE AS $$
         SELECT coalesce(json_agg(json_build_object(
             'partition', l.partition, 'workerId', l.lease, 'lastConsumedAt', skep._queen_time(l.last_consumed_at),
             'totalConsumed', l.consumed,
-            'offsetLag', l.lag, 'timeLagSeconds', coalesce(skep._seconds_since(l.oldest_at), 0), 'leaseActive', l.lease IS NOT NULL)
+            'offsetLag', l.lag, 'timeLagSeconds', coalesce(skep._seconds_since(l.oldest_at), 0),
+            'leaseActive', l.lease IS NOT NULL)
             ORDER BY l.partition), '[]') AS list
         FROM skep._group_report(g.group_name, g.queue_id, g.group_queue_id) l) p
 $$;
 CALL skep._allow('skep_admin', '_queen_group');
 
--- Returns the backlog of a group in a queue; NULL if there is no such queue. The backlog of a group that has never read is everything.
+-- Returns the backlog of a group in a queue; NULL if there is no such queue. The backlog of a group that has never read
+-- is everything.
 CREATE FUNCTION skep._queen_depth(queue text, group_name text) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('queue', q.name, 'group', $2, 'pending', l.pending, 'partitionsPending', l.lagging,
-        'conflation', coalesce(s.conflation, false), 'effectivePending', CASE WHEN s.conflation THEN l.lagging ELSE l.pending END,
-        'partitions', l.list)
+        'conflation', coalesce(s.conflation, false), 'effectivePending', CASE WHEN s.conflation THEN l.lagging
+        ELSE l.pending END, 'partitions', l.list)
     FROM skep.queues q
     LEFT JOIN skep.group_queues g ON g.queue_id = q.id AND g.group_name = skep._group_of(q.semantics, $2)
-    LEFT JOIN LATERAL skep._subscription_of(skep._group_of(q.semantics, $2), q.name, NULL, q.namespace, q.task) s ON true
+    LEFT JOIN LATERAL skep._subscription_of(skep._group_of(q.semantics, $2), q.name, NULL, q.namespace, q.task) s
+        ON true
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(l.lag), 0) AS pending, count(*) FILTER (WHERE l.lag > 0) AS lagging,
                coalesce(json_agg(json_build_object('partition', l.partition, 'pending', l.lag) ORDER BY l.partition)
@@ -85,7 +90,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_depth');
 
--- Sets where the group starts in partitions that it has not read yet; its cursors stay. Returns how many subscriptions that changed.
+-- Sets where the group starts in partitions that it has not read yet; its cursors stay. Returns how many subscriptions
+-- that changed.
 CREATE FUNCTION skep._queen_resubscribe(group_name text, start_at timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -102,7 +108,8 @@ BEGIN
 END $$;
 CALL skep._allow('skep_admin', '_queen_resubscribe');
 
--- seek() in one partition that exists. Returns the message before the new cursor: NULL if there is none. No row: no such partition.
+-- seek() in one partition that exists. Returns the message before the new cursor: NULL if there is none. No row: no
+-- such partition.
 CREATE FUNCTION skep._queen_seek_partition(group_name text, queue text, partition text, "position" text)
 RETURNS TABLE (updated bigint, moved_to uuid) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -114,9 +121,11 @@ BEGIN
         RETURN;
     END IF;
     SELECT s.partitions INTO updated
-    FROM skep.seek(_queen_seek_partition.group_name, _queen_seek_partition.queue, "position", _queen_seek_partition.partition) s;
+    FROM skep.seek(_queen_seek_partition.group_name, _queen_seek_partition.queue, "position",
+                   _queen_seek_partition.partition) s;
     moved_to := (SELECT skep.message_id(target, c.cursor - 1) FROM skep.queues q
-                 JOIN skep.group_queues g ON g.queue_id = q.id AND g.group_name = skep._group_of(q.semantics, _queen_seek_partition.group_name)
+                 JOIN skep.group_queues g ON g.queue_id = q.id
+                     AND g.group_name = skep._group_of(q.semantics, _queen_seek_partition.group_name)
                  CROSS JOIN LATERAL (SELECT skep._cursor_of(target, g.id) AS cursor) c
                  WHERE q.name = _queen_seek_partition.queue AND c.cursor > 0);
     RETURN NEXT;

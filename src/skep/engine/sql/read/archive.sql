@@ -23,9 +23,10 @@ BEGIN
                             'Archive it there, or tell where the files are now: skep.move_archive(location, new_location).');
     END IF;
     -- Partitions of redriven dead letters hold copies for one group: they are not archived.
-    PERFORM skep._mark_archived(p.id, head.next_offset)
-    FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id CROSS JOIN LATERAL skep._head_of(p.id) head
-    WHERE q.name = ANY (queues) AND p.only_group IS NOT NULL AND head.next_offset > 0;
+    PERFORM skep._mark_archived(redriven.id, redriven.next_offset) FROM (
+        SELECT p.id, head.next_offset
+        FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id CROSS JOIN LATERAL skep._head_of(p.id) head
+        WHERE q.name = ANY (queues) AND p.only_group IS NOT NULL AND head.next_offset > 0 ORDER BY p.id) redriven;
     RETURN archive;
 END $$;
 CALL skep._allow('skep_admin', '_open_archive');
@@ -34,6 +35,9 @@ CREATE FUNCTION skep.move_archive(location text, new_location text) RETURNS bool
 LANGUAGE sql AS $$
     WITH moved AS (UPDATE skep.archives a SET location = $2 WHERE a.location = $1 RETURNING 1) SELECT EXISTS (SELECT FROM moved)
 $$;
+COMMENT ON FUNCTION skep.move_archive IS
+    'Records that the files of an archive have moved to another location. Returns false if there is no archive at '
+    'the old one.';
 CALL skep._allow('skep_admin', 'move_archive');
 
 -- One job at a time works on an archive, for as long as its session lasts.
@@ -156,7 +160,7 @@ BEGIN
     UPDATE skep.archive_files f
     SET state = 'stored', path = _store_file.path, bytes = _store_file.bytes, digest = _store_file.digest, stored_at = clock_timestamp()
     WHERE f.id = _store_file.file_id;
-    PERFORM skep._mark_stored(id) FROM unnest(runs.partition_ids) AS id;
+    PERFORM skep._mark_stored(part.id) FROM (SELECT DISTINCT id FROM unnest(runs.partition_ids) AS id ORDER BY id) part;
     RETURN true;
 END $$;
 CALL skep._allow('skep_admin', '_store_file');
@@ -290,4 +294,7 @@ LANGUAGE sql STABLE AS $$
     WHERE f.state = 'stored' AND (f.queue = ANY ($1) OR $1 IS NULL)
     GROUP BY f.queue, a.location ORDER BY f.queue, a.location
 $$;
+COMMENT ON FUNCTION skep.archive_status IS
+    'Returns what is archived of each queue: location, files, messages, bytes and days. waiting is true if messages '
+    'are not archived yet.';
 CALL skep._allow('skep_consumer', 'archive_status');

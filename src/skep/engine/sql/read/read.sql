@@ -21,28 +21,31 @@ BEGIN
 END $$;
 
 -- Returns the identity of the database, the snapshot of this moment, and the queues that a reader asks for.
-CREATE FUNCTION skep._read_view(
+CREATE FUNCTION skep._read_snapshot(
     queues text[] DEFAULT NULL, pattern text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
-    OUT database text, OUT view pg_snapshot, OUT queue_ids integer[], OUT queue_names text[]
+    OUT database text, OUT snapshot pg_snapshot, OUT queue_ids integer[], OUT queue_names text[]
 ) LANGUAGE sql STABLE AS $$
     SELECT skep._database_identity(), skep._current_snapshot(), coalesce(array_agg(q.id ORDER BY q.id), '{}'),
            coalesce(array_agg(q.name ORDER BY q.id), '{}')
     FROM skep.queues q
-    WHERE (q.name = ANY ($1) OR $1 IS NULL) AND ($2 IS NULL OR q.name ~ ('^(?:' || $2 || ')$'))
-      AND ($3 IS NULL OR q.namespace = $3) AND ($4 IS NULL OR q.task = $4)
+    WHERE (q.name = ANY (_read_snapshot.queues) OR _read_snapshot.queues IS NULL)
+      AND (pattern IS NULL OR q.name ~ ('^(?:' || pattern || ')$'))
+      AND (_read_snapshot.namespace IS NULL OR q.namespace = _read_snapshot.namespace)
+      AND (_read_snapshot.task IS NULL OR q.task = _read_snapshot.task)
 $$;
-CALL skep._allow('skep_consumer', '_read_view');
+CALL skep._allow('skep_consumer', '_read_snapshot');
 
 -- Returns a mark of the last journal row that is visible in a snapshot (NULL: now), for _has_journal_mark(); NULL if
 -- there is none. A disk snapshot that is started again keeps its identity and its timeline, but not the rows that were
 -- committed after it was taken. The mark has the row (xid, id, time) and its first message (partition, offset, time),
 -- which outlives it.
-CREATE FUNCTION skep._journal_mark(view pg_snapshot DEFAULT NULL) RETURNS text
+CREATE FUNCTION skep._journal_mark(snapshot pg_snapshot DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    seen pg_snapshot := coalesce(view, skep._current_snapshot());
+    seen pg_snapshot := coalesce(snapshot, skep._current_snapshot());
 BEGIN
-    RETURN (SELECT format('%s/%s/%s/%s/%s/%s', j.xid, j.id, skep._microseconds(j.created_at), j.partition_ids[1], j.first_offsets[1],
+    RETURN (SELECT format('%s/%s/%s/%s/%s/%s', j.xid, j.id, skep._microseconds(j.created_at), j.partition_ids[1],
+                          j.first_offsets[1],
                           (SELECT skep._microseconds(m.created_at) FROM skep.messages m
                            WHERE m.partition_id = j.partition_ids[1] AND m."offset" = j.first_offsets[1]))
             FROM skep.journal j WHERE j.xid < pg_snapshot_xmax(seen) AND pg_visible_in_snapshot(j.xid, seen)
@@ -57,11 +60,11 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT (extract(epoch FROM $1) * 1000000)::bigint $
 -- is gone or is not the last one of the snapshot, because transaction ids were used again. If the row was pruned, its
 -- message tells. NULL if neither can tell, because retention or somebody has deleted the message, its partition or its
 -- queue.
-CREATE FUNCTION skep._has_journal_mark(view pg_snapshot, mark text) RETURNS boolean
+CREATE FUNCTION skep._has_journal_mark(snapshot pg_snapshot, mark text) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     parts  text[] := string_to_array(mark, '/');
-    now_is text := skep._journal_mark(view);
+    now_is text := skep._journal_mark(snapshot);
     head   bigint := (SELECT h.next_offset FROM skep._head_of(parts[4]::bigint) h);
     found  record;
 BEGIN
@@ -87,7 +90,7 @@ CALL skep._allow('skep_consumer', '_group_exists');
 
 -- Returns the first offset of a partition that a snapshot does not see. The last message is asked first: most
 -- partitions have nothing new.
-CREATE FUNCTION skep._visible_end(partition_id bigint, view pg_snapshot) RETURNS bigint
+CREATE FUNCTION skep._visible_end(partition_id bigint, snapshot pg_snapshot) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     low     bigint;
@@ -96,9 +99,10 @@ DECLARE
     is_seen boolean;
 BEGIN
     SELECT f.first_offset, head.next_offset, head.next_offset - 1 INTO low, high, middle
-    FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head WHERE f.partition_id = _visible_end.partition_id;
+    FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head
+    WHERE f.partition_id = _visible_end.partition_id;
     WHILE low < high LOOP
-        SELECT pg_visible_in_snapshot(m.xid, view) INTO is_seen
+        SELECT pg_visible_in_snapshot(m.xid, snapshot) INTO is_seen
         FROM skep.messages m WHERE m.partition_id = _visible_end.partition_id AND m."offset" = middle;
         IF is_seen IS NOT FALSE THEN low := middle + 1; ELSE high := middle; END IF;
         middle := low + (high - low) / 2;
@@ -112,7 +116,8 @@ CREATE FUNCTION skep._archived_to(partition_id bigint) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT least(a.end_offset, r.end_offset)
     FROM (SELECT * FROM skep.archive_marks a WHERE a.partition_id = $1 LIMIT 1) a
-    CROSS JOIN LATERAL (SELECT * FROM skep.archive_runs r WHERE r.partition_id = $1 ORDER BY r.first_offset DESC LIMIT 1) r
+    CROSS JOIN LATERAL (SELECT * FROM skep.archive_runs r WHERE r.partition_id = $1 ORDER BY r.first_offset DESC
+                        LIMIT 1) r
 $$;
 
 -- Returns where a start or stop that is not a snapshot lies in one partition:
@@ -122,32 +127,37 @@ $$;
 --   {"timestamp": …}                       the first message that is not older
 --   {"group": …}                           the cursor of the group
 --   {"offsets": {queue: {partition: offset}}, "other": -2 or -1, "view": …}
---                                          the offset; -2 is the earliest kept message, -1 the end of the view
+--                                          the offset; -2 is the earliest kept message, -1 the end of the snapshot
 CREATE FUNCTION skep._offset_of_start(partition_id bigint, start jsonb) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    kept  bigint := (SELECT f.first_offset FROM skep.partition_floors f WHERE f.partition_id = _offset_of_start.partition_id);
+    kept  bigint := (SELECT f.first_offset FROM skep.partition_floors f
+                     WHERE f.partition_id = _offset_of_start.partition_id);
     names record;
     asked bigint;
 BEGIN
     IF start ? 'archived' THEN
         RETURN greatest(kept, skep._archived_to(partition_id),
-                        CASE WHEN start ? 'timestamp' THEN skep._offset_at(partition_id, (start ->> 'timestamp')::timestamptz) END);
+                        CASE WHEN start ? 'timestamp' THEN skep._offset_at(partition_id,
+                            (start ->> 'timestamp')::timestamptz) END);
     ELSIF start ? 'timestamp' THEN
         RETURN skep._offset_at(partition_id, (start ->> 'timestamp')::timestamptz);
     ELSIF start ? 'archive' THEN
-        RETURN least(kept, (SELECT r.first_offset FROM skep.archive_runs r WHERE r.partition_id = _offset_of_start.partition_id
+        RETURN least(kept, (SELECT r.first_offset FROM skep.archive_runs r
+                            WHERE r.partition_id = _offset_of_start.partition_id
                             ORDER BY r.first_offset LIMIT 1));
     ELSIF NOT start ?| ARRAY['group', 'offsets', 'other'] THEN
         RETURN kept;
     END IF;
-    SELECT q.id AS queue_id, q.name AS queue, p.name AS partition, skep._group_of(q.semantics, start ->> 'group') AS group_name INTO names
+    SELECT q.id AS queue_id, q.name AS queue, p.name AS partition,
+           skep._group_of(q.semantics, start ->> 'group') AS group_name INTO names
     FROM skep.partitions p JOIN skep.queues q ON q.id = p.queue_id WHERE p.id = _offset_of_start.partition_id;
     IF start ? 'group' THEN
         RETURN greatest(kept, coalesce(
             skep._cursor_of(partition_id, (SELECT g.id FROM skep.group_queues g
                                            WHERE g.group_name = names.group_name AND g.queue_id = names.queue_id)),
-            (SELECT s.start_offset FROM skep._starting_offsets(names.group_name, names.queue_id, ARRAY[partition_id]) s)));
+            (SELECT s.start_offset FROM skep._starting_offsets(names.group_name, names.queue_id,
+                ARRAY[partition_id]) s)));
     END IF;
     asked := coalesce((start -> 'offsets' -> names.queue ->> names.partition)::bigint, (start ->> 'other')::bigint);
     RETURN CASE WHEN asked = -1 THEN skep._visible_end(partition_id, (start ->> 'view')::pg_snapshot)
@@ -156,52 +166,64 @@ END $$;
 
 -- Returns the new runs by the journal: as much work as has changed.
 CREATE FUNCTION skep._journal_window(queue_ids integer[], since pg_snapshot, until pg_snapshot, group_name text)
-RETURNS TABLE (partition_id bigint, first_offset bigint, end_offset bigint, kept_from bigint, unseen boolean, deleted_at timestamptz)
+RETURNS TABLE (partition_id bigint, first_offset bigint, end_offset bigint, kept_from bigint, unseen boolean,
+               deleted_at timestamptz)
 LANGUAGE sql STABLE AS $$
-    SELECT grown.id, grown.first_offset, grown.end_offset, coalesce(f.first_offset, grown.end_offset), false, f.deleted_created_at
+    SELECT grown.id, grown.first_offset, grown.end_offset, coalesce(f.first_offset, grown.end_offset), false,
+           f.deleted_created_at
     FROM (
         SELECT run.id, min(run.first_offset) AS first_offset, max(run.last_offset) + 1 AS end_offset
-        FROM unnest($1) AS queue (id)
+        FROM unnest(_journal_window.queue_ids) AS queue (id)
         CROSS JOIN LATERAL (
             SELECT j.* FROM skep.journal j
-            WHERE j.queue_id = queue.id AND j.xid >= pg_snapshot_xmax($2) AND j.xid < pg_snapshot_xmax($3)
+            WHERE j.queue_id = queue.id AND j.xid >= pg_snapshot_xmax(since)
+              AND j.xid < pg_snapshot_xmax(_journal_window.until)
             UNION ALL
-            SELECT j.* FROM pg_snapshot_xip($2) AS running
+            SELECT j.* FROM pg_snapshot_xip(since) AS running
             CROSS JOIN LATERAL (SELECT * FROM skep.journal j WHERE j.queue_id = queue.id AND j.xid = running OFFSET 0) j
         ) j
-        CROSS JOIN LATERAL unnest(j.partition_ids, j.first_offsets, j.last_offsets) AS run (id, first_offset, last_offset)
-        WHERE pg_visible_in_snapshot(j.xid, $3)
+        CROSS JOIN LATERAL unnest(j.partition_ids, j.first_offsets, j.last_offsets)
+            AS run (id, first_offset, last_offset)
+        WHERE pg_visible_in_snapshot(j.xid, _journal_window.until)
         GROUP BY run.id
     ) grown
     LEFT JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = grown.id LIMIT 1) p ON true
-    LEFT JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = grown.id LIMIT 1) f ON true  -- none: deleted since
-    WHERE p.only_group IS NULL OR p.only_group = $4
+    -- no row: the partition was deleted since
+    LEFT JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = grown.id LIMIT 1) f ON true
+    WHERE p.only_group IS NULL OR p.only_group = _journal_window.group_name
     ORDER BY grown.id
 $$;
 
 -- Returns the same by asking every partition: for a reader that is older than the journal, that does not begin at a
 -- snapshot, or that has an end. unseen: retention deleted messages below kept_from that the reader has not seen; their
 -- number is no longer known.
-CREATE FUNCTION skep._partition_window(queue_ids integer[], since pg_snapshot, start jsonb, until pg_snapshot, stop jsonb, group_name text)
-RETURNS TABLE (partition_id bigint, first_offset bigint, end_offset bigint, kept_from bigint, unseen boolean, deleted_at timestamptz)
+CREATE FUNCTION skep._partition_window(
+    queue_ids integer[], since pg_snapshot, start jsonb, until pg_snapshot, stop jsonb, group_name text
+)
+RETURNS TABLE (partition_id bigint, first_offset bigint, end_offset bigint, kept_from bigint, unseen boolean,
+               deleted_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT p.id, run.first_offset, run.end_offset, f.first_offset, lost.unseen, f.deleted_created_at
-    FROM unnest($1) AS queue (id)
+    FROM unnest(_partition_window.queue_ids) AS queue (id)
     JOIN skep.partitions p ON p.queue_id = queue.id
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = p.id LIMIT 1) f
     LEFT JOIN LATERAL (SELECT m.xid, m."offset" + 1 AS next_offset FROM skep.messages m
-                       WHERE m.partition_id = p.id AND m."offset" >= f.first_offset ORDER BY m."offset" DESC LIMIT 1) last ON true
+                       WHERE m.partition_id = p.id AND m."offset" >= f.first_offset ORDER BY m."offset" DESC
+                       LIMIT 1) last ON true
     CROSS JOIN LATERAL (  -- functions are called only where the ends of a partition do not tell
-        SELECT CASE WHEN $2 IS NULL AND $3 = '{}' THEN f.first_offset
-                    WHEN $2 IS NULL THEN skep._offset_of_start(p.id, $3)
-                    WHEN pg_visible_in_snapshot(last.xid, $2) THEN last.next_offset
-                    ELSE skep._visible_end(p.id, $2) END AS first_offset,
-               least(CASE WHEN pg_visible_in_snapshot(last.xid, $4) THEN last.next_offset ELSE skep._visible_end(p.id, $4) END,
-                     CASE WHEN $5 IS NOT NULL THEN skep._offset_of_start(p.id, $5) END) AS end_offset
+        SELECT CASE WHEN since IS NULL AND _partition_window.start = '{}' THEN f.first_offset
+                    WHEN since IS NULL THEN skep._offset_of_start(p.id, _partition_window.start)
+                    WHEN pg_visible_in_snapshot(last.xid, since) THEN last.next_offset
+                    ELSE skep._visible_end(p.id, since) END AS first_offset,
+               least(CASE WHEN pg_visible_in_snapshot(last.xid, _partition_window.until) THEN last.next_offset
+                     ELSE skep._visible_end(p.id, _partition_window.until) END,
+                     CASE WHEN _partition_window.stop IS NOT NULL
+                         THEN skep._offset_of_start(p.id, _partition_window.stop) END) AS end_offset
     ) run
-    CROSS JOIN LATERAL (SELECT $2 IS NOT NULL AND f.deleted_xid IS NOT NULL
-                           AND NOT pg_visible_in_snapshot(f.deleted_xid, $2) AS unseen) lost
-    WHERE (p.only_group IS NULL OR p.only_group = $6) AND (run.first_offset < run.end_offset OR lost.unseen)
+    CROSS JOIN LATERAL (SELECT since IS NOT NULL AND f.deleted_xid IS NOT NULL
+                           AND NOT pg_visible_in_snapshot(f.deleted_xid, since) AS unseen) lost
+    WHERE (p.only_group IS NULL OR p.only_group = _partition_window.group_name)
+      AND (run.first_offset < run.end_offset OR lost.unseen)
     ORDER BY p.id
 $$;
 
@@ -210,7 +232,8 @@ $$;
 CREATE FUNCTION skep._read_window(
     queue_ids integer[], since pg_snapshot, until pg_snapshot, start jsonb DEFAULT '{}', stop jsonb DEFAULT NULL,
     group_name text DEFAULT NULL
-) RETURNS TABLE (partition_id bigint, first_offset bigint, end_offset bigint, kept_from bigint, unseen boolean, deleted_at timestamptz)
+) RETURNS TABLE (partition_id bigint, first_offset bigint, end_offset bigint, kept_from bigint, unseen boolean,
+                 deleted_at timestamptz)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF since IS NOT NULL AND stop IS NULL AND pg_snapshot_xmin(since) >= (SELECT f.xid FROM skep.journal_floor f) THEN
@@ -222,16 +245,20 @@ END $$;
 CALL skep._allow('skep_consumer', '_read_window');
 
 -- Returns the messages of runs, in order. A deleted message has no value; without payloads none has.
-CREATE FUNCTION skep._read(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], payloads boolean DEFAULT true)
-RETURNS TABLE (ord integer, "offset" bigint, created_at timestamptz, deleted boolean, value text, headers text, transaction_id text,
-               trace_id text, producer text)
+CREATE FUNCTION skep._read(
+    partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], payloads boolean DEFAULT true
+)
+RETURNS TABLE (ord integer, "offset" bigint, created_at timestamptz, deleted boolean, value text, headers text,
+               transaction_id text, trace_id text, producer text)
 LANGUAGE sql STABLE AS $$
-    SELECT run.ord::integer, m."offset", m.created_at, m.payload IS NULL, CASE WHEN $4 THEN m.payload::text END, m.headers::text,
-           m.transaction_id, m.trace_id::text, m.producer
-    FROM unnest($1, $2, $3) WITH ORDINALITY AS run (partition_id, first_offset, end_offset, ord)
+    SELECT run.ord::integer, m."offset", m.created_at, m.payload IS NULL, CASE
+        WHEN _read.payloads THEN m.payload::text END, m.headers::text, m.transaction_id, m.trace_id::text, m.producer
+    FROM unnest(_read.partition_ids, _read.first_offsets, _read.end_offsets)
+    WITH ORDINALITY AS run (partition_id, first_offset, end_offset, ord)
     CROSS JOIN LATERAL (
         SELECT * FROM skep.messages m
-        WHERE m.partition_id = run.partition_id AND m."offset" >= run.first_offset AND m."offset" < run.end_offset ORDER BY m."offset"
+        WHERE m.partition_id = run.partition_id AND m."offset" >= run.first_offset AND m."offset" < run.end_offset
+        ORDER BY m."offset"
     ) m
     ORDER BY run.ord, m."offset"
 $$;
@@ -242,8 +269,8 @@ CALL skep._allow('skep_consumer', '_read');
 -- gap if the number of messages is right.
 CREATE FUNCTION skep._read_packed(
     partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], payloads boolean DEFAULT true,
-    OUT messages bigint, OUT times bytea, OUT "values" bytea, OUT headers text[], OUT transaction_ids text[], OUT trace_ids text[],
-    OUT producers text[]
+    OUT messages bigint, OUT times bytea, OUT "values" bytea, OUT headers text[], OUT transaction_ids text[],
+        OUT trace_ids text[], OUT producers text[]
 ) LANGUAGE sql STABLE AS $$
     SELECT count(*), string_agg(timestamptz_send(m.created_at), ''),
            convert_to(string_agg(CASE WHEN m.deleted THEN '' ELSE coalesce(m.value, '-') END, chr(30)), 'UTF8'),
@@ -251,7 +278,8 @@ CREATE FUNCTION skep._read_packed(
            CASE WHEN count(m.transaction_id) > 0 THEN array_agg(m.transaction_id) END,
            CASE WHEN count(m.trace_id) > 0 THEN array_agg(m.trace_id) END,
            CASE WHEN count(m.producer) > 0 THEN array_agg(m.producer) END
-    FROM skep._read($1, $2, $3, $4) m
+    FROM skep._read(_read_packed.partition_ids, _read_packed.first_offsets, _read_packed.end_offsets,
+                    _read_packed.payloads) m
 $$;
 CALL skep._allow('skep_consumer', '_read_packed');
 
@@ -268,18 +296,21 @@ CALL skep._allow('skep_consumer', '_partition_names');
 -- Returns the time of the oldest and of the newest message of runs. With _offsets_at() a reader cuts a long backlog by
 -- time.
 CREATE FUNCTION skep._times(
-    partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], OUT oldest timestamptz, OUT newest timestamptz)
+    partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], OUT oldest timestamptz,
+        OUT newest timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT min(m.created_at), max(m.created_at)
     FROM unnest($1, $2, $3) AS run (partition_id, first_offset, end_offset)
     CROSS JOIN LATERAL (VALUES (run.first_offset), (run.end_offset - 1)) AS edge (at)
-    CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = run.partition_id AND m."offset" = edge.at LIMIT 1) m
+    CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = run.partition_id AND m."offset" = edge.at
+                        LIMIT 1) m
 $$;
 CALL skep._allow('skep_consumer', '_times');
 
 -- Returns the first offset of each partition that is not older than this.
 CREATE FUNCTION skep._offsets_at(partition_ids bigint[], instant timestamptz) RETURNS bigint[]
 LANGUAGE sql STABLE AS $$
-    SELECT array_agg(skep._offset_at(asked.id, $2) ORDER BY asked.ord) FROM unnest($1) WITH ORDINALITY AS asked (id, ord)
+    SELECT array_agg(skep._offset_at(asked.id, $2) ORDER BY asked.ord) FROM unnest($1)
+    WITH ORDINALITY AS asked (id, ord)
 $$;
 CALL skep._allow('skep_consumer', '_offsets_at');

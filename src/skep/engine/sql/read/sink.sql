@@ -10,7 +10,8 @@ DECLARE
 BEGIN
     PERFORM skep._check_name('sink', sink);
     INSERT INTO skep.sinks AS s (id, query) VALUES (_open_sink.sink, _open_sink.query)
-    ON CONFLICT (id) DO UPDATE SET used_at = clock_timestamp() WHERE s.used_at < clock_timestamp() - interval '1 minute';
+    ON CONFLICT (id) DO UPDATE SET used_at = clock_timestamp()
+    WHERE s.used_at < clock_timestamp() - interval '1 minute';
     SELECT s.query INTO owner FROM skep.sinks s WHERE s.id = _open_sink.sink;
     IF owner <> _open_sink.query THEN
         PERFORM skep._refuse('SK007', format('sink "%s" belongs to another query', sink),
@@ -24,7 +25,8 @@ CALL skep._allow('skep_producer', '_open_sink');
 -- tasks side by side, not in _publish_batch().
 CREATE FUNCTION skep._stage_messages(
     sink text, batch bigint, piece uuid, queues text[], partitions text[], counts integer[], payloads text,
-    transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL, trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL
+    transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL, trace_ids uuid[] DEFAULT NULL,
+        producers text[] DEFAULT NULL
 ) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -34,12 +36,14 @@ BEGIN
         AND coalesce(total = cardinality(transaction_ids), true) AND coalesce(total = cardinality(headers), true)
         AND coalesce(total = cardinality(trace_ids), true) AND coalesce(total = cardinality(producers), true)
         AND 0 < ALL (counts)
-        AND (SELECT count(DISTINCT named) FROM unnest(queues, partitions) AS named) = cardinality(counts)) IS NOT TRUE THEN
+        AND (SELECT count(DISTINCT named) FROM unnest(queues, partitions) AS named) = cardinality(counts))
+            IS NOT TRUE THEN
         PERFORM skep._refuse('SK001', 'the arrays of a piece do not match',
-                            'Name each partition once, with its number of messages; the other arrays have one element per message, '
-                            'or are NULL.');
+                            'Name each partition once, with its number of messages; the other arrays have one element '
+                            'per message, or are NULL.');
     END IF;
-    -- Row by row: a cast of the whole array would keep the garbage of the parser until its end, and take half as long again.
+    -- Row by row: a cast of the whole array would keep the garbage of the parser until its end, and take half as long
+    -- again.
     INSERT INTO skep.sink_pieces
     SELECT sink, batch, piece, total, queues, partitions, counts,
            ARRAY(SELECT slot FROM unnest(counts) WITH ORDINALITY AS run (n, slot), generate_series(1, n) ORDER BY slot),
@@ -47,8 +51,9 @@ BEGIN
     FROM (SELECT string_to_array(payloads, chr(30)) AS texts OFFSET 0) split
     WHERE cardinality(texts) = total;
     IF NOT FOUND THEN
-        PERFORM skep._refuse('SK001', format('the number of payloads is not %s: one is empty, or contains the character U+001E', total),
-                            'Payloads are JSON, in which that character is written \u001e.');
+        PERFORM skep._refuse('SK001',
+                             format('the number of payloads is not %s: one is empty, or contains the character U+001E',
+                                    total), 'Payloads are JSON, in which that character is written \u001e.');
     END IF;
 END $$;
 CALL skep._allow('skep_producer', '_stage_messages');
@@ -67,17 +72,23 @@ BEGIN
     PERFORM skep._open_sink(_publish_batch.sink, _publish_batch.query);
     SELECT last_batch INTO done FROM skep.sinks s WHERE s.id = _publish_batch.sink FOR UPDATE;
     IF done < batch THEN
-        SELECT array_agg((SELECT p.messages FROM skep.sink_pieces p WHERE p.sink = _publish_batch.sink AND p.batch = _publish_batch.batch
-                                                                      AND p.piece = asked.id) ORDER BY asked.ord) INTO staged
+        SELECT array_agg((SELECT p.messages FROM skep.sink_pieces p
+                          WHERE p.sink = _publish_batch.sink AND p.batch = _publish_batch.batch AND p.piece = asked.id)
+                         ORDER BY asked.ord) INTO staged
         FROM unnest(pieces) WITH ORDINALITY AS asked (id, ord);
         IF staged IS DISTINCT FROM nullif(counts, '{}') OR array_position(staged, NULL) > 0 THEN
             -- Not retryable: publishing again finds no more rows, only writing the batch again does.
-            PERFORM skep._refuse('SK002', format('rows of batch %s of sink "%s" are gone: the database crashed while it was written',
-                                                batch, sink), 'Start the query again: it writes the batch again.');
+            PERFORM skep._refuse(
+                'SK002',
+                format('rows of batch %s of sink "%s" are gone: the database crashed while it was written',
+                       batch, sink),
+                'Start the query again: it writes the batch again.');
         END IF;
         PERFORM skep._lock_partitions(array_agg(named.queue), array_agg(named.partition))
-        FROM (SELECT DISTINCT queue, partition FROM skep.sink_pieces p, unnest(p.queues, p.partitions) AS named (queue, partition)
-              WHERE p.sink = _publish_batch.sink AND p.batch = _publish_batch.batch AND p.piece = ANY (pieces)) named HAVING count(*) > 0;
+        FROM (SELECT DISTINCT queue, partition
+              FROM skep.sink_pieces p, unnest(p.queues, p.partitions) AS named (queue, partition)
+              WHERE p.sink = _publish_batch.sink AND p.batch = _publish_batch.batch AND p.piece = ANY (pieces)) named
+              HAVING count(*) > 0;
         FOR n IN 1 .. cardinality(pieces) LOOP
             published := published + skep._append_piece(_publish_batch.sink, _publish_batch.batch, pieces[n]);
         END LOOP;
@@ -103,11 +114,13 @@ DECLARE
     stored bigint;
 BEGIN
     SELECT queues, partitions, counts, transaction_ids IS NOT NULL AS may_repeat INTO given
-    FROM skep.sink_pieces p WHERE p.sink = _append_piece.sink AND p.batch = _append_piece.batch AND p.piece = _append_piece.piece;
+    FROM skep.sink_pieces p WHERE p.sink = _append_piece.sink AND p.batch = _append_piece.batch
+        AND p.piece = _append_piece.piece;
     IF given.may_repeat THEN
         RETURN skep._push_piece(_append_piece.sink, _append_piece.batch, _append_piece.piece);
     END IF;
-    slots := skep._lock_partitions(given.queues, given.partitions);  -- they are locked already: this tells where they end
+    -- they are locked already: this returns their heads
+    slots := skep._lock_partitions(given.queues, given.partitions);
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         PERFORM skep._check_heads(slots.partition_ids, slots.next_offsets);
     END IF;
@@ -132,7 +145,8 @@ BEGIN
     SELECT runs.ids[slot], runs.bases[slot] + ord, runs.times[slot], payload, item.headers, trace_id, producer
     FROM skep.sink_pieces p
     CROSS JOIN LATERAL (SELECT unnest(p.slot_of) AS slot, unnest(p.payloads) AS payload, unnest(p.headers) AS headers,
-                               unnest(p.trace_ids) AS trace_id, unnest(p.producers) AS producer, generate_series(1, p.messages) AS ord) item
+                               unnest(p.trace_ids) AS trace_id, unnest(p.producers) AS producer,
+                                   generate_series(1, p.messages) AS ord) item
     WHERE p.sink = _append_piece.sink AND p.batch = _append_piece.batch AND p.piece = _append_piece.piece
       AND (NOT skep._exceeds(payload, runs.limits[slot]) AND coalesce(jsonb_typeof(item.headers) = 'object', true)
            OR skep._check_item(ord, payload, runs.limits[slot], NULL, item.headers));
@@ -156,7 +170,7 @@ CREATE FUNCTION skep._clear_sink(sink text, batch bigint) RETURNS void
 LANGUAGE sql AS $$ DELETE FROM skep.sink_pieces p WHERE p.sink = $1 AND p.batch <= $2 $$;
 CALL skep._allow('skep_producer', '_clear_sink');
 
--- Deletes a sink that will not write again: a batch write that needs no name.
+-- Deletes a sink that will not write again, such as that of a batch job.
 CREATE FUNCTION skep._drop_sink(sink text) RETURNS void
 LANGUAGE sql AS $$
     DELETE FROM skep.sink_pieces p WHERE p.sink = $1;
@@ -164,12 +178,14 @@ LANGUAGE sql AS $$
 $$;
 CALL skep._allow('skep_producer', '_drop_sink');
 
--- Deletes what queries that ended badly had staged. Which batch a sink published last is kept: the query may come back.
+-- Deletes rows that were staged by queries that failed. The number of the last published batch is kept, because the
+-- query may come back.
 CREATE FUNCTION skep._prune_sinks(older_than interval DEFAULT '1 day') RETURNS bigint
 LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM skep.sink_pieces p
-        WHERE NOT EXISTS (SELECT FROM skep.sinks s WHERE s.id = p.sink AND s.used_at >= clock_timestamp() - $1) RETURNING messages)
+        WHERE NOT EXISTS (SELECT FROM skep.sinks s WHERE s.id = p.sink AND s.used_at >= clock_timestamp() - $1)
+        RETURNING messages)
     SELECT coalesce(sum(messages), 0) FROM gone
 $$;
 CALL skep._allow('skep_admin', '_prune_sinks');
