@@ -1016,6 +1016,7 @@ transaction(operations jsonb) RETURNS SETOF jsonb
 -- Private functions
 
 _ack_all(leases uuid[], status text, error text) RETURNS void
+_ack_closed(leases uuid[], completed int8multirange[]) RETURNS uuid[]
 _ack_lease(row_id tid, r runs, said lease_acks) RETURNS void
 _ack_leases(leases uuid[], completed int8multirange[] DEFAULT NULL) RETURNS uuid[]
 _ack_stream(partition_id uuid, group_name text, transaction_id text, lease uuid, status text, count integer, error
@@ -1151,6 +1152,10 @@ _find_message(partition_id bigint, transaction_id text) RETURNS bigint
 _find_named(g group_state, names text[], redriven boolean) RETURNS bigint[]
 _find_new(slot_of integer[], partition_ids bigint[], dedup_since timestamptz[], transaction_ids text[]) RETURNS
     boolean[]
+_find_plain_group(queue text, group_name text) RETURNS TABLE(id integer, queue_id integer, stamp timestamptz, deadline
+    timestamptz, ready_from timestamptz, crowded boolean)
+_find_plain_partition(queue text, group_name text, partition text) RETURNS TABLE(id bigint, group_queue_id integer,
+    queue_id integer, stamp timestamptz, deadline timestamptz)
 _find_start(id uuid, group_name text, queue text, namespace text, task text, OUT partition_id bigint, OUT partition
     text, OUT created_at timestamptz, OUT group_queue_id integer) RETURNS record
 _first_contact(group_name text, queue text, partition text, namespace text, task text, mode text, start_from text)
@@ -1215,13 +1220,11 @@ _last_progress(visible text[]) RETURNS TABLE(at timestamptz, queue text, group_n
 _lease(queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
     lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit boolean
     DEFAULT true) RETURNS lease[]
-_lease_any(queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task
-    text, lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit
-    boolean) RETURNS lease[]
 _lease_by(g group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate
     boolean, visited bigint[] DEFAULT '{}') RETURNS lease[]
 _lease_closed(g group_state, row_id tid, closed runs, ends bigint, request integer, size integer, conflate boolean,
     stamp timestamptz, deadline timestamptz) RETURNS lease[]
+_lease_from_open(g group_state, batch integer) RETURNS lease[]
 _lease_id(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS uuid
 _lease_more(g group_state, requests integer[], sizes integer[], leases lease[], auto_ack boolean, conflate boolean)
     RETURNS lease[]
@@ -1229,6 +1232,8 @@ _lease_named(g group_state, partition_ids bigint[], requests integer[], sizes in
     boolean) RETURNS lease[]
 _lease_names(g group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
     RETURNS lease[]
+_lease_next(queue text, group_name text, batch integer) RETURNS lease[]
+_lease_next_named(queue text, group_name text, names text[], batches integer[]) RETURNS lease[]
 _lease_queue(g group_state, requests integer[], sizes integer[], auto_ack boolean, conflate boolean) RETURNS lease[]
 _lease_ready(g group_state, requests integer[], sizes integer[], most integer, auto_ack boolean, conflate boolean)
     RETURNS lease[]
