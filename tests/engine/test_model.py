@@ -7,6 +7,7 @@ from dataclasses import asdict
 from itertools import cycle, groupby
 
 import psycopg
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -322,6 +323,7 @@ class Engine(RuleBasedStateMachine):
                 assert place.lowest_cursor == max(place.start, len(place.lane.payloads))
 
 
+@pytest.mark.timeout(400)
 def test_the_engine_follows_the_model(module_database_url: str):
     """C1, C3, C5, C7, C8, C11: deliveries, dead letters and lag agree with the design after every step."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:

@@ -232,5 +232,5 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION skep.transaction IS
     'Pushes messages and acknowledges others, all or nothing: [{"push": {"queue", "payload", …}}, {"ack": {"lease", '
-    '"id", "status", "error"}}, …]. Returns one JSON object for each operation; one stale lease fails them all.';
+    '"id", "status", "error", "delay"}}, …]. Returns one JSON object for each operation; one stale lease fails them all.';
 CALL skep._allow('skep_consumer', 'transaction', definer => false);

@@ -303,7 +303,7 @@ COMMENT ON FUNCTION skep.configure_group IS
     'Changes the retry policy of a group: those of retry_limit, retry_delay, max_retry_delay and retry_jitter that are '
     'given; null is the option of the queue. For its subscriptions to a queue with its partitions, to a namespace '
     'and/or task, or all of them.';
-CALL skep._allow('skep_admin', 'configure_group');
+CALL skep._allow('skep_consumer', 'configure_group');
 
 CREATE FUNCTION skep._check_group_option(group_name text, option text, value jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
