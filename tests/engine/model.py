@@ -159,7 +159,9 @@ class Place:
         self.bury(dead, lease.attempt)
         largest_run = max(1, len(again) - 1) if reason == "expired" else lease.largest_run
         alive = {*self.lane.alive(again)}
-        delayed = (delayed and alive != set()) or (lease.retry_after and reason != "expired" and alive & failed != set())
+        delayed = (delayed and alive != set()) or (
+            lease.retry_after and reason != "expired" and alive & failed != set()
+        )
         waiting = Waiting(lease.attempt + (reason != "released"), largest_run, delayed)
         self.waiting |= dict.fromkeys(again, waiting)
         self.drop(lease)

@@ -1039,7 +1039,8 @@ subscribe(group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL,
     -- one is kept as it is; a dead one continues at its cursor; a cancelled one starts again.
 transaction(operations jsonb) RETURNS SETOF jsonb
     -- Pushes messages and acknowledges others, all or nothing: [{"push": {"queue", "payload", …}}, {"ack": {"lease",
-    -- "id", "status", "error"}}, …]. Returns one JSON object for each operation; one stale lease fails them all.
+    -- "id", "status", "error", "delay"}}, …]. Returns one JSON object for each operation; one stale lease fails them
+    -- all.
 
 -- Private functions
 
