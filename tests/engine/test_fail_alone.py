@@ -4,12 +4,12 @@ import psycopg
 import pytest
 
 from tests.engine.answers import as_batch, dead_letters, dead_offsets, in_transaction, runs, say
-from tests.engine.verbs import ack, broken, call, configure, lag, pass_time, pop, push, refused
+from tests.engine.verbs import Row, ack, broken, call, configure, lag, pass_time, pop, push, refused
 
 Q = "orders"
 
 
-def fail(connection: psycopg.Connection, message: tuple, **options: object) -> None:
+def fail(connection: psycopg.Connection, message: Row, **options: object) -> None:
     call(connection, "fail", lease=message.lease, error=f"error {message.offset}", id=message.id, alone=True, **options)
 
 

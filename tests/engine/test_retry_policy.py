@@ -1,5 +1,7 @@
 """Retry policy of a group over the options of the queue; delays that a consumer asks for."""
 
+from typing import Any
+
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
@@ -12,12 +14,12 @@ Q = "orders.mail"
 POLICY = ("retry_limit", "retry_delay", "max_retry_delay", "retry_jitter")
 
 
-def configure_group(connection: psycopg.Connection, group: str = "g", **arguments: object) -> list[Row]:
+def configure_group(connection: psycopg.Connection, group: str = "g", **arguments: Any) -> list[Row]:
     scope = {name: arguments.pop(name) for name in ("queue", "namespace", "task") if name in arguments}
     return call(connection, "configure_group", group_name=group, options=Jsonb(arguments), **scope)
 
 
-def deliveries_until_dead(connection: psycopg.Connection, group: str = "g", **options: object) -> int:
+def deliveries_until_dead(connection: psycopg.Connection, group: str = "g", **options: Any) -> int:
     """Fail one message until it is a dead letter; return how often it was delivered."""
     count = 0
     while batch := pop(connection, Q, group, **options):
@@ -141,7 +143,7 @@ def test_a_narrower_subscription_follows_the_wider_one(mq: psycopg.Connection, h
     ("max_retry_delay", 604_801, "max_retry_delay must be between 0 and 604800, got 604801"),
     ("retry_jitter", 1.5, "retry_jitter must be between 0 and 1, got 1.5"),
 ])  # fmt: skip
-def test_a_wrong_policy_is_refused(mq: psycopg.Connection, option: str, value: float, words: str):
+def test_a_wrong_policy_is_refused(mq: psycopg.Connection, option: str, value: Any, words: str):
     with refused("SK001", f'group "g": {words}'):
         call(mq, "subscribe", group_name="g", queue=Q, **{option: value})
     call(mq, "subscribe", group_name="g", queue=Q)
