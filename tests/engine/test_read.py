@@ -146,7 +146,14 @@ def test_following_waits_for_retention_and_for_consumers(connect: Callable[..., 
 
     def follow(connection: psycopg.Connection) -> None:
         for at in range(40):
-            call(connection, "_move_group", group_name="g", partition_ids=[4, 2, 3, 1], start_offsets=[0] * 4, offsets=[at] * 4)
+            call(
+                connection,
+                "_move_group",
+                group_name="g",
+                partition_ids=[4, 2, 3, 1],
+                start_offsets=[0] * 4,
+                offsets=[at] * 4,
+            )
 
     def consume(connection: psycopg.Connection) -> None:
         for _ in range(40):
