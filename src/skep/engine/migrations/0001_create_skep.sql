@@ -28,6 +28,10 @@ CREATE TABLE skep.queues (
     lease_time                        double precision NOT NULL DEFAULT 300 CHECK (lease_time > 0 AND lease_time <= 604800),
     retry_limit                       integer NOT NULL DEFAULT 3 CHECK (retry_limit >= 0),
     retry_delay                       double precision NOT NULL DEFAULT 1 CHECK (retry_delay >= 0 AND retry_delay <= 86400),
+    max_retry_delay                   double precision NOT NULL DEFAULT 3600  -- never shortens retry_delay
+                                          CHECK (max_retry_delay >= 0 AND max_retry_delay <= 604800),
+    retry_jitter                      double precision NOT NULL DEFAULT 0.25  -- the delay varies by this share of it
+                                          CHECK (retry_jitter >= 0 AND retry_jitter <= 1),
     delayed_processing                double precision NOT NULL DEFAULT 0
                                           CHECK (delayed_processing >= 0 AND delayed_processing <= 31536000),
     window_buffer                     double precision NOT NULL DEFAULT 0 CHECK (window_buffer >= 0 AND window_buffer <= 86400),
@@ -178,7 +182,7 @@ CREATE TABLE skep.subscriptions (
     mode         text NOT NULL CHECK (mode IN ('all', 'new', 'timestamp', 'offset')),
     start_at     timestamptz,
     start_offset bigint CHECK (start_offset >= 0),
-    start_view   pg_snapshot,                            -- for 'new': a message that is not visible in it is new, whatever its time
+    start_snapshot   pg_snapshot,                            -- for 'new': a message that is not visible in it is new, whatever its time
     created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     status             text NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'PAUSED', 'CANCELLED', 'DEAD')),
     backfill           boolean NOT NULL DEFAULT true,    -- messages from before the subscription are part of its backlog
@@ -188,6 +192,11 @@ CREATE TABLE skep.subscriptions (
     last_heartbeat_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     status_changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     conflation         boolean NOT NULL DEFAULT false,   -- each delivery is the last message of its run; those before it count as completed
+    -- The group's own retry policy; NULL: that of a wider subscription or, if none has one, the option of the queue.
+    retry_limit        integer CHECK (retry_limit >= 0),
+    retry_delay        double precision CHECK (retry_delay >= 0 AND retry_delay <= 86400),
+    max_retry_delay    double precision CHECK (max_retry_delay >= 0 AND max_retry_delay <= 604800),
+    retry_jitter       double precision CHECK (retry_jitter >= 0 AND retry_jitter <= 1),
     CONSTRAINT subscriptions_timeout_check CHECK (heartbeat_timeout > heartbeat_interval),
     CHECK ((mode IN ('new', 'timestamp')) = (start_at IS NOT NULL)),
     CHECK ((mode = 'offset') = (start_offset IS NOT NULL)),
@@ -215,7 +224,7 @@ CREATE INDEX group_queues_queue_id ON skep.group_queues (queue_id, group_name); 
 CREATE INDEX group_queues_list_id ON skep.group_queues (list_id, queue_id);
 
 -- The snapshots of earlier discoveries that still count, for each ready list; usually one row. A push that is not visible in one of them
--- is news to the next discovery. See 30_discover.sql.
+-- is news to the next discovery. See discover.sql.
 CREATE TABLE skep.discoveries (
     list_id        integer NOT NULL,
     id             bigint GENERATED ALWAYS AS IDENTITY,
@@ -272,6 +281,7 @@ CREATE TABLE skep.runs (
     done           int8multirange,                -- at or above first_offset: completed or dead-lettered, not delivered again
     failed         int8multirange,
     errors         jsonb,                         -- offset -> error, of the failed
+    retry_after    double precision,              -- seconds until the failed are retried; NULL: by the policy
     PRIMARY KEY (partition_id, group_queue_id, first_offset)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
 COMMENT ON TABLE skep.runs IS
@@ -321,7 +331,7 @@ CREATE TYPE skep.group_state AS (
 -- What discovery knows when it begins: see _read_news().
 CREATE TYPE skep.news AS (
     seen          pg_snapshot,    -- the snapshot with which it begins
-    views         bigint[],       -- the saved snapshots that it has read
+    snapshots     bigint[],       -- the saved snapshots that it has read
     discovered_at timestamptz,
     ready_from    timestamptz,
     scan_at       timestamptz,
@@ -341,6 +351,8 @@ CREATE TYPE skep.policy AS (
     group_name      text,
     retry_limit     integer,
     retry_delay     double precision,
+    max_retry_delay double precision,
+    retry_jitter    double precision,
     partial_failure text,
     is_logged       boolean,
     is_stream       boolean
@@ -354,13 +366,16 @@ CREATE TYPE skep.lease_acks AS (
     completed      int8multirange,
     failed         int8multirange,
     nacked         int8multirange, -- part of the failed: their lease ends
+    failed_alone   int8multirange, -- part of the failed: their lease ends, and they alone are charged
     dead           int8multirange,
     released       int8multirange,
     rest_completed boolean,
     rest_failed    boolean,
     rest_dead      boolean,
     rest_released  boolean,
-    errors         jsonb
+    errors         jsonb,
+    retry_after    double precision,  -- of the failed
+    release_delay  double precision
 );
 
 CREATE TABLE skep.lease_log (
@@ -371,7 +386,8 @@ CREATE TABLE skep.lease_log (
     first_offset    bigint NOT NULL,
     end_offset      bigint NOT NULL,
     attempt         integer NOT NULL,
-    reason          text NOT NULL CHECK (reason IN ('completed', 'answered', 'nacked', 'expired', 'released')),  -- why it ended
+    reason          text NOT NULL   -- why it ended
+                        CHECK (reason IN ('completed', 'answered', 'nacked', 'failed_alone', 'expired', 'released')),
     again           int8multirange NOT NULL,  -- messages that were not done then, and were delivered again
     first_pushed_at timestamptz,              -- of the first and the last message, which may be deleted when the log is read
     last_pushed_at  timestamptz,
@@ -592,7 +608,7 @@ CREATE TABLE skep._queen_stream_state (
     PRIMARY KEY (query_id, partition_id, key)
 ) WITH (fillfactor = 70);
 
--- Groups whose leases run out without a charge: a stream holds messages back by doing nothing (see judge()).
+-- Groups whose leases run out without a charge: a stream holds messages back by doing nothing (see _apply_verdict()).
 CREATE TABLE skep.stream_groups (
     group_name text COLLATE "C" NOT NULL,
     queue      text COLLATE "C" NOT NULL,
@@ -700,7 +716,7 @@ CREATE TABLE skep.archive_runs (
 COMMENT ON TABLE skep.archive_runs IS 'Which file of the archive holds which offsets of which partition.';
 CREATE INDEX archive_runs_partition ON skep.archive_runs (partition_id, first_offset);
 
--- Where an ack that came over Queen's protocol points; see wire_find().
+-- Where an ack that came over Queen's protocol points; see _queen_find().
 CREATE TYPE skep.wire_place AS (
     ord            bigint,
     partition_id   bigint,

@@ -179,7 +179,7 @@ BEGIN
     PERFORM FROM skep.partitions p WHERE p.id = ANY (partition_ids) ORDER BY p.id FOR UPDATE;
 END $$;
 
--- What was counted in these partitions stays in the totals of the queue and its groups (see 80_sample.sql). The caller has locked
+-- What was counted in these partitions stays in the totals of the queue and its groups (see sample.sql). The caller has locked
 -- the queue.
 CREATE FUNCTION skep._keep_totals(partition_ids bigint[]) RETURNS void
 LANGUAGE sql AS $$
@@ -340,7 +340,7 @@ BEGIN
     DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids) AND r.end_offset IS NOT NULL;
     UPDATE skep.runs r
     SET first_offset = p.head, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, drained = false, succeeded = false,
-        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL,
+        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
         ready_at = CASE WHEN r.ready_at IS NOT NULL THEN skep._ready_place(r.served_at, clock_timestamp()) END
     FROM unnest(partition_ids, heads) AS p (id, head) WHERE r.partition_id = ANY (ARRAY[p.id]);
 END $$;
