@@ -172,9 +172,8 @@ BEGIN
        OR since BETWEEN '0 seconds' AND '20 milliseconds' AND cardinality(leases) > 0 THEN
         RETURN leases;
     END IF;
-    IF EXISTS (SELECT FROM skep.delayed_messages d WHERE d.queue_id = g.queue_id AND d.due_at <= stamp) THEN
-        g.is_behind := skep._append_for_pop(g.queue_id, g.is_autocommit) OR g.is_behind;
-    END IF;
+    g.is_behind := EXISTS (SELECT FROM skep.delayed_messages d WHERE d.queue_id = g.queue_id AND d.due_at <= stamp)
+                   AND skep._append_for_pop(g.queue_id, g.is_autocommit) OR g.is_behind;
     LOOP
         EXIT WHEN NOT skep._discover(g.list_id, g.list_queue_id, cardinality(leases) > 0, max_rows) AND NOT g.is_behind;
         g.is_behind := false;
