@@ -96,7 +96,7 @@ BUILDS = {
         "retention by size takes messages that are leased",
         frozenset({"retention keeps what is leased"}),
         (
-            ("_retention_of", "head.next_offset, runs.lease, CASE", "head.next_offset, CASE"),
+            ("_retention_of", "head.next_offset, runs.lease,", "head.next_offset,"),
             ("_lock_runs_below", "r.first_offset < cut AND r.lease_id IS NULL", "r.first_offset < cut"),
         ),
     ),
