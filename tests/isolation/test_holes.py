@@ -359,6 +359,35 @@ def test_a_deleted_group_leaves_nothing_behind(connect: Connect):
     assert sum(row.end_offset - row.first_offset for row in call(observer, "retain")) == 2
 
 
+def test_a_start_in_a_partition_that_is_deleted_leaves_nothing_behind(connect: Connect):
+    """The subscription waits for the deletion of the message that it wants to start from."""
+    subscribing, deleting, observer = connect(), connect(), connect()
+    message = push(observer, "q", 1, 2, partition="x")[1]
+    push(observer, "q", 1, partition="y")
+    ((start_from,),) = observer.execute("SELECT skep.message_id(%s, 1)::text", [message.partition_id]).fetchall()
+    arguments = {"group_name": "g", "queue": "q", "mode": "message_id", "start_from": start_from}
+    with deleting.transaction():
+        call(deleting, "delete_partition", queue="q", partition="x")
+        subscribed = start(subscribing, observer, lambda: call(subscribing, "subscribe", **arguments))
+        assert not subscribed.done()
+    assert [row.mode for row in subscribed.result(10)] == ["timestamp"]
+    assert broken(observer) == {}
+
+
+def test_a_pop_of_a_namespace_does_not_wait_for_a_queue_that_is_deleted(connect: Connect):
+    """It has not read that one yet; the others are served."""
+    popping, deleting = connect(), connect()
+    configure(popping, "ns.work", semantics="queue")
+    push(popping, "ns.work", 1)
+    push(popping, "ns.other", 2)
+    popping.execute("SET statement_timeout = '2s'")
+    with deleting.transaction(force_rollback=True):
+        call(deleting, "delete_queue", queue="ns.work")
+        assert take(popping, None, namespace="ns") == [2]
+    assert take(popping, None, namespace="ns") == [1]
+    assert broken(popping) == {}
+
+
 def test_leases_that_expire_together_do_not_stand_in_the_way(connect: Connect):
     """A thousand of them: the walk of the ready list passes none of them."""
     mq = connect()
