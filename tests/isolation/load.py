@@ -529,11 +529,11 @@ def _upkeep(function: str, **arguments: Any) -> Callable[[Session, Choice], None
 
 
 def _visit(session: Session, choice: Choice) -> None:
-    """Retain and drop as upkeep does: only where something may have changed."""
+    """Retain as upkeep does: only where something may have changed."""
     with session.transaction(choice):
-        ((due, idle),) = call(session.connection, "_partitions_due")
-    if due or idle:
-        _upkeep("retain", lanes=due)(session, choice)
+        ((due, _),) = call(session.connection, "_partitions_due")
+    with session.transaction(choice):
+        session.connection.execute("SELECT skep.retain(%s)", [due])
 
 
 def _check(session: Session, choice: Choice) -> None:
