@@ -152,7 +152,7 @@ def test_the_first_edition_in_the_embedded_database(
 ):
     monkeypatch.delenv("SKEP_DATABASE_URL")
     with embedded.start(data_dir, settings=FAST) as started:
-        install(started.url, replace(TINY, migrations=(Migration("0001_create_skep", THING.sql),)))
+        install(started.url, replace(TINY, migrations=(Migration("0001_create_log", THING.sql),)))
         monkeypatch.setattr("skep.engine.install.packaged", lambda: TINY)
         done = cli(*command.split(), "--data-dir", str(data_dir))
     assert done.code == 1

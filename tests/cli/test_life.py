@@ -22,6 +22,50 @@ def test_subscribe(cli: Cli, orders: Skep):
     assert (stored.start_offset, stored.backfill, stored.heartbeat_interval) == (4, False, 30)
 
 
+def test_the_retry_policy(cli: Cli, orders: Skep):
+    options = ["--retry-limit", "8", "--retry-delay", "1s", "--max-retry-delay", "1m", "--retry-jitter", "0.1"]
+    done = cli("group", "subscribe", "billing", "orders", *options)
+    assert done.stdout.endswith("retry limit 8, retry delay 1 s, longest retry delay 60 s, retry jitter 0.1\n")
+    done = cli("group", "configure", "billing", "retry_limit=2", "retry_delay=null", "--queue", "orders")
+    assert done.stdout.endswith("3 misses, retry limit 2, longest retry delay 60 s, retry jitter 0.1\n")
+    (shown,) = cli("group", "configure", "billing", "retry_limit=3", "--json").json
+    (stored,) = orders.subscriptions("billing")
+    assert (shown["retry_limit"], stored.retry_limit, stored.retry_delay) == (3, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("retry_limit=-1", "retry_limit must be at least 0, got -1"),
+        ("lease_time=5", 'unknown group option "lease_time"'),
+        ("namespace=5", 'unknown group option "namespace"'),
+        ("often", '"often" is not an option'),
+    ],
+)
+def test_a_wrong_retry_policy(cli: Cli, orders: Skep, option: str, says: str):
+    orders.subscribe("billing", "orders")
+    done = cli("group", "configure", "billing", option)
+    assert (done.code, done.stdout) == (1, "")
+    assert says in done.stderr.splitlines()[0]
+
+
+def test_explain(cli: Cli, orders: Skep):
+    says = "group billing on orders/Default: "
+    assert cli("group", "explain", "billing", "orders").lines == [
+        f"{says}no subscription decides yet; its first pop stores one",
+    ]
+    orders.subscribe("billing", "orders", start_from=4)
+    decided, start = cli("group", "explain", "billing", "orders").lines
+    assert decided.startswith(f"{says}its subscription to the queue decides, stored ")
+    assert decided.endswith("mode offset 4")
+    assert start == "it will start at offset 4"
+    orders.queue("orders").pop(group="billing").ack()
+    assert cli("group", "explain", "billing", "orders").lines[1] == "it started at offset 4"
+    assert cli("group", "explain", "billing", "orders", "p").lines[1] == "the partition does not exist yet"
+    found = cli("group", "explain", "billing", "orders", "--json").json
+    assert (found["partition"], found["scope"], found["asked_offset"]) == ("Default", "queue", 4)
+
+
 def test_subscribe_changes_nothing_that_is_stored(cli: Cli, orders: Skep):
     first = cli("group", "subscribe", "billing", "orders", "--mode", "new", "--json").json
     assert (first["mode"], first["status"], first["backfill"]) == ("new", "ACTIVE", False)

@@ -10,10 +10,11 @@ The model does not choose: it is told what the engine delivered, and refuses wha
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 FINAL = ("completed", "dlq")
+FAILED = ("failed", "failed_alone")
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,11 @@ class Lane:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A message that comes again: its next attempt, and the largest run it may come in."""
+    """A message that comes again: its next attempt, the largest run it may come in, and whether only after a delay."""
 
     attempt: int
     largest_run: int
+    delayed: bool = False
 
 
 @dataclass(eq=False)
@@ -58,6 +60,7 @@ class Lease:
     largest_run: int
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     answers: dict[int, str] = field(default_factory=dict)
+    retry_after: bool = False
     expired: bool = False
     over: bool = False
 
@@ -67,6 +70,9 @@ class Lease:
 
     def unanswered(self) -> set[int]:
         return {*self.offsets} - {*self.answers}
+
+    def failed(self) -> set[int]:
+        return {offset for offset, status in self.answers.items() if status in FAILED}
 
     def answer(self, offset: int, status: str) -> None:
         if self.answers.get(offset) not in FINAL:
@@ -82,6 +88,7 @@ class Place:
     group: str
     lane: Lane
     dead_letters: list[tuple[str, str, str, int, int]]
+    limits: Mapping[tuple[str, str], int]
     start: int
     next: int = field(init=False)
     waiting: dict[int, Waiting] = field(default_factory=dict)
@@ -100,14 +107,27 @@ class Place:
         return self.lane.alive({*self.new(), *self.waiting, *held})
 
     def has_something_ready(self) -> bool:
-        free = len(self.leases) < self.lane.options.concurrency
-        return free and bool(self.new() or self.lane.alive(self.waiting))
+        free = len(self.leases) < self.lane.options.concurrency and not self.is_held_up()
+        due = [offset for offset, waiting in self.waiting.items() if not waiting.delayed]
+        return free and bool(self.new() or self.lane.alive(due))
+
+    def is_held_up(self) -> bool:
+        """In strict order nothing overtakes a message that waits for its retry."""
+        return self.lane.options.concurrency == 1 and any(waiting.delayed for waiting in self.waiting.values())
+
+    def pass_time(self) -> None:
+        self.waiting = {offset: replace(waiting, delayed=False) for offset, waiting in self.waiting.items()}
+
+    @property
+    def retry_limit(self) -> int:
+        return self.limits.get((self.group, self.lane.queue), self.lane.options.retry_limit)
 
     def take(self, offsets: Sequence[int], attempt: int) -> Lease:
         """Accept a delivery, if the design allows it."""
         assert len(self.leases) < self.lane.options.concurrency, "more leases than the queue allows"
         assert list(offsets) == self.lane.alive(offsets), "out of order, or deleted"
         in_order = self.lane.options.concurrency == 1
+        assert not self.is_held_up(), "nothing is delivered before the retry"
         if offsets[0] >= self.next:
             assert list(offsets) == self.new()[: len(offsets)], "new messages are skipped"
             assert not (in_order and self.lane.alive(self.waiting)), "new messages overtake those that come again"
@@ -119,25 +139,42 @@ class Place:
             assert not in_order or list(offsets) == self.lane.alive(self.waiting)[: len(offsets)], "not in order"
             runs = [self.waiting.pop(offset) for offset in offsets]
             assert {run.attempt for run in runs} == {attempt}
+            assert not any(run.delayed for run in runs), "delivered before its time"
             largest_run = min(run.largest_run for run in runs)
             assert len(offsets) <= largest_run, "a run that killed its consumer is not delivered in smaller ones"
         lease = Lease(self, offsets, attempt, largest_run)
         self.leases.append(lease)
         return lease
 
-    def judge(self, lease: Lease, reason: str) -> None:
-        """The verdict: reason is answered, expired or released."""
-        failed = {offset for offset, status in lease.answers.items() if status == "failed"}
+    def judge(self, lease: Lease, reason: str, *, delayed: bool = False) -> None:
+        """The verdict: reason is answered, expired or released, with or without a delay."""
+        failed = lease.failed()
         some_completed = "completed" in lease.answers.values()
-        dead = failed if some_completed and self.lane.options.partial_failure == "dead_letter" else set()
+        gives_up = some_completed and self.lane.options.partial_failure == "dead_letter" and not lease.retry_after
+        dead = failed if gives_up else set()
         again = (failed - dead) | lease.unanswered()
-        alone = reason == "answered" or (reason == "expired" and len(again) == 1)
-        if alone and lease.attempt > self.lane.options.retry_limit:
+        alone = reason == "answered" or (reason == "expired" and len(self.lane.alive(again)) == 1)
+        if alone and lease.attempt > self.retry_limit:
             dead, again = dead | again, set()
         self.bury(dead, lease.attempt)
         largest_run = max(1, len(again) - 1) if reason == "expired" else lease.largest_run
-        waiting = Waiting(lease.attempt + (reason != "released"), largest_run)
+        alive = {*self.lane.alive(again)}
+        delayed = (delayed and alive != set()) or (
+            lease.retry_after and reason != "expired" and alive & failed != set()
+        )
+        waiting = Waiting(lease.attempt + (reason != "released"), largest_run, delayed)
         self.waiting |= dict.fromkeys(again, waiting)
+        self.drop(lease)
+
+    def judge_alone(self, lease: Lease) -> None:
+        """The verdict on messages that failed alone: they are charged, and messages without ack are not."""
+        failed = lease.failed()
+        if lease.attempt > self.retry_limit:
+            self.bury(failed, lease.attempt)
+        else:
+            delayed = lease.retry_after and self.lane.alive(failed) != []
+            self.waiting |= dict.fromkeys(failed, Waiting(lease.attempt + 1, 1, delayed))
+        self.waiting |= dict.fromkeys(lease.unanswered(), Waiting(lease.attempt, lease.largest_run))
         self.drop(lease)
 
     def drop(self, lease: Lease) -> None:
@@ -167,6 +204,7 @@ class Model:
         self.places: dict[tuple[str, Lane], Place] = {}
         self.starts: dict[tuple[str, str, str | None], dict[Lane, int]] = {}
         self.dead_letters: list[tuple[str, str, str, int, int]] = []
+        self.limits: dict[tuple[str, str], int] = {}
 
     def lane(self, queue: str, name: str) -> Lane:
         return self.lanes.setdefault((queue, name), Lane(queue, name, self.options[queue]))
@@ -178,7 +216,7 @@ class Model:
         if (group, lane) not in self.places:
             scopes = ((group, lane.queue, lane.name), (group, lane.queue, None))
             starts = next((self.starts[scope] for scope in scopes if scope in self.starts), {})
-            self.places[group, lane] = Place(group, lane, self.dead_letters, starts.get(lane, 0))
+            self.places[group, lane] = Place(group, lane, self.dead_letters, self.limits, starts.get(lane, 0))
         return self.places[group, lane]
 
     def places_of(self, group: str, queue: str, name: str | None = None) -> list[Place]:

@@ -11,7 +11,8 @@ from tests.engine.verbs import call, configure, drain, pop, push, refused, take
 
 OPTIONS = "SELECT * FROM skep.queues"
 NUMBERS = [
-    "lease_time", "retry_delay", "delayed_processing", "window_buffer", "dedup_window",
+    "lease_time", "retry_delay", "max_retry_delay", "retry_jitter", "delayed_processing", "window_buffer",
+    "dedup_window",
     "retention_seconds", "completed_retention_seconds", "zero_subscriber_retention_seconds", "dead_group_grace_seconds",
     "drop_idle_seconds", "lease_log_seconds",
 ]  # fmt: skip
@@ -93,8 +94,9 @@ def test_options_that_are_not_given_stay(mq: psycopg.Connection):
 
 
 OTHER: dict[str, Any] = {
-    "semantics": "pub_sub", "lease_time": 5.5, "retry_limit": 7, "retry_delay": 2.5, "delayed_processing": 1,
-    "window_buffer": 2, "priority": -3, "max_size": 10, "max_payload_bytes": 1000, "dedup_window": 60,
+    "semantics": "pub_sub", "lease_time": 5.5, "retry_limit": 7, "retry_delay": 2.5, "max_retry_delay": 60,
+    "retry_jitter": 0, "delayed_processing": 1, "window_buffer": 2, "priority": -3, "max_size": 10,
+    "max_payload_bytes": 1000, "dedup_window": 60,
     "partial_failure": "retry", "concurrency": 4, "retention_seconds": 86400, "completed_retention_seconds": 0,
     "zero_subscriber_retention_seconds": 3600, "dead_group_grace_seconds": 0, "block_without_subscribers": True,
     "retain_until_archived": True, "drop_idle_seconds": 7200, "encryption_enabled": True, "lease_log_seconds": 30,
@@ -121,6 +123,7 @@ def test_every_option_is_stored(mq: psycopg.Connection):
 RANGES = {
     "lease_time": (-1, "must be above 0 and at most 604800, got -1"),
     "retry_limit": (-1, "must be at least 0, got -1"),
+    "retry_jitter": (1.5, "must be between 0 and 1, got 1.5"),
     "max_size": (0, "must be above 0, got 0"),
     "concurrency": (0, "must be between 1 and 10000, got 0"),
     "window_buffer": (86401, "must be between 0 and 86400, got 86401"),

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from itertools import cycle, groupby
 
 import psycopg
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -18,9 +19,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from psycopg.rows import namedtuple_row
+from psycopg.types.json import Jsonb
 
 from tests.engine.answers import STATUSES
-from tests.engine.model import Lane, Lease, Model, Options, Place
+from tests.engine.model import FAILED, Lane, Lease, Model, Options, Place
 from tests.engine.verbs import Row, broken, call, configure, pop, push, refused
 
 NAMESPACE = "n"
@@ -37,7 +39,8 @@ queue_options = st.builds(
 )
 queues, lanes, groups = st.sampled_from(QUEUES), st.sampled_from(LANES), st.sampled_from(GROUPS)
 recent = st.integers(0, 5)  # counted back from the last one
-letters = st.one_of(st.sampled_from(["c", "f", "d"]), st.text("cfd.", min_size=1, max_size=6))
+letters = st.one_of(st.sampled_from(["c", "f", "a", "d"]), st.text("cfad.", min_size=1, max_size=6))
+DELAY = 1000  # seconds: longer than the test
 
 FORGET = "; ".join(
     f"DELETE FROM skep.{table}"
@@ -156,14 +159,14 @@ class Engine(RuleBasedStateMachine):
         return self.held[-1 - which % len(self.held)]
 
     @precondition(lambda self: self.held)
-    @rule(which=recent, pattern=letters, rest=st.sampled_from([None, None, "c", "f", "d"]))
-    def answer_some(self, which: int, pattern: str, rest: str | None) -> None:
+    @rule(which=recent, pattern=letters, rest=st.sampled_from([None, None, "c", "f", "d"]), delayed=st.booleans())
+    def answer_some(self, which: int, pattern: str, rest: str | None, *, delayed: bool) -> None:
         """One call for some messages of a lease, in any mixture, and perhaps for everything not answered yet."""
         leases = self.pick(which)
         messages = [(lease, offset) for lease in leases for offset in lease.offsets]
         given = {message: STATUSES[letter] for message, letter in zip(messages, cycle(pattern)) if letter != "."}
         if given or rest:
-            self.answer(leases, given, STATUSES[rest] if rest else None)
+            self.answer(leases, given, STATUSES[rest] if rest else None, delayed=delayed)
 
     @precondition(lambda self: self.held)
     @rule(which=recent, status=st.sampled_from(["completed", "failed", "failed", "dlq"]))
@@ -171,21 +174,28 @@ class Engine(RuleBasedStateMachine):
         self.answer(self.pick(which), {}, status)
 
     @precondition(lambda self: self.held)
-    @rule(which=recent, number=recent, letter=st.sampled_from("cfd"))
+    @rule(which=recent, number=recent, letter=st.sampled_from("cfad"))
     def answer_one(self, which: int, number: int, letter: str) -> None:
         leases = self.pick(which)
         lease = leases[number % len(leases)]
         self.answer(leases, {(lease, lease.offsets[number % len(lease.offsets)]): STATUSES[letter]}, None)
 
-    def answer(self, leases: list[Lease], given: dict[tuple[Lease, int], str], rest: str | None) -> None:
+    def answer(
+        self, leases: list[Lease], given: dict[tuple[Lease, int], str], rest: str | None, *, delayed: bool = False
+    ) -> None:
         whole = leases if rest else []
+        statuses = [*given.values(), *([rest] * len(whole))]
         rows = call(
             self.mq, "ack_many",
             leases=[lease.id for lease, _ in given] + [lease.id for lease in whole],
             ids=[message_id(lease.place.lane, offset) for lease, offset in given] + [None] * len(whole),
-            statuses=[*given.values(), *([rest] * len(whole))],
+            statuses=statuses,
+            delays=[DELAY if delayed and status in FAILED else None for status in statuses],
         )  # fmt: skip
         assert [row.applied for row in rows] == [lease.live for lease, _ in given] + [lease.live for lease in whole]
+        for lease in leases:
+            said = {rest} | {status for (of, _), status in given.items() if of is lease}
+            lease.retry_after |= delayed and bool(said & {*FAILED})
         if rest:
             unanswered = ((lease, offset) for lease in leases for offset in lease.unanswered())
             given = dict.fromkeys(unanswered, rest) | given
@@ -196,21 +206,41 @@ class Engine(RuleBasedStateMachine):
             if lease.live:
                 lease.answer(offset, status)
         for lease in leases:
-            if lease.live and not lease.unanswered():
+            lease.retry_after &= bool(lease.failed())
+            if lease.live and "failed_alone" in lease.answers.values():
+                lease.place.judge_alone(lease)
+            elif lease.live and not lease.unanswered():
                 lease.place.judge(lease, "answered")
 
     @precondition(lambda self: self.held)
-    @rule(which=recent)
-    def release(self, which: int) -> None:
+    @rule(which=recent, delayed=st.booleans())
+    def release(self, which: int, *, delayed: bool) -> None:
         leases = self.pick(which)
         live = [lease for lease in leases if lease.live]
+        arguments = {"leases": [lease.id for lease in leases], "delay": DELAY if delayed else None}
         if not live:
             with refused("SK003"):
-                call(self.mq, "release_all", leases=[lease.id for lease in leases])
+                call(self.mq, "release_all", **arguments)
         else:
-            call(self.mq, "release_all", leases=[lease.id for lease in leases])
+            call(self.mq, "release_all", **arguments)
         for lease in live:
-            lease.place.judge(lease, "released")
+            lease.place.judge(lease, "released", delayed=delayed)
+
+    @rule()
+    def pass_time(self) -> None:
+        """Every delay is over."""
+        self.mq.execute("UPDATE skep.runs SET ready_at = now() WHERE ready_at > now() AND lease_id IS NULL")
+        for place in self.model.places.values():
+            place.pass_time()
+
+    @precondition(lambda self: self.met)
+    @rule(which=recent, limit=st.none() | st.integers(0, 2))
+    def configure_group(self, which: int, limit: int | None) -> None:
+        group, queue = sorted(self.met)[which % len(self.met)]
+        call(self.mq, "configure_group", group_name=group, queue=queue, options=Jsonb({"retry_limit": limit}))
+        self.model.limits.pop((group, queue), None)
+        if limit is not None:
+            self.model.limits[group, queue] = limit
 
     @precondition(lambda self: self.held)
     @rule(which=recent)
@@ -255,6 +285,7 @@ class Engine(RuleBasedStateMachine):
         self.met.discard(("wanderer", queue))
         self.model.forget("wanderer", queue)
         if not keep:
+            self.model.limits.pop(("wanderer", queue), None)
             self.model.starts = {scope: at for scope, at in self.model.starts.items() if scope[1] != queue}
 
     @invariant()
@@ -278,6 +309,7 @@ class Engine(RuleBasedStateMachine):
             return
         for which in range(len(self.held)):
             self.expire(which)
+        self.pass_time()
         for group in GROUPS:
             while rows := self.pop(group, QUEUES, batch=100, partitions=10):
                 leases = self.held[-1]
@@ -291,6 +323,7 @@ class Engine(RuleBasedStateMachine):
                 assert place.lowest_cursor == max(place.start, len(place.lane.payloads))
 
 
+@pytest.mark.timeout(400)
 def test_the_engine_follows_the_model(module_database_url: str):
     """C1, C3, C5, C7, C8, C11: deliveries, dead letters and lag agree with the design after every step."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:

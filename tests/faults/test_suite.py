@@ -7,9 +7,10 @@ from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from faults.broken import BUILDS, Load
+from faults.broken import BUILDS, Load, damage_database
 from faults.catalog import FAULTS
 from faults.plan import Round, Step, make
 from faults.round import Verdict, run
@@ -66,6 +67,14 @@ LOADS: dict[Load, Stage] = {
 }
 STEPS = (Step("stop-consumer", 0.5, 1),)
 SOUND = ""
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_the_damage_of_a_build_fits_the_functions(database_url: str, build: str):
+    """A function that has changed since is told at once, and not after minutes."""
+    with psycopg.connect(database_url) as db:
+        damage_database(db, build)
+        db.rollback()
 
 
 @pytest.mark.timeout(600)

@@ -76,6 +76,20 @@ def test_put_gives_the_defaults_of_a_new_queue(client: Client, queue: str):
     assert good(client, "PUT", f"queues/{queue}", {})["options"] == plain
 
 
+def test_put_makes_a_work_queue_parallel(client: Client, queue: str):
+    """As PATCH does: 64 workers at once, unless a number is given; and 1 again when it is no work queue any more."""
+    for options, concurrency in (
+        ({"semantics": "queue"}, 64),
+        ({"semantics": "queue", "concurrency": 3}, 3),
+        ({"semantics": "queue", "concurrency": 1}, 1),
+        ({"semantics": "mixed"}, 1),
+    ):
+        stored = good(client, "PUT", f"queues/{queue}", {"options": options})["options"]
+        assert stored["concurrency"] == concurrency, options
+        if options.get("concurrency") != 1 and concurrency != 1:
+            assert good(client, "PATCH", f"queues/{queue}-patched", {"options": options})["options"] == stored
+
+
 def test_bad_options(client: Client, queue: str):
     assert "lease_tim" in refused(client, 400, "PATCH", f"queues/{queue}", {"options": {"lease_tim": 1}})
     assert "semantics" in refused(client, 400, "PATCH", f"queues/{queue}", {"options": {"semantics": "fifo"}})
@@ -103,6 +117,26 @@ def test_the_life_of_a_subscription(client: Client, queue: str):
     assert ended["status"] == "CANCELLED"
     (status,) = good(client, "GET", "groups", group="g", queue=queue)
     assert (status["group"], status["status"]) == ("g", "CANCELLED")
+
+
+def test_the_retry_policy_of_a_group(client: Client, queue: str):
+    wish = {"group": "g", "queue": queue, "retry_limit": 0, "retry_delay": 2, "max_retry_delay": 5, "retry_jitter": 0}
+    made = good(client, "POST", "subscriptions", wish)
+    assert {name: made[name] for name in wish} == wish
+    body = {"queue": queue, "options": {"retry_delay": None, "retry_jitter": 0.5}}
+    (changed,) = good(client, "PATCH", "subscriptions/g", body)
+    assert changed == made | {"retry_delay": None, "retry_jitter": 0.5}
+    assert "retry_limit" in refused(client, 400, "PATCH", "subscriptions/g", {"options": {"retry_limit": -1}})
+    assert "lease_time" in refused(client, 400, "PATCH", "subscriptions/g", {"options": {"lease_time": 1}})
+    refused(client, 404, "PATCH", "subscriptions/nobody", body)
+
+
+def test_where_a_group_starts_is_explained(client: Client, queue: str):
+    client.push(queue, 1, 2, 3)
+    good(client, "POST", "subscriptions", {"group": "g", "queue": queue, "start_from": 2})
+    found = good(client, "GET", f"subscriptions/g/start/{queue}")
+    assert (found["scope"], found["mode"], found["start_offset"], found["has_started"]) == ("queue", "offset", 2, False)
+    assert good(client, "GET", f"subscriptions/g/start/{queue}", partition="other")["start_offset"] is None
 
 
 def test_resuming_wakes_who_waits(quiet: Client, queue: str, in_thread: Callable[..., Any]):
@@ -255,6 +289,8 @@ def test_lists_show_what_one_may_read(as_somebody: Callable[..., Client]):
         ("seek", "POST", "subscriptions/g/resume", {"queue": "theirs"}),
         ("seek", "POST", "subscriptions/g/cancel", {"queue": "theirs"}),
         ("pop", "POST", "subscriptions/g/heartbeat", {"queue": "theirs"}),
+        ("pop", "PATCH", "subscriptions/g", {"queue": "theirs", "options": {"retry_limit": 1}}),
+        ("read", "GET", "subscriptions/g/start/theirs", None),
         ("admin", "DELETE", "subscriptions/g?queue=theirs", None),
         ("admin", "POST", "subscriptions/g/force-complete", {"queue": "theirs", "older_than_seconds": 1}),
         ("read", "GET", "queues/theirs/messages", None),

@@ -9,7 +9,7 @@ from skep import Skep
 from skep.cli.ask import confirm
 from skep.cli.connect import connect
 from skep.cli.life import describe
-from skep.cli.show import SHOWN_LANES, Cell, counted, one_line, say, show_json, show_table
+from skep.cli.show import SHOWN_LANES, Cell, as_dict, counted, one_line, say, show_json, show_table
 from skep.config import Config
 from skep.errors import NotFound
 from skep.message import Blocked, GroupStatus, Lag, Status, Subscription
@@ -98,6 +98,25 @@ def _show_lanes(lanes: Sequence[Lag]) -> None:
         for lane in lanes
     )
     show_table(headers, rows)
+
+
+def explain(config: Config, name: str, queue: str, partition: str, *, as_json: bool) -> None:
+    with connect(config) as mq:
+        found = mq.explain_start(name, queue, partition)
+    if as_json:
+        show_json({"group": name, "queue": queue, "partition": partition} | as_dict(found))
+        return
+    where = f"group {name} on {queue}/{partition}"
+    if found.scope is None:
+        say(one_line(f"{where}: no subscription decides yet; its first pop stores one"))
+    else:
+        start = next((str(at) for at in (found.start_at, found.asked_offset) if at is not None), "")
+        decides = f"its subscription to the {found.scope} decides, stored {found.subscribed_at}"
+        say(one_line(f"{where}: {decides}, mode {found.mode} {start}".rstrip()))
+    if found.start_offset is None and found.scope is not None:
+        say("the partition does not exist yet")
+    elif found.start_offset is not None:
+        say(f"it {'started' if found.has_started else 'will start'} at offset {found.start_offset}")
 
 
 def seek(config: Config, name: str, queue: str, position: str, *, partition: str | None, as_json: bool) -> None:

@@ -1,10 +1,12 @@
 """`skep group`, continued: the life of a subscription, from subscribe to cancel."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from skep import Skep
 from skep.cli.ask import confirm
 from skep.cli.connect import connect
+from skep.cli.queue import parse_options
 from skep.cli.show import as_dict, counted, one_line, say, show_json
 from skep.cli.times import parse_length
 from skep.config import Config
@@ -40,6 +42,10 @@ class Wish:
     heartbeat_interval: str | None
     heartbeat_timeout: str | None
     miss_threshold: int | None
+    retry_limit: int | None
+    retry_delay: str | None
+    max_retry_delay: str | None
+    retry_jitter: float | None
 
 
 def place(namespace: str | None, task: str | None) -> str:
@@ -57,12 +63,24 @@ def describe(each: Subscription) -> str:
         "with backfill" if each.backfill else "without backfill",
         f"beats every {each.heartbeat_interval:g} s",
         f"dead after {each.heartbeat_timeout:g} s and {misses}",
+        *_retry_policy(each),
     )
     return one_line(", ".join(parts))
 
 
+def _retry_policy(each: Subscription) -> Iterator[str]:
+    """Say what the group does not take from the options of the queue."""
+    if each.retry_limit is not None:
+        yield f"retry limit {each.retry_limit}"
+    if each.retry_delay is not None:
+        yield f"retry delay {each.retry_delay:g} s"
+    if each.max_retry_delay is not None:
+        yield f"longest retry delay {each.max_retry_delay:g} s"
+    if each.retry_jitter is not None:
+        yield f"retry jitter {each.retry_jitter:g}"
+
+
 def subscribe(config: Config, scope: Scope, wish: Wish, *, as_json: bool) -> None:
-    interval, timeout = _seconds(wish.heartbeat_interval), _seconds(wish.heartbeat_timeout)
     with connect(config) as mq:
         stored = mq.subscribe(
             scope.group,
@@ -73,9 +91,13 @@ def subscribe(config: Config, scope: Scope, wish: Wish, *, as_json: bool) -> Non
             mode=wish.mode,
             start_from=wish.start,
             backfill=wish.backfill,
-            heartbeat_interval=interval,
-            heartbeat_timeout=timeout,
+            heartbeat_interval=_seconds(wish.heartbeat_interval),
+            heartbeat_timeout=_seconds(wish.heartbeat_timeout),
             miss_threshold=wish.miss_threshold,
+            retry_limit=wish.retry_limit,
+            retry_delay=_seconds(wish.retry_delay),
+            max_retry_delay=_seconds(wish.max_retry_delay),
+            retry_jitter=wish.retry_jitter,
         )
     if as_json:
         show_json(stored)
@@ -85,6 +107,18 @@ def subscribe(config: Config, scope: Scope, wish: Wish, *, as_json: bool) -> Non
 
 def _seconds(text: str | None) -> float | None:
     return None if text is None else parse_length(text).total_seconds()
+
+
+def configure(config: Config, scope: Scope, settings: Sequence[str], *, as_json: bool) -> None:
+    """Change the retry policy of a group, and show the subscriptions as they are then."""
+    options = parse_options(settings)
+    with connect(config) as mq:
+        changed = mq.configure_group(scope.group, options, scope.queue, namespace=scope.namespace, task=scope.task)
+    if as_json:
+        show_json(changed)
+        return
+    for subscription in changed:
+        say(describe(subscription))
 
 
 def change(config: Config, verb: str, scope: Scope, *, yes: bool = True, as_json: bool) -> None:

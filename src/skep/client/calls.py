@@ -19,15 +19,21 @@ POP: Query = """
         subscription_from => %(subscription_from)s, autocommit => true)
 """
 ACK: Query = "SELECT skep.ack(CAST(%(lease)s AS uuid), CAST(%(id)s AS uuid))"
-FAIL: Query = "SELECT skep.fail(CAST(%(lease)s AS uuid), %(error)s, CAST(%(id)s AS uuid))"
+FAIL: Query = """
+    SELECT skep.fail(
+        CAST(%(lease)s AS uuid), %(error)s, CAST(%(id)s AS uuid), CAST(%(retry_after)s AS double precision),
+        CAST(%(alone)s AS boolean))
+"""
 DEAD_LETTER: Query = "SELECT skep.dead_letter(CAST(%(lease)s AS uuid), %(error)s, CAST(%(id)s AS uuid))"
 RELEASE: Query = "SELECT skep.release(CAST(%(lease)s AS uuid))"
 EXTEND: Query = "SELECT skep.extend(CAST(%(lease)s AS uuid), %(seconds)s)"
 # The same for a batch of several partitions, which has a lease for each; leases are an array in PostgreSQL's notation.
 ACK_ALL: Query = "SELECT skep.ack_all(CAST(%(leases)s AS uuid[]))"
-FAIL_ALL: Query = "SELECT skep.fail_all(CAST(%(leases)s AS uuid[]), %(error)s)"
+FAIL_ALL: Query = """
+    SELECT skep.fail_all(CAST(%(leases)s AS uuid[]), %(error)s, CAST(%(retry_after)s AS double precision))
+"""
 DEAD_LETTER_ALL: Query = "SELECT skep.dead_letter_all(CAST(%(leases)s AS uuid[]), %(error)s)"
-RELEASE_ALL: Query = "SELECT skep.release_all(CAST(%(leases)s AS uuid[]))"
+RELEASE_ALL: Query = "SELECT skep.release_all(CAST(%(leases)s AS uuid[]), CAST(%(delay)s AS double precision))"
 EXTEND_ALL: Query = "SELECT skep.extend_all(CAST(%(leases)s AS uuid[]), %(seconds)s)"
 ACK_MANY: Query = (
     "SELECT applied FROM skep.ack_many(%(leases)s::uuid[], %(ids)s::uuid[], %(statuses)s, %(errors)s) ORDER BY ord"
@@ -41,7 +47,8 @@ TRACE: Query = """
 
 _SUBSCRIPTION: Query = """
     group_name, queue, partition, namespace, task, mode, start_at, start_offset, status, backfill, heartbeat_interval,
-    heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, created_at
+    heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, created_at, retry_limit, retry_delay,
+    max_retry_delay, retry_jitter
 """
 _SCOPE: Query = "(%(group)s, %(queue)s, %(namespace)s, %(task)s)"
 SUBSCRIBE: Query = f"""
@@ -50,7 +57,9 @@ SUBSCRIBE: Query = f"""
         task => %(task)s, mode => %(mode)s, start_from => %(start_from)s, backfill => %(backfill)s,
         heartbeat_interval => %(heartbeat_interval)s::double precision,
         heartbeat_timeout => %(heartbeat_timeout)s::double precision,
-        miss_threshold => %(miss_threshold)s::integer)
+        miss_threshold => %(miss_threshold)s::integer, retry_limit => %(retry_limit)s::integer,
+        retry_delay => %(retry_delay)s::double precision, max_retry_delay => %(max_retry_delay)s::double precision,
+        retry_jitter => %(retry_jitter)s::double precision)
 """
 SUBSCRIPTIONS: Query = f"""
     SELECT {_SUBSCRIPTION} FROM skep.subscriptions
@@ -59,6 +68,11 @@ SUBSCRIPTIONS: Query = f"""
 _DEFAULTS: Query = "SELECT default_subscription_mode, max_poll_interval FROM"
 DEFAULTS: Query = f"{_DEFAULTS} skep.settings"
 CONFIGURE_DEFAULTS: Query = f"{_DEFAULTS} skep.configure_defaults(%(subscription_mode)s, %(max_poll_interval)s)"
+CONFIGURE_GROUP: Query = f"""
+    SELECT {_SUBSCRIPTION} FROM skep.configure_group(
+        %(group)s, CAST(%(options)s AS jsonb), %(queue)s, %(namespace)s, %(task)s)
+"""
+EXPLAIN_START: Query = "SELECT * FROM skep.explain_start(%(group)s, %(queue)s, %(partition)s)"
 PAUSE: Query = f"SELECT {_SUBSCRIPTION} FROM skep.pause{_SCOPE}"
 RESUME: Query = f"SELECT {_SUBSCRIPTION} FROM skep.resume{_SCOPE}"
 CANCEL: Query = f"SELECT {_SUBSCRIPTION} FROM skep.cancel{_SCOPE}"

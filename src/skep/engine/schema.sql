@@ -219,8 +219,8 @@ CREATE TABLE skep.lease_log (
     leased_at timestamptz,
     finished_at timestamptz NOT NULL,
     CONSTRAINT lease_log_pkey PRIMARY KEY (id),
-    CONSTRAINT lease_log_reason_check CHECK (reason = ANY (ARRAY['completed', 'answered', 'nacked', 'expired',
-        'released']))
+    CONSTRAINT lease_log_reason_check CHECK (reason = ANY (ARRAY['completed', 'answered', 'nacked', 'failed_alone',
+        'expired', 'released']))
 ) WITH (autovacuum_vacuum_scale_factor=0.02, autovacuum_analyze_scale_factor=0.05);
 CREATE INDEX lease_log_finished_at ON skep.lease_log (queue_id, finished_at);
 -- Finished leases of queues that have lease_log_seconds: when they began and ended, and why.
@@ -338,6 +338,8 @@ CREATE TABLE skep.queues (
     lease_time double precision NOT NULL DEFAULT 300,
     retry_limit integer NOT NULL DEFAULT 3,
     retry_delay double precision NOT NULL DEFAULT 1,
+    max_retry_delay double precision NOT NULL DEFAULT 3600,
+    retry_jitter double precision NOT NULL DEFAULT 0.25,
     delayed_processing double precision NOT NULL DEFAULT 0,
     window_buffer double precision NOT NULL DEFAULT 0,
     priority integer NOT NULL DEFAULT 0,
@@ -371,12 +373,14 @@ CREATE TABLE skep.queues (
     CONSTRAINT queues_lease_log_seconds_check CHECK (lease_log_seconds > 0 AND lease_log_seconds <= '3153600000'),
     CONSTRAINT queues_lease_time_check CHECK (lease_time > 0 AND lease_time <= 604800),
     CONSTRAINT queues_max_payload_bytes_check CHECK (max_payload_bytes > 0),
+    CONSTRAINT queues_max_retry_delay_check CHECK (max_retry_delay >= 0 AND max_retry_delay <= 604800),
     CONSTRAINT queues_max_size_check CHECK (max_size > 0),
     CONSTRAINT queues_name_check CHECK (char_length(name) >= 1 AND char_length(name) <= 255),
     CONSTRAINT queues_namespace_check CHECK (char_length(namespace) <= 255),
     CONSTRAINT queues_partial_failure_check CHECK (partial_failure = ANY (ARRAY['dead_letter', 'retry'])),
     CONSTRAINT queues_retention_seconds_check CHECK (retention_seconds > 0 AND retention_seconds <= '3153600000'),
     CONSTRAINT queues_retry_delay_check CHECK (retry_delay >= 0 AND retry_delay <= 86400),
+    CONSTRAINT queues_retry_jitter_check CHECK (retry_jitter >= 0 AND retry_jitter <= 1),
     CONSTRAINT queues_retry_limit_check CHECK (retry_limit >= 0),
     CONSTRAINT queues_semantics_check CHECK (semantics = ANY (ARRAY['queue', 'pub_sub', 'mixed'])),
     CONSTRAINT queues_task_check CHECK (char_length(task) <= 255),
@@ -419,6 +423,7 @@ CREATE TABLE skep.runs (
     done int8multirange,
     failed int8multirange,
     errors jsonb,
+    retry_after double precision,
     CONSTRAINT runs_pkey PRIMARY KEY (partition_id, group_queue_id, first_offset)
 ) WITH (fillfactor=70, autovacuum_vacuum_scale_factor=0.02, autovacuum_analyze_scale_factor=0.05);
 CREATE INDEX runs_drained ON skep.runs (list_id, ready_at) WHERE ((ready_at IS NOT NULL) AND (lease_id IS NULL) AND
@@ -554,6 +559,10 @@ CREATE TABLE skep.subscriptions (
     last_heartbeat_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     status_changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     conflation boolean NOT NULL DEFAULT false,
+    retry_limit integer,
+    retry_delay double precision,
+    max_retry_delay double precision,
+    retry_jitter double precision,
     CONSTRAINT subscriptions_pkey PRIMARY KEY (id),
     CONSTRAINT subscriptions_check CHECK ((mode = ANY (ARRAY['new', 'timestamp'])) = (start_at IS NOT NULL)),
     CONSTRAINT subscriptions_check1 CHECK ((mode = 'offset') = (start_offset IS NOT NULL)),
@@ -563,10 +572,14 @@ CREATE TABLE skep.subscriptions (
     CONSTRAINT subscriptions_group_name_check CHECK (char_length(group_name) >= 1 AND char_length(group_name) <= 255),
     CONSTRAINT subscriptions_heartbeat_interval_check CHECK (heartbeat_interval > 0),
     CONSTRAINT subscriptions_heartbeat_timeout_check CHECK (heartbeat_timeout <= 31536000),
+    CONSTRAINT subscriptions_max_retry_delay_check CHECK (max_retry_delay >= 0 AND max_retry_delay <= 604800),
     CONSTRAINT subscriptions_miss_threshold_check CHECK (miss_threshold >= 1),
     CONSTRAINT subscriptions_mode_check CHECK (mode = ANY (ARRAY['all', 'new', 'timestamp', 'offset'])),
     CONSTRAINT subscriptions_partition_check CHECK (char_length(partition) >= 1 AND char_length(partition) <= 255),
     CONSTRAINT subscriptions_queue_check CHECK (char_length(queue) >= 1 AND char_length(queue) <= 255),
+    CONSTRAINT subscriptions_retry_delay_check CHECK (retry_delay >= 0 AND retry_delay <= 86400),
+    CONSTRAINT subscriptions_retry_jitter_check CHECK (retry_jitter >= 0 AND retry_jitter <= 1),
+    CONSTRAINT subscriptions_retry_limit_check CHECK (retry_limit >= 0),
     CONSTRAINT subscriptions_start_offset_check CHECK (start_offset >= 0),
     CONSTRAINT subscriptions_status_check CHECK (status = ANY (ARRAY['ACTIVE', 'PAUSED', 'CANCELLED', 'DEAD'])),
     CONSTRAINT subscriptions_timeout_check CHECK (heartbeat_timeout > heartbeat_interval)
@@ -671,13 +684,16 @@ CREATE TYPE skep.lease_acks (
     completed int8multirange,
     failed int8multirange,
     nacked int8multirange,
+    failed_alone int8multirange,
     dead int8multirange,
     released int8multirange,
     rest_completed boolean,
     rest_failed boolean,
     rest_dead boolean,
     rest_released boolean,
-    errors jsonb
+    errors jsonb,
+    retry_after double precision,
+    release_delay double precision
 );
 
 CREATE TYPE skep.news (
@@ -701,6 +717,8 @@ CREATE TYPE skep.policy (
     group_name text,
     retry_limit integer,
     retry_delay double precision,
+    max_retry_delay double precision,
+    retry_jitter double precision,
     partial_failure text,
     is_logged boolean,
     is_stream boolean
@@ -788,10 +806,11 @@ ack(lease uuid, id uuid DEFAULT NULL) RETURNS void
     -- the lease is over.
 ack_all(leases uuid[]) RETURNS void
     -- Acknowledges every message of these leases. Fails with SK003 if all of them are over.
-ack_many(leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL) RETURNS TABLE(ord bigint, applied
-    boolean)
-    -- Applies one ack to each message or lease: completed, failed, dlq or retry. Returns for each whether it was
-    -- applied; a stale lease does not affect the others.
+ack_many(leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL, delays double precision[] DEFAULT
+    NULL) RETURNS TABLE(ord bigint, applied boolean)
+    -- Applies one ack to each message or lease: completed, failed, failed_alone, dlq or retry; delays are seconds
+    -- until a failed or released message is delivered again. Returns for each whether it was applied; a stale lease
+    -- does not affect the others.
 archive_status(queues text[] DEFAULT NULL) RETURNS TABLE(queue text, location text, files bigint, messages bigint,
     bytes bigint, first_day date, last_day date, waiting boolean)
     -- Returns what is archived of each queue: location, files, messages, bytes and days. waiting is true if messages
@@ -813,6 +832,11 @@ configure_defaults(subscription_mode text DEFAULT NULL, max_poll_interval double
     settings
     -- Sets the start of groups that do not ask for one (all or new), and how many seconds a new group may look back
     -- twice. NULL keeps a value. Returns the settings.
+configure_group(group_name text, options jsonb, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT
+    NULL) RETURNS SETOF subscriptions
+    -- Changes the retry policy of a group: those of retry_limit, retry_delay, max_retry_delay and retry_jitter that
+    -- are given; null is the option of the queue. For its subscriptions to a queue with its partitions, to a namespace
+    -- and/or task, or all of them.
 configure_queue(queue text, options jsonb DEFAULT '{}', namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS
     queues
     -- Creates a queue, or changes the options that are given and keeps the others. Returns the queue. Options are the
@@ -858,10 +882,12 @@ extend(lease uuid, seconds double precision DEFAULT 60) RETURNS timestamptz
     -- Extends a lease to this many seconds from now, never shortens it, and returns when it expires.
 extend_all(leases uuid[], seconds double precision DEFAULT 60) RETURNS timestamptz
     -- Extends these leases to this many seconds from now and returns when the first of them expires.
-fail(lease uuid, error text, id uuid DEFAULT NULL) RETURNS void
-    -- Marks one message of a lease as failed, or without id every message of it that has no ack yet. The retry rules
-    -- of the queue decide what follows.
-fail_all(leases uuid[], error text) RETURNS void
+fail(lease uuid, error text, id uuid DEFAULT NULL, retry_after double precision DEFAULT NULL, alone boolean DEFAULT
+    false) RETURNS void
+    -- Marks one message of a lease as failed, or without id every message of it that has no ack yet. The retry policy
+    -- of the group decides what follows; retry_after is the delay in seconds to use instead. alone: this message is
+    -- retried by itself, and the lease ends.
+fail_all(leases uuid[], error text, retry_after double precision DEFAULT NULL) RETURNS void
     -- Marks every message of these leases as failed. Fails with SK003 if all of them are over.
 find_message(message uuid) RETURNS TABLE(queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers
     jsonb, transaction_id text, trace_id uuid, producer text, created_at timestamptz, deleted boolean)
@@ -973,10 +999,11 @@ redrive(queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAUL
     -- Pushes dead letters again, oldest first, and deletes them: to their own group, or with to_queue as new messages
     -- for every group of that queue. payload replaces the payload of one dead letter, headers are merged into its own.
     -- Returns a row for each; dry_run changes nothing.
-release(lease uuid) RETURNS void
-    -- Ends a lease. Messages without an ack are delivered again, with the same attempt number.
-release_all(leases uuid[]) RETURNS void
-    -- Ends these leases; messages without an ack are delivered again. Fails with SK003 if all of them are over.
+release(lease uuid, delay double precision DEFAULT NULL) RETURNS void
+    -- Ends a lease. Messages without an ack are delivered again after the delay, with the same attempt number.
+release_all(leases uuid[], delay double precision DEFAULT NULL) RETURNS void
+    -- Ends these leases; messages without an ack are delivered again, after the delay. Fails with SK003 if all of them
+    -- are over.
 repair_restored() RETURNS bigint
     -- Makes messages that a dump brought from another cluster visible to readers by snapshot, and returns how many it
     -- changed. prune_journal() calls it.
@@ -1006,16 +1033,19 @@ set_maintenance_mode(push boolean DEFAULT NULL, pop boolean DEFAULT NULL) RETURN
 subscribe(group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text
     DEFAULT NULL, mode text DEFAULT NULL, start_from text DEFAULT NULL, backfill boolean DEFAULT NULL,
     heartbeat_interval double precision DEFAULT NULL, heartbeat_timeout double precision DEFAULT NULL, miss_threshold
-    integer DEFAULT NULL) RETURNS subscriptions
-    -- Stores where a group starts and how it is watched, and returns the subscription. An existing one is kept as it
-    -- is; a dead one continues at its cursor; a cancelled one starts again.
+    integer DEFAULT NULL, retry_limit integer DEFAULT NULL, retry_delay double precision DEFAULT NULL, max_retry_delay
+    double precision DEFAULT NULL, retry_jitter double precision DEFAULT NULL) RETURNS subscriptions
+    -- Stores where a group starts, how it is watched and its retry policy, and returns the subscription. An existing
+    -- one is kept as it is; a dead one continues at its cursor; a cancelled one starts again.
 transaction(operations jsonb) RETURNS SETOF jsonb
     -- Pushes messages and acknowledges others, all or nothing: [{"push": {"queue", "payload", …}}, {"ack": {"lease",
-    -- "id", "status", "error"}}, …]. Returns one JSON object for each operation; one stale lease fails them all.
+    -- "id", "status", "error", "delay"}}, …]. Returns one JSON object for each operation; one stale lease fails them
+    -- all.
 
 -- Private functions
 
-_ack_all(leases uuid[], status text, error text) RETURNS void
+_ack_all(leases uuid[], status text, error text, delay double precision DEFAULT NULL) RETURNS void
+_ack_closed(leases uuid[], completed int8multirange[]) RETURNS uuid[]
 _ack_lease(row_id tid, r runs, said lease_acks) RETURNS void
 _ack_leases(leases uuid[], completed int8multirange[] DEFAULT NULL) RETURNS uuid[]
 _ack_stream(partition_id uuid, group_name text, transaction_id text, lease uuid, status text, count integer, error
@@ -1028,11 +1058,12 @@ _allow(IN role text, IN name text, IN definer boolean DEFAULT true)
 _allowed_values(option text) RETURNS text
 _append_outbox(xids xid8[], ids bigint[]) RETURNS bigint
 _append_piece(sink text, batch bigint, piece uuid) RETURNS bigint
-_apply_ack(lease uuid, id uuid, status text, error text) RETURNS void
-_apply_acks(leases uuid[], partition_ids bigint[], offsets bigint[], statuses text[], errors text[]) RETURNS TABLE(ord
-    bigint, applied boolean)
+_apply_ack(lease uuid, id uuid, status text, error text, delay double precision DEFAULT NULL) RETURNS void
+_apply_acks(leases uuid[], partition_ids bigint[], offsets bigint[], statuses text[], errors text[], delays double
+    precision[] DEFAULT NULL) RETURNS TABLE(ord bigint, applied boolean)
 _apply_options(old queues, q queues) RETURNS void
-_apply_verdict(r runs, policy policy, reason text, stamp timestamptz) RETURNS runs
+_apply_verdict(r runs, policy policy, reason text, stamp timestamptz, release_delay double precision DEFAULT NULL)
+    RETURNS runs
 _archive_progress(job uuid, OUT files bigint, OUT stored_files bigint, OUT messages bigint, OUT stored_messages bigint,
     OUT stored_bytes bigint) RETURNS record
 _archived_files(queues text[] DEFAULT NULL, pattern text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT
@@ -1048,8 +1079,10 @@ _begin_compaction(archive_id integer, job uuid, sources jsonb) RETURNS bigint[]
 _begin_files(archive_id integer, job uuid, files jsonb) RETURNS bigint[]
 _bucket_minutes(since timestamptz, until timestamptz) RETURNS integer
 _bucket_time(instant timestamptz) RETURNS text
+_check_delays(ids uuid[], statuses text[], delays double precision[]) RETURNS void
 _check_force_complete(group_name text, queue text, older_than interval) RETURNS integer
 _check_grants(grants jsonb) RETURNS void
+_check_group_option(group_name text, option text, value jsonb) RETURNS void
 _check_heads(partition_ids bigint[], next_offsets bigint[]) RETURNS void
 _check_item(ord bigint, payload jsonb, payload_limit integer, transaction_id text, headers jsonb) RETURNS boolean
 _check_leases() RETURNS TABLE(invariant text, broken bigint)
@@ -1096,6 +1129,7 @@ _current_snapshot() RETURNS pg_snapshot
 _cursor_of(partition_id bigint, group_queue_id integer) RETURNS bigint
 _cut(first_offset bigint, end_offset bigint, done int8multirange, n bigint) RETURNS bigint
 _cut_after(offsets int8multirange, n bigint) RETURNS bigint
+_cut_around(r runs, back int8multirange, failed int8multirange, attempt integer) RETURNS runs
 _dashboard_backlogs(queue text, only_group text) RETURNS TABLE(group_name text, status text, is_waited_for boolean,
     partition_id bigint, lag bigint, kept bigint, leased integer, oldest_at timestamptz)
 _dashboard_database() RETURNS json
@@ -1118,7 +1152,7 @@ _dashboard_trend(since interval, points integer, visible text[]) RETURNS json
 _dashboard_unarchived(queue_id integer) RETURNS TABLE(pending bigint, oldest_at timestamptz)
 _database_identity() RETURNS text
 _dead_summary(queue text, visible text[]) RETURNS json
-_default_options() RETURNS jsonb
+_default_options(semantics text DEFAULT NULL) RETURNS jsonb
 _delete_messages(partition_ids bigint[], first_offsets bigint[], stops bigint[]) RETURNS void
 _delete_partitions(partition_ids bigint[]) RETURNS void
 _delete_runs(partition_ids bigint[], group_queue_ids integer[]) RETURNS bigint
@@ -1132,7 +1166,7 @@ _drain_held_pushes(max_messages integer DEFAULT 2000, again boolean DEFAULT fals
     bigint, OUT queues text[]) RETURNS record
 _drop_sink(sink text) RETURNS void
 _due_at(partition_id bigint, first_offset bigint, delay double precision, quiet double precision) RETURNS timestamptz
-_end_lease(row_id tid, r runs, reason text) RETURNS boolean
+_end_lease(row_id tid, r runs, reason text, release_delay double precision DEFAULT NULL) RETURNS boolean
 _ensure_group_queue(group_name text, queue text) RETURNS integer
 _ensure_group_queues(queue text, group_name text) RETURNS boolean
 _ensure_wide_list(group_name text) RETURNS integer
@@ -1151,6 +1185,10 @@ _find_message(partition_id bigint, transaction_id text) RETURNS bigint
 _find_named(g group_state, names text[], redriven boolean) RETURNS bigint[]
 _find_new(slot_of integer[], partition_ids bigint[], dedup_since timestamptz[], transaction_ids text[]) RETURNS
     boolean[]
+_find_plain_group(queue text, group_name text) RETURNS TABLE(id integer, queue_id integer, stamp timestamptz, deadline
+    timestamptz, ready_from timestamptz, crowded boolean)
+_find_plain_partition(queue text, group_name text, partition text) RETURNS TABLE(id bigint, group_queue_id integer,
+    queue_id integer, stamp timestamptz, deadline timestamptz)
 _find_start(id uuid, group_name text, queue text, namespace text, task text, OUT partition_id bigint, OUT partition
     text, OUT created_at timestamptz, OUT group_queue_id integer) RETURNS record
 _first_contact(group_name text, queue text, partition text, namespace text, task text, mode text, start_from text)
@@ -1215,13 +1253,11 @@ _last_progress(visible text[]) RETURNS TABLE(at timestamptz, queue text, group_n
 _lease(queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
     lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit boolean
     DEFAULT true) RETURNS lease[]
-_lease_any(queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task
-    text, lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit
-    boolean) RETURNS lease[]
 _lease_by(g group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate
     boolean, visited bigint[] DEFAULT '{}') RETURNS lease[]
 _lease_closed(g group_state, row_id tid, closed runs, ends bigint, request integer, size integer, conflate boolean,
     stamp timestamptz, deadline timestamptz) RETURNS lease[]
+_lease_from_open(g group_state, batch integer) RETURNS lease[]
 _lease_id(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS uuid
 _lease_more(g group_state, requests integer[], sizes integer[], leases lease[], auto_ack boolean, conflate boolean)
     RETURNS lease[]
@@ -1229,6 +1265,8 @@ _lease_named(g group_state, partition_ids bigint[], requests integer[], sizes in
     boolean) RETURNS lease[]
 _lease_names(g group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
     RETURNS lease[]
+_lease_next(queue text, group_name text, batch integer) RETURNS lease[]
+_lease_next_named(queue text, group_name text, names text[], batches integer[]) RETURNS lease[]
 _lease_queue(g group_state, requests integer[], sizes integer[], auto_ack boolean, conflate boolean) RETURNS lease[]
 _lease_ready(g group_state, requests integer[], sizes integer[], most integer, auto_ack boolean, conflate boolean)
     RETURNS lease[]
@@ -1455,6 +1493,7 @@ _refuse(state text, message text, hint text DEFAULT '', detail text DEFAULT '') 
 _refuse_blocked(queue text) RETURNS void
 _refuse_busy(group_name text) RETURNS void
 _refuse_locked(queue text) RETURNS void
+_refuse_retry_option(group_name text, constraint_name text, options jsonb) RETURNS void
 _release_leases(ids bigint[]) RETURNS void
 _replace_options(queue text, options jsonb, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS queues
 _require_read_committed(function text) RETURNS void
@@ -1467,7 +1506,8 @@ _retainable(lanes bigint[]) RETURNS TABLE(queue text, partition text, partition_
 _retention_of(partition_ids bigint[]) RETURNS TABLE(queue text, partition text, partition_id bigint, first_offset
     bigint, cut bigint, rule text, lowest bigint, sample_offsets bigint[], sample_times timestamptz[], is_sampled
     boolean)
-_retry_seconds(retry_delay double precision, attempt integer) RETURNS interval
+_retry_policy(policy policy) RETURNS policy
+_retry_seconds(policy policy, attempt integer) RETURNS double precision
 _runs_to_list(queue text, partition text, namespace text, task text, state text, since timestamptz, until timestamptz,
     visible text[], max_partitions integer, OUT partition_ids bigint[], OUT lows bigint[], OUT highs bigint[]) RETURNS
     record
@@ -1480,7 +1520,7 @@ _seconds_since(instant timestamptz) RETURNS bigint
 _seek_offset(partition_id bigint, start subscriptions, is_end boolean) RETURNS bigint
 _set_status(ids bigint[], status text) RETURNS SETOF subscriptions
 _settle_files(file_ids bigint[]) RETURNS void
-_settle_lease(row_id tid, r runs, whole int8multirange, released boolean, nacked boolean) RETURNS void
+_settle_lease(row_id tid, r runs, whole int8multirange, said lease_acks) RETURNS void
 _share_out(partition_ids bigint[], sizes bigint[], max_messages bigint, OUT ids bigint[], OUT quotas bigint[]) RETURNS
     record
 _share_runs(queue_id integer) RETURNS void
@@ -1510,7 +1550,8 @@ _store_file(file_id bigint, job uuid, path text, bytes bigint, messages bigint, 
 _store_held(ids bigint[]) RETURNS void
 _store_subscription(group_name text, queue text, partition text, namespace text, task text, mode text, start_from text,
     backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL, heartbeat_timeout double precision
-    DEFAULT NULL, miss_threshold integer DEFAULT NULL, inherits boolean DEFAULT true) RETURNS subscriptions
+    DEFAULT NULL, miss_threshold integer DEFAULT NULL, inherits boolean DEFAULT true, retry jsonb DEFAULT '{}') RETURNS
+    subscriptions
 _subscription_for(group_name text, queue text, partition text, namespace text, task text) RETURNS subscriptions
 _subscription_for_pop(queue text, group_name text, partition text, namespace text, task text, mode text, start_from
     text) RETURNS subscriptions
@@ -1534,7 +1575,9 @@ _visit_of(p partitions, q queues, is_unclear boolean, stamp timestamptz, OUT cos
 _wake_runs(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz) RETURNS bigint[]
 _will_be_discovered(list integer, queue_id integer, partition_id bigint) RETURNS boolean
 _with_current_time(g group_state) RETURNS group_state
+_without_retry_policy(s subscriptions) RETURNS subscriptions
 _write_dead_letters(r runs, policy policy, dead int8multirange, attempt integer, reason text) RETURNS void
 _write_options(q queues, given jsonb) RETURNS queues
+_write_parts(row_id tid, r runs, stamp timestamptz) RETURNS void
 _write_run(row_id tid, r runs) RETURNS void
 _write_stream_state(query_id uuid, partition_id bigint, ops jsonb) RETURNS void

@@ -20,6 +20,7 @@ from skep.cli.options import (
     choose,
 )
 from skep.config import Config
+from skep.message import DEFAULT_PARTITION
 
 group_app = typer.Typer(help="Groups, how they are, how far behind, and their life.", no_args_is_help=True)
 
@@ -136,6 +137,22 @@ def group_subscribe(
     miss_threshold: Annotated[
         int | None, typer.Option(help="After so many missed signs it is dead.", show_default=False)
     ] = None,
+    retry_limit: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="How often a failed message is retried; else as the queue has it.", show_default=False
+        ),
+    ] = None,
+    retry_delay: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="The wait before the first retry; it doubles each time.", show_default=False),
+    ] = None,
+    max_retry_delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The longest wait before a retry.", show_default=False)
+    ] = None,
+    retry_jitter: Annotated[
+        float | None, typer.Option(min=0, max=1, help="The share of the wait by which it varies.", show_default=False)
+    ] = None,
     as_json: Json = False,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
@@ -144,8 +161,49 @@ def group_subscribe(
     from skep.cli.life import Scope, Wish, subscribe
 
     config = Config.load_client(database_url, data_dir)
-    wish = Wish(partition, mode, start, backfill, heartbeat_interval, heartbeat_timeout, miss_threshold)
+    life = (heartbeat_interval, heartbeat_timeout, miss_threshold)
+    wish = Wish(partition, mode, start, backfill, *life, retry_limit, retry_delay, max_retry_delay, retry_jitter)
     subscribe(config, Scope(group, queue, namespace, task), wish, as_json=as_json)
+
+
+@group_app.command("configure")
+def group_configure(
+    group: Group,
+    options: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE...",
+            help="retry_limit=8, retry_delay=1, max_retry_delay=60, retry_jitter=0.25; null is the queue's option.",
+            show_default=False,
+        ),
+    ],
+    queue: OfQueue = None,
+    namespace: Namespace = None,
+    task: Task = None,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Change the retry policy of a group."""
+    from skep.cli.life import Scope, configure
+
+    config = Config.load_client(database_url, data_dir)
+    configure(config, Scope(group, queue, namespace, task), options, as_json=as_json)
+
+
+@group_app.command("explain")
+def group_explain(
+    group: Group,
+    queue: Queue,
+    partition: Annotated[str, typer.Argument(help="One partition of the queue.")] = DEFAULT_PARTITION,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Explain where a group starts in a partition, and which subscription decides it."""
+    from skep.cli.group import explain
+
+    explain(Config.load_client(database_url, data_dir), group, queue, partition, as_json=as_json)
 
 
 @group_app.command("pause")

@@ -75,18 +75,42 @@ class AsyncBatch(Sequence[Message]):
         """One message is completed, or all without an answer. `connection`: together with your own transaction."""
         await self._answer(calls.ACK if message else calls.ACK_ALL, message, connection)
 
-    async def fail(self, message: Message | None, error: object, *, connection: object = None) -> None:
-        """One message failed, or (None) all that have no answer yet."""
-        await self._answer(calls.FAIL if message else calls.FAIL_ALL, message, connection, error=_text(error))
+    async def fail(
+        self,
+        message: Message | None,
+        error: object,
+        *,
+        retry_after: float | None = None,
+        alone: bool = False,
+        connection: object = None,
+    ) -> None:
+        """One message failed, or (None) all that have no answer yet.
+
+        `retry_after`: seconds until the retry, instead of the delay of the retry policy. `alone`: this message is
+        retried by itself, whatever becomes of the others. Its lease ends: messages of its partition that have no
+        answer are delivered again, at the same attempt.
+        """
+        if message is None:
+            if alone:
+                raise InvalidArgument("only a message can fail alone, not a whole batch", hint="Name the message.")
+            await self._answer(calls.FAIL_ALL, None, connection, error=_text(error), retry_after=retry_after)
+            return
+        said = {"error": _text(error), "retry_after": retry_after, "alone": alone}
+        await self._answer(calls.FAIL, message, connection, **said)
+        if alone:
+            self.settle_lease(message)
 
     async def dead_letter(self, message: Message | None, error: object, *, connection: object = None) -> None:
         """To the dead letters now: one message, or (None) all that have no answer yet."""
         query = calls.DEAD_LETTER if message else calls.DEAD_LETTER_ALL
         await self._answer(query, message, connection, error=_text(error))
 
-    async def release(self) -> None:
-        """Give back what is not completed; nothing is charged."""
-        await self._answer(calls.RELEASE_ALL, None, None)
+    async def release(self, *, delay: float | None = None) -> None:
+        """Give back the messages that are not completed: they are delivered again, `delay` seconds from now.
+
+        No attempt is counted.
+        """
+        await self._answer(calls.RELEASE_ALL, None, None, delay=delay)
 
     async def extend(self, seconds: float = 60) -> datetime:
         """Hold the lease so many seconds from now; returns the new deadline."""
@@ -97,7 +121,7 @@ class AsyncBatch(Sequence[Message]):
             raise
 
     async def _answer(
-        self, query: LiteralString, message: Message | None, connection: object, **said: str | None
+        self, query: LiteralString, message: Message | None, connection: object, **said: str | float | None
     ) -> None:
         if not self._messages:
             return
@@ -131,6 +155,10 @@ class AsyncBatch(Sequence[Message]):
             self._unanswered.clear()
         else:
             self._unanswered.discard(message.id)
+
+    def settle_lease(self, message: Message) -> None:
+        """The lease of this message has ended: nothing more can be said about its messages."""
+        self._unanswered -= {other.id for other in self._messages if other.lease == message.lease}
 
     async def __aenter__(self) -> Self:
         return self

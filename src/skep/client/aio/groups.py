@@ -1,11 +1,14 @@
 """Groups: where they start, how they live, how far they are."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
+from skep.client.encode import dumps
 from skep.message import (
+    DEFAULT_PARTITION,
     Blocked,
     Defaults,
     GroupStatus,
@@ -13,6 +16,7 @@ from skep.message import (
     MessageGroup,
     MessageStatus,
     SeekResult,
+    StartExplanation,
     Subscription,
 )
 
@@ -36,8 +40,15 @@ class AsyncGroups:
         heartbeat_interval: float | None = None,
         heartbeat_timeout: float | None = None,
         miss_threshold: int | None = None,
+        retry_limit: int | None = None,
+        retry_delay: float | None = None,
+        max_retry_delay: float | None = None,
+        retry_jitter: float | None = None,
     ) -> Subscription:
-        """Store where a group starts and how it lives, if that is not stored yet; returns what is."""
+        """Store where a group starts, how it lives and how it retries, if that is not stored yet; returns what is.
+
+        Retry options that are None are those of the queue.
+        """
         arguments = {
             "group": group,
             "queue": queue,
@@ -50,9 +61,36 @@ class AsyncGroups:
             "heartbeat_interval": heartbeat_interval,
             "heartbeat_timeout": heartbeat_timeout,
             "miss_threshold": miss_threshold,
+            "retry_limit": retry_limit,
+            "retry_delay": retry_delay,
+            "max_retry_delay": max_retry_delay,
+            "retry_jitter": retry_jitter,
         }
         (stored,) = await self._database.call(calls.SUBSCRIBE, arguments, Subscription)
         return stored
+
+    async def configure_group(
+        self,
+        group: str,
+        options: Mapping[str, float | None],
+        queue: str | None = None,
+        *,
+        namespace: str | None = None,
+        task: str | None = None,
+    ) -> list[Subscription]:
+        """Change the retry policy of a group: `retry_limit`, `retry_delay`, `max_retry_delay`, `retry_jitter`.
+
+        Options that are not given stay; None is the option of the queue again. Returns the subscriptions.
+        """
+        arguments = {"group": group, "queue": queue, "namespace": namespace, "task": task}
+        arguments["options"] = dumps([dict(options)])[1:-1]
+        return await self._database.call(calls.CONFIGURE_GROUP, arguments, Subscription)
+
+    async def explain_start(self, group: str, queue: str, partition: str = DEFAULT_PARTITION) -> StartExplanation:
+        """Return which subscription decides where a group starts in a partition, and the offset at which it starts."""
+        arguments = {"group": group, "queue": queue, "partition": partition}
+        (explained,) = await self._database.call(calls.EXPLAIN_START, arguments, StartExplanation)
+        return explained
 
     async def subscriptions(self, group: str | None = None, queue: str | None = None) -> list[Subscription]:
         return await self._database.call(calls.SUBSCRIPTIONS, {"group": group, "queue": queue}, Subscription)

@@ -76,18 +76,42 @@ class Batch(Sequence[Message]):
         """One message is completed, or all without an answer. `connection`: together with your own transaction."""
         self._answer(calls.ACK if message else calls.ACK_ALL, message, connection)
 
-    def fail(self, message: Message | None, error: object, *, connection: object = None) -> None:
-        """One message failed, or (None) all that have no answer yet."""
-        self._answer(calls.FAIL if message else calls.FAIL_ALL, message, connection, error=_text(error))
+    def fail(
+        self,
+        message: Message | None,
+        error: object,
+        *,
+        retry_after: float | None = None,
+        alone: bool = False,
+        connection: object = None,
+    ) -> None:
+        """One message failed, or (None) all that have no answer yet.
+
+        `retry_after`: seconds until the retry, instead of the delay of the retry policy. `alone`: this message is
+        retried by itself, whatever becomes of the others. Its lease ends: messages of its partition that have no
+        answer are delivered again, at the same attempt.
+        """
+        if message is None:
+            if alone:
+                raise InvalidArgument("only a message can fail alone, not a whole batch", hint="Name the message.")
+            self._answer(calls.FAIL_ALL, None, connection, error=_text(error), retry_after=retry_after)
+            return
+        said = {"error": _text(error), "retry_after": retry_after, "alone": alone}
+        self._answer(calls.FAIL, message, connection, **said)
+        if alone:
+            self.settle_lease(message)
 
     def dead_letter(self, message: Message | None, error: object, *, connection: object = None) -> None:
         """To the dead letters now: one message, or (None) all that have no answer yet."""
         query = calls.DEAD_LETTER if message else calls.DEAD_LETTER_ALL
         self._answer(query, message, connection, error=_text(error))
 
-    def release(self) -> None:
-        """Give back what is not completed; nothing is charged."""
-        self._answer(calls.RELEASE_ALL, None, None)
+    def release(self, *, delay: float | None = None) -> None:
+        """Give back the messages that are not completed: they are delivered again, `delay` seconds from now.
+
+        No attempt is counted.
+        """
+        self._answer(calls.RELEASE_ALL, None, None, delay=delay)
 
     def extend(self, seconds: float = 60) -> datetime:
         """Hold the lease so many seconds from now; returns the new deadline."""
@@ -97,7 +121,9 @@ class Batch(Sequence[Message]):
             self.lost = True
             raise
 
-    def _answer(self, query: LiteralString, message: Message | None, connection: object, **said: str | None) -> None:
+    def _answer(
+        self, query: LiteralString, message: Message | None, connection: object, **said: str | float | None
+    ) -> None:
         if not self._messages:
             return
         if message is not None and message.lease not in self.leases:
@@ -130,6 +156,10 @@ class Batch(Sequence[Message]):
             self._unanswered.clear()
         else:
             self._unanswered.discard(message.id)
+
+    def settle_lease(self, message: Message) -> None:
+        """The lease of this message has ended: nothing more can be said about its messages."""
+        self._unanswered -= {other.id for other in self._messages if other.lease == message.lease}
 
     def __enter__(self) -> Self:
         return self

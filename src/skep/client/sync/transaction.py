@@ -27,7 +27,7 @@ class Transaction:
         self._producer = producer
         self._operations: list[dict[str, Any]] = []
         self._queues: set[str] = set()
-        self._answered: list[tuple[Batch, Message | None]] = []
+        self._answered: list[tuple[Batch, Message | None, bool]] = []
         self.receipts: list[Receipt] = []  # of the pushes, in their order, once the block has ended
 
     def push(
@@ -47,20 +47,33 @@ class Transaction:
     def ack(self, batch: Batch, message: Message | None = None) -> None:
         self._answer(batch, message, "completed", None)
 
-    def fail(self, batch: Batch, message: Message | None, error: object) -> None:
-        self._answer(batch, message, "failed", error)
+    def fail(
+        self,
+        batch: Batch,
+        message: Message | None,
+        error: object,
+        *,
+        retry_after: float | None = None,
+        alone: bool = False,
+    ) -> None:
+        """One message failed, or (None) all that have no answer yet; options as of `batch.fail`."""
+        self._answer(batch, message, "failed_alone" if alone else "failed", error, retry_after)
 
     def dead_letter(self, batch: Batch, message: Message | None, error: object) -> None:
         self._answer(batch, message, "dlq", error)
 
-    def _answer(self, batch: Batch, message: Message | None, status: Status, error: object) -> None:
+    def _answer(
+        self, batch: Batch, message: Message | None, status: Status, error: object, delay: float | None = None
+    ) -> None:
         answer: dict[str, Any] = {"lease": batch.lease, "status": status}
         if message is not None:
             answer["id"] = message.id
         if error is not None:
             answer["error"] = describe(error)
+        if delay is not None:
+            answer["delay"] = delay
         self._operations.append({"ack": answer})
-        self._answered.append((batch, message))
+        self._answered.append((batch, message, status == "failed_alone"))
 
     def __enter__(self) -> Self:
         return self
@@ -72,8 +85,10 @@ class Transaction:
             return
         arguments = {"operations": dumps(self._operations)}
         self.receipts = self._database.call(calls.TRANSACTION, arguments, _receipt)
-        for batch, message in self._answered:
+        for batch, message, ends_lease in self._answered:
             batch.settle(message)
+            if message is not None and ends_lease:
+                batch.settle_lease(message)
         if self._queues:
             self._wakes.pushed(self._queues)
 

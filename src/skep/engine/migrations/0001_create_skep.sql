@@ -28,6 +28,10 @@ CREATE TABLE skep.queues (
     lease_time                        double precision NOT NULL DEFAULT 300 CHECK (lease_time > 0 AND lease_time <= 604800),
     retry_limit                       integer NOT NULL DEFAULT 3 CHECK (retry_limit >= 0),
     retry_delay                       double precision NOT NULL DEFAULT 1 CHECK (retry_delay >= 0 AND retry_delay <= 86400),
+    max_retry_delay                   double precision NOT NULL DEFAULT 3600  -- never shortens retry_delay
+                                          CHECK (max_retry_delay >= 0 AND max_retry_delay <= 604800),
+    retry_jitter                      double precision NOT NULL DEFAULT 0.25  -- the delay varies by this share of it
+                                          CHECK (retry_jitter >= 0 AND retry_jitter <= 1),
     delayed_processing                double precision NOT NULL DEFAULT 0
                                           CHECK (delayed_processing >= 0 AND delayed_processing <= 31536000),
     window_buffer                     double precision NOT NULL DEFAULT 0 CHECK (window_buffer >= 0 AND window_buffer <= 86400),
@@ -144,6 +148,11 @@ CREATE TABLE skep.subscriptions (
     last_heartbeat_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     status_changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     conflation         boolean NOT NULL DEFAULT false,   -- each delivery is the last message of its run; those before it count as completed
+    -- The group's own retry policy; NULL: that of a wider subscription or, if none has one, the option of the queue.
+    retry_limit        integer CHECK (retry_limit >= 0),
+    retry_delay        double precision CHECK (retry_delay >= 0 AND retry_delay <= 86400),
+    max_retry_delay    double precision CHECK (max_retry_delay >= 0 AND max_retry_delay <= 604800),
+    retry_jitter       double precision CHECK (retry_jitter >= 0 AND retry_jitter <= 1),
     CONSTRAINT subscriptions_timeout_check CHECK (heartbeat_timeout > heartbeat_interval),
     CHECK ((mode IN ('new', 'timestamp')) = (start_at IS NOT NULL)),
     CHECK ((mode = 'offset') = (start_offset IS NOT NULL)),
@@ -228,6 +237,7 @@ CREATE TABLE skep.runs (
     done           int8multirange,                -- at or above first_offset: completed or dead-lettered, not delivered again
     failed         int8multirange,
     errors         jsonb,                         -- offset -> error, of the failed
+    retry_after    double precision,              -- seconds until the failed are retried; NULL: by the policy
     PRIMARY KEY (partition_id, group_queue_id, first_offset)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
 COMMENT ON TABLE skep.runs IS
@@ -297,6 +307,8 @@ CREATE TYPE skep.policy AS (
     group_name      text,
     retry_limit     integer,
     retry_delay     double precision,
+    max_retry_delay double precision,
+    retry_jitter    double precision,
     partial_failure text,
     is_logged       boolean,
     is_stream       boolean
@@ -310,13 +322,16 @@ CREATE TYPE skep.lease_acks AS (
     completed      int8multirange,
     failed         int8multirange,
     nacked         int8multirange, -- part of the failed: their lease ends
+    failed_alone   int8multirange, -- part of the failed: their lease ends, and they alone are charged
     dead           int8multirange,
     released       int8multirange,
     rest_completed boolean,
     rest_failed    boolean,
     rest_dead      boolean,
     rest_released  boolean,
-    errors         jsonb
+    errors         jsonb,
+    retry_after    double precision,  -- of the failed
+    release_delay  double precision
 );
 
 CREATE TABLE skep.lease_log (
@@ -327,7 +342,8 @@ CREATE TABLE skep.lease_log (
     first_offset    bigint NOT NULL,
     end_offset      bigint NOT NULL,
     attempt         integer NOT NULL,
-    reason          text NOT NULL CHECK (reason IN ('completed', 'answered', 'nacked', 'expired', 'released')),  -- why it ended
+    reason          text NOT NULL   -- why it ended
+                        CHECK (reason IN ('completed', 'answered', 'nacked', 'failed_alone', 'expired', 'released')),
     again           int8multirange NOT NULL,  -- messages that were not done then, and were delivered again
     first_pushed_at timestamptz,              -- of the first and the last message, which may be deleted when the log is read
     last_pushed_at  timestamptz,

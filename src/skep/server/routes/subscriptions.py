@@ -5,8 +5,9 @@ from datetime import timedelta
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from skep.message import GroupStatus, Subscription
+from skep.message import DEFAULT_PARTITION, GroupStatus, StartExplanation, Subscription
 from skep.server.endpoint import LAST, Call, Endpoint, Param, Reply, reply
 from skep.server.grants import Action
 
@@ -25,6 +26,28 @@ class Wish(msgspec.Struct):
     heartbeat_interval: float | None = None
     heartbeat_timeout: float | None = None
     miss_threshold: Annotated[int, msgspec.Meta(ge=1, le=LAST)] | None = None
+    retry_limit: Annotated[int, msgspec.Meta(ge=0, le=LAST)] | None = None
+    retry_delay: float | None = None
+    max_retry_delay: float | None = None
+    retry_jitter: float | None = None
+
+
+class RetryOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """The retry policy of a group. null: the option of the queue."""
+
+    retry_limit: Annotated[int, msgspec.Meta(ge=0, le=LAST)] | UnsetType | None = UNSET
+    retry_delay: float | UnsetType | None = UNSET
+    max_retry_delay: float | UnsetType | None = UNSET
+    retry_jitter: float | UnsetType | None = UNSET
+
+
+class GroupChange(msgspec.Struct):
+    """What is to be changed of the subscriptions of a group: to a queue, to a namespace and/or task, or all."""
+
+    options: RetryOptions
+    queue: str | None = None
+    namespace: str | None = None
+    task: str | None = None
 
 
 class Which(msgspec.Struct):
@@ -72,8 +95,30 @@ async def subscribe(call: Call) -> Reply:
         heartbeat_interval=wish.heartbeat_interval,
         heartbeat_timeout=wish.heartbeat_timeout,
         miss_threshold=wish.miss_threshold,
+        retry_limit=wish.retry_limit,
+        retry_delay=wish.retry_delay,
+        max_retry_delay=wish.max_retry_delay,
+        retry_jitter=wish.retry_jitter,
     )
     return reply(stored)
+
+
+async def configure(call: Call) -> Reply:
+    wish = await call.json(GroupChange)
+    call.identity.require("pop", wish.queue)
+    changed = await call.state.mq.configure_group(
+        call.params["group"],
+        msgspec.to_builtins(wish.options),
+        wish.queue,
+        namespace=wish.namespace,
+        task=wish.task,
+    )
+    return reply(changed)
+
+
+async def explain_start(call: Call) -> Reply:
+    group, queue, partition = call.params["group"], call.params["queue"], call.text("partition") or DEFAULT_PARTITION
+    return reply(await call.state.mq.explain_start(group, queue, partition))
 
 
 def _changing(verb: str, action: Action) -> Callable[[Call], Awaitable[Reply]]:
@@ -144,6 +189,25 @@ ENDPOINTS = (
         summary="Subscribe a group, if it is not subscribed yet. The answer is what is stored.",
         body=Wish,
         answers={200: Subscription},
+    ),
+    Endpoint(
+        method="PATCH",
+        path="/api/v1/subscriptions/{group}",
+        action="pop",
+        on="each",
+        run=configure,
+        summary="Change the retry policy of a group. Options that are not given stay.",
+        body=GroupChange,
+        answers={200: list[Subscription], 404: None, 409: None},
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/subscriptions/{group}/start/{queue}",
+        action="read",
+        run=explain_start,
+        summary="Explain where a group starts in a partition: the subscription that decides, and the offset.",
+        query=(Param("partition", "string", "The partition; Default if it is not given."),),
+        answers={200: StartExplanation},
     ),
     _verb("pause", "seek", "Deliver nothing to a group for now; what it is owed stays owed."),
     _verb("resume", "seek", "Go on where a group was paused, or died."),

@@ -2,12 +2,20 @@
 --
 --   acks                                what happens
 --   all completed                       the run is done
---   some completed, some failed         failed -> dead letters (partial_failure = 'retry': they are retried)
+--   some completed, some failed         failed -> dead letters (partial_failure = 'retry', or a failure with
+--                                       retry_after: they are retried)
 --   all failed                          the run is retried after retry_delay; past retry_limit -> dead letters
+--   failed alone                        each failed message is retried by itself, attempt + 1; past retry_limit ->
+--                                       dead letters. Messages without ack are delivered again, at the same attempt,
+--                                       in their order
 --   some without ack, lease expired     these are retried in two halves, attempt + 1; a single one past retry_limit -> dead letters
 --   the same of a stream                these are delivered again, at the same attempt: that is how a stream holds messages back
---   released                            messages that are not completed are delivered again, at the same attempt
+--   released                            messages that are not completed are delivered again, at the same attempt,
+--                                       after the delay if one was given
 --   nacked                              messages that are not completed are retried; past retry_limit the nacked ones -> dead letters
+--
+-- retry_limit, retry_delay, max_retry_delay and retry_jitter are those of the group, else of the queue: see
+-- _retry_policy(). retry_after of a failure takes the place of the computed delay; an expired lease has waited already.
 --
 -- An offset whose message was deleted counts as done. A lease belongs to its run, and only who has locked the run changes it; of a shared
 -- partition the open run is locked before the closed one.
@@ -40,16 +48,24 @@ BEGIN
     )
     SELECT array_agg(a.lease ORDER BY a.lease), array_agg(DISTINCT a.group_queue_id) FILTER (WHERE a.served_at < stamp - interval '10 seconds')
     INTO acked, quiet FROM acked a;
+    acked := coalesce(acked, '{}');
+    IF cardinality(acked) < cardinality(leases) THEN
+        acked := ARRAY(SELECT lease FROM unnest(acked || skep._ack_closed(leases, completed)) AS lease ORDER BY lease);
+    END IF;
     IF quiet IS NOT NULL THEN
         PERFORM skep._record_activity(one.id) FROM unnest(quiet) AS one (id);
     END IF;
-    RETURN coalesce(acked, '{}');
+    RETURN acked;
 END $$;
 
-CREATE FUNCTION skep._retry_seconds(retry_delay double precision, attempt integer) RETURNS interval
-LANGUAGE sql VOLATILE AS $$
-    SELECT skep._seconds(least($1 * 2 ^ least($2 - 1, 30), greatest($1, 3600)) * (0.75 + random() / 2))
-$$;
+-- Returns how long a run waits that failed for the nth time: retry_delay, doubled each time up to max_retry_delay,
+-- varied by the jitter.
+CREATE FUNCTION skep._retry_seconds(policy skep.policy, attempt integer) RETURNS double precision
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN least(policy.retry_delay * 2 ^ least(attempt - 1, 30), greatest(policy.retry_delay, policy.max_retry_delay))
+           * (1 + policy.retry_jitter * (2 * random() - 1));
+END $$;
 
 CREATE FUNCTION skep._count_offsets(offsets int8multirange) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(sum(upper(piece) - lower(piece)), 0)::bigint FROM unnest($1) AS piece $$;
@@ -71,13 +87,40 @@ END $$;
 -- The options that decide, and the names that a dead letter and the log carry.
 CREATE FUNCTION skep._policy_of(partition_id bigint, group_queue_id integer)
 RETURNS SETOF skep.policy LANGUAGE sql STABLE ROWS 1 AS $$
-    SELECT q.id, q.name, p.name, g.group_name, q.retry_limit, q.retry_delay, q.partial_failure, q.lease_log_seconds IS NOT NULL,
+    SELECT q.id, q.name, p.name, g.group_name, q.retry_limit, q.retry_delay, q.max_retry_delay, q.retry_jitter,
+           q.partial_failure, q.lease_log_seconds IS NOT NULL,
            coalesce((SELECT true FROM skep.stream_groups s WHERE s.group_name = g.group_name AND s.queue = q.name LIMIT 1), false)
     FROM skep.group_queues g
     JOIN skep.queues q ON q.id = g.queue_id
     JOIN skep.partitions p ON p.id = $1
     WHERE g.id = $2
 $$;
+
+-- Returns the policy with the retry options of the group instead of the queue's: each is that of the most specific
+-- subscription which has it. Only failures ask for it.
+CREATE FUNCTION skep._retry_policy(policy skep.policy) RETURNS skep.policy
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    own record;
+BEGIN
+    FOR own IN
+        SELECT s.retry_limit, s.retry_delay, s.max_retry_delay, s.retry_jitter
+        FROM skep.queues q CROSS JOIN skep.subscriptions s
+        WHERE q.id = policy.queue_id AND s.group_name = policy.group_name AND s.status <> 'CANCELLED'
+          AND num_nonnulls(s.retry_limit, s.retry_delay, s.max_retry_delay, s.retry_jitter) > 0
+          AND coalesce(s.queue, '') = ANY (ARRAY['', policy.queue])  -- by the index: a group may have many subscriptions
+          AND coalesce(s.partition, '') = ANY (ARRAY['', policy.partition])
+          AND (s.queue IS NOT NULL
+               OR (s.namespace IS NULL OR s.namespace = q.namespace) AND (s.task IS NULL OR s.task = q.task))
+        ORDER BY s.partition IS NOT NULL, s.queue IS NOT NULL, s.namespace IS NOT NULL, s.task IS NOT NULL
+    LOOP
+        policy.retry_limit := coalesce(own.retry_limit, policy.retry_limit);
+        policy.retry_delay := coalesce(own.retry_delay, policy.retry_delay);
+        policy.max_retry_delay := coalesce(own.max_retry_delay, policy.max_retry_delay);
+        policy.retry_jitter := coalesce(own.retry_jitter, policy.retry_jitter);
+    END LOOP;
+    RETURN policy;
+END $$;
 
 CREATE FUNCTION skep._write_dead_letters(r skep.runs, policy skep.policy, dead int8multirange, attempt integer, reason text) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -92,65 +135,101 @@ BEGIN
     ORDER BY m."offset";
 END $$;
 
--- Ends a lease with its verdict: returns the run with what is left of it. reason: completed, answered, expired, released, nacked.
-CREATE FUNCTION skep._apply_verdict(r skep.runs, policy skep.policy, reason text, stamp timestamptz) RETURNS skep.runs
-LANGUAGE plpgsql AS $$
+-- Ends a lease with its verdict: returns the run with what is left of it. reason: completed, answered, expired,
+-- released, nacked, failed_alone. release_delay: seconds that a released run waits.
+CREATE FUNCTION skep._apply_verdict(
+    r skep.runs, policy skep.policy, reason text, stamp timestamptz, release_delay double precision DEFAULT NULL
+) RETURNS skep.runs LANGUAGE plpgsql AS $$
 DECLARE
     attempt   integer := coalesce(r.attempts[1], 1);
     failed    int8multirange := coalesce(r.failed, '{}') - coalesce(r.done, '{}');
     dead      int8multirange := '{}';
     back      int8multirange := '{}';  -- delivered again
     n         bigint := 0;
+    is_nacked boolean := reason IN ('nacked', 'failed_alone');  -- the failed are charged, whatever became of the others
     exhausted boolean;
     ends      bigint[];
-    delay     interval := '0';
+    delay     double precision := 0;
     next_attempt integer := attempt + 1;
 BEGIN
     IF reason <> 'completed' THEN
+        IF reason <> 'released' THEN
+            policy := skep._retry_policy(policy);
+        END IF;
         back := skep._messages_in(r.partition_id, r.first_offset, r.leased_to) - coalesce(r.done, '{}')
-                - CASE WHEN r.succeeded AND policy.partial_failure = 'dead_letter' AND reason <> 'nacked' THEN failed ELSE '{}' END;
+                - CASE WHEN r.succeeded AND policy.partial_failure = 'dead_letter' AND r.retry_after IS NULL
+                            AND NOT is_nacked THEN failed ELSE '{}' END;
         n := skep._count_offsets(back);
-        exhausted := n > 0 AND reason <> 'released' AND attempt > policy.retry_limit AND (reason IN ('answered', 'nacked') OR n = 1);
-        dead := CASE WHEN NOT exhausted THEN failed - back WHEN reason = 'nacked' THEN failed ELSE failed + back END;
-        back := CASE WHEN NOT exhausted THEN back WHEN reason = 'nacked' THEN back - failed ELSE '{}' END;
+        exhausted := n > 0 AND reason <> 'released' AND attempt > policy.retry_limit
+                     AND (reason = 'answered' OR is_nacked OR n = 1);
+        dead := CASE WHEN NOT exhausted THEN failed - back WHEN is_nacked THEN failed ELSE failed + back END;
+        back := CASE WHEN NOT exhausted THEN back WHEN is_nacked THEN back - failed ELSE '{}' END;
         next_attempt := CASE WHEN reason = 'released' THEN attempt WHEN exhausted THEN 1 ELSE attempt + 1 END;
-        IF back <> '{}' AND (reason = 'answered' OR reason = 'nacked' AND NOT exhausted) THEN
-            delay := skep._retry_seconds(policy.retry_delay, attempt);
+        IF reason = 'released' AND back <> '{}' THEN
+            delay := greatest(release_delay, CASE WHEN back && failed THEN r.retry_after END, 0);
+        ELSIF back && failed AND reason <> 'expired' OR back <> '{}' AND reason = 'nacked' AND NOT exhausted THEN
+            delay := coalesce(r.retry_after, skep._retry_seconds(policy, attempt));
         END IF;
         IF dead <> '{}' THEN
-            PERFORM skep._write_dead_letters(r, policy, dead, attempt, CASE WHEN reason = 'expired' THEN 'lease expired' ELSE 'failed' END);
+            PERFORM skep._write_dead_letters(r, policy, dead, attempt,
+                                             CASE WHEN reason = 'expired' THEN 'lease expired' ELSE 'failed' END);
         END IF;
     END IF;
     IF r.is_logged AND policy.is_logged THEN
         PERFORM skep._log_lease(r, policy, reason, back, attempt, stamp);
     END IF;
-    ends := ARRAY[r.leased_to];
     IF back = '{}' THEN
         r := skep._move_run(r, r.leased_to);
     ELSE
-        IF reason = 'expired' AND n > 1 THEN  -- a batch that keeps killing its consumer is delivered in ever smaller runs
-            ends := skep._cut_after(back, (n + 1) / 2) || ends;
-        END IF;
         IF r.cuts[1] <= r.leased_to THEN
             r.cuts := r.cuts[2:];
             r.attempts := r.attempts[2:];
         END IF;
-        r.cuts := ends || r.cuts;
-        r.attempts := array_fill(next_attempt, ARRAY[cardinality(ends)]) || r.attempts;
+        IF reason = 'failed_alone' THEN
+            r := skep._cut_around(r, back, back * failed, attempt);
+        ELSE
+            ends := ARRAY[r.leased_to];
+            IF reason = 'expired' AND n > 1 THEN  -- a batch that keeps killing its consumer comes in ever smaller runs
+                ends := skep._cut_after(back, (n + 1) / 2) || ends;
+            END IF;
+            r.cuts := ends || r.cuts;
+            r.attempts := array_fill(next_attempt, ARRAY[cardinality(ends)]) || r.attempts;
+        END IF;
         r.done := (int8multirange(int8range(lower(back), r.leased_to)) - back)
                   + coalesce(r.done, '{}') * int8multirange(int8range(r.leased_to, NULL));
         r := skep._move_run(r, lower(back));
     END IF;
     -- A closed run that is returned comes before new messages of its partition.
-    r.ready_at := CASE WHEN delay > '0' THEN stamp + delay WHEN r.end_offset IS NULL THEN skep._ready_place(r.served_at, stamp)
+    r.ready_at := CASE WHEN delay > 0 THEN stamp + skep._seconds(delay)
+                       WHEN r.end_offset IS NULL THEN skep._ready_place(r.served_at, stamp)
                        ELSE stamp - interval '100 milliseconds' END;
-    r.lease_id := NULL; r.leased_to := NULL; r.expires_at := NULL; r.failed := NULL; r.errors := NULL; r.succeeded := false; r.drained := false;
+    r.lease_id := NULL; r.leased_to := NULL; r.expires_at := NULL; r.failed := NULL; r.errors := NULL;
+    r.retry_after := NULL; r.succeeded := false; r.drained := false;
+    RETURN r;
+END $$;
+
+-- Cuts a run that was leased around messages that failed alone: each of them is delivered by itself, at the next
+-- attempt, and the messages between them at the same attempt as before. back: all that are delivered again.
+CREATE FUNCTION skep._cut_around(r skep.runs, back int8multirange, failed int8multirange, attempt integer) RETURNS skep.runs
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    parts record;
+BEGIN
+    SELECT array_agg(part.ends ORDER BY part.ends) AS cuts, array_agg(part.attempt ORDER BY part.ends) AS attempts
+    INTO parts
+    FROM (SELECT o + 1 AS ends, _cut_around.attempt + 1 AS attempt
+          FROM unnest(failed) AS piece CROSS JOIN generate_series(lower(piece), upper(piece) - 1) AS o
+          UNION ALL
+          SELECT upper(piece), _cut_around.attempt
+          FROM unnest(int8multirange(int8range(r.first_offset, r.leased_to)) - failed) AS piece WHERE piece && back) part;
+    r.cuts := parts.cuts || r.cuts;
+    r.attempts := parts.attempts || r.attempts;
     RETURN r;
 END $$;
 
 -- Ends a lease whose run the caller has locked. Of a shared partition the open run is locked here, unless another has it: then false.
-CREATE FUNCTION skep._end_lease(row_id tid, r skep.runs, reason text) RETURNS boolean
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION skep._end_lease(row_id tid, r skep.runs, reason text, release_delay double precision DEFAULT NULL)
+RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     stamp  timestamptz := clock_timestamp();
     policy skep.policy;
@@ -163,8 +242,13 @@ BEGIN
         END IF;
     END IF;
     SELECT * INTO policy FROM skep._policy_of(r.partition_id, r.group_queue_id);
-    r := skep._apply_verdict(r, policy, CASE WHEN reason = 'expired' AND policy.is_stream THEN 'released' ELSE reason END, stamp);
-    PERFORM skep._write_run(row_id, r);
+    r := skep._apply_verdict(r, policy, CASE WHEN reason = 'expired' AND policy.is_stream THEN 'released'
+                                             ELSE reason END, stamp, release_delay);
+    IF r.end_offset IS NOT NULL AND reason = 'failed_alone' THEN
+        PERFORM skep._write_parts(row_id, r, stamp);
+    ELSE
+        PERFORM skep._write_run(row_id, r);
+    END IF;
     IF r.end_offset IS NOT NULL THEN
         PERFORM skep._give_back(r.partition_id, r.group_queue_id, stamp);
     END IF;
@@ -181,9 +265,37 @@ BEGIN
         UPDATE skep.runs o
         SET first_offset = r.first_offset, ready_at = r.ready_at, lease_id = r.lease_id, leased_to = r.leased_to, expires_at = r.expires_at,
             drained = r.drained, succeeded = r.succeeded, cuts = nullif(r.cuts, '{}'), attempts = nullif(r.attempts, '{}'),
-            done = nullif(r.done, '{}'), failed = nullif(r.failed, '{}'), errors = r.errors
+            done = nullif(r.done, '{}'), failed = nullif(r.failed, '{}'), errors = r.errors, end_offset = r.end_offset,
+            retry_after = r.retry_after
         WHERE o.ctid = row_id;
     END IF;
+END $$;
+
+-- Stores a closed run with messages that failed alone as one run for each part, so that the other messages do not wait
+-- for the retry.
+CREATE FUNCTION skep._write_parts(row_id tid, r skep.runs, stamp timestamptz) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    last_attempt integer := (SELECT max(n) FROM unnest(r.attempts) AS n);  -- of those that failed
+    part skep.runs;
+    rest skep.runs := r;
+BEGIN
+    LOOP
+        part := rest;
+        part.end_offset := coalesce(rest.cuts[1], rest.end_offset);
+        part.cuts := rest.cuts[:1]; part.attempts := rest.attempts[:1];
+        part.done := nullif(rest.done * int8multirange(int8range(rest.first_offset, part.end_offset)), '{}');
+        IF part.attempts[1] < last_attempt THEN
+            part.ready_at := stamp - interval '100 milliseconds';
+        END IF;
+        IF part.first_offset = r.first_offset THEN
+            PERFORM skep._write_run(row_id, part);
+        ELSE
+            INSERT INTO skep.runs VALUES (part.*);
+        END IF;
+        rest := skep._move_run(rest, part.end_offset);
+        EXIT WHEN rest.first_offset >= rest.end_offset;
+    END LOOP;
 END $$;
 
 -- Returns the run of a lease, locked, if the lease is not over.
@@ -223,15 +335,21 @@ BEGIN
         SELECT * INTO policy FROM skep._policy_of(r.partition_id, r.group_queue_id);
         PERFORM skep._write_dead_letters(r, policy, dead, coalesce(r.attempts[1], 1), 'dead-lettered');
     END IF;
-    r.succeeded := r.succeeded OR acked - coalesce(r.done, '{}') <> '{}';
+    IF failed <> '{}' THEN  -- an offset whose message was deleted is done, but no success
+        r.succeeded := r.succeeded
+                       OR acked * skep._messages_in(r.partition_id, r.first_offset, r.leased_to) - coalesce(r.done, '{}') <> '{}';
+    ELSE
+        r.succeeded := r.succeeded OR acked - coalesce(r.done, '{}') <> '{}';
+    END IF;
     failed := failed + CASE WHEN said.rest_failed THEN whole ELSE '{}' END - coalesce(r.done, '{}') - said.completed - said.dead;
     r.done := coalesce(r.done, '{}') + acked + dead;
     r.failed := failed;
-    PERFORM skep._settle_lease(row_id, r, whole, said.rest_released OR said.released && whole, said.nacked && whole);
+    r.retry_after := CASE WHEN failed <> '{}' THEN greatest(r.retry_after, said.retry_after) END;
+    PERFORM skep._settle_lease(row_id, r, whole, said);
 END $$;
 
 -- After acks were applied: ends the lease if its verdict is due, or stores them.
-CREATE FUNCTION skep._settle_lease(row_id tid, r skep.runs, whole int8multirange, released boolean, nacked boolean) RETURNS void
+CREATE FUNCTION skep._settle_lease(row_id tid, r skep.runs, whole int8multirange, said skep.lease_acks) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     open int8multirange := whole - r.done - r.failed;
@@ -241,12 +359,14 @@ BEGIN
     END IF;
     IF open = '{}' AND r.failed = '{}' THEN
         PERFORM skep._end_lease(row_id, r, 'completed');
-    ELSIF nacked AND r.failed <> '{}' THEN
+    ELSIF said.failed_alone && r.failed THEN
+        PERFORM skep._end_lease(row_id, r, 'failed_alone');
+    ELSIF said.nacked && whole AND r.failed <> '{}' THEN
         PERFORM skep._end_lease(row_id, r, 'nacked');
     ELSIF open = '{}' THEN
         PERFORM skep._end_lease(row_id, r, 'answered');
-    ELSIF released THEN
-        PERFORM skep._end_lease(row_id, r, 'released');
+    ELSIF said.rest_released OR said.released && whole THEN
+        PERFORM skep._end_lease(row_id, r, 'released', said.release_delay);
     ELSE
         PERFORM skep._write_run(row_id, r);
     END IF;
@@ -257,10 +377,13 @@ CREATE FUNCTION skep._is_lease_of(lease uuid, partition_id bigint) RETURNS boole
 LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce($2 = ('x00' || left(replace($1::text, '-', ''), 14))::bit(64)::bigint >> 21, true) $$;
 
 -- The one door for acks. Each names a lease and, unless it is for the whole lease, a message (partition, offset).
--- status: completed, failed, dlq (dead letters now), retry (release the lease), nack (failed, and the lease ends here).
+-- status: completed, failed, dlq (dead letters now), retry (release the lease), nack (failed, and the lease ends here),
+-- failed_alone (the same, and only the failed are charged). delays: seconds, of a failure or a release.
 -- One stale ack does not touch the others.
-CREATE FUNCTION skep._apply_acks(leases uuid[], partition_ids bigint[], offsets bigint[], statuses text[], errors text[])
-RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
+CREATE FUNCTION skep._apply_acks(
+    leases uuid[], partition_ids bigint[], offsets bigint[], statuses text[], errors text[],
+    delays double precision[] DEFAULT NULL
+) RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     said  skep.lease_acks;
@@ -279,16 +402,21 @@ BEGIN
     FOR said IN
         SELECT item.lease, array_agg(item.ord) AS ords, array_agg(item."offset") AS offsets,
                coalesce(range_agg(one) FILTER (WHERE status = 'completed'), '{}') AS completed,
-               coalesce(range_agg(one) FILTER (WHERE status IN ('failed', 'nack')), '{}') AS failed,
+               coalesce(range_agg(one) FILTER (WHERE status IN ('failed', 'nack', 'failed_alone')), '{}') AS failed,
                coalesce(range_agg(one) FILTER (WHERE status = 'nack'), '{}') AS nacked,
+               coalesce(range_agg(one) FILTER (WHERE status = 'failed_alone'), '{}') AS failed_alone,
                coalesce(range_agg(one) FILTER (WHERE status = 'dlq'), '{}') AS dead,
                coalesce(range_agg(one) FILTER (WHERE status = 'retry'), '{}') AS released,
                bool_or(status = 'completed' AND "offset" IS NULL) AS rest_completed, bool_or(status = 'failed' AND "offset" IS NULL) AS rest_failed,
                bool_or(status = 'dlq' AND "offset" IS NULL) AS rest_dead, bool_or(status = 'retry' AND "offset" IS NULL) AS rest_released,
-               jsonb_object_agg(coalesce("offset"::text, '*'), error) FILTER (WHERE status IN ('failed', 'nack', 'dlq') AND error IS NOT NULL) AS errors
+               jsonb_object_agg(coalesce("offset"::text, '*'), error)
+                   FILTER (WHERE status IN ('failed', 'nack', 'failed_alone', 'dlq') AND error IS NOT NULL) AS errors,
+               max(delay) FILTER (WHERE status IN ('failed', 'failed_alone')) AS retry_after,
+               max(delay) FILTER (WHERE status = 'retry') AS release_delay
         FROM (SELECT item.*, CASE WHEN item."offset" IS NOT NULL THEN int8range(item."offset", item."offset" + 1) END AS one
-              FROM unnest(_apply_acks.leases, _apply_acks.partition_ids, _apply_acks.offsets, _apply_acks.statuses, _apply_acks.errors)
-                   WITH ORDINALITY AS item (lease, partition_id, "offset", status, error, ord)) item
+              FROM unnest(_apply_acks.leases, _apply_acks.partition_ids, _apply_acks.offsets, _apply_acks.statuses,
+                          _apply_acks.errors, _apply_acks.delays)
+                   WITH ORDINALITY AS item (lease, partition_id, "offset", status, error, delay, ord)) item
         WHERE item.lease IS NOT NULL AND skep._is_lease_of(item.lease, item.partition_id)
         GROUP BY item.lease ORDER BY item.lease
     LOOP

@@ -1,35 +1,66 @@
 -- The verbs of a consumer. Each takes the lease that pop gave, and a message's id or NULL for everything not answered yet.
 -- A lease that is over (expired, taken over, group moved or deleted) is refused and nothing changes.
 
-CREATE FUNCTION skep.ack_many(leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL)
-RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
+CREATE FUNCTION skep.ack_many(
+    leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL, delays double precision[] DEFAULT NULL
+) RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
 DECLARE
+    known constant text[] := '{completed,failed,failed_alone,dlq,retry}';
     partition_ids bigint[];
     offsets       bigint[];
 BEGIN
     IF (cardinality(leases) = cardinality(statuses) AND coalesce(cardinality(leases) = cardinality(ids), true)
-        AND coalesce(cardinality(leases) = cardinality(errors), true)) IS NOT TRUE THEN
+        AND coalesce(cardinality(leases) = cardinality(errors), true)
+        AND coalesce(cardinality(leases) = cardinality(delays), true)) IS NOT TRUE THEN
         PERFORM skep._refuse('SK001', 'the arrays of ack_many differ in length',
-                            'Give one lease and status for each answer; ids (NULL for the whole lease) and errors are as long, or NULL.');
+                            'Give one lease and status for each ack; ids (NULL for the whole lease), errors and delays '
+                            'are as long, or NULL.');
     END IF;
-    IF NOT statuses <@ ARRAY['completed', 'failed', 'dlq', 'retry'] THEN
-        PERFORM skep._refuse('SK001', format('item %s: unknown status "%s"', n - 1, status), 'Statuses: completed, failed, dlq, retry.')
+    IF NOT statuses <@ known THEN
+        PERFORM skep._refuse('SK001', format('item %s: unknown status "%s"', n - 1, status),
+                            'Statuses: ' || array_to_string(known, ', ') || '.')
         FROM unnest(statuses) WITH ORDINALITY AS item (status, n)
-        WHERE (status IN ('completed', 'failed', 'dlq', 'retry')) IS NOT TRUE ORDER BY n LIMIT 1;
+        WHERE (status = ANY (known)) IS NOT TRUE ORDER BY n LIMIT 1;
+    END IF;
+    IF delays IS NOT NULL OR 'failed_alone' = ANY (statuses) THEN
+        PERFORM skep._check_delays(ids, statuses, delays);
     END IF;
     SELECT array_agg(skep.partition_of(id) ORDER BY n), array_agg(skep.offset_of(id) ORDER BY n)
     INTO partition_ids, offsets FROM unnest(ids) WITH ORDINALITY AS item (id, n);
-    RETURN QUERY SELECT * FROM skep._apply_acks(leases, partition_ids, offsets, statuses, errors);
+    RETURN QUERY SELECT * FROM skep._apply_acks(leases, partition_ids, offsets, statuses, errors, delays);
 END $$;
 COMMENT ON FUNCTION skep.ack_many IS
-    'Applies one ack to each message or lease: completed, failed, dlq or retry. Returns for each whether it was '
-    'applied; a stale lease does not affect the others.';
+    'Applies one ack to each message or lease: completed, failed, failed_alone, dlq or retry; delays are seconds until '
+    'a failed or released message is delivered again. Returns for each whether it was applied; a stale lease does not '
+    'affect the others.';
 CALL skep._allow('skep_consumer', 'ack_many');
 
-CREATE FUNCTION skep._apply_ack(lease uuid, id uuid, status text, error text) RETURNS void
+CREATE FUNCTION skep._check_delays(ids uuid[], statuses text[], delays double precision[]) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    wrong record;
 BEGIN
-    IF NOT (SELECT applied FROM skep.ack_many(ARRAY[lease], ARRAY[id], ARRAY[status], ARRAY[error])) THEN
+    SELECT item.*, item.id IS NULL AND item.status = 'failed_alone' AS is_whole INTO wrong
+    FROM unnest(ids, statuses, delays) WITH ORDINALITY AS item (id, status, delay, n)
+    WHERE item.id IS NULL AND item.status = 'failed_alone' OR item.delay NOT BETWEEN 0 AND 31536000
+       OR item.delay IS NOT NULL AND item.status NOT IN ('failed', 'failed_alone', 'retry') ORDER BY n LIMIT 1;
+    IF wrong.is_whole THEN
+        PERFORM skep._refuse('SK001', format('item %s: only a message can fail alone, not a whole lease', wrong.n - 1),
+                            'Give the id of the message.');
+    ELSIF wrong.delay BETWEEN 0 AND 31536000 THEN
+        PERFORM skep._refuse('SK001', format('item %s: status "%s" cannot have a delay', wrong.n - 1, wrong.status),
+                            'Only failed, failed_alone and retry can.');
+    ELSIF FOUND THEN
+        PERFORM skep._refuse('SK001', format('item %s: the delay must be between 0 and 31536000 seconds, got %s',
+                                            wrong.n - 1, wrong.delay));
+    END IF;
+END $$;
+
+CREATE FUNCTION skep._apply_ack(lease uuid, id uuid, status text, error text, delay double precision DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT (SELECT applied FROM skep.ack_many(ARRAY[lease], ARRAY[id], ARRAY[status], ARRAY[error],
+                                              CASE WHEN delay IS NOT NULL THEN ARRAY[delay] END)) THEN
         PERFORM skep._refuse('SK003', format('lease %s is over%s', coalesce(lease::text, 'NULL'),
                                             CASE WHEN id IS NULL THEN '' ELSE format(', or message %s is not in it', id) END),
                             'It expired, was taken over, or the group was moved or deleted. Nothing changed; the messages come again.');
@@ -57,6 +88,8 @@ BEGIN
         ELSIF quiet > 0 THEN
             PERFORM skep._record_activity(quiet);
             RETURN;
+        ELSIF skep._ack_closed(ARRAY[lease], NULL) <> '{}' THEN
+            RETURN;
         END IF;
     END IF;
     PERFORM skep._apply_ack(lease, id, 'completed', NULL);
@@ -66,11 +99,16 @@ COMMENT ON FUNCTION skep.ack IS
     'if the lease is over.';
 CALL skep._allow('skep_consumer', 'ack');
 
-CREATE FUNCTION skep.fail(lease uuid, error text, id uuid DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, id, 'failed', error); END $$;
+CREATE FUNCTION skep.fail(
+    lease uuid, error text, id uuid DEFAULT NULL, retry_after double precision DEFAULT NULL, alone boolean DEFAULT false
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM skep._apply_ack(lease, id, CASE WHEN alone THEN 'failed_alone' ELSE 'failed' END, error, retry_after);
+END $$;
 COMMENT ON FUNCTION skep.fail IS
-    'Marks one message of a lease as failed, or without id every message of it that has no ack yet. The retry rules '
-    'of the queue decide what follows.';
+    'Marks one message of a lease as failed, or without id every message of it that has no ack yet. The retry policy of '
+    'the group decides what follows; retry_after is the delay in seconds to use instead. alone: this message is retried '
+    'by itself, and the lease ends.';
 CALL skep._allow('skep_consumer', 'fail');
 
 CREATE FUNCTION skep.dead_letter(lease uuid, error text, id uuid DEFAULT NULL) RETURNS void
@@ -79,32 +117,46 @@ COMMENT ON FUNCTION skep.dead_letter IS
     'Moves one message of a lease to the dead letters, or without id every message of it that has no ack yet.';
 CALL skep._allow('skep_consumer', 'dead_letter');
 
-CREATE FUNCTION skep.release(lease uuid) RETURNS void
-LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, NULL, 'retry', NULL); END $$;
+CREATE FUNCTION skep.release(lease uuid, delay double precision DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, NULL, 'retry', NULL, delay); END $$;
 COMMENT ON FUNCTION skep.release IS
-    'Ends a lease. Messages without an ack are delivered again, with the same attempt number.';
+    'Ends a lease. Messages without an ack are delivered again after the delay, with the same attempt number.';
 CALL skep._allow('skep_consumer', 'release');
 
 -- The same for all leases of a pop over several partitions. Those that are over are left out; if all are, that is an error.
-CREATE FUNCTION skep._ack_all(leases uuid[], status text, error text) RETURNS void
+CREATE FUNCTION skep._ack_all(leases uuid[], status text, error text, delay double precision DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF (SELECT bool_or(applied) FROM skep.ack_many(leases, NULL, array_fill(status, ARRAY[cardinality(leases)]),
-                                                   array_fill(error, ARRAY[cardinality(leases)]))) IS NOT TRUE THEN
+                                                   array_fill(error, ARRAY[cardinality(leases)]),
+                                                   CASE WHEN delay IS NOT NULL
+                                                   THEN array_fill(delay, ARRAY[cardinality(leases)])
+                                                   END)) IS NOT TRUE THEN
         PERFORM skep._refuse('SK003', format(CASE WHEN cardinality(leases) > 1 THEN 'leases %s are over' ELSE 'lease %s is over' END,
                                             array_to_string(leases[:3], ', ')),
                             'They expired, were taken over, or the group was moved or deleted. Nothing changed; the messages are delivered again.');
     END IF;
 END $$;
 
+-- Whole leases that have no acks yet, the usual case, take one statement; only the others need more.
 CREATE FUNCTION skep.ack_all(leases uuid[]) RETURNS void
-LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'completed', NULL); END $$;
+LANGUAGE plpgsql AS $$
+DECLARE
+    acked uuid[] := skep._ack_leases(leases);
+BEGIN
+    IF acked = '{}' THEN
+        PERFORM skep._ack_all(leases, 'completed', NULL);
+    ELSIF cardinality(acked) < cardinality(leases) THEN
+        leases := ARRAY(SELECT lease FROM unnest(leases) AS lease WHERE lease <> ALL (acked));
+        PERFORM FROM skep.ack_many(leases, NULL, array_fill('completed'::text, ARRAY[cardinality(leases)]));
+    END IF;
+END $$;
 COMMENT ON FUNCTION skep.ack_all IS
     'Acknowledges every message of these leases. Fails with SK003 if all of them are over.';
 CALL skep._allow('skep_consumer', 'ack_all');
 
-CREATE FUNCTION skep.fail_all(leases uuid[], error text) RETURNS void
-LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'failed', error); END $$;
+CREATE FUNCTION skep.fail_all(leases uuid[], error text, retry_after double precision DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'failed', error, retry_after); END $$;
 COMMENT ON FUNCTION skep.fail_all IS
     'Marks every message of these leases as failed. Fails with SK003 if all of them are over.';
 CALL skep._allow('skep_consumer', 'fail_all');
@@ -115,10 +167,11 @@ COMMENT ON FUNCTION skep.dead_letter_all IS
     'Moves every message of these leases to the dead letters. Fails with SK003 if all of them are over.';
 CALL skep._allow('skep_consumer', 'dead_letter_all');
 
-CREATE FUNCTION skep.release_all(leases uuid[]) RETURNS void
-LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'retry', NULL); END $$;
+CREATE FUNCTION skep.release_all(leases uuid[], delay double precision DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'retry', NULL, delay); END $$;
 COMMENT ON FUNCTION skep.release_all IS
-    'Ends these leases; messages without an ack are delivered again. Fails with SK003 if all of them are over.';
+    'Ends these leases; messages without an ack are delivered again, after the delay. Fails with SK003 if all of them '
+    'are over.';
 CALL skep._allow('skep_consumer', 'release_all');
 
 -- Never shortens. Returns the new deadline. Only expires_at is written, so that the update is cheap: the run keeps its place by the old
@@ -175,9 +228,11 @@ BEGIN
     SELECT min(a.ord) INTO stale
     FROM (SELECT array_agg((o #>> '{ack,lease}')::uuid ORDER BY n) AS leases, array_agg((o #>> '{ack,id}')::uuid ORDER BY n) AS ids,
                  array_agg(coalesce(o #>> '{ack,status}', 'completed') ORDER BY n) AS statuses,
-                 array_agg(o #>> '{ack,error}' ORDER BY n) AS errors
+                 array_agg(o #>> '{ack,error}' ORDER BY n) AS errors,
+                 CASE WHEN bool_or(o -> 'ack' ? 'delay') THEN
+                      array_agg((o #>> '{ack,delay}')::double precision ORDER BY n) END AS delays
           FROM jsonb_array_elements(operations) WITH ORDINALITY AS op (o, n) WHERE o ? 'ack' HAVING count(*) > 0) acks
-    CROSS JOIN LATERAL skep.ack_many(leases, ids, statuses, errors) a WHERE NOT a.applied;
+    CROSS JOIN LATERAL skep.ack_many(leases, ids, statuses, errors, delays) a WHERE NOT a.applied;
     IF stale IS NOT NULL THEN
         PERFORM skep._refuse('SK003', format('ack %s of the transaction: its lease is over', stale - 1),
                             'Nothing was pushed or acknowledged.');
@@ -190,5 +245,5 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION skep.transaction IS
     'Pushes messages and acknowledges others, all or nothing: [{"push": {"queue", "payload", …}}, {"ack": {"lease", '
-    '"id", "status", "error"}}, …]. Returns one JSON object for each operation; one stale lease fails them all.';
+    '"id", "status", "error", "delay"}}, …]. Returns one JSON object for each operation; one stale lease fails them all.';
 CALL skep._allow('skep_consumer', 'transaction', definer => false);

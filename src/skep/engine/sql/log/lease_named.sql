@@ -1,5 +1,63 @@
 -- Leases of partitions that are named: many requests, each for its partition, in one call.
 
+-- Leases from named partitions in one statement, as _lease_next() does: one request for each name. Returns the leases that it could give;
+-- the other requests need _lease(): their partition is unknown, leased or empty, or has redriven dead letters, which come first.
+CREATE FUNCTION skep._lease_next_named(queue text, group_name text, names text[], batches integer[]) RETURNS skep.lease[]
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    leases skep.lease[];
+BEGIN
+    WITH leased AS (
+        UPDATE skep.runs r
+        SET lease_id = skep._lease_id(r.partition_id, r.group_queue_id, r.first_offset), leased_to = ready.leased_to,
+            expires_at = ready.deadline, ready_at = ready.deadline, served_at = ready.stamp, drained = false, is_logged = false
+        FROM (
+            SELECT named.n, run.row_id, ends.last + 1 AS leased_to, p.queue_id, p.stamp, p.deadline
+            FROM unnest(_lease_next_named.names, _lease_next_named.batches) WITH ORDINALITY AS named (name, batch, n)
+            CROSS JOIN LATERAL skep._find_plain_partition(_lease_next_named.queue, _lease_next_named.group_name, named.name) p
+            CROSS JOIN LATERAL (SELECT r.first_offset FROM skep.runs r WHERE r.partition_id = p.id AND r.group_queue_id = p.group_queue_id
+                                ORDER BY r.first_offset DESC LIMIT 1) newest
+            CROSS JOIN LATERAL (
+                SELECT r.ctid AS row_id, r.first_offset, r.cuts[1] AS cut FROM skep.runs r
+                WHERE r.partition_id = p.id AND r.group_queue_id = p.group_queue_id AND r.first_offset = newest.first_offset
+                  AND r.lease_id IS NULL AND coalesce(r.ready_at, p.stamp) <= p.stamp
+                FOR NO KEY UPDATE SKIP LOCKED) run
+            CROSS JOIN LATERAL (SELECT m."offset" AS last FROM skep.messages m
+                                WHERE m.partition_id = p.id AND m."offset" >= run.first_offset
+                                  AND m."offset" < least(run.cut, run.first_offset + named.batch) AND m.payload IS NOT NULL
+                                ORDER BY m."offset" DESC LIMIT 1) ends
+        ) ready
+        WHERE r.ctid = ready.row_id AND r.done IS NULL
+        RETURNING ROW(ready.n, ready.queue_id, _lease_next_named.queue, r.group_queue_id, r.partition_id, r.first_offset, r.leased_to,
+                      r.lease_id, r.expires_at, coalesce(r.attempts[1], 1), NULL)::skep.lease AS lease
+    )
+    SELECT coalesce(array_agg(lease), '{}') INTO leases FROM leased;
+    RETURN leases;
+END $$;
+
+-- Returns a partition and a group for _lease_next_named(); no row if a pop of it needs more than that. Every subscription that covers the
+-- partition must be ACTIVE, and the one that decides must not need a heartbeat.
+CREATE FUNCTION skep._find_plain_partition(queue text, group_name text, partition text)
+RETURNS TABLE (id bigint, group_queue_id integer, queue_id integer, stamp timestamptz, deadline timestamptz)
+LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT p.id, g.id, q.id, now.stamp, now.stamp + make_interval(secs => q.lease_time)
+    FROM (SELECT clock_timestamp() AS stamp OFFSET 0) now
+    CROSS JOIN skep.queues q
+    JOIN skep.group_queues g ON g.group_name = $2 AND g.queue_id = q.id
+    JOIN skep.partitions p ON p.queue_id = q.id AND p.name = $3
+    LEFT JOIN skep.subscriptions own ON own.group_name = $2 AND coalesce(own.queue, '') = $1 AND coalesce(own.partition, '') = $3
+                                    AND coalesce(own.namespace, '') = '' AND coalesce(own.task, '') = ''
+    LEFT JOIN skep.subscriptions s ON s.group_name = $2 AND coalesce(s.queue, '') = $1 AND coalesce(s.partition, '') = ''
+                                  AND coalesce(s.namespace, '') = '' AND coalesce(s.task, '') = ''
+    WHERE q.name = $1 AND q.concurrency = 1 AND NOT q.was_shared AND q.lease_log_seconds IS NULL AND q.delayed_processing = 0
+      AND q.window_buffer = 0 AND (q.semantics <> 'queue' OR $2 = '__QUEUE_MODE__') AND p.only_group IS NULL
+      AND coalesce(own.status, s.status) = 'ACTIVE' AND coalesce(s.status, 'ACTIVE') = 'ACTIVE'
+      AND coalesce(own.last_heartbeat_at, s.last_heartbeat_at)
+          BETWEEN now.stamp - make_interval(secs => coalesce(own.heartbeat_interval, s.heartbeat_interval) / 4) AND now.stamp
+      AND NOT EXISTS (SELECT FROM skep.partitions again WHERE again.queue_id = q.id AND again.name = skep._redrive_partition($2, $3))
+$$;
+
 -- Leases from named partitions, one for each slot, strict order. Conditions are checked before the lock is taken: a pop that gets nothing
 -- must not hold a run that another has leased.
 CREATE FUNCTION skep._lease_named(
@@ -114,6 +172,7 @@ BEGIN
             open := ARRAY(SELECT n FROM unnest(ids) WITH ORDINALITY AS named (id, n)
                           WHERE id IS NOT NULL AND NOT EXISTS (SELECT FROM unnest(leases) l WHERE l.request = requests[n]));
             EXIT WHEN open = '{}' OR try = 2 AND NOT skep._prepare_named(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n));
+            g := skep._with_current_time(g);  -- runs that were prepared are ready by now
             leases := leases || skep._lease_by(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n), ARRAY(SELECT requests[n] FROM unnest(open) AS n),
                                                ARRAY(SELECT sizes[n] FROM unnest(open) AS n), auto_ack, conflate);
         END LOOP;

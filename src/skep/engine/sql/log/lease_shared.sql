@@ -3,6 +3,91 @@
 -- The open run gives closed runs away, one for each lease, and counts those that are leased. A closed run that is returned waits in the ready
 -- list by itself. A closed run that is done is deleted. Lock order: the open run, then the closed one.
 
+-- Leases the next messages of one partition, the usual case, in one statement: moves the open run and adds a closed one. Returns NULL if the
+-- first run in the ready list is a closed one, or has something inside that needs more than this.
+CREATE FUNCTION skep._lease_from_open(g skep.group_state, batch integer) RETURNS skep.lease[]
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    leases skep.lease[];
+BEGIN
+    WITH ready AS (
+        SELECT r.ctid AS row_id, r.first_offset, ends.last + 1 AS leased_to FROM skep.runs r
+        CROSS JOIN LATERAL (SELECT m."offset" AS last FROM skep.messages m
+                            WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
+                              AND m."offset" < least(r.end_offset, r.first_offset + _lease_from_open.batch) AND m.payload IS NOT NULL
+                            ORDER BY m."offset" DESC LIMIT 1) ends
+        WHERE r.list_id = g.list_id AND r.priority = g.priority AND r.ready_at >= g.ready_from AND r.ready_at <= g.stamp
+          AND r.lease_id IS NULL AND NOT r.drained AND r.group_queue_id = g.id AND r.leases < g.concurrency AND ends.last >= r.first_offset
+        ORDER BY r.ready_at LIMIT 1 FOR NO KEY UPDATE OF r SKIP LOCKED
+    ), moved AS (
+        UPDATE skep.runs r
+        SET first_offset = ready.leased_to, leases = r.leases + 1, served_at = g.stamp,
+            ready_at = CASE WHEN r.leases + 1 < g.concurrency THEN g.stamp ELSE g.deadline END
+        FROM ready WHERE r.ctid = ready.row_id AND r.end_offset IS NULL AND r.cuts IS NULL AND r.done IS NULL
+        RETURNING r.partition_id, r.list_id, r.priority, ready.first_offset, ready.leased_to
+    ), leased AS (
+        INSERT INTO skep.runs AS r (partition_id, group_queue_id, list_id, priority, first_offset, end_offset, lease_id, leased_to,
+                                    expires_at, ready_at, served_at)
+        SELECT m.partition_id, g.id, m.list_id, m.priority, m.first_offset, m.leased_to,
+               skep._lease_id(m.partition_id, g.id, m.first_offset), m.leased_to, g.deadline, g.deadline, g.stamp
+        FROM moved m
+        RETURNING ROW(1, g.queue_id, g.queue, g.id, r.partition_id, r.first_offset, r.leased_to, r.lease_id, g.deadline, 1, NULL)::skep.lease
+                  AS lease
+    )
+    SELECT array_agg(lease) INTO leases FROM leased;
+    RETURN leases;
+END $$;
+
+-- Completes leases of closed runs, as _ack_leases() does with the others. The open runs are locked first, by a statement of its own: the
+-- next one sees them as they are then.
+CREATE FUNCTION skep._ack_closed(leases uuid[], completed int8multirange[]) RETURNS uuid[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    stamp timestamptz := clock_timestamp();
+    keys  record;
+    acked uuid[];
+    quiet integer[];  -- groups whose last pop was a while ago
+BEGIN
+    SELECT array_agg(l.lease) AS leases, array_agg(l.run) AS runs, array_agg(l.partition_id) AS partition_ids,
+           array_agg(l.group_queue_id) AS group_queue_ids, array_agg(r.first_offset) AS first_offsets
+    INTO keys
+    FROM (SELECT lease, run, skep._partition_of_lease(lease) AS partition_id, skep._group_queue_of_lease(lease) AS group_queue_id,
+                 ('x' || substr(replace(lease::text, '-', ''), 15, 8))::bit(32)::bigint AS first_offset
+          FROM unnest(_ack_closed.leases, completed) AS item (lease, run) ORDER BY lease) l
+    CROSS JOIN LATERAL (SELECT r.first_offset, r.lease_id, r.end_offset FROM skep.runs r
+                        WHERE r.partition_id = l.partition_id AND r.group_queue_id = l.group_queue_id AND r.first_offset = l.first_offset
+                        LIMIT 1) r
+    CROSS JOIN LATERAL (SELECT FROM skep.runs o WHERE o.partition_id = l.partition_id AND o.group_queue_id = l.group_queue_id
+                                                  AND o.end_offset IS NULL
+                        ORDER BY o.first_offset DESC LIMIT 1 FOR NO KEY UPDATE) open
+    WHERE r.lease_id = l.lease AND r.end_offset IS NOT NULL;
+    IF keys.leases IS NULL THEN
+        RETURN '{}';
+    END IF;
+    WITH gone AS (
+        DELETE FROM skep.runs r
+        USING unnest(keys.leases, keys.runs, keys.partition_ids, keys.group_queue_ids, keys.first_offsets)
+              AS l (lease, run, partition_id, group_queue_id, first_offset)
+        WHERE r.partition_id = ANY (ARRAY[l.partition_id]) AND r.group_queue_id = l.group_queue_id AND r.first_offset = l.first_offset
+          AND r.lease_id IS NOT DISTINCT FROM l.lease AND r.expires_at > stamp AND r.end_offset = r.leased_to AND NOT r.is_logged
+          AND r.failed IS NULL AND r.done IS NULL
+          AND (l.run IS NULL OR l.run = int8multirange(int8range(r.first_offset, r.leased_to)))
+        RETURNING l.lease, r.partition_id, r.group_queue_id, r.served_at
+    ), freed AS (
+        UPDATE skep.runs o
+        SET leases = greatest(o.leases - gone.number, 0), ready_at = skep._ready_place(o.served_at, stamp), drained = false
+        FROM (SELECT partition_id, group_queue_id, count(*)::integer AS number FROM gone GROUP BY 1, 2) gone
+        WHERE o.partition_id = ANY (ARRAY[gone.partition_id]) AND o.group_queue_id = gone.group_queue_id AND o.end_offset IS NULL
+    )
+    SELECT array_agg(lease ORDER BY lease), array_agg(DISTINCT group_queue_id) FILTER (WHERE served_at < stamp - interval '10 seconds')
+    INTO acked, quiet FROM gone;
+    IF quiet IS NOT NULL THEN
+        PERFORM skep._record_activity(one.id) FROM unnest(quiet) AS one (id);
+    END IF;
+    RETURN coalesce(acked, '{}');
+END $$;
+
 -- Runs that can be leased: open ones with messages, closed ones that were returned; both only if their partition has room for a lease.
 CREATE FUNCTION skep._shared_candidates(g skep.group_state, partition_ids bigint[], max_rows integer, most bigint, stamp timestamptz)
 RETURNS TABLE (row_id tid, run skep.runs, ends bigint) LANGUAGE plpgsql AS $$

@@ -1,8 +1,10 @@
 -- pop: lease the next messages of the partitions that have waited longest.
 --
---   pop / wire_pop > _lease > _lease_queue > _lease_ready | _lease_named | _lease_shared        the lease
---                           |              > _discover                                          when there was too little
---                           > _choose_queues, for namespaces and tasks
+--   pop > _lease_next                                                         the usual case, in one statement
+--       > _lease > _lease_queue > _lease_ready | _lease_shared                every other case
+--                               > _lease_more > _discover                     when there was too little
+--                > _lease_names > _lease_named | _lease_shared                named partitions
+--                > _lease_wide                                                namespaces and tasks
 --
 -- A request is {batch, partitions}: at most `batch` messages from at most `partitions` partitions. Requests that differ in nothing else are
 -- served by one call. A slot is one partition of a request: the n-th partition that is leased is for slots[n].
@@ -135,8 +137,17 @@ END $$;
 CREATE FUNCTION skep._lease_by(
     g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean, visited bigint[] DEFAULT '{}'
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
+DECLARE
+    leases skep.lease[];
 BEGIN
     IF g.is_shared THEN
+        IF sizes[2] IS NULL AND partition_ids IS NULL AND visited = '{}' AND g.concurrency > 1 AND g.quiet_since IS NULL
+           AND g.visible_until = 'infinity' AND NOT (conflate OR g.is_logged) THEN
+            leases := skep._lease_from_open(g, sizes[1]);
+            IF leases IS NOT NULL THEN
+                RETURN leases;
+            END IF;
+        END IF;
         RETURN skep._lease_shared(g, partition_ids, requests, sizes, conflate, visited);
     ELSIF partition_ids IS NOT NULL THEN
         RETURN skep._lease_named(g, partition_ids, requests, sizes, auto_ack, conflate);
@@ -235,36 +246,63 @@ RETURNS SETOF skep.group_state LANGUAGE sql STABLE ROWS 1 AS $$
     WHERE $5 OR s.status = 'ACTIVE' AND s.last_heartbeat_at BETWEEN now.stamp - make_interval(secs => s.heartbeat_interval / 4) AND now.stamp
 $$;
 
--- Leases for requests that differ in nothing but their size. names: the partition each of them wants, or NULL for any. The usual pop, of one
--- partition of one queue by a group that is known, is served here: every expression of PL/pgSQL costs a microsecond in each transaction.
+-- Leases the next messages of one partition in one statement: the usual pop of a group that is known and was served a moment ago. Returns
+-- NULL if that is not so, or if nothing was found, and _lease() takes over: the queue has options that need more than this, the group is not
+-- ACTIVE or needs a heartbeat, discovery is due, or the run has acknowledged messages inside (done). One statement, and as few expressions as
+-- possible: starting a statement costs more than running this one.
+CREATE FUNCTION skep._lease_next(queue text, group_name text, batch integer) RETURNS skep.lease[]
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    leases skep.lease[];
+BEGIN
+    WITH leased AS (
+        UPDATE skep.runs r
+        SET lease_id = skep._lease_id(r.partition_id, r.group_queue_id, r.first_offset), leased_to = ready.leased_to,
+            expires_at = ready.deadline, ready_at = ready.deadline, served_at = ready.stamp, drained = ready.crowded, is_logged = false
+        FROM (
+            SELECT run.row_id, run.leased_to, g.* FROM skep._find_plain_group(_lease_next.queue, _lease_next.group_name) g
+            CROSS JOIN LATERAL (
+                SELECT r.ctid AS row_id, ends.last + 1 AS leased_to FROM skep.runs r
+                CROSS JOIN LATERAL (SELECT m."offset" AS last FROM skep.messages m
+                                    WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
+                                      AND m."offset" < least(r.cuts[1], r.first_offset + _lease_next.batch) AND m.payload IS NOT NULL
+                                    ORDER BY m."offset" DESC LIMIT 1) ends
+                WHERE r.list_id = g.id AND r.priority = 0 AND r.ready_at >= g.ready_from AND r.ready_at <= g.stamp
+                  AND r.lease_id IS NULL AND NOT r.drained
+                  AND ends.last >= r.first_offset  -- again, of the row that is locked: it may have moved since
+                ORDER BY r.ready_at LIMIT 1 FOR NO KEY UPDATE OF r SKIP LOCKED) run
+        ) ready
+        WHERE r.ctid = ready.row_id AND r.done IS NULL
+        RETURNING ROW(1, ready.queue_id, _lease_next.queue, r.group_queue_id, r.partition_id, r.first_offset, r.leased_to, r.lease_id,
+                      r.expires_at, coalesce(r.attempts[1], 1), NULL)::skep.lease AS lease
+    )
+    SELECT array_agg(lease) INTO leases FROM leased;
+    RETURN leases;
+END $$;
+
+-- Returns a group on a queue for _lease_next(); no row if a pop of it needs more than that. Joins of unique keys, which the planner cannot
+-- get wrong.
+CREATE FUNCTION skep._find_plain_group(queue text, group_name text)
+RETURNS TABLE (id integer, queue_id integer, stamp timestamptz, deadline timestamptz, ready_from timestamptz, crowded boolean)
+LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT g.id, q.id, now.stamp, now.stamp + make_interval(secs => q.lease_time), d.ready_from, d.crowded
+    FROM (SELECT clock_timestamp() AS stamp OFFSET 0) now
+    CROSS JOIN skep.queues q
+    JOIN skep.group_queues g ON g.group_name = $2 AND g.queue_id = q.id
+    JOIN skep.subscriptions s ON s.group_name = $2 AND coalesce(s.queue, '') = $1 AND coalesce(s.partition, '') = ''
+                             AND coalesce(s.namespace, '') = '' AND coalesce(s.task, '') = ''
+    CROSS JOIN LATERAL (SELECT * FROM skep.discoveries d WHERE d.list_id = g.list_id ORDER BY d.id DESC LIMIT 1) d
+    WHERE q.name = $1 AND q.concurrency = 1 AND NOT q.was_shared AND q.lease_log_seconds IS NULL AND q.delayed_processing = 0
+      AND q.window_buffer = 0 AND (q.semantics <> 'queue' OR $2 = '__QUEUE_MODE__') AND g.list_id = g.id
+      AND s.status = 'ACTIVE' AND s.last_heartbeat_at BETWEEN now.stamp - make_interval(secs => s.heartbeat_interval / 4) AND now.stamp
+      AND d.discovered_at BETWEEN now.stamp - interval '250 milliseconds' AND now.stamp AND d.left_over IS NULL AND d.scan_after IS NULL
+$$;
+
+-- Leases for requests that differ in nothing but their size. names: the partition each of them wants, or NULL for any.
 CREATE FUNCTION skep._lease(
     queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
     lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit boolean DEFAULT true
-) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    g      skep.group_state;
-    leases skep.lease[];
-BEGIN
-    IF partitions = '{1}' AND batches[1] BETWEEN 1 AND 100000 AND lease_time IS NULL AND mode IS NULL AND start_from IS NULL AND names IS NULL
-       AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
-        SELECT * INTO g FROM skep._find_group(_lease.queue, _lease.group_name, NULL, autocommit, false);
-        IF FOUND AND NOT (g.is_shared OR g.is_behind OR g.is_logged) THEN
-            leases := skep._lease_ready(g, '{1}', batches, batches[1], auto_ack, conflate);
-            IF cardinality(leases) = 1 AND g.discovered_at BETWEEN g.stamp - interval '250 milliseconds' AND g.stamp THEN
-                RETURN leases;
-            END IF;
-            RETURN skep._lease_more(g, '{1}', batches, leases, auto_ack, conflate);
-        END IF;
-    END IF;
-    RETURN skep._lease_any(_lease.queue, _lease.group_name, batches, partitions, names, _lease.namespace, _lease.task, _lease.lease_time,
-                           auto_ack, mode, start_from, conflate, autocommit);
-END $$;
-
--- The same for every pop: with first contact, checks, names, namespaces and tasks.
-CREATE FUNCTION skep._lease_any(
-    queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
-    lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit boolean
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -278,17 +316,17 @@ BEGIN
     END IF;
     slots := skep._slots(batches, partitions);
     IF queue IS NULL THEN
-        RETURN skep._lease_wide(_lease_any.group_name, slots.requests, slots.sizes, _lease_any.namespace, _lease_any.task,
-                                _lease_any.lease_time, auto_ack, mode, start_from, conflate, autocommit);
+        RETURN skep._lease_wide(_lease.group_name, slots.requests, slots.sizes, _lease.namespace, _lease.task,
+                                _lease.lease_time, auto_ack, mode, start_from, conflate, autocommit);
     END IF;
-    SELECT * INTO g FROM skep._find_group(_lease_any.queue, _lease_any.group_name, _lease_any.lease_time, autocommit, false);
+    SELECT * INTO g FROM skep._find_group(_lease.queue, _lease.group_name, _lease.lease_time, autocommit, false);
     IF NOT FOUND OR mode IS NOT NULL OR start_from IS NOT NULL THEN
         IF names IS NULL AND NOT skep._contact(queue, group_name, NULL, NULL, NULL, mode, start_from) THEN
             RETURN '{}';
         ELSIF names IS NOT NULL THEN
             names := skep._contact_by_name(queue, group_name, names, mode, start_from);
         END IF;
-        SELECT * INTO g FROM skep._find_group(_lease_any.queue, _lease_any.group_name, _lease_any.lease_time, autocommit, true);
+        SELECT * INTO g FROM skep._find_group(_lease.queue, _lease.group_name, _lease.lease_time, autocommit, true);
         IF NOT FOUND THEN
             RETURN '{}';  -- no such queue yet
         END IF;
@@ -337,11 +375,18 @@ CREATE FUNCTION skep.pop(
     auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL, subscription_from text DEFAULT NULL, autocommit boolean DEFAULT false
 ) RETURNS SETOF skep.delivery LANGUAGE plpgsql AS $$
 DECLARE
-    leases skep.lease[] := skep._lease(queue, group_name, ARRAY[batch], ARRAY[partitions], CASE WHEN partition IS NOT NULL THEN ARRAY[partition] END,
-                                       namespace, task, lease_time, auto_ack, subscription_mode, subscription_from, false,
-                                       autocommit);
+    leases skep.lease[];
 BEGIN
-    IF cardinality(leases) > 0 THEN
+    IF partitions = 1 AND batch BETWEEN 1 AND 100000 AND NOT auto_ack AND num_nonnulls(lease_time, subscription_mode, subscription_from) = 0
+       AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+        leases := CASE WHEN partition IS NULL THEN skep._lease_next(queue, group_name, batch)
+                       ELSE skep._lease_next_named(queue, group_name, ARRAY[partition], ARRAY[batch]) END;
+    END IF;
+    IF coalesce(leases, '{}') = '{}' THEN
+        leases := skep._lease(queue, group_name, ARRAY[batch], ARRAY[partitions], CASE WHEN partition IS NOT NULL THEN ARRAY[partition] END,
+                              namespace, task, lease_time, auto_ack, subscription_mode, subscription_from, false, autocommit);
+    END IF;
+    IF leases <> '{}' THEN
         RETURN QUERY SELECT * FROM skep._deliver(leases);
         IF auto_ack THEN
             PERFORM skep._complete_leases(leases);

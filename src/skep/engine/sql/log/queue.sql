@@ -330,7 +330,7 @@ BEGIN
     DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids) AND r.end_offset IS NOT NULL;
     UPDATE skep.runs r
     SET first_offset = p.head, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, drained = false, succeeded = false,
-        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL,
+        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
         ready_at = CASE WHEN r.ready_at IS NOT NULL THEN skep._ready_place(r.served_at, clock_timestamp()) END
     FROM unnest(partition_ids, heads) AS p (id, head) WHERE r.partition_id = ANY (ARRAY[p.id]);
 END $$;

@@ -52,14 +52,15 @@ DECLARE
 BEGIN
     FOR front IN
         SELECT r.ctid AS row_id, r AS run, alive."offset" AS alive_at, head.next_offset, due.at AS due_at
-        FROM (SELECT r.ctid AS row_id, r.partition_id, r.group_queue_id, r.first_offset FROM skep.runs r
+        FROM (SELECT r.ctid AS row_id, r.partition_id, r.group_queue_id, r.first_offset, r.end_offset FROM skep.runs r
               WHERE r.list_id = list AND r.priority = _clean_front.priority AND r.ready_at >= after AND r.ready_at <= stamp
-                AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND NOT r.drained AND r.leases = 0 AND r.end_offset IS NULL
+                AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND NOT r.drained AND r.leases = 0
               ORDER BY r.ready_at LIMIT max_rows) at_front
         CROSS JOIN LATERAL skep._head_of(at_front.partition_id) head
         CROSS JOIN LATERAL (SELECT q.delayed_processing, q.window_buffer FROM skep.group_queues g JOIN skep.queues q ON q.id = g.queue_id
                             WHERE g.id = at_front.group_queue_id LIMIT 1) q
         LEFT JOIN LATERAL (SELECT m."offset" FROM skep.messages m WHERE m.partition_id = at_front.partition_id AND m."offset" >= at_front.first_offset
+                              AND m."offset" < coalesce(at_front.end_offset, 9223372036854775807)
                               AND m.payload IS NOT NULL ORDER BY m."offset" LIMIT 1) alive ON true
         CROSS JOIN LATERAL (SELECT skep._due_at(at_front.partition_id, at_front.first_offset, q.delayed_processing, q.window_buffer) AS at) due
         JOIN skep.runs r ON r.ctid = at_front.row_id
@@ -69,7 +70,11 @@ BEGIN
         FOR NO KEY UPDATE OF r SKIP LOCKED
     LOOP
         IF front.alive_at IS DISTINCT FROM (front.run).first_offset THEN  -- deleted, or nothing there
-            front.run := skep._move_run(front.run, coalesce(front.alive_at, front.next_offset));
+            front.run := skep._move_run(front.run, coalesce(front.alive_at, (front.run).end_offset, front.next_offset));
+            IF (front.run).end_offset <= (front.run).first_offset THEN  -- a returned run of a shared partition
+                DELETE FROM skep.runs r WHERE r.ctid = front.row_id;
+                CONTINUE;
+            END IF;
             UPDATE skep.runs r
             SET first_offset = (front.run).first_offset, cuts = (front.run).cuts, attempts = (front.run).attempts, done = (front.run).done,
                 ready_at = CASE WHEN front.alive_at IS NOT NULL OR NOT is_saving THEN r.ready_at END

@@ -158,6 +158,9 @@ BEGIN
                        AND (_restart_subscription.partition IS NULL OR o.partition = _restart_subscription.partition)
                      ORDER BY o.id FOR UPDATE);
         DELETE FROM skep.subscriptions o WHERE o.id = ANY (ids);
+        IF (s.queue, s.partition) IS DISTINCT FROM (queue, partition) THEN
+            s := skep._without_retry_policy(s);
+        END IF;
         s.group_name := group_name; s.queue := queue; s.partition := partition; s.namespace := NULL; s.task := NULL;
         s.mode := start.mode; s.start_at := start.start_at; s.start_offset := start.start_offset; s.start_view := NULL;
         s.created_at := NULL; s.backfill := true;
@@ -252,7 +255,8 @@ BEGIN
     WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id AND r.end_offset IS NOT NULL;
     UPDATE skep.runs r
     SET first_offset = goal.at, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, succeeded = false, is_logged = false,
-        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, ready_at = skep._ready_place(r.served_at, stamp),
+        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
+        ready_at = skep._ready_place(r.served_at, stamp),
         drained = NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = goal.partition_id AND m."offset" >= goal.at)
     FROM unnest(moves.partition_ids, moves.group_queue_ids, moves.goals) AS goal (partition_id, group_queue_id, at)
     WHERE r.partition_id = goal.partition_id AND r.group_queue_id = goal.group_queue_id;

@@ -134,13 +134,14 @@ LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO skep.subscriptions (
         group_name, queue, partition, namespace, task, mode, start_at, start_offset, start_view, created_at, status, backfill,
-        heartbeat_interval, heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, conflation)
+        heartbeat_interval, heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, conflation,
+        retry_limit, retry_delay, max_retry_delay, retry_jitter)
     VALUES (s.group_name, s.queue, s.partition, s.namespace, s.task, s.mode, s.start_at, s.start_offset,
             CASE WHEN s.mode IN ('new', 'offset') THEN coalesce(s.start_view, skep._current_snapshot()) END,
             coalesce(s.created_at, clock_timestamp()), coalesce(s.status, 'ACTIVE'), coalesce(s.backfill, s.mode <> 'new'),
             coalesce(s.heartbeat_interval, 60), coalesce(s.heartbeat_timeout, 300), coalesce(s.miss_threshold, 3),
             coalesce(s.last_heartbeat_at, clock_timestamp()), coalesce(s.status_changed_at, clock_timestamp()),
-            coalesce(s.conflation, false))
+            coalesce(s.conflation, false), s.retry_limit, s.retry_delay, s.max_retry_delay, s.retry_jitter)
     ON CONFLICT DO NOTHING;
     IF FOUND AND s.queue IS NULL THEN  -- discovery has to find the queues that it covers
         PERFORM skep._discover_again(array_agg(g.id)) FROM skep.group_queues g WHERE g.group_name = s.group_name AND g.queue_id = 0;
@@ -164,17 +165,18 @@ BEGIN
     RETURN s;
 END $$;
 
--- Stores the subscription unless its scope has one, and returns the stored one. inherits: see _inherit_start().
+-- Stores the subscription unless its scope has one, and returns the stored one. inherits: see _inherit_start(). retry:
+-- its retry options.
 CREATE FUNCTION skep._store_subscription(
     group_name text, queue text, partition text, namespace text, task text, mode text, start_from text,
     backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL, heartbeat_timeout double precision DEFAULT NULL,
-    miss_threshold integer DEFAULT NULL, inherits boolean DEFAULT true
+    miss_threshold integer DEFAULT NULL, inherits boolean DEFAULT true, retry jsonb DEFAULT '{}'
 ) RETURNS skep.subscriptions LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     start  record := skep._parse_start(mode, start_from);
     origin record;  -- the partition of the message to start from
-    wanted skep.subscriptions;
+    wanted skep.subscriptions := jsonb_populate_record(NULL::skep.subscriptions, retry);
     stored skep.subscriptions;
     place  text;
 BEGIN
@@ -207,27 +209,45 @@ BEGIN
     RETURN skep._subscription_for(wanted.group_name, queue, partition, namespace, task);
 EXCEPTION WHEN check_violation THEN
     GET STACKED DIAGNOSTICS place = CONSTRAINT_NAME;
+    PERFORM skep._refuse_retry_option(_store_subscription.group_name, place, retry);
     PERFORM skep._refuse('SK001', format('subscription of group "%s": %s is out of range', _store_subscription.group_name,
                             replace(substring(place FROM '^subscriptions_(.*)_check\d*$'), 'timeout', 'heartbeat_timeout')),
                         'heartbeat_interval > 0, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
 END $$;
 
+-- Refuses a retry option whose CHECK has failed; of any other constraint, does nothing.
+CREATE FUNCTION skep._refuse_retry_option(group_name text, constraint_name text, options jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    option text := substring(constraint_name FROM '^subscriptions_(.*retry.*)_check$');
+BEGIN
+    IF option IS NOT NULL THEN
+        PERFORM skep._refuse('SK001', format('group "%s": %s must be %s, got %s', group_name, option,
+                                            skep._allowed_values(option), options ->> option),
+                            'NULL: the option of the queue.');
+    END IF;
+END $$;
+
 CREATE FUNCTION skep.subscribe(
     group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
     mode text DEFAULT NULL, start_from text DEFAULT NULL, backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL,
-    heartbeat_timeout double precision DEFAULT NULL, miss_threshold integer DEFAULT NULL
+    heartbeat_timeout double precision DEFAULT NULL, miss_threshold integer DEFAULT NULL,
+    retry_limit integer DEFAULT NULL, retry_delay double precision DEFAULT NULL,
+    max_retry_delay double precision DEFAULT NULL, retry_jitter double precision DEFAULT NULL
 ) RETURNS skep.subscriptions LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    retry  jsonb := jsonb_build_object('retry_limit', retry_limit, 'retry_delay', retry_delay,
+                                       'max_retry_delay', max_retry_delay, 'retry_jitter', retry_jitter);
     stored skep.subscriptions;
 BEGIN
     PERFORM skep._check_pop(queue, group_name, partition, namespace, task, 1, 1, NULL);
     stored := skep._store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
-                                      heartbeat_timeout, miss_threshold);
+                                      heartbeat_timeout, miss_threshold, retry => retry);
     IF stored.status = 'CANCELLED' THEN
         PERFORM skep._forget_cancelled(stored);
         stored := skep._store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
-                                          heartbeat_timeout, miss_threshold, inherits => false);
+                                          heartbeat_timeout, miss_threshold, inherits => false, retry => retry);
     ELSIF stored.status = 'DEAD' THEN
         PERFORM skep._record_heartbeat(stored.id);
         SELECT * INTO stored FROM skep.subscriptions s WHERE s.id = stored.id;
@@ -235,6 +255,64 @@ BEGIN
     RETURN stored;
 END $$;
 COMMENT ON FUNCTION skep.subscribe IS
-    'Stores where a group starts and how it is watched, and returns the subscription. An existing one is kept as it '
-    'is; a dead one continues at its cursor; a cancelled one starts again.';
+    'Stores where a group starts, how it is watched and its retry policy, and returns the subscription. An existing one '
+    'is kept as it is; a dead one continues at its cursor; a cancelled one starts again.';
 CALL skep._allow('skep_consumer', 'subscribe');
+
+-- Returns a copy for a narrower scope: there the retry policy of the wider one holds anyway, also after it was changed.
+CREATE FUNCTION skep._without_retry_policy(s skep.subscriptions) RETURNS skep.subscriptions
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    s.retry_limit := NULL; s.retry_delay := NULL; s.max_retry_delay := NULL; s.retry_jitter := NULL;
+    RETURN s;
+END $$;
+
+CREATE FUNCTION skep.configure_group(
+    group_name text, options jsonb, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL
+) RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    known constant text[] := '{retry_limit,retry_delay,max_retry_delay,retry_jitter}';
+    wrong text;
+    ids   bigint[];
+    given skep.subscriptions;
+BEGIN
+    IF jsonb_typeof(options) IS DISTINCT FROM 'object' THEN
+        PERFORM skep._refuse('SK001', format('options must be a JSON object, got %s',
+                                            coalesce('a JSON ' || jsonb_typeof(options), 'NULL')),
+                            'Options: ' || array_to_string(known, ', ') || '.');
+    END IF;
+    SELECT key INTO wrong FROM jsonb_object_keys(options) AS key WHERE key <> ALL (known) LIMIT 1;
+    IF FOUND THEN
+        PERFORM skep._refuse('SK001', format('unknown group option "%s"', wrong),
+                            'Options: ' || array_to_string(known, ', ') || '.');
+    END IF;
+    PERFORM skep._check_group_option(configure_group.group_name, key, value) FROM jsonb_each(options);
+    ids := skep._lock_open_subscriptions(configure_group.group_name, configure_group.queue, configure_group.namespace,
+                                         configure_group.task);
+    given := jsonb_populate_record(NULL::skep.subscriptions, options);
+    RETURN QUERY
+    UPDATE skep.subscriptions s
+    SET retry_limit = CASE WHEN options ? 'retry_limit' THEN given.retry_limit ELSE s.retry_limit END,
+        retry_delay = CASE WHEN options ? 'retry_delay' THEN given.retry_delay ELSE s.retry_delay END,
+        max_retry_delay = CASE WHEN options ? 'max_retry_delay' THEN given.max_retry_delay ELSE s.max_retry_delay END,
+        retry_jitter = CASE WHEN options ? 'retry_jitter' THEN given.retry_jitter ELSE s.retry_jitter END
+    WHERE s.id = ANY (ids) RETURNING s.*;
+EXCEPTION WHEN check_violation THEN
+    GET STACKED DIAGNOSTICS wrong = CONSTRAINT_NAME;
+    PERFORM skep._refuse_retry_option(configure_group.group_name, wrong, options);
+END $$;
+COMMENT ON FUNCTION skep.configure_group IS
+    'Changes the retry policy of a group: those of retry_limit, retry_delay, max_retry_delay and retry_jitter that are '
+    'given; null is the option of the queue. For its subscriptions to a queue with its partitions, to a namespace '
+    'and/or task, or all of them.';
+CALL skep._allow('skep_consumer', 'configure_group');
+
+CREATE FUNCTION skep._check_group_option(group_name text, option text, value jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM jsonb_populate_record(NULL::skep.subscriptions, jsonb_build_object(option, value));
+EXCEPTION WHEN data_exception THEN
+    PERFORM skep._refuse('SK001', format('group "%s": %s cannot be %s', group_name, option, left(value::text, 60)),
+                         SQLERRM);
+END $$;

@@ -166,6 +166,7 @@ LANGUAGE sql STABLE AS $$
     WHERE lower(r.failed) < r.first_offset OR upper(r.failed) > r.leased_to OR r.cuts[1] <= r.first_offset
        OR cardinality(r.cuts) IS DISTINCT FROM cardinality(r.attempts)
        OR r.lease_id IS NULL AND (lower(r.done) <= r.first_offset OR r.failed IS NOT NULL OR r.errors IS NOT NULL)
+       OR r.failed IS NULL AND r.retry_after IS NOT NULL
 $$;
 
 -- Returns true if discovery will still ask a partition for the group of a ready list: it was never asked, the scan has

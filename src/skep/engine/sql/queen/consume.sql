@@ -29,8 +29,24 @@ DECLARE
     leases    skep.lease[];
     lease_ids uuid[];
 BEGIN
-    leases := skep._lease(_queen_pop.queue, _queen_pop.group_name, _queen_pop.batches, _queen_pop.partitions, _queen_pop.names, _queen_pop.namespace,
-                          _queen_pop.task, _queen_pop.lease_time, auto_ack, subscription_mode, subscription_from, conflate);
+    IF 1 = ALL (_queen_pop.partitions) AND NOT (auto_ack OR conflate) AND num_nonnulls(_queen_pop.lease_time, subscription_mode, subscription_from) = 0
+       AND int4range(1, 100001) @> ALL (_queen_pop.batches) THEN
+        IF _queen_pop.names IS NOT NULL THEN
+            leases := skep._lease_next_named(_queen_pop.queue, _queen_pop.group_name, _queen_pop.names, _queen_pop.batches);
+        ELSIF cardinality(_queen_pop.batches) = 1 THEN
+            leases := skep._lease_next(_queen_pop.queue, _queen_pop.group_name, _queen_pop.batches[1]);
+        END IF;
+    END IF;
+    leases := coalesce(leases, '{}');
+    IF cardinality(leases) < cardinality(_queen_pop.batches) THEN
+        IF leases <> '{}' THEN  -- the other names
+            names := ARRAY(SELECT CASE WHEN served.request IS NULL THEN name END
+                           FROM unnest(_queen_pop.names) WITH ORDINALITY AS named (name, n)
+                           LEFT JOIN (SELECT DISTINCT l.request FROM unnest(leases) l) served ON served.request = n ORDER BY n);
+        END IF;
+        leases := leases || skep._lease(_queen_pop.queue, _queen_pop.group_name, _queen_pop.batches, _queen_pop.partitions, names, _queen_pop.namespace,
+                                        _queen_pop.task, _queen_pop.lease_time, auto_ack, subscription_mode, subscription_from, conflate);
+    END IF;
     IF leases = '{}' THEN
         RETURN;
     ELSIF auto_ack THEN

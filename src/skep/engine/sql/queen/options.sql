@@ -1,6 +1,7 @@
 -- Options as a whole: what is not given has its default, as the columns of skep.queues declare it.
 
-CREATE FUNCTION skep._default_options() RETURNS jsonb
+-- semantics: of the queue. A work queue serves many workers at once, as configure_queue() has it.
+CREATE FUNCTION skep._default_options(semantics text DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     defaults jsonb;
@@ -10,7 +11,7 @@ BEGIN
              FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
              WHERE a.attrelid = 'skep.queues'::regclass AND a.attname = ANY (skep._queue_options()))
     INTO defaults;
-    RETURN defaults;
+    RETURN CASE WHEN semantics = 'queue' THEN defaults || '{"concurrency": 64}' ELSE defaults END;
 END $$;
 
 CREATE FUNCTION skep._replace_options(queue text, options jsonb, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS skep.queues
@@ -19,6 +20,6 @@ BEGIN
     IF jsonb_typeof(options) IS DISTINCT FROM 'object' THEN
         PERFORM skep._refuse('SK001', 'options are not a JSON object');
     END IF;
-    RETURN skep.configure_queue(queue, skep._default_options() || options, namespace, task);
+    RETURN skep.configure_queue(queue, skep._default_options(options ->> 'semantics') || options, namespace, task);
 END $$;
 CALL skep._allow('skep_admin', '_replace_options');

@@ -61,7 +61,7 @@ BEGIN
 
     UPDATE skep.runs r
     SET first_offset = t.cursor, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, succeeded = false, is_logged = false,
-        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL,
+        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
         served_at = stamp, ready_at = skep._ready_place(stamp, stamp), drained = false
     FROM unnest(to_be.partition_ids, to_be.group_queue_ids, to_be.cursors) AS t (id, group_queue_id, cursor)
     WHERE r.partition_id = ANY (ARRAY[t.id]) AND r.group_queue_id = t.group_queue_id AND r.end_offset IS NULL;
