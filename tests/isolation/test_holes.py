@@ -293,6 +293,22 @@ def test_a_message_deleted_from_a_lease_holds_nothing_up(connect: Connect):
     assert broken(mq) == {}
 
 
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_returned_run_of_deleted_messages_is_passed(connect: Connect, concurrency: int):
+    """Retention does not wait for it."""
+    mq = connect()
+    configure(mq, "q", concurrency=concurrency, completed_retention_seconds=0)
+    push(mq, "q", *range(4))
+    first = pop(mq, "q", batch=1)
+    call(mq, "release", lease=first[0].lease)
+    mq.execute("SELECT skep.delete_message(%s)", [first[0].id])
+    assert offsets(drain(mq, "q")) == [1, 2, 3]
+    assert pop(mq, "q") == []
+    assert (lag(mq), broken(mq)) == ({"Default": 0}, {})
+    call(mq, "retain")
+    assert mq.execute("SELECT count(*) FROM skep.messages").fetchall() == [(0,)]
+
+
 def test_a_seek_counts_for_a_partition_that_is_met_meanwhile(connect: Connect):
     """The pop's transaction starts in a new partition; the seek to the end waits for it, and moves it."""
     popping, seeking, observer = connect(), connect(), connect()
