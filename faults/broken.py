@@ -87,8 +87,8 @@ BUILDS = {
         (
             (
                 "_retention_of",
-                "min(o.owed_from) FILTER (WHERE o.is_required) AS completed",
-                "max(o.owed_from) FILTER (WHERE o.is_required) + 100000 AS completed",
+                "min(o.pending_from) FILTER (WHERE o.is_required) AS completed",
+                "max(o.pending_from) FILTER (WHERE o.is_required) + 100000 AS completed",
             ),
         ),
     ),

@@ -15,7 +15,7 @@ GROUP = {"subscriptions_queue", "subscriptions_scope", "runs_pkey"}  # and one o
 
 
 def page_after(connection: psycopg.Connection, lane: int) -> list:
-    return call(connection, "_partitions_to_retain", lane=lane, max_lanes=10)
+    return call(connection, "_partitions_to_retain", after=lane, max_partitions=10)
 
 
 def load(connection: psycopg.Connection) -> None:
@@ -54,17 +54,17 @@ def big(module_database_url: str, request: pytest.FixtureRequest) -> Generator[p
 def some_lanes(connection: psycopg.Connection, number: int) -> list[int]:
     query = "SELECT min(id) FROM skep.partitions WHERE name = 'lane 0'"
     ((first,),) = connection.execute(query).fetchall()
-    return call(connection, "_partitions_to_retain", lane=first - 1, max_lanes=number)[0][0]
+    return call(connection, "_partitions_to_retain", after=first - 1, max_partitions=number)[0][0]
 
 
 @pytest.mark.parametrize("lanes", [1, 200])
-@pytest.mark.parametrize("function", ["obligations", "retainable"])
+@pytest.mark.parametrize("function", ["_group_cursors", "_retainable"])
 def test_what_is_owed(big: psycopg.Connection, function: str, lanes: int):
     ids = some_lanes(big, lanes)
     for _ in range(2):  # also once the functions have their plans
-        plans = explained(big, lambda: call(big, function, lanes=ids))
+        plans = explained(big, lambda: call(big, function, partition_ids=ids))
     assert_indexed(plans, *LANE, *GROUP)
-    if function == "obligations":
+    if function == "_group_cursors":
         assert "messages" not in {table for table, _ in scans(plans)}
 
 
@@ -87,7 +87,7 @@ def test_deleting(big: psycopg.Connection, rule: dict[str, Any], *, behind: bool
             pass_time(big, 100)
         ids = some_lanes(big, 50)
         found: list = []
-        plans = explained(big, lambda: found.extend(call(big, "retain", lanes=ids, max_messages=150)))
+        plans = explained(big, lambda: found.extend(call(big, "retain", partition_ids=ids, max_messages=150)))
         assert len(found) == (0 if behind and rule == RULES[0] else 50)
         assert_indexed(plans, *LANE, *GROUP, *({"messages_pkey"} if found else set()))
 

@@ -53,7 +53,7 @@ def test_a_group_is_put_where_a_reader_is(mq: psycopg.Connection):
         call(mq, "subscribe", group_name="g", queue="q", mode="all")
         (held,) = call(mq, "pop", queue="q", group_name="g")
         for at in (7, 3):
-            call(mq, "_move_group", group_name="g", lanes=[1], start_offsets=[0], offsets=[at])
+            call(mq, "_move_group", group_name="g", partition_ids=[1], start_offsets=[0], offsets=[at])
             assert call(mq, "lag", group_name="g")[0].lag == 10 - at
         with refused("SK003"):
             call(mq, "ack", lease=held.lease)
@@ -96,7 +96,7 @@ def test_a_follower_loses_its_leases_and_retries(mq: psycopg.Connection, concurr
     held = [call(mq, "pop", queue="q", group_name="g", batch=2) for _ in range(concurrency)]
     call(mq, "fail", lease=held[0][0].lease, error="no")
     call(mq, "pop", queue="q", group_name="g", batch=2)
-    call(mq, "_move_group", group_name="g", lanes=[1], start_offsets=[0], offsets=[5])
+    call(mq, "_move_group", group_name="g", partition_ids=[1], start_offsets=[0], offsets=[5])
     assert mq.execute("SELECT first_offset, end_offset, lease_id, leases, attempts FROM skep.runs").fetchall() == [
         (5, None, None, 0, None)
     ]
@@ -112,7 +112,7 @@ def test_a_follower_has_never_processed_less_than_nothing(mq: psycopg.Connection
     assert call(mq, "force_complete", group_name="g", queue="q", older_than=timedelta())[0][0] == 10
     assert progress(mq) == [(0, 0, 0)]
     for offset, processed in ((3, 0), (8, 5), (1, 0)):
-        call(mq, "_move_group", group_name="g", lanes=[1], start_offsets=[0], offsets=[offset])
+        call(mq, "_move_group", group_name="g", partition_ids=[1], start_offsets=[0], offsets=[offset])
         assert (progress(mq), broken(mq)) == ([(10 - offset, 0, processed)], {})
 
 
@@ -121,7 +121,7 @@ def test_a_follower_stays_within_the_partition(mq: psycopg.Connection):
     configure(mq, "q", max_size=4)
     push_to(mq, [("q", partition, n) for partition in "ab" for n in range(10)])
     call(mq, "retain")
-    call(mq, "_move_group", group_name="g", lanes=[1, 2, 99], start_offsets=[0, 0, 0], offsets=[2, 50, 7])
+    call(mq, "_move_group", group_name="g", partition_ids=[1, 2, 99], start_offsets=[0, 0, 0], offsets=[2, 50, 7])
     found = mq.execute("SELECT partition_id, first_offset FROM skep.runs ORDER BY 1").fetchall()
     assert (found, broken(mq)) == ([(1, 6), (2, 10)], {})
     assert [delivery.payload for delivery in drain(mq, "q", "g")] == [6, 7, 8, 9]
@@ -131,7 +131,7 @@ def test_a_follower_is_alive(mq: psycopg.Connection):
     push(mq, "q", 1)
     call(mq, "subscribe", group_name="g", queue="q", mode="all")
     mq.execute("UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '1 day'")
-    call(mq, "_move_group", group_name="g", lanes=[1], start_offsets=[0], offsets=[1])
+    call(mq, "_move_group", group_name="g", partition_ids=[1], start_offsets=[0], offsets=[1])
     assert call(mq, "detect_dead_groups") == []
     assert call(mq, "group_status", group_name="g")[0].misses == 0
 
@@ -146,7 +146,14 @@ def test_following_waits_for_retention_and_for_consumers(connect: Callable[..., 
 
     def follow(connection: psycopg.Connection) -> None:
         for at in range(40):
-            call(connection, "_move_group", group_name="g", lanes=[4, 2, 3, 1], start_offsets=[0] * 4, offsets=[at] * 4)
+            call(
+                connection,
+                "_move_group",
+                group_name="g",
+                partition_ids=[4, 2, 3, 1],
+                start_offsets=[0] * 4,
+                offsets=[at] * 4,
+            )
 
     def consume(connection: psycopg.Connection) -> None:
         for _ in range(40):

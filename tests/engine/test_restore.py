@@ -11,7 +11,7 @@ FROM_AFAR = """
     UPDATE skep.journal SET xid = (xid::text::bigint + 1000000000)::text::xid8;
     UPDATE skep.partition_floors SET deleted_xid = '1000000700' WHERE deleted_xid IS NOT NULL;
     UPDATE skep.discoveries SET snapshot = '1000000900:1000000900:', server_started = 'epoch';
-    UPDATE skep.subscriptions SET start_view = '1000000900:1000000900:' WHERE start_view IS NOT NULL;
+    UPDATE skep.subscriptions SET start_snapshot = '1000000900:1000000900:' WHERE start_snapshot IS NOT NULL;
 """
 
 
@@ -21,7 +21,7 @@ def settle(connection: psycopg.Connection) -> int:
 
 def views(connection: psycopg.Connection) -> dict[str, bool]:
     """Return for each group whether its subscription has a snapshot."""
-    return dict(connection.execute("SELECT group_name, start_view IS NOT NULL FROM skep.subscriptions").fetchall())
+    return dict(connection.execute("SELECT group_name, start_snapshot IS NOT NULL FROM skep.subscriptions").fetchall())
 
 
 def test_what_was_restored_is_visible_and_goes_on(mq: psycopg.Connection):

@@ -54,7 +54,7 @@ def test_messages_age_without_a_push(mq: psycopg.Connection):
 def test_completed_messages_age_without_a_push(mq: psycopg.Connection):
     configure(mq, Q, completed_retention_seconds=HOUR)
     drained(mq, 3, "a")
-    call(mq, "retain", lanes=sorted(due(mq)))
+    call(mq, "retain", partition_ids=sorted(due(mq)))
     pass_time(mq, HOUR - 60)
     assert due(mq) == deletable(mq) == set()
     pass_time(mq, 61)
@@ -142,11 +142,11 @@ def test_idle_partitions(mq: psycopg.Connection):
     configure(mq, Q, drop_idle_seconds=HOUR, completed_retention_seconds=0)
     drained(mq, 3, "a")
     push(mq, Q, "kept", partition="p0")
-    call(mq, "retain", lanes=sorted(due(mq)))
+    call(mq, "retain", partition_ids=sorted(due(mq)))
     assert idle(mq) == set()
     pass_time(mq, HOUR + 1)
     assert idle(mq) == set(partitions(mq)[1:])
-    assert call(mq, "drop_idle_partitions", lanes=partitions(mq)[:2])[0][0] == 1
+    assert call(mq, "drop_idle_partitions", partition_ids=partitions(mq)[:2])[0][0] == 1
     assert call(mq, "drop_idle_partitions")[0][0] == 1
 
 

@@ -70,3 +70,28 @@ def test_the_page_of_sql_names_every_public_function_and_no_other(conn: psycopg.
     page = (SRC.parents[1] / "docs" / "sql.md").read_text()
     named = {name for code in re.findall(r"`([^`\n]+)`", page) for name in re.findall(r"\b([a-z_]+)\(", code)}
     assert named == public
+
+
+# Other ways of a pop: named partitions, concurrency above 1, namespaces, first contact, lack of work, auto_ack.
+OTHER_WAYS = {
+    "_lease_next_named", "_lease_names", "_lease_named", "_lease_from_open", "_lease_shared", "_lease_wide",
+    "_contact", "_contact_by_name", "_discover", "_complete_leases", "_check_pop", "_refuse",
+}  # fmt: skip
+
+
+def test_the_walk_from_pop_to_the_lease_is_short():
+    """What docs/architecture.md draws: 25 functions and 600 lines at most."""
+    routines = {name: text for name, text in callers() if name}
+    todo, walked = ["pop"], dict[str, int]()
+    while todo:
+        name = todo.pop()
+        walked[name] = routines[name].count("\n")
+        called = set(re.findall(r"\bskep\.(\w+)\s*\(", routines[name])) & routines.keys()
+        todo += called - walked.keys() - OTHER_WAYS
+    assert len(walked) > 10
+    assert (len(walked) <= 25, sum(walked.values()) <= 600) == (True, True), walked
+
+
+def test_the_page_of_the_architecture_names_functions_that_exist():
+    page = (SRC.parents[1] / "docs" / "architecture.md").read_text()
+    assert set(re.findall(r"\b_[a-z]\w+", page)) <= {name for name, _ in callers()}

@@ -549,7 +549,7 @@ CREATE TABLE skep.subscriptions (
     mode text NOT NULL,
     start_at timestamptz,
     start_offset bigint,
-    start_view pg_snapshot,
+    start_snapshot pg_snapshot,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     status text NOT NULL DEFAULT 'ACTIVE',
     backfill boolean NOT NULL DEFAULT true,
@@ -698,7 +698,7 @@ CREATE TYPE skep.lease_acks (
 
 CREATE TYPE skep.news (
     seen pg_snapshot,
-    views bigint[],
+    snapshots bigint[],
     discovered_at timestamptz,
     ready_from timestamptz,
     scan_at timestamptz,
@@ -868,7 +868,7 @@ detect_dead_groups() RETURNS TABLE(group_name text, queue text, namespace text, 
     timestamptz, overdue_seconds double precision, misses integer, died boolean)
     -- Declares groups DEAD that have been silent for too long, and returns every group that is beyond its timeout;
     -- died is true for those that this call has declared dead.
-drop_idle_partitions(max_lanes integer DEFAULT 1000, lanes bigint[] DEFAULT NULL) RETURNS bigint
+drop_idle_partitions(max_partitions integer DEFAULT 1000, partition_ids bigint[] DEFAULT NULL) RETURNS bigint
     -- Drops partitions that are empty and have been idle for the drop_idle_seconds of their queue, and returns how
     -- many.
 expire_leases() RETURNS void
@@ -1013,7 +1013,7 @@ resume(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, ta
 resync_partition_lookup() RETURNS bigint
     -- Repairs partition floors that disagree with the messages, and returns how many it changed. It is safe while
     -- pushes and retention run.
-retain(lanes bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false) RETURNS
+retain(partition_ids bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false) RETURNS
     TABLE(queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint, missed
     bigint)
     -- Deletes messages that the retention rules of their queues no longer keep, at most max_messages in a call, and
@@ -1204,20 +1204,21 @@ _forget_files(file_ids bigint[]) RETURNS void
 _give_back(partition_id bigint, group_queue_id integer, stamp timestamptz) RETURNS void
 _give_runs(g group_state, row_id tid, open runs, ends bigint, requests integer[], sizes integer[], conflate boolean,
     stamp timestamptz, deadline timestamptz) RETURNS lease[]
-_group_cursors(lanes bigint[]) RETURNS TABLE(partition_id bigint, group_name text, status text, group_queue_id integer,
-    "position" bigint, owed_from bigint, is_required boolean, required_from bigint, required_since timestamptz)
+_group_cursors(partition_ids bigint[]) RETURNS TABLE(partition_id bigint, group_name text, status text, group_queue_id
+    integer, "position" bigint, pending_from bigint, is_required boolean, required_from bigint, required_since
+    timestamptz)
 _group_exists(group_name text) RETURNS boolean
 _group_of(semantics text, group_name text) RETURNS text
 _group_partitions(group_name text, queue_id integer, group_queue_id integer, partition text DEFAULT NULL) RETURNS
     TABLE(partition_id bigint, partition text, met boolean, start_offset bigint, skipped bigint, cursor bigint,
     first_offset bigint, last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
 _group_progress(partition_ids bigint[]) RETURNS TABLE(partition_id bigint, group_name text, status text, start_offset
-    bigint, cursor bigint, owed_from bigint)
+    bigint, cursor bigint, pending_from bigint)
 _group_queue_of_lease(lease uuid) RETURNS integer
 _group_report(group_name text, queue_id integer, group_queue_id integer) RETURNS TABLE(partition text, partition_id
     bigint, met boolean, consumed bigint, lag bigint, oldest_at timestamptz, last_consumed_at timestamptz, leased
     integer, lease uuid, lease_expires_at timestamptz)
-_groups_of(partition_id bigint) RETURNS TABLE(group_name text, status text, is_required boolean, owed_from bigint,
+_groups_of(partition_id bigint) RETURNS TABLE(group_name text, status text, is_required boolean, pending_from bigint,
     first_offset bigint, completed int8multirange, leased int8multirange, returned int8multirange)
 _groups_on_queues() RETURNS TABLE(group_name text, queue text, queue_id integer, namespace text, task text)
 _handle_news(list integer, news bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[], OUT ready
@@ -1314,7 +1315,7 @@ _metrics() RETURNS TABLE(queue text, group_name text, total bigint, lag bigint, 
     oldest_seconds double precision)
 _microseconds(instant timestamptz) RETURNS bigint
 _missed_heartbeats(silence double precision, heartbeat_interval double precision) RETURNS integer
-_move_group(group_name text, lanes bigint[], start_offsets bigint[], offsets bigint[]) RETURNS bigint
+_move_group(group_name text, partition_ids bigint[], start_offsets bigint[], offsets bigint[]) RETURNS bigint
 _move_outbox() RETURNS trigger
 _move_run(r runs, to_offset bigint) RETURNS runs
 _move_runs(partition_ids bigint[], group_queue_ids integer[], start subscriptions, is_end boolean, OUT skipped bigint,
@@ -1355,7 +1356,7 @@ _partition_window(queue_ids integer[], since pg_snapshot, start jsonb, until pg_
     deleted_at timestamptz)
 _partitions_after(list integer, queue_id integer, after text, OUT partition_ids bigint[], OUT next text) RETURNS record
 _partitions_due(OUT due bigint[], OUT idle bigint[]) RETURNS record
-_partitions_to_retain(lane bigint, max_lanes integer) RETURNS bigint[]
+_partitions_to_retain(after bigint, max_partitions integer) RETURNS bigint[]
 _pending_of(partition_id bigint, group_queue_id integer) RETURNS int8multirange
 _per_second(amount numeric, minutes integer) RETURNS numeric
 _pin(IN name text)
@@ -1501,8 +1502,8 @@ _restart_subscription(group_name text, queue text, partition text, start subscri
 _restart_subscriptions(group_name text, queues text[], start subscriptions) RETURNS void
 _retain(partition_ids bigint[], quotas bigint[]) RETURNS TABLE(queue text, partition text, partition_id bigint, rule
     text, first_offset bigint, end_offset bigint, missed bigint)
-_retainable(lanes bigint[]) RETURNS TABLE(queue text, partition text, partition_id bigint, first_offset bigint, cut
-    bigint, rule text)
+_retainable(partition_ids bigint[]) RETURNS TABLE(queue text, partition text, partition_id bigint, first_offset bigint,
+    cut bigint, rule text)
 _retention_of(partition_ids bigint[]) RETURNS TABLE(queue text, partition text, partition_id bigint, first_offset
     bigint, cut bigint, rule text, lowest bigint, sample_offsets bigint[], sample_times timestamptz[], is_sampled
     boolean)

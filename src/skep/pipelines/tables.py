@@ -27,11 +27,11 @@ class Table(NamedTuple):
 
 PROGRESS = Table(
     """
-    SELECT lane.id, g.group_name, g.status, g.start_offset, g.cursor, g.owed_from
+    SELECT lane.id, g.group_name, g.status, g.start_offset, g.cursor, g.pending_from
     FROM unnest(%(lanes)s::bigint[]) AS lane (id)
     LEFT JOIN skep._group_progress(%(lanes)s) g ON g.partition_id = lane.id
     """,
-    "partition_id long, group_name string, status string, start_offset long, cursor long, owed_from long",
+    "partition_id long, group_name string, status string, start_offset long, cursor long, pending_from long",
 )
 SAMPLES = Table(
     """

@@ -138,7 +138,7 @@ CREATE TABLE skep.subscriptions (
     mode         text NOT NULL CHECK (mode IN ('all', 'new', 'timestamp', 'offset')),
     start_at     timestamptz,
     start_offset bigint CHECK (start_offset >= 0),
-    start_view   pg_snapshot,                            -- for 'new': a message that is not visible in it is new, whatever its time
+    start_snapshot   pg_snapshot,                            -- for 'new': a message that is not visible in it is new, whatever its time
     created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     status             text NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'PAUSED', 'CANCELLED', 'DEAD')),
     backfill           boolean NOT NULL DEFAULT true,    -- messages from before the subscription are part of its backlog
@@ -180,7 +180,7 @@ CREATE INDEX group_queues_queue_id ON skep.group_queues (queue_id, group_name); 
 CREATE INDEX group_queues_list_id ON skep.group_queues (list_id, queue_id);
 
 -- The snapshots of earlier discoveries that still count, for each ready list; usually one row. A push that is not visible in one of them
--- is news to the next discovery. See 30_discover.sql.
+-- is news to the next discovery. See discover.sql.
 CREATE TABLE skep.discoveries (
     list_id        integer NOT NULL,
     id             bigint GENERATED ALWAYS AS IDENTITY,
@@ -287,7 +287,7 @@ CREATE TYPE skep.group_state AS (
 -- What discovery knows when it begins: see _read_news().
 CREATE TYPE skep.news AS (
     seen          pg_snapshot,    -- the snapshot with which it begins
-    views         bigint[],       -- the saved snapshots that it has read
+    snapshots     bigint[],       -- the saved snapshots that it has read
     discovered_at timestamptz,
     ready_from    timestamptz,
     scan_at       timestamptz,
@@ -561,7 +561,7 @@ CREATE TABLE skep._queen_stream_state (
     PRIMARY KEY (query_id, partition_id, key)
 ) WITH (fillfactor = 70);
 
--- Groups whose leases run out without a charge: a stream holds messages back by doing nothing (see judge()).
+-- Groups whose leases run out without a charge: a stream holds messages back by doing nothing (see _apply_verdict()).
 CREATE TABLE skep.stream_groups (
     group_name text COLLATE "C" NOT NULL,
     queue      text COLLATE "C" NOT NULL,
@@ -669,7 +669,7 @@ CREATE TABLE skep.archive_runs (
 COMMENT ON TABLE skep.archive_runs IS 'Which file of the archive holds which offsets of which partition.';
 CREATE INDEX archive_runs_partition ON skep.archive_runs (partition_id, first_offset);
 
--- Where an ack that came over Queen's protocol points; see wire_find().
+-- Where an ack that came over Queen's protocol points; see _queen_find().
 CREATE TYPE skep.wire_place AS (
     ord            bigint,
     partition_id   bigint,

@@ -2,16 +2,16 @@
 -- A partition that is gone has no groups any more.
 WITH lanes AS (
     SELECT partition_id, min(start_offset) FILTER (WHERE status IN ('ACTIVE', 'PAUSED')) AS wanted_from,
-           min(owed_from) FILTER (WHERE status IN ('ACTIVE', 'PAUSED')) AS owed_from
+           min(pending_from) FILTER (WHERE status IN ('ACTIVE', 'PAUSED')) AS pending_from
     FROM progress
     GROUP BY partition_id
 )
 SELECT r.queue, r.bucket, sum(r.end_offset - r.first_offset) AS messages,
-       sum(CASE WHEN l.owed_from IS NULL THEN 0
-                ELSE greatest(least(r.end_offset, l.owed_from) - greatest(r.first_offset, l.wanted_from), 0) END) AS done_by_all,
-       sum(CASE WHEN l.owed_from IS NULL THEN 0 ELSE greatest(r.end_offset - greatest(r.first_offset, l.owed_from), 0) END) AS owed,
+       sum(CASE WHEN l.pending_from IS NULL THEN 0
+                ELSE greatest(least(r.end_offset, l.pending_from) - greatest(r.first_offset, l.wanted_from), 0) END) AS done_by_all,
+       sum(CASE WHEN l.pending_from IS NULL THEN 0 ELSE greatest(r.end_offset - greatest(r.first_offset, l.pending_from), 0) END) AS owed,
        sum(CASE WHEN l.partition_id IS NULL THEN 0
-                WHEN l.owed_from IS NULL THEN r.end_offset - r.first_offset
+                WHEN l.pending_from IS NULL THEN r.end_offset - r.first_offset
                 ELSE greatest(least(r.end_offset, l.wanted_from) - r.first_offset, 0) END) AS for_nobody,
        sum(CASE WHEN l.partition_id IS NULL THEN r.end_offset - r.first_offset ELSE 0 END) AS gone
 FROM runs r

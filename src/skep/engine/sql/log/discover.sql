@@ -1,19 +1,21 @@
--- Discovery: how a group learns which partitions have work for it, at a cost that follows what changed and not how many partitions exist.
+-- Discovery: how a group finds the partitions that have work for it. Its cost follows what changed.
 --
--- pop reads the ready list, an index over the runs that may have messages. It calls discovery when the list gave nothing, or when the last
--- discovery is some time ago. Discovery reads the journal rows that are visible now and were not visible in the saved snapshots (news),
--- and puts their partitions in the list; it returns expired leases; and it takes drained partitions out of the list.
+-- pop reads the ready list, an index over the runs that may have messages. It calls discovery when the list gave
+-- nothing, or when the last discovery is some time ago. Discovery reads the journal rows that are visible now and were
+-- not visible in the saved snapshots (news), and puts their partitions in the list; it returns expired leases; and it
+-- takes drained partitions out of the list.
 --
--- Why no wake-up is lost, without a lock: only discovery sets ready_at to NULL (drained), and in the same transaction it saves a snapshot
--- that is older than that decision. A push that the decision did not see is not visible in the saved snapshot either, so that it is news
--- to every later discovery that sees the mark. Discovery removes only snapshots that it has locked before it looked at any run, and whose
--- news it has handled: a snapshot that was saved together with a mark it cannot see yet stays. An ack therefore leaves its run in the list,
--- or, while the list is crowded, in the list of runs that are probably drained: there only discovery decides.
+-- Why no wake-up is lost, without a lock: only discovery sets ready_at to NULL (drained), and in the same transaction
+-- it saves a snapshot that is older than that decision. A push that the decision did not see is not visible in the
+-- saved snapshot either, so that it is news to every later discovery that sees the mark. Discovery removes only
+-- snapshots that it has locked before it read any run, and whose news it has handled: a snapshot that was saved
+-- together with a mark it cannot see yet stays. An ack therefore leaves its run in the list, or, while the list is
+-- crowded, in the list of runs that are probably drained: there only discovery decides.
 --
--- The list is read from ready_from on: before it there are only dead index entries, which stay for as long as some transaction is held open.
--- A run gets a place that is 0.1 s old at most and ready_from stays 0.25 s behind, so that only a transaction that commits later than that
--- can put a run before ready_from. Those are looked for once a second while consumers wait, every ten seconds while they are busy, or less
--- often if that takes long.
+-- The list is read from ready_from on: before it there are only dead index entries, which stay for as long as some
+-- transaction is held open. A run gets a place that is 0.1 s old at most and ready_from stays 0.25 s behind, so that
+-- only a transaction that commits later than that can put a run before ready_from. Discovery searches for such runs
+-- once a second while consumers wait, every ten seconds while they are busy, or less often if that takes long.
 
 -- Returns the place of a run in the ready list: behind those that were served before it, if that was not too long ago.
 CREATE FUNCTION skep._ready_place(served_at timestamptz, stamp timestamptz) RETURNS timestamptz
@@ -24,12 +26,14 @@ CREATE FUNCTION skep._priorities(list integer) RETURNS integer[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     priorities integer[] := '{}';
-    next  integer := (SELECT r.priority FROM skep.runs r WHERE r.list_id = list AND r.ready_at IS NOT NULL AND r.lease_id IS NULL
+    next  integer := (SELECT r.priority FROM skep.runs r
+                      WHERE r.list_id = list AND r.ready_at IS NOT NULL AND r.lease_id IS NULL
                          AND NOT r.drained ORDER BY r.priority LIMIT 1);
 BEGIN
     WHILE next IS NOT NULL LOOP
         priorities := priorities || next;
-        next := (SELECT r.priority FROM skep.runs r WHERE r.list_id = list AND r.priority > next AND r.ready_at IS NOT NULL
+        next := (SELECT r.priority FROM skep.runs r
+                 WHERE r.list_id = list AND r.priority > next AND r.ready_at IS NOT NULL
                     AND r.lease_id IS NULL AND NOT r.drained ORDER BY r.priority LIMIT 1);
     END LOOP;
     RETURN priorities;
@@ -42,7 +46,8 @@ BEGIN
     RETURN least(
         (SELECT min(r.ready_at) FROM unnest(priorities) AS one (priority)
          CROSS JOIN LATERAL (SELECT r.ready_at FROM skep.runs r
-                             WHERE r.list_id = list AND r.priority = one.priority AND r.ready_at >= after AND r.lease_id IS NULL
+                             WHERE r.list_id = list AND r.priority = one.priority AND r.ready_at >= after
+                               AND r.lease_id IS NULL
                                AND NOT r.drained ORDER BY r.ready_at LIMIT 1) r),
         (SELECT r.ready_at FROM skep.runs r WHERE r.list_id = list AND r.ready_at >= after AND r.lease_id IS NOT NULL
          ORDER BY r.ready_at LIMIT 1),
@@ -57,7 +62,8 @@ BEGIN
     INSERT INTO skep.group_queues (group_name, queue_id, list_id)
     SELECT _add_group_queues.group_name, q.id, list FROM skep.queues q
     WHERE q.id = ANY (queue_ids) AND q.semantics <> 'queue'
-      AND NOT EXISTS (SELECT FROM skep.group_queues g WHERE g.group_name = _add_group_queues.group_name AND g.queue_id = q.id)
+      AND NOT EXISTS (SELECT FROM skep.group_queues g
+                      WHERE g.group_name = _add_group_queues.group_name AND g.queue_id = q.id)
       AND EXISTS (SELECT FROM skep.subscriptions s WHERE s.group_name = _add_group_queues.group_name AND s.queue IS NULL
                      AND (s.namespace IS NULL OR s.namespace = q.namespace) AND (s.task IS NULL OR s.task = q.task))
     ORDER BY q.id FOR KEY SHARE OF q SKIP LOCKED
@@ -71,8 +77,9 @@ DECLARE
     known skep.news;
 BEGIN
     SELECT skep._current_snapshot(), array_agg(DISTINCT d.id), min(d.discovered_at), min(d.ready_from), min(d.scan_at),
-           coalesce(bool_or(d.crowded), false), coalesce(bool_or(d.is_lost), true), coalesce(bool_or(d.discovered_at > stamp), false),
-           min(d.scan_after), array_agg(DISTINCT news.partition_id) FILTER (WHERE news.partition_id IS NOT NULL), count(news.partition_id)
+           coalesce(bool_or(d.crowded), false), coalesce(bool_or(d.is_lost), true),
+           coalesce(bool_or(d.discovered_at > stamp), false), min(d.scan_after),
+           array_agg(DISTINCT news.partition_id) FILTER (WHERE news.partition_id IS NOT NULL), count(news.partition_id)
     INTO known
     FROM (
         SELECT d.*, pg_snapshot_xmin(d.snapshot) < f.xid OR d.server_started <> pg_postmaster_start_time() AS is_lost
@@ -86,7 +93,8 @@ BEGIN
           AND (j.queue_id, j.xid) >= (_read_news.queue_id, pg_snapshot_xmax(d.snapshot))  -- so that no other index fits
         UNION ALL
         SELECT unnest(j.partition_ids) FROM pg_snapshot_xip(d.snapshot) AS running
-        CROSS JOIN LATERAL (SELECT * FROM skep.journal j WHERE j.queue_id = _read_news.queue_id AND j.xid = running OFFSET 0) j
+        CROSS JOIN LATERAL (SELECT * FROM skep.journal j
+                            WHERE j.queue_id = _read_news.queue_id AND j.xid = running OFFSET 0) j
         WHERE NOT d.is_lost AND _read_news.queue_id <> 0
         UNION ALL
         SELECT * FROM skep._read_wide_news(list, d.snapshot) WHERE NOT d.is_lost AND _read_news.queue_id = 0
@@ -94,7 +102,8 @@ BEGIN
     RETURN known;
 END $$;
 
--- The news of a list of namespaces and tasks: pushes to all queues since the snapshot, and of those the ones that the group reads.
+-- The news of a list of namespaces and tasks: pushes to all queues since the snapshot, and of those the ones that the
+-- group reads.
 CREATE FUNCTION skep._read_wide_news(list integer, snapshot pg_snapshot) RETURNS SETOF bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -103,7 +112,8 @@ DECLARE
 BEGIN
     SELECT array_agg(j.queue_id) AS queue_ids, array_agg(j.partition_id) AS partition_ids INTO pushed
     FROM (
-        SELECT j.queue_id, unnest(j.partition_ids) AS partition_id FROM skep.journal j WHERE j.xid >= pg_snapshot_xmax(_read_wide_news.snapshot)
+        SELECT j.queue_id, unnest(j.partition_ids) AS partition_id FROM skep.journal j
+        WHERE j.xid >= pg_snapshot_xmax(_read_wide_news.snapshot)
         UNION ALL
         SELECT j.queue_id, unnest(j.partition_ids) FROM pg_snapshot_xip(_read_wide_news.snapshot) AS running
         CROSS JOIN LATERAL (SELECT * FROM skep.journal j WHERE j.xid = running OFFSET 0) j
@@ -112,34 +122,45 @@ BEGIN
         PERFORM skep._add_group_queues(list, g.group_name, ARRAY(SELECT DISTINCT unnest(pushed.queue_ids)))
         FROM skep.group_queues g WHERE g.id = list;
         RETURN QUERY
-        SELECT pushed.partition_id FROM unnest(pushed.queue_ids, pushed.partition_ids) AS pushed (queue_id, partition_id)
+        SELECT pushed.partition_id FROM unnest(pushed.queue_ids, pushed.partition_ids)
+            AS pushed (queue_id, partition_id)
         JOIN skep.group_queues w ON w.id = list
-        CROSS JOIN LATERAL (SELECT FROM skep.group_queues g WHERE g.group_name = w.group_name AND g.queue_id = pushed.queue_id
+        CROSS JOIN LATERAL (SELECT FROM skep.group_queues g
+                            WHERE g.group_name = w.group_name AND g.queue_id = pushed.queue_id
                                AND g.list_id = list LIMIT 1) g;
     END IF;
 END $$;
 
--- Returns the next partitions of a list for a discovery that has to ask all of them, and where the page after it begins. Of a queue they come
--- by name; of a wide list by id, with those of other queues between them.
-CREATE FUNCTION skep._partitions_after(list integer, queue_id integer, after text, OUT partition_ids bigint[], OUT next text)
+-- Returns the next partitions of a list for a discovery that has to ask all of them, and where the page after it
+-- begins. Of a queue they come by name; of a wide list by id, with those of other queues between them.
+CREATE FUNCTION skep._partitions_after(
+    list integer, queue_id integer, after text, OUT partition_ids bigint[], OUT next text
+)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     page_size constant integer := 2000;
 BEGIN
     IF queue_id <> 0 THEN
-        SELECT coalesce(array_agg(p.id), '{}'), CASE WHEN count(*) = page_size THEN max(p.name) END INTO partition_ids, next
-        FROM (SELECT p.id, p.name FROM skep.partitions p WHERE p.queue_id = _partitions_after.queue_id AND p.name > after
+        SELECT coalesce(array_agg(p.id), '{}'), CASE WHEN count(*) = page_size THEN max(p.name) END
+        INTO partition_ids, next
+        FROM (SELECT p.id, p.name FROM skep.partitions p
+              WHERE p.queue_id = _partitions_after.queue_id AND p.name > after
               ORDER BY p.name LIMIT page_size) p;
     ELSE
-        SELECT coalesce(array_agg(p.id) FILTER (WHERE g.id IS NOT NULL), '{}'), CASE WHEN count(*) = page_size THEN lpad(max(p.id)::text, 11, '0') END
+        SELECT coalesce(array_agg(p.id) FILTER (WHERE g.id IS NOT NULL), '{}'), CASE
+            WHEN count(*) = page_size THEN lpad(max(p.id)::text, 11, '0') END
         INTO partition_ids, next
-        FROM (SELECT p.id, p.queue_id FROM skep.partitions p WHERE p.id > coalesce(nullif(after, ''), '0')::bigint ORDER BY p.id LIMIT page_size) p
-        LEFT JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id LIMIT 1) g ON true;
+        FROM (SELECT p.id, p.queue_id FROM skep.partitions p WHERE p.id > coalesce(nullif(after, ''), '0')::bigint
+              ORDER BY p.id LIMIT page_size) p
+        LEFT JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id
+                           LIMIT 1) g ON true;
     END IF;
 END $$;
 
--- Returns when delayed_processing and window_buffer let the next message of a partition out; NULL if the queue has neither.
-CREATE FUNCTION skep._due_at(partition_id bigint, first_offset bigint, delay double precision, quiet double precision) RETURNS timestamptz
+-- Returns when delayed_processing and window_buffer let the next message of a partition out; NULL if the queue has
+-- neither.
+CREATE FUNCTION skep._due_at(partition_id bigint, first_offset bigint, delay double precision, quiet double precision)
+RETURNS timestamptz
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF delay = 0 AND quiet = 0 THEN
@@ -147,12 +168,15 @@ BEGIN
     END IF;
     RETURN greatest(
         (SELECT m.created_at + skep._seconds(delay) FROM skep.messages m
-         WHERE m.partition_id = _due_at.partition_id AND m."offset" >= _due_at.first_offset ORDER BY m."offset" LIMIT 1),
+         WHERE m.partition_id = _due_at.partition_id AND m."offset" >= _due_at.first_offset
+         ORDER BY m."offset" LIMIT 1),
         (SELECT m.created_at + skep._seconds(quiet) FROM skep.messages m
-         WHERE m.partition_id = _due_at.partition_id AND m."offset" >= _due_at.first_offset ORDER BY m."offset" DESC LIMIT 1));
+         WHERE m.partition_id = _due_at.partition_id AND m."offset" >= _due_at.first_offset
+         ORDER BY m."offset" DESC LIMIT 1));
 END $$;
 
--- Puts runs that are drained, or probably drained, into the ready list. Returns the partitions whose run was not locked.
+-- Puts runs that are drained, or probably drained, into the ready list. Returns the partitions whose run was not
+-- locked.
 CREATE FUNCTION skep._wake_runs(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz)
 RETURNS bigint[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -163,8 +187,10 @@ BEGIN
         SELECT r.row_id, q.delayed_processing, q.window_buffer FROM unnest(_wake_runs.partition_ids) AS news (id)
         CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = news.id LIMIT 1) p
         CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
-        CROSS JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id LIMIT 1) g
-        CROSS JOIN LATERAL (SELECT r.ctid AS row_id FROM skep.runs r WHERE r.partition_id = news.id AND r.group_queue_id = g.id
+        CROSS JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id
+                            LIMIT 1) g
+        CROSS JOIN LATERAL (SELECT r.ctid AS row_id FROM skep.runs r
+                            WHERE r.partition_id = news.id AND r.group_queue_id = g.id
                             ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) r
         LIMIT max_rows
     ), woken AS (
@@ -181,9 +207,9 @@ BEGIN
     RETURN coalesce(woken, '{}');
 END $$;
 
--- Locks partitions so that this transaction alone gives its group runs in them; returns those it got. A call for few of them takes a lock
--- for each: a transaction that stays open blinds its group for no other partition. A call for many takes one lock for all, if nobody has
--- one, because the lock table has room for a few thousand.
+-- Locks partitions so that this transaction alone gives its group runs in them; returns those it got. A call for few of
+-- them takes a lock for each: a transaction that stays open blinds its group for no other partition. A call for many
+-- takes one lock for all, if nobody has one, because the lock table has room for a few thousand.
 CREATE FUNCTION skep._lock_starts(group_queue integer, partition_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -199,10 +225,12 @@ BEGIN
                  WHERE pg_try_advisory_xact_lock(group_queue, (id % 2147483647)::integer));
 END $$;
 
--- Gives a group runs in partitions that it has not read yet, if there is something behind its start; a group without a run is at the start
--- its subscription says. Returns the partitions that got one, and those that have to be tried again because they are locked.
+-- Gives a group runs in partitions that it has not read yet, if there is something behind its start; a group without a
+-- run is at the start its subscription says. Returns the partitions that got one, and those that have to be tried again
+-- because they are locked.
 CREATE FUNCTION skep._add_runs(
-    group_queue integer, wanted bigint[], max_rows integer, stamp timestamptz, OUT added bigint[], OUT left_over bigint[]
+    group_queue integer, wanted bigint[], max_rows integer, stamp timestamptz, OUT added bigint[],
+    OUT left_over bigint[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -211,7 +239,8 @@ DECLARE
 BEGIN
     SELECT array_agg(s.partition_id) AS ids, g.group_name, g.queue_id INTO target
     FROM skep.group_queues g CROSS JOIN LATERAL skep._starting_offsets(g.group_name, g.queue_id, wanted) s
-    WHERE g.id = group_queue AND EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = s.partition_id AND m."offset" >= s.start_offset)
+    WHERE g.id = group_queue AND EXISTS (SELECT FROM skep.messages m
+                                         WHERE m.partition_id = s.partition_id AND m."offset" >= s.start_offset)
     GROUP BY g.group_name, g.queue_id;
     IF target.ids IS NULL THEN
         RETURN;
@@ -222,13 +251,15 @@ BEGIN
                   ORDER BY f.partition_id FOR KEY SHARE SKIP LOCKED);
     WITH started AS (
         INSERT INTO skep.starts (partition_id, group_queue_id, start_offset)
-        SELECT s.partition_id, group_queue, s.start_offset FROM skep._starting_offsets(target.group_name, target.queue_id, mine) s
+        SELECT s.partition_id, group_queue, s.start_offset
+        FROM skep._starting_offsets(target.group_name, target.queue_id, mine) s
         ON CONFLICT DO NOTHING
         RETURNING partition_id, start_offset
     ), opened AS (
         INSERT INTO skep.runs (partition_id, group_queue_id, list_id, first_offset, ready_at, priority)
         SELECT s.partition_id, group_queue, g.list_id, s.start_offset,
-               greatest(stamp - interval '100 milliseconds', skep._due_at(s.partition_id, s.start_offset, q.delayed_processing, q.window_buffer)),
+               greatest(stamp - interval '100 milliseconds',
+                        skep._due_at(s.partition_id, s.start_offset, q.delayed_processing, q.window_buffer)),
                CASE WHEN g.list_id = group_queue THEN 0 ELSE -q.priority END
         FROM started s JOIN skep.group_queues g ON g.id = group_queue JOIN skep.queues q ON q.id = g.queue_id
         RETURNING partition_id
@@ -237,7 +268,8 @@ BEGIN
     left_over := ARRAY(SELECT unnest(target.ids) EXCEPT SELECT unnest(mine));
 END $$;
 
--- Handles news: drained partitions wake, unknown ones get a run. Returns those that are locked, and how many became ready.
+-- Handles news: drained partitions wake, unknown ones get a run. Returns those that are locked, and how many became
+-- ready.
 CREATE FUNCTION skep._handle_news(
     list integer, news bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[], OUT ready bigint
 ) LANGUAGE plpgsql AS $$
@@ -252,9 +284,11 @@ BEGIN
     asleep := ARRAY(
         SELECT news.id FROM unnest(news) AS news (id)
         CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = news.id LIMIT 1) p
-        CROSS JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id LIMIT 1) g
+        CROSS JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id
+                            LIMIT 1) g
         CROSS JOIN LATERAL (SELECT r.ready_at, r.drained, r.lease_id, r.first_offset FROM skep.runs r
-                            WHERE r.partition_id = news.id AND r.group_queue_id = g.id ORDER BY r.first_offset DESC LIMIT 1) r
+                            WHERE r.partition_id = news.id AND r.group_queue_id = g.id ORDER BY r.first_offset DESC
+                            LIMIT 1) r
         WHERE r.lease_id IS NULL AND (r.ready_at IS NULL OR r.drained)
           AND EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = news.id AND m."offset" >= r.first_offset));
     IF asleep <> '{}' THEN
@@ -265,7 +299,8 @@ BEGIN
     FOR unknown IN
         SELECT g.id AS group_queue, array_agg(news.id) AS ids FROM unnest(news) AS news (id)
         CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = news.id LIMIT 1) p
-        CROSS JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id LIMIT 1) g
+        CROSS JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id
+                            LIMIT 1) g
         WHERE NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = news.id AND s.group_queue_id = g.id)
         GROUP BY g.id
     LOOP
@@ -275,8 +310,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Returns true if something became ready, or if there are partitions that have not been asked yet. is_timed: called beside work, not for
--- lack of it. max_rows: a caller whose transaction goes on takes no more partitions into it than it leases.
+-- Returns true if something became ready, or if there are partitions that have not been asked yet. is_timed: called
+-- beside work, not for lack of it. max_rows: a caller whose transaction goes on takes no more partitions into it than
+-- it leases.
 CREATE FUNCTION skep._discover(list integer, queue_id integer, is_timed boolean, max_rows integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -301,7 +337,8 @@ BEGIN
         page := skep._partitions_after(list, queue_id, CASE WHEN known.is_lost THEN '' ELSE known.scan_after END);
     END IF;
     priorities := CASE WHEN queue_id = 0 THEN skep._priorities(list) ELSE ARRAY[0] END;
-    is_scanning := known.scan_at IS NULL OR known.scan_at + CASE WHEN is_timed THEN interval '9 seconds' ELSE interval '0' END <= stamp;
+    is_scanning := known.scan_at IS NULL
+        OR known.scan_at + CASE WHEN is_timed THEN interval '9 seconds' ELSE interval '0' END <= stamp;
     IF known.is_ahead THEN
         from_place := '-infinity';
         PERFORM skep._turn_back(list, stamp);
@@ -309,43 +346,55 @@ BEGIN
         hidden := skep._first_place(list, priorities, '-infinity');
         from_place := least(from_place, hidden);
     END IF;
-    is_saving := known.is_lost OR page.partition_ids IS NOT NULL OR known.is_ahead OR is_timed OR is_scanning OR known.rows > 64 OR known.crowded
-                 OR (known.rows > 0 OR cardinality(known.views) > 1) AND known.discovered_at < stamp - interval '1 second'
-                 OR known.discovered_at < stamp - interval '1 minute';
+    is_saving := known.is_lost OR page.partition_ids IS NOT NULL OR known.is_ahead OR is_timed OR is_scanning
+        OR known.rows > 64 OR known.crowded
+        OR (known.rows > 0 OR cardinality(known.snapshots) > 1) AND known.discovered_at < stamp - interval '1 second'
+        OR known.discovered_at < stamp - interval '1 minute';
     IF is_saving THEN  -- a list that is being deleted or moved, or is gone, gets no snapshot
         PERFORM FROM skep.group_queues g WHERE g.id = list AND g.list_id = list FOR KEY SHARE SKIP LOCKED;
         is_saving := FOUND;
     END IF;
-    IF is_saving THEN  -- locked before any run is looked at
-        known.views := ARRAY(SELECT d.id FROM skep.discoveries d WHERE d.list_id = list AND d.id = ANY (known.views) FOR UPDATE SKIP LOCKED);
+    IF is_saving THEN  -- locked before any run is read
+        known.snapshots := ARRAY(SELECT d.id FROM skep.discoveries d
+                                 WHERE d.list_id = list AND d.id = ANY (known.snapshots) FOR UPDATE SKIP LOCKED);
     END IF;
 
     handled := skep._handle_news(list, known.partition_ids || page.partition_ids, max_rows, stamp);
     ready := handled.ready + skep._expire_leases(list, from_place, least(max_rows, 100), stamp);
     IF is_saving OR NOT is_timed THEN
-        ready := ready + (SELECT coalesce(sum(skep._clean_front(list, one.priority, from_place, least(max_rows, 64), is_saving, stamp)), 0)
+        ready := ready + (SELECT coalesce(sum(skep._clean_front(
+                              list, one.priority, from_place, least(max_rows, 64), is_saving, stamp)), 0)
                           FROM unnest(priorities) AS one (priority));
     END IF;
     IF is_saving THEN
         ready := ready + skep._clean_drained(list, from_place, least(max_rows, 500), stamp);
-        PERFORM skep._save_discovery(list, known, handled.left_over, page.next, is_scanning, from_place, priorities, stamp);
+        PERFORM skep._save_discovery(list, known, handled.left_over, page.next, is_scanning, from_place, priorities,
+                                     stamp);
     END IF;
-    RETURN ready > 0 OR known.is_ahead OR known.is_lost AND queue_id = 0 OR coalesce(hidden < known.ready_from, false) OR page.next IS NOT NULL;
+    RETURN ready > 0 OR known.is_ahead OR known.is_lost AND queue_id = 0 OR coalesce(hidden < known.ready_from, false)
+        OR page.next IS NOT NULL;
 END $$;
 
 -- Saves the snapshot with which this discovery began, instead of those whose news it has handled.
 CREATE FUNCTION skep._save_discovery(
-    list integer, known skep.news, left_over bigint[], scan_after text, is_scanning boolean, from_place timestamptz, priorities integer[], stamp timestamptz
+    list integer, known skep.news, left_over bigint[], scan_after text, is_scanning boolean, from_place timestamptz,
+    priorities integer[], stamp timestamptz
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO skep.discoveries (list_id, snapshot, discovered_at, server_started, ready_from, scan_at, crowded, left_over, scan_after)
+    INSERT INTO skep.discoveries (list_id, snapshot, discovered_at, server_started, ready_from, scan_at, crowded,
+                                  left_over, scan_after)
     VALUES (list, known.seen, stamp, pg_postmaster_start_time(),
-            coalesce(least(skep._first_place(list, priorities, from_place), stamp - interval '250 milliseconds'), '-infinity'),
-            CASE WHEN NOT is_scanning THEN known.scan_at ELSE stamp + greatest(interval '1 second', 100 * (clock_timestamp() - stamp)) END,
-            EXISTS (SELECT FROM skep.runs r WHERE r.list_id = list AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND r.drained)
+            coalesce(least(skep._first_place(list, priorities, from_place), stamp - interval '250 milliseconds'),
+                     '-infinity'),
+            CASE WHEN NOT is_scanning THEN known.scan_at
+                ELSE stamp + greatest(interval '1 second', 100 * (clock_timestamp() - stamp)) END,
+            EXISTS (SELECT FROM skep.runs r
+                    WHERE r.list_id = list AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND r.drained)
             OR (SELECT count(*) > 16 FROM (SELECT FROM unnest(priorities) AS one (priority)
-                CROSS JOIN LATERAL (SELECT FROM skep.runs r WHERE r.list_id = list AND r.priority = one.priority AND r.ready_at >= from_place
-                                       AND r.ready_at <= stamp AND r.lease_id IS NULL AND NOT r.drained LIMIT 17) r LIMIT 17) waiting),
+                CROSS JOIN LATERAL (SELECT FROM skep.runs r
+                                    WHERE r.list_id = list AND r.priority = one.priority AND r.ready_at >= from_place
+                                      AND r.ready_at <= stamp AND r.lease_id IS NULL AND NOT r.drained LIMIT 17) r
+                LIMIT 17) waiting),
             nullif(left_over, '{}'), _save_discovery.scan_after);
-    DELETE FROM skep.discoveries d WHERE d.list_id = list AND d.id = ANY (known.views);
+    DELETE FROM skep.discoveries d WHERE d.list_id = list AND d.id = ANY (known.snapshots);
 END $$;

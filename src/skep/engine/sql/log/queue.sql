@@ -179,7 +179,7 @@ BEGIN
     PERFORM FROM skep.partitions p WHERE p.id = ANY (partition_ids) ORDER BY p.id FOR UPDATE;
 END $$;
 
--- What was counted in these partitions stays in the totals of the queue and its groups (see 80_sample.sql). The caller has locked
+-- What was counted in these partitions stays in the totals of the queue and its groups (see sample.sql). The caller has locked
 -- the queue.
 CREATE FUNCTION skep._keep_totals(partition_ids bigint[]) RETURNS void
 LANGUAGE sql AS $$

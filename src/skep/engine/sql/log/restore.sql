@@ -17,8 +17,8 @@ BEGIN
     UPDATE skep.messages m SET xid = '3' WHERE m.xid >= (SELECT skep._next_xid());
     GET DIAGNOSTICS settled = ROW_COUNT;
     UPDATE skep.partition_floors f SET deleted_xid = '3' WHERE f.deleted_xid >= (SELECT skep._next_xid());
-    UPDATE skep.subscriptions s SET start_view = CASE s.mode WHEN 'offset' THEN skep._current_snapshot() END
-    WHERE pg_snapshot_xmax(s.start_view) > (SELECT skep._next_xid());
+    UPDATE skep.subscriptions s SET start_snapshot = CASE s.mode WHEN 'offset' THEN skep._current_snapshot() END
+    WHERE pg_snapshot_xmax(s.start_snapshot) > (SELECT skep._next_xid());
     DELETE FROM skep.journal j WHERE j.xid >= (SELECT skep._next_xid());
     DELETE FROM skep.discoveries;
     UPDATE skep.journal_floor SET xid = pg_snapshot_xmin(pg_current_snapshot());
@@ -43,7 +43,7 @@ LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM skep.journal_floor f WHERE f.xid > next.xid)
         OR EXISTS (SELECT FROM (SELECT j.xid FROM skep.journal j ORDER BY j.xid DESC LIMIT 1) last
                    WHERE last.xid >= next.xid)
-        OR EXISTS (SELECT FROM skep.subscriptions s WHERE pg_snapshot_xmax(s.start_view) > next.xid)
+        OR EXISTS (SELECT FROM skep.subscriptions s WHERE pg_snapshot_xmax(s.start_snapshot) > next.xid)
         OR EXISTS (SELECT FROM skep.discoveries d WHERE pg_snapshot_xmax(d.snapshot) > next.xid)
     FROM skep._next_xid() AS next (xid)
 $$;

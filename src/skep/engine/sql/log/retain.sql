@@ -112,9 +112,9 @@ BEGIN
         INSERT INTO skep.missed_messages AS m (group_name, queue, partition, partition_id, first_offset, end_offset, messages, rule)
         SELECT behind.group_name, q.name, p.name, p.id, behind."position", stop, behind.messages, rule
         FROM (SELECT o.group_name, o."position", coalesce(
-                         (SELECT sum(skep._count_offsets(skep._undone_of(r, o.owed_from, stop) - gone))
+                         (SELECT sum(skep._count_offsets(skep._undone_of(r, o.pending_from, stop) - gone))
                           FROM unnest(locked.runs) r WHERE r.group_queue_id = o.group_queue_id),
-                         skep._count_offsets(int8multirange(int8range(least(o.owed_from, stop), stop)) - gone)) AS messages
+                         skep._count_offsets(int8multirange(int8range(least(o.pending_from, stop), stop)) - gone)) AS messages
               FROM skep._group_cursors(ARRAY[partition_id]) o WHERE o."position" < stop AND o.status <> 'CANCELLED') behind
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = _overtake.partition_id LIMIT 1) p
         CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
@@ -218,7 +218,7 @@ BEGIN
 END $$;
 
 -- Call it again while it deletes max_messages. It is safe to run anywhere, any number of times at once, and to kill.
-CREATE FUNCTION skep.retain(lanes bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false)
+CREATE FUNCTION skep.retain(partition_ids bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false)
 RETURNS TABLE (queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint, missed bigint)
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
@@ -226,20 +226,20 @@ DECLARE
     visit  record;
     chosen record;
 BEGIN
-    lanes := coalesce(lanes, skep._partitions_to_retain(0, NULL));
+    partition_ids := coalesce(partition_ids, skep._partitions_to_retain(0, NULL));
     IF dry_run THEN
         RETURN QUERY
         SELECT r.queue, r.partition, r.partition_id, r.rule, r.first_offset, r.cut, (
-                   SELECT coalesce(sum(skep._count_undone(o.partition_id, o.group_queue_id, o.owed_from, r.cut)), 0)::bigint
+                   SELECT coalesce(sum(skep._count_undone(o.partition_id, o.group_queue_id, o.pending_from, r.cut)), 0)::bigint
                    FROM skep._group_cursors(ARRAY[r.partition_id]) o WHERE o."position" < r.cut AND o.status <> 'CANCELLED')
-        FROM skep._retainable(lanes) r ORDER BY r.partition_id;
+        FROM skep._retainable(partition_ids) r ORDER BY r.partition_id;
         RETURN;
     END IF;
     PERFORM skep._require_read_committed('retain');
     SELECT array_agg(r.partition_id) FILTER (WHERE r.cut > r.first_offset) AS ids,
            array_agg(r.cut - r.first_offset) FILTER (WHERE r.cut > r.first_offset) AS sizes,
            array_agg(r.partition_id) FILTER (WHERE NOT r.is_sampled) AS unsampled
-    INTO visit FROM skep._retention_of(lanes) r;
+    INTO visit FROM skep._retention_of(partition_ids) r;
     IF visit.unsampled IS NOT NULL THEN
         PERFORM skep._sample_completed(visit.unsampled);
     END IF;
@@ -254,7 +254,7 @@ COMMENT ON FUNCTION skep.retain IS
 CALL skep._allow('skep_admin', 'retain');
 
 -- Returns the next partitions of queues with a retention rule, in order of id: to visit all of them in small steps.
-CREATE FUNCTION skep._partitions_to_retain(lane bigint, max_lanes integer) RETURNS bigint[]
+CREATE FUNCTION skep._partitions_to_retain(after bigint, max_partitions integer) RETURNS bigint[]
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(array_agg(page.id), '{}') FROM (
         SELECT p.id FROM skep.partitions p
@@ -306,8 +306,8 @@ BEGIN
 END $$;
 
 -- A push that waits for this creates the partition again, under a new id: every group starts at its beginning. The queue is
--- locked because totals are kept by queue (see _keep_totals). lanes: of these partitions only.
-CREATE FUNCTION skep.drop_idle_partitions(max_lanes integer DEFAULT 1000, lanes bigint[] DEFAULT NULL) RETURNS bigint
+-- locked because totals are kept by queue (see _keep_totals). partition_ids: of these partitions only.
+CREATE FUNCTION skep.drop_idle_partitions(max_partitions integer DEFAULT 1000, partition_ids bigint[] DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 DECLARE
     q       record;
@@ -316,10 +316,10 @@ DECLARE
 BEGIN
     PERFORM skep._require_read_committed('drop_idle_partitions');
     FOR q IN SELECT o.id, o.drop_idle_seconds FROM skep.queues o WHERE o.drop_idle_seconds IS NOT NULL ORDER BY o.id LOOP
-        EXIT WHEN dropped >= max_lanes;
+        EXIT WHEN dropped >= max_partitions;
         idle := ARRAY(SELECT p.id FROM skep.partitions p
-                      WHERE p.queue_id = q.id AND (lanes IS NULL OR p.id = ANY (lanes)) AND skep._is_idle(p, q.drop_idle_seconds)
-                      ORDER BY p.id LIMIT max_lanes - dropped);
+                      WHERE p.queue_id = q.id AND (partition_ids IS NULL OR p.id = ANY (partition_ids)) AND skep._is_idle(p, q.drop_idle_seconds)
+                      ORDER BY p.id LIMIT max_partitions - dropped);
         CONTINUE WHEN idle = '{}';
         PERFORM FROM skep.queues o WHERE o.id = q.id FOR NO KEY UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;

@@ -10,8 +10,8 @@ BEGIN
         WHERE j.xid >= pg_snapshot_xmin(snapshot) AND NOT pg_visible_in_snapshot(j.xid, snapshot));
 END $$;
 
--- Returns true if the runs of a queue do not tell what is completed: the archive has a say, a group is dead or cancelled or has not read
--- from the queue yet, or has a subscription of its own in some partition.
+-- Returns true if the runs of a queue do not tell what is completed: the archive has a say, a group is dead or
+-- cancelled or has not read from the queue yet, or has a subscription of its own in some partition.
 CREATE FUNCTION skep._is_completion_unclear(q skep.queues) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT ($1).retain_until_archived OR ($1).semantics <> 'queue' AND EXISTS (
@@ -21,19 +21,24 @@ LANGUAGE sql STABLE AS $$
             OR NOT EXISTS (SELECT FROM skep.group_queues g WHERE g.group_name = s.group_name AND g.queue_id = ($1).id)))
 $$;
 
--- Returns the offset below which every group that has read from the queue has completed a partition; NULL if one of them has no run there.
+-- Returns the offset below which every group that has read from the queue has completed a partition; NULL if one of
+-- them has no run there.
 CREATE FUNCTION skep._completed_by_all(partition_id bigint, queue_id integer, was_shared boolean) RETURNS bigint
 LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN count(*) = count(newest.first_offset) THEN (SELECT low.run FROM skep._lowest_runs($1, $2, $3) low) END
+    SELECT CASE WHEN count(*) = count(newest.first_offset)
+        THEN (SELECT low.run FROM skep._lowest_runs($1, $2, $3) low) END
     FROM skep.group_queues g
     LEFT JOIN LATERAL (SELECT r.first_offset FROM skep.runs r WHERE r.partition_id = $1 AND r.group_queue_id = g.id
                        ORDER BY r.first_offset DESC LIMIT 1) newest ON true
     WHERE g.queue_id = $2
 $$;
 
--- Returns what a visit to a partition would cost: 0 if there is nothing to do for retention, 1 if there is, 5 if there may be. is_idle: the
--- partition may be dropped. Cheap, because upkeep asks for thousands of partitions; retain() decides.
-CREATE FUNCTION skep._visit_of(p skep.partitions, q skep.queues, is_unclear boolean, stamp timestamptz, OUT cost integer, OUT is_idle boolean)
+-- Returns what a visit to a partition would cost: 0 if there is nothing to do for retention, 1 if there is, 5 if there
+-- may be. is_idle: the partition may be dropped. Cheap, because upkeep asks for thousands of partitions; retain()
+-- decides.
+CREATE FUNCTION skep._visit_of(
+    p skep.partitions, q skep.queues, is_unclear boolean, stamp timestamptz, OUT cost integer, OUT is_idle boolean
+)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     floor skep.partition_floors;
@@ -48,13 +53,15 @@ BEGIN
     since := (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" >= floor.first_offset
               ORDER BY m."offset" LIMIT 1);
     IF since IS NULL THEN
-        is_idle := coalesce(greatest(p.created_at, floor.deleted_created_at) < stamp - skep._seconds(q.drop_idle_seconds), false);
+        is_idle := coalesce(greatest(p.created_at, floor.deleted_created_at) < stamp
+                            - skep._seconds(q.drop_idle_seconds), false);
     ELSIF since <= stamp - skep._seconds(least(q.retention_seconds, q.zero_subscriber_retention_seconds))
           OR q.max_size IS NOT NULL AND EXISTS (
              SELECT FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" >= floor.first_offset + q.max_size)
           OR floor.completed_times[1] <= stamp - skep._seconds(keep) THEN
         cost := CASE WHEN is_unclear THEN 5 ELSE 1 END;
-    ELSIF keep IS NOT NULL AND (floor.completed_times[cardinality(floor.completed_times)] > stamp - skep._seconds(keep / 8)) IS NOT TRUE THEN
+    ELSIF keep IS NOT NULL AND (floor.completed_times[cardinality(floor.completed_times)] > stamp
+                                - skep._seconds(keep / 8)) IS NOT TRUE THEN
         known := coalesce(floor.completed_offsets[cardinality(floor.completed_offsets)], floor.first_offset);
         IF NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" >= known) THEN
             RETURN;  -- all is completed
@@ -67,12 +74,12 @@ BEGIN
     END IF;
 END $$;
 
--- Returns partitions that may have something to delete (due), and those that may be dropped because they are empty and idle. Upkeep calls
--- it every few seconds:
+-- Returns partitions that may have something to delete (due), and those that may be dropped because they are empty and
+-- idle. Upkeep calls it every few seconds:
 --  1. partitions with pushes since the last call: max_size, and messages that were completed meanwhile;
---  2. the next partitions in order of id, since messages age and are completed while nothing is pushed. At most 500 a second and 5,000 a
---     call are looked at, and at most 1,000 of them returned, fewer if it is not clear that there is something to do. The call after the
---     last partition begins with the first.
+--  2. the next partitions in order of id, since messages age and are completed while nothing is pushed. It examines at
+--     most 500 a second and 5,000 a call, and returns at most 1,000 of them, fewer if it is not clear that there is
+--     something to do. The call after the last partition begins with the first.
 -- Calls that run at once share the work: the second returns nothing.
 CREATE FUNCTION skep._partitions_due(OUT due bigint[], OUT idle bigint[])
 LANGUAGE plpgsql AS $$
@@ -87,7 +94,8 @@ BEGIN
     due := '{}';
     idle := '{}';
     SELECT * INTO visits FROM skep.retention_visits FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND OR NOT EXISTS (SELECT FROM skep.queues q WHERE skep._has_retention(q) OR q.drop_idle_seconds IS NOT NULL) THEN
+    IF NOT FOUND OR NOT EXISTS (SELECT FROM skep.queues q
+                                WHERE skep._has_retention(q) OR q.drop_idle_seconds IS NOT NULL) THEN
         RETURN;
     END IF;
     size := least(5000, greatest(budget, 500 * extract(epoch FROM stamp - visits.visited_at)));

@@ -162,7 +162,7 @@ BEGIN
             s := skep._without_retry_policy(s);
         END IF;
         s.group_name := group_name; s.queue := queue; s.partition := partition; s.namespace := NULL; s.task := NULL;
-        s.mode := start.mode; s.start_at := start.start_at; s.start_offset := start.start_offset; s.start_view := NULL;
+        s.mode := start.mode; s.start_at := start.start_at; s.start_offset := start.start_offset; s.start_snapshot := NULL;
         s.created_at := NULL; s.backfill := true;
         IF skep._insert_subscription(s) THEN  -- or somebody else has subscribed meanwhile
             RETURN;
@@ -182,7 +182,7 @@ DECLARE
 BEGIN
     UPDATE skep.subscriptions s
     SET mode = start.mode, start_at = start.start_at, start_offset = start.start_offset, backfill = true, created_at = clock_timestamp(),
-        start_view = CASE WHEN start.mode IN ('new', 'offset') THEN skep._current_snapshot() END
+        start_snapshot = CASE WHEN start.mode IN ('new', 'offset') THEN skep._current_snapshot() END
     WHERE s.id = ANY (ids) AND s.queue IS NULL AND s.status <> 'CANCELLED';
     PERFORM skep._restart_subscription(skep._group_of(q.semantics, _restart_subscriptions.group_name), named.name, NULL, start)
     FROM unnest(queues) AS named (name)

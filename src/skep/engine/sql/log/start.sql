@@ -46,8 +46,8 @@ RETURNS TABLE (partition_id bigint, start_offset bigint)
 LANGUAGE sql STABLE AS $$
     SELECT p.id, CASE WHEN s.mode = 'offset' AND p.only_group IS NULL THEN
                            least(greatest(s.start_offset, f.first_offset),
-                                 skep._offset_at(p.id, 'infinity', s.start_view))
-                      WHEN s.mode IN ('timestamp', 'new') THEN skep._offset_at(p.id, s.start_at, s.start_view)
+                                 skep._offset_at(p.id, 'infinity', s.start_snapshot))
+                      WHEN s.mode IN ('timestamp', 'new') THEN skep._offset_at(p.id, s.start_at, s.start_snapshot)
                       ELSE f.first_offset END
     FROM skep.queues q
     LEFT JOIN LATERAL skep._subscription_of($1, q.name, NULL, q.namespace, q.task) wide ON true
@@ -58,9 +58,9 @@ LANGUAGE sql STABLE AS $$
                        WHERE own.group_name = $1 AND coalesce(own.queue, '') = q.name
                           AND coalesce(own.partition, '') = p.name LIMIT 1) own ON true
     CROSS JOIN LATERAL (
-        SELECT own.mode, own.start_at, own.start_offset, own.start_view WHERE own.id IS NOT NULL
+        SELECT own.mode, own.start_at, own.start_offset, own.start_snapshot WHERE own.id IS NOT NULL
         UNION ALL
-        SELECT wide.mode, wide.start_at, wide.start_offset, wide.start_view WHERE own.id IS NULL) s
+        SELECT wide.mode, wide.start_at, wide.start_offset, wide.start_snapshot WHERE own.id IS NULL) s
     WHERE q.id = $2 AND (p.only_group IS NULL OR p.only_group = $1)
 $$;
 

@@ -128,16 +128,16 @@ LANGUAGE sql AS $$
 $$;
 
 -- Inserts a subscription unless its scope has one, and returns true if it did. A column that is NULL gets its default.
--- start_view is for 'new' and for 'offset': a message that is not visible in it was committed later.
+-- start_snapshot is for 'new' and for 'offset': a message that is not visible in it was committed later.
 CREATE FUNCTION skep._insert_subscription(s skep.subscriptions) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO skep.subscriptions (
-        group_name, queue, partition, namespace, task, mode, start_at, start_offset, start_view, created_at, status, backfill,
+        group_name, queue, partition, namespace, task, mode, start_at, start_offset, start_snapshot, created_at, status, backfill,
         heartbeat_interval, heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, conflation,
         retry_limit, retry_delay, max_retry_delay, retry_jitter)
     VALUES (s.group_name, s.queue, s.partition, s.namespace, s.task, s.mode, s.start_at, s.start_offset,
-            CASE WHEN s.mode IN ('new', 'offset') THEN coalesce(s.start_view, skep._current_snapshot()) END,
+            CASE WHEN s.mode IN ('new', 'offset') THEN coalesce(s.start_snapshot, skep._current_snapshot()) END,
             coalesce(s.created_at, clock_timestamp()), coalesce(s.status, 'ACTIVE'), coalesce(s.backfill, s.mode <> 'new'),
             coalesce(s.heartbeat_interval, 60), coalesce(s.heartbeat_timeout, 300), coalesce(s.miss_threshold, 3),
             coalesce(s.last_heartbeat_at, clock_timestamp()), coalesce(s.status_changed_at, clock_timestamp()),
@@ -158,7 +158,7 @@ DECLARE
     wider skep.subscriptions := skep._covering_subscription(s.group_name, s.queue, s.partition, s.namespace, s.task);
 BEGIN
     IF wider.status <> 'CANCELLED' AND (any_mode OR wider.mode = s.mode) THEN
-        s.mode := wider.mode; s.start_at := wider.start_at; s.start_offset := wider.start_offset; s.start_view := wider.start_view;
+        s.mode := wider.mode; s.start_at := wider.start_at; s.start_offset := wider.start_offset; s.start_snapshot := wider.start_snapshot;
         s.created_at := wider.created_at;  -- retention keeps messages for it from then on
         s.backfill := coalesce(s.backfill, wider.backfill);
     END IF;

@@ -11,14 +11,16 @@ LANGUAGE sql STABLE AS $$
     SELECT g.name, g.status, g.is_waited_for, l.partition_id, l.lag,
            CASE WHEN own.backfill OR own.id IS NULL AND g.backfill THEN l.lag
                 WHEN own.id IS NOT NULL THEN
-                    least(l.lag, h.last_offset + 1 - skep._offset_at(l.partition_id, own.created_at, own.start_view))
+                    least(l.lag, h.last_offset + 1
+                          - skep._offset_at(l.partition_id, own.created_at, own.start_snapshot))
                 WHEN g.subscribed THEN
-                    least(l.lag, h.last_offset + 1 - skep._offset_at(l.partition_id, g.created_at, g.start_view))
+                    least(l.lag, h.last_offset + 1 - skep._offset_at(l.partition_id, g.created_at, g.start_snapshot))
                 ELSE 0 END,
            l.leased, l.oldest_at
     FROM (
         SELECT q.id, who.name, read.id AS group_queue_id, coalesce(s.status, 'ACTIVE') AS status, s.created_at,
-               s.start_view, s.id IS NOT NULL AS subscribed, coalesce(s.backfill, q.semantics = 'queue') AS backfill,
+               s.start_snapshot, s.id IS NOT NULL AS subscribed,
+               coalesce(s.backfill, q.semantics = 'queue') AS backfill,
                s.status IS DISTINCT FROM 'DEAD'
                OR s.status_changed_at > clock_timestamp() - skep._seconds(q.dead_group_grace_seconds) AS is_waited_for
         FROM skep.queues q

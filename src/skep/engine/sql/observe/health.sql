@@ -55,10 +55,10 @@ CALL skep._allow('skep_admin', 'group_status');
 -- Returns each group that a partition is for, with the offsets that it has completed, those that are leased, and those
 -- that wait to be delivered again. first_offset: messages below it are not for the group.
 CREATE FUNCTION skep._groups_of(partition_id bigint)
-RETURNS TABLE (group_name text, status text, is_required boolean, owed_from bigint, first_offset bigint,
+RETURNS TABLE (group_name text, status text, is_required boolean, pending_from bigint, first_offset bigint,
                completed int8multirange, leased int8multirange, returned int8multirange)
 LANGUAGE sql STABLE AS $$
-    SELECT o.group_name, o.status, o.is_required, o.owed_from, coalesce(s.start_offset, o."position"),
+    SELECT o.group_name, o.status, o.is_required, o.pending_from, coalesce(s.start_offset, o."position"),
            int8multirange(int8range(NULL, run.open_from)) - run.given + run.done, run.leased - run.done,
                run.given - run.leased - run.done
     FROM skep._group_cursors(ARRAY[$1]) o
@@ -81,7 +81,7 @@ CREATE FUNCTION skep.message_groups(id uuid)
 RETURNS TABLE (group_name text, status text, required boolean, completed boolean, state text)
 LANGUAGE sql STABLE AS $$
     SELECT g.group_name, g.status, g.is_required
-        AND (message.o >= g.owed_from OR g.completed @> message.o), g.completed @> message.o,
+        AND (message.o >= g.pending_from OR g.completed @> message.o), g.completed @> message.o,
            CASE WHEN g.completed @> message.o THEN 'completed' WHEN g.leased @> message.o THEN 'leased'
                 WHEN g.returned @> message.o THEN 'waiting' WHEN NOT g.is_required THEN 'released' ELSE 'pending' END
     FROM (SELECT skep.partition_of($1) AS partition_id, skep.offset_of($1) AS o) message
@@ -137,9 +137,10 @@ LANGUAGE sql STABLE AS $$
                         WHERE m.partition_id = asked.id AND m."offset" >= message_status.first_offset
                         ORDER BY m."offset" LIMIT max_rows) m
     CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE one.completed OR g.is_required AND m."offset" >= g.owed_from) AS required,
+        SELECT count(*) FILTER (WHERE one.completed OR g.is_required AND m."offset" >= g.pending_from) AS required,
                count(*) FILTER (WHERE one.completed) AS completed,
-               array_agg(g.group_name) FILTER (WHERE NOT one.completed AND g.is_required AND m."offset" >= g.owed_from)
+               array_agg(g.group_name) FILTER (WHERE NOT one.completed AND g.is_required
+                                               AND m."offset" >= g.pending_from)
                    AS pending
         FROM g CROSS JOIN LATERAL (SELECT g.completed @> m."offset" AS completed OFFSET 0) one
         WHERE m."offset" >= g.first_offset
@@ -152,11 +153,12 @@ COMMENT ON FUNCTION skep.message_status IS
 CALL skep._allow('skep_admin', 'message_status');
 
 -- Returns where every group is in these partitions, read before or not: messages are for it from start_offset on,
--- completed below cursor, and required from owed_from on if the group is active or paused.
+-- completed below cursor, and required from pending_from on if the group is active or paused.
 CREATE FUNCTION skep._group_progress(partition_ids bigint[])
-RETURNS TABLE (partition_id bigint, group_name text, status text, start_offset bigint, cursor bigint, owed_from bigint)
+RETURNS TABLE (partition_id bigint, group_name text, status text, start_offset bigint, cursor bigint,
+               pending_from bigint)
 LANGUAGE sql STABLE AS $$
-    SELECT o.partition_id, o.group_name, o.status, coalesce(s.start_offset, o."position"), o."position", o.owed_from
+    SELECT o.partition_id, o.group_name, o.status, coalesce(s.start_offset, o."position"), o."position", o.pending_from
     FROM skep._group_cursors($1) o
     LEFT JOIN LATERAL (SELECT * FROM skep.starts s
                        WHERE s.partition_id = o.partition_id AND s.group_queue_id = o.group_queue_id LIMIT 1) s ON true
@@ -168,9 +170,10 @@ CREATE FUNCTION skep.pending_groups(queue text DEFAULT NULL)
 RETURNS TABLE (queue text, partition text, group_name text, status text, "position" bigint, pending bigint,
                leased bigint, oldest_pending_at timestamptz, is_floor boolean)
 LANGUAGE sql STABLE AS $$
-    SELECT asked.queue, asked.partition, o.group_name, o.status, o.owed_from, head.next_offset - o.owed_from,
+    SELECT asked.queue, asked.partition, o.group_name, o.status, o.pending_from, head.next_offset - o.pending_from,
            coalesce(l.leased, 0), m.created_at,
-           o.is_required AND o.owed_from = min(o.owed_from) FILTER (WHERE o.is_required) OVER (PARTITION BY asked.id)
+           o.is_required AND o.pending_from
+               = min(o.pending_from) FILTER (WHERE o.is_required) OVER (PARTITION BY asked.id)
     FROM (SELECT q.name AS queue, p.name AS partition, p.id FROM skep.queues q
           JOIN skep.partitions p ON p.queue_id = q.id
           WHERE $1 IS NULL OR q.name = $1) asked
@@ -179,9 +182,9 @@ LANGUAGE sql STABLE AS $$
     LEFT JOIN LATERAL (SELECT count(r.lease_id) AS leased FROM skep.runs r
                        WHERE r.partition_id = asked.id AND r.group_queue_id = o.group_queue_id) l ON true
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m
-                       WHERE m.partition_id = asked.id AND m."offset" >= o.owed_from
+                       WHERE m.partition_id = asked.id AND m."offset" >= o.pending_from
                        ORDER BY m."offset" LIMIT 1) m ON true
-    WHERE o.owed_from < head.next_offset AND o.status <> 'CANCELLED'
+    WHERE o.pending_from < head.next_offset AND o.status <> 'CANCELLED'
 $$;
 COMMENT ON FUNCTION skep.pending_groups IS
     'Returns, for each partition, the groups with a backlog. is_floor is true if no other group is further behind, '

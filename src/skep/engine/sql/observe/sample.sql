@@ -4,27 +4,36 @@
 -- Returns the partitions of a queue, or one of them, that are for a group, read before (met) or not: where it started,
 -- where its cursor is, and how many messages are left for it, leased or not. group_queue_id is NULL if the group has
 -- not read from the queue yet.
-CREATE FUNCTION skep._group_partitions(group_name text, queue_id integer, group_queue_id integer, partition text DEFAULT NULL)
-RETURNS TABLE (partition_id bigint, partition text, met boolean, start_offset bigint, skipped bigint, cursor bigint, first_offset bigint,
-               last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
+CREATE FUNCTION skep._group_partitions(
+    group_name text, queue_id integer, group_queue_id integer, partition text DEFAULT NULL
+)
+RETURNS TABLE (partition_id bigint, partition text, met boolean, start_offset bigint, skipped bigint, cursor bigint,
+               first_offset bigint, last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
 LANGUAGE sql STABLE AS $$
     WITH asked AS MATERIALIZED (
-        SELECT p.id, p.name, EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = p.id AND s.group_queue_id = $3 OFFSET 0) AS met
-        FROM (SELECT * FROM skep.partitions p WHERE $4 IS NULL AND p.queue_id = $2
+        SELECT p.id, p.name, EXISTS (SELECT FROM skep.starts s
+                                     WHERE s.partition_id = p.id
+                                       AND s.group_queue_id = _group_partitions.group_queue_id OFFSET 0) AS met
+        FROM (SELECT * FROM skep.partitions p
+              WHERE _group_partitions.partition IS NULL AND p.queue_id = _group_partitions.queue_id
               UNION ALL
-              SELECT * FROM skep.partitions p WHERE p.queue_id = $2 AND p.name = $4) p
-        WHERE p.only_group IS NULL OR p.only_group = $1
+              SELECT * FROM skep.partitions p
+              WHERE p.queue_id = _group_partitions.queue_id AND p.name = _group_partitions.partition) p
+        WHERE p.only_group IS NULL OR p.only_group = _group_partitions.group_name
     )
     SELECT c.id, c.name, c.met, c.start_offset, c.skipped, c.cursor, f.first_offset, head.next_offset - 1,
            greatest(head.next_offset - greatest(c.cursor, f.first_offset), 0), c.leased, c.last_consumed_at
     FROM (
         SELECT p.id, p.name, true AS met, c.start_offset, c.skipped, c.cursor, c.leased, c.last_consumed_at
         FROM asked p
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_consumers c WHERE c.partition_id = p.id AND c.group_queue_id = $3 LIMIT 1) c
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_consumers c
+                            WHERE c.partition_id = p.id AND c.group_queue_id = _group_partitions.group_queue_id
+                            LIMIT 1) c
         WHERE p.met
         UNION ALL
         SELECT p.id, p.name, false, s.start_offset, 0, s.start_offset, 0, NULL
-        FROM skep._starting_offsets($1, $2, ARRAY(SELECT p.id FROM asked p WHERE NOT p.met)) s
+        FROM skep._starting_offsets(_group_partitions.group_name, _group_partitions.queue_id,
+                                    ARRAY(SELECT p.id FROM asked p WHERE NOT p.met)) s
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = s.partition_id LIMIT 1) p
     ) c
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = c.id LIMIT 1) f
@@ -37,8 +46,8 @@ CREATE FUNCTION skep._group_report(group_name text, queue_id integer, group_queu
 RETURNS TABLE (partition text, partition_id bigint, met boolean, consumed bigint, lag bigint, oldest_at timestamptz,
                last_consumed_at timestamptz, leased integer, lease uuid, lease_expires_at timestamptz)
 LANGUAGE sql STABLE AS $$
-    SELECT g.partition, g.partition_id, g.met, g.cursor - g.start_offset - g.skipped, g.lag, m.created_at, g.last_consumed_at, g.leased,
-           l.lease_id, l.expires_at
+    SELECT g.partition, g.partition_id, g.met, g.cursor - g.start_offset - g.skipped, g.lag, m.created_at,
+           g.last_consumed_at, g.leased, l.lease_id, l.expires_at
     FROM skep._group_partitions($1, $2, $3) g
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE g.lag > 0 AND m.partition_id = g.partition_id
                           AND m."offset" >= greatest(g.cursor, g.first_offset) ORDER BY m."offset" LIMIT 1) m ON true
@@ -47,8 +56,8 @@ LANGUAGE sql STABLE AS $$
                          AND r.expires_at > clock_timestamp() ORDER BY r.first_offset LIMIT 1) l ON true
 $$;
 
--- Returns the counters of a queue (group '') and of its groups, in one pass over its partitions: all runs of a partition
--- lie side by side. total: pushed, or processed, so far. lag: messages kept, or left for the group.
+-- Returns the counters of a queue (group '') and of its groups, in one pass over its partitions: all runs of a
+-- partition lie side by side. total: pushed, or processed, so far. lag: messages kept, or left for the group.
 CREATE FUNCTION skep._count_queue(queue_id integer, queue text, semantics text)
 RETURNS TABLE (group_name text, total numeric, lag numeric, leased numeric, oldest_at timestamptz)
 LANGUAGE plpgsql STABLE AS $$
@@ -62,57 +71,65 @@ BEGIN
         CROSS JOIN LATERAL skep._head_of(p.id) head
         WHERE p.queue_id = _count_queue.queue_id
     ), done AS MATERIALIZED (
-        SELECT r.group_queue_id, count(*) AS partitions, sum(r.cursor - s.start_offset - s.skipped) AS total, sum(todo.lag) AS lag,
+        SELECT r.group_queue_id, count(*) AS partitions, sum(r.cursor - s.start_offset - s.skipped) AS total,
+               sum(todo.lag) AS lag,
                sum(r.leased) AS leased, min(m.created_at) AS oldest_at
         FROM part
-        CROSS JOIN LATERAL (SELECT r.group_queue_id, min(r.first_offset) AS cursor, count(r.lease_id) AS leased FROM skep.runs r
+        CROSS JOIN LATERAL (SELECT r.group_queue_id, min(r.first_offset) AS cursor, count(r.lease_id) AS leased
+                            FROM skep.runs r
                             WHERE r.partition_id = part.id GROUP BY r.group_queue_id) r
         CROSS JOIN LATERAL (SELECT * FROM skep.starts s
                             WHERE s.partition_id = part.id AND s.group_queue_id = r.group_queue_id LIMIT 1) s
         CROSS JOIN LATERAL (SELECT greatest(part.next_offset - greatest(r.cursor, part.first_offset), 0) AS lag) todo
         LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE todo.lag > 0 AND m.partition_id = part.id
-                              AND m."offset" >= greatest(r.cursor, part.first_offset) ORDER BY m."offset" LIMIT 1) m ON true
+                              AND m."offset" >= greatest(r.cursor, part.first_offset) ORDER BY m."offset"
+                                  LIMIT 1) m ON true
         GROUP BY r.group_queue_id
     ), sizes AS MATERIALIZED (
         SELECT part.only_group, count(*) AS partitions FROM part GROUP BY part.only_group
     )
     SELECT '', coalesce(sum(part.next_offset), 0), coalesce(sum(part.next_offset - part.first_offset), 0), 0::numeric,
-           min((SELECT m.created_at FROM skep.messages m WHERE m.partition_id = part.id AND m."offset" = part.first_offset))
+           min((SELECT m.created_at FROM skep.messages m
+                WHERE m.partition_id = part.id AND m."offset" = part.first_offset))
     FROM part
     UNION ALL
-    SELECT g.group_name, coalesce(done.total, 0), coalesce(done.lag, 0) + coalesce(new.lag, 0), coalesce(done.leased, 0),
-           least(done.oldest_at, new.oldest_at)
+    SELECT g.group_name, coalesce(done.total, 0), coalesce(done.lag, 0) + coalesce(new.lag, 0),
+           coalesce(done.leased, 0), least(done.oldest_at, new.oldest_at)
     FROM (SELECT g.group_name FROM skep.group_queues g WHERE g.queue_id = _count_queue.queue_id
           UNION
           SELECT s.group_name FROM skep.subscriptions s WHERE s.queue = _count_queue.queue AND semantics <> 'queue') g
     LEFT JOIN skep.group_queues known ON known.queue_id = _count_queue.queue_id AND known.group_name = g.group_name
     LEFT JOIN done ON done.group_queue_id = known.id
     LEFT JOIN LATERAL (  -- partitions that the group has not read yet, if there are any
-        SELECT sum(l.lag) AS lag, min(l.oldest_at) AS oldest_at FROM skep._group_report(g.group_name, _count_queue.queue_id, known.id) l
+        SELECT sum(l.lag) AS lag, min(l.oldest_at) AS oldest_at
+        FROM skep._group_report(g.group_name, _count_queue.queue_id, known.id) l
         WHERE NOT l.met
     ) new ON coalesce(done.partitions, 0) < (SELECT coalesce(sum(sizes.partitions), 0) FROM sizes
                                              WHERE sizes.only_group IS NULL OR sizes.only_group = g.group_name);
 END $$;
 
--- Returns true if a push to the queue came after this snapshot, or may have: journal rows are gone, or the database was restored.
+-- Returns true if a push to the queue came after this snapshot, or may have: journal rows are gone, or the database was
+-- restored.
 CREATE FUNCTION skep._has_news(queue_id integer, snapshot pg_snapshot) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN EXISTS (SELECT FROM skep.journal_floor f WHERE f.xid > pg_snapshot_xmin(snapshot))
         OR pg_snapshot_xmax(snapshot) > pg_snapshot_xmax(pg_current_snapshot())
         OR EXISTS (SELECT FROM skep.journal j
-                   WHERE j.queue_id = _has_news.queue_id AND (j.queue_id, j.xid) >= (_has_news.queue_id, pg_snapshot_xmin(snapshot))
+                   WHERE j.queue_id = _has_news.queue_id
+                     AND (j.queue_id, j.xid) >= (_has_news.queue_id, pg_snapshot_xmin(snapshot))
                      AND NOT pg_visible_in_snapshot(j.xid, snapshot));
 END $$;
 
--- Returns true if sample() should count the queue now and not repeat its last sample. Counting takes time in proportion to
--- partitions x groups, so a queue is counted less often the longer it takes:
+-- Returns true if sample() should count the queue now and not repeat its last sample. Counting takes time in proportion
+-- to partitions x groups, so a queue is counted less often the longer it takes:
 --   something moves (pushes since the last count, or leases)        at most a tenth of the time
 --   messages are left, but nothing was pushed and nothing is leased at most a hundredth
 --   nothing is left                                                 at most a two-hundredth, and once a minute
--- While all counts together take less than 0.1 s the first two are counted every time. Groups that come or go, seek, retention
--- and deleted partitions make the next sample count.
-CREATE FUNCTION skep._is_count_due(q skep.queues, previous timestamptz, all_seconds double precision, stamp timestamptz) RETURNS boolean
+-- While all counts together take less than 0.1 s the first two are counted every time. Groups that come or go, seek,
+-- retention and deleted partitions make the next sample count.
+CREATE FUNCTION skep._is_count_due(q skep.queues, previous timestamptz, all_seconds double precision, stamp timestamptz)
+RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     last   record;
@@ -128,7 +145,8 @@ BEGIN
            sum(s.lag) FILTER (WHERE s.group_name <> '') AS lag INTO last
     FROM skep.samples s WHERE s.queue = q.name AND s.at = previous;
     groups := ARRAY(SELECT '' UNION SELECT g.group_name FROM skep.group_queues g WHERE g.queue_id = q.id
-                    UNION SELECT s.group_name FROM skep.subscriptions s WHERE s.queue = q.name AND q.semantics <> 'queue' ORDER BY 1);
+                    UNION SELECT s.group_name FROM skep.subscriptions s
+                        WHERE s.queue = q.name AND q.semantics <> 'queue' ORDER BY 1);
     IF last.groups IS DISTINCT FROM groups THEN
         RETURN true;
     END IF;
@@ -141,7 +159,8 @@ BEGIN
     RETURN waited >= greatest(60, 200 * counts.seconds);
 END $$;
 
--- Makes the next sample count these queues. If a sample is being written, it may repeat the last count until the next one is due.
+-- Makes the next sample count these queues. If a sample is being written, it may repeat the last count until the next
+-- one is due.
 CREATE FUNCTION skep._count_again(queue_ids integer[]) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.sample_counts c SET counted_at = '-infinity'
@@ -159,12 +178,13 @@ DECLARE
     taken bigint;
 BEGIN
     INSERT INTO skep.samples (at, queue, group_name, total, lag, leased, dead, oldest_at)
-    SELECT stamp, q.name, c.group_name, coalesce(t.total, 0) + c.total, c.lag, c.leased, skep._count_dead_letters(q.name, c.group_name),
-           c.oldest_at
+    SELECT stamp, q.name, c.group_name, coalesce(t.total, 0) + c.total, c.lag, c.leased,
+           skep._count_dead_letters(q.name, c.group_name), c.oldest_at
     FROM skep._count_queue(q.id, q.name, q.semantics) c
     LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = c.group_name;
     GET DIAGNOSTICS taken = ROW_COUNT;
-    IF EXISTS (SELECT FROM skep.sample_counts c WHERE c.queue_id = q.id) THEN  -- if it is locked, the next sample counts again
+    -- if it is locked, the next sample counts again
+    IF EXISTS (SELECT FROM skep.sample_counts c WHERE c.queue_id = q.id) THEN
         UPDATE skep.sample_counts c
         SET counted_at = stamp, seconds = extract(epoch FROM clock_timestamp() - began), snapshot = view
         FROM (SELECT c.queue_id FROM skep.sample_counts c WHERE c.queue_id = q.id FOR UPDATE SKIP LOCKED) mine
@@ -186,7 +206,8 @@ BEGIN
             WHERE d.queue = _count_dead_letters.queue AND d.group_name = _count_dead_letters.group_name);
 END $$;
 
--- Several servers take turns: one sample is enough for all of them. Queues that need not be counted again repeat their last one.
+-- Several servers take turns: one sample is enough for all of them. Queues that need not be counted again repeat their
+-- last one.
 CREATE FUNCTION skep.sample(not_within interval DEFAULT '5 seconds') RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -204,7 +225,8 @@ BEGIN
     END IF;
     previous := (SELECT s.at FROM skep.samples s ORDER BY s.at DESC LIMIT 1);
     DELETE FROM skep.sample_counts c
-    USING (SELECT c.queue_id FROM skep.sample_counts c WHERE NOT EXISTS (SELECT FROM skep.queues q WHERE q.id = c.queue_id)
+    USING (SELECT c.queue_id FROM skep.sample_counts c
+           WHERE NOT EXISTS (SELECT FROM skep.queues q WHERE q.id = c.queue_id)
            FOR UPDATE SKIP LOCKED) gone
     WHERE c.queue_id = gone.queue_id;
     seconds := (SELECT sum(c.seconds) FROM skep.sample_counts c);
@@ -213,7 +235,8 @@ BEGIN
         counted := counted || due.name;
     END LOOP;
     INSERT INTO skep.samples (at, queue, group_name, total, lag, leased, dead, oldest_at)
-    SELECT stamp, s.queue, s.group_name, s.total, s.lag, s.leased, skep._count_dead_letters(s.queue, s.group_name), s.oldest_at
+    SELECT stamp, s.queue, s.group_name, s.total, s.lag, s.leased, skep._count_dead_letters(s.queue, s.group_name),
+           s.oldest_at
     FROM skep.queues q CROSS JOIN LATERAL (SELECT * FROM skep.samples s WHERE s.queue = q.name AND s.at = previous) s
     WHERE q.name <> ALL (counted);
     GET DIAGNOSTICS repeated = ROW_COUNT;
@@ -242,11 +265,13 @@ END $$;
 CALL skep._allow('skep_admin', '_prune_samples');
 
 CREATE FUNCTION skep.history(queue text, group_name text DEFAULT '', since interval DEFAULT '1 hour')
-RETURNS TABLE (at timestamptz, rate double precision, lag bigint, leased bigint, dead bigint, lag_seconds double precision)
+RETURNS TABLE (at timestamptz, rate double precision, lag bigint, leased bigint, dead bigint,
+               lag_seconds double precision)
 LANGUAGE sql STABLE AS $$
     SELECT s.at, greatest(s.total - lag(s.total) OVER (ORDER BY s.at), 0)
                  / nullif(extract(epoch FROM s.at - lag(s.at) OVER (ORDER BY s.at)), 0)::double precision,
-           s.lag, s.leased, s.dead, CASE WHEN s.lag > 0 THEN extract(epoch FROM s.at - s.oldest_at)::double precision ELSE 0 END
+           s.lag, s.leased, s.dead, CASE WHEN s.lag > 0 THEN extract(epoch FROM s.at - s.oldest_at)::double precision
+               ELSE 0 END
     FROM skep.samples s WHERE s.queue = $1 AND s.group_name = $2 AND s.at >= clock_timestamp() - $3 ORDER BY s.at
 $$;
 COMMENT ON FUNCTION skep.history IS
@@ -257,12 +282,14 @@ CALL skep._allow('skep_admin', 'history');
 -- Returns each queue (group '', no status) and each group on it, as of the last sample. rate: messages per second in
 -- the minute before it, NULL if there is no sample in it. visible: the queues to return; NULL: all.
 CREATE FUNCTION skep._last_progress(visible text[])
-RETURNS TABLE (at timestamptz, queue text, group_name text, status text, rate double precision, lag bigint, leased bigint, dead bigint,
-               seconds double precision)
+RETURNS TABLE (at timestamptz, queue text, group_name text, status text, rate double precision, lag bigint,
+               leased bigint, dead bigint, seconds double precision)
 LANGUAGE sql VOLATILE AS $$
     SELECT s.at, s.queue, s.group_name, CASE WHEN s.group_name <> '' THEN coalesce(sub.status, 'ACTIVE') END,
-           greatest(s.total - before.total, 0) / nullif(extract(epoch FROM s.at - before.at), 0)::double precision, s.lag, s.leased, s.dead,
-           CASE WHEN s.lag > 0 THEN greatest(extract(epoch FROM clock_timestamp() - s.oldest_at), 0)::double precision ELSE 0 END
+           greatest(s.total - before.total, 0) / nullif(extract(epoch FROM s.at - before.at), 0)::double precision,
+           s.lag, s.leased, s.dead,
+           CASE WHEN s.lag > 0 THEN greatest(extract(epoch FROM clock_timestamp() - s.oldest_at), 0)::double precision
+               ELSE 0 END
     FROM (SELECT s.at FROM skep.samples s ORDER BY s.at DESC LIMIT 1) last
     CROSS JOIN LATERAL (SELECT * FROM skep.samples s WHERE s.at = last.at) s
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = s.queue LIMIT 1) q
@@ -275,15 +302,16 @@ $$;
 -- Returns the same now: takes a sample unless there is a young one. trend: the lags of five minutes, oldest first, for
 -- the groups that are most behind, as many as `trends` says.
 CREATE FUNCTION skep._current_progress(trends integer DEFAULT 0, not_within interval DEFAULT '5 seconds')
-RETURNS TABLE (at timestamptz, queue text, group_name text, status text, rate double precision, lag bigint, leased bigint,
-               dead_letters bigint, oldest_seconds double precision, trend bigint[])
+RETURNS TABLE (at timestamptz, queue text, group_name text, status text, rate double precision, lag bigint,
+               leased bigint, dead_letters bigint, oldest_seconds double precision, trend bigint[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM skep.sample(_current_progress.not_within);
     RETURN QUERY
     SELECT p.*, CASE WHEN p.group_name <> ''
-                          AND row_number() OVER (ORDER BY p.group_name = '', p.lag DESC, p.queue, p.group_name) <= _current_progress.trends THEN
+                          AND row_number() OVER (ORDER BY p.group_name = '', p.lag DESC, p.queue, p.group_name)
+                              <= _current_progress.trends THEN
                     ARRAY(SELECT t.lag FROM skep.samples t WHERE t.queue = p.queue AND t.group_name = p.group_name
                              AND t.at > p.at - interval '5 minutes' AND t.at <= p.at ORDER BY t.at) END
     FROM skep._last_progress(NULL) p;

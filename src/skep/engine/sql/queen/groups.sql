@@ -99,7 +99,7 @@ DECLARE
     changed bigint;
 BEGIN
     UPDATE skep.subscriptions s SET mode = 'timestamp', start_at = _queen_resubscribe.start_at, start_offset = NULL,
-        start_view = NULL
+        start_snapshot = NULL
     WHERE s.group_name = _queen_resubscribe.group_name;
     GET DIAGNOSTICS changed = ROW_COUNT;
     PERFORM skep._discover_again(ARRAY(SELECT DISTINCT g.list_id FROM skep.group_queues g

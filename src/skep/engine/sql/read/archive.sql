@@ -16,11 +16,13 @@ BEGIN
     INSERT INTO skep.archives (location) VALUES (_open_archive.location) ON CONFLICT DO NOTHING;
     SELECT a.id INTO archive FROM skep.archives a WHERE a.location = _open_archive.location;
     SELECT f.queue, a.location INTO other FROM unnest(queues) AS asked (queue)
-    CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f WHERE f.queue = asked.queue AND f.archive_id <> archive LIMIT 1) f
+    CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f WHERE f.queue = asked.queue AND f.archive_id <> archive
+                        LIMIT 1) f
     JOIN skep.archives a ON a.id = f.archive_id LIMIT 1;
     IF FOUND THEN
         PERFORM skep._refuse('SK007', format('queue "%s" is archived at %s', other.queue, other.location),
-                            'Archive it there, or tell where the files are now: skep.move_archive(location, new_location).');
+                            'Archive it there, or tell where the files are now: '
+                            'skep.move_archive(location, new_location).');
     END IF;
     -- Partitions of redriven dead letters hold copies for one group: they are not archived.
     PERFORM skep._mark_archived(redriven.id, redriven.next_offset) FROM (
@@ -33,7 +35,8 @@ CALL skep._allow('skep_admin', '_open_archive');
 
 CREATE FUNCTION skep.move_archive(location text, new_location text) RETURNS boolean
 LANGUAGE sql AS $$
-    WITH moved AS (UPDATE skep.archives a SET location = $2 WHERE a.location = $1 RETURNING 1) SELECT EXISTS (SELECT FROM moved)
+    WITH moved AS (UPDATE skep.archives a SET location = $2 WHERE a.location = $1 RETURNING 1)
+    SELECT EXISTS (SELECT FROM moved)
 $$;
 COMMENT ON FUNCTION skep.move_archive IS
     'Records that the files of an archive have moved to another location. Returns false if there is no archive at '
@@ -68,20 +71,23 @@ BEGIN
         CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = p.id LIMIT 1) f
         CROSS JOIN LATERAL skep._head_of(p.id) head
         LEFT JOIN LATERAL (SELECT * FROM skep.archive_marks a WHERE a.partition_id = p.id LIMIT 1) a ON true
-        WHERE q.name = ANY (queues) AND p.only_group IS NULL AND head.next_offset > greatest(f.first_offset, a.end_offset)
+        WHERE q.name = ANY (queues) AND p.only_group IS NULL
+          AND head.next_offset > greatest(f.first_offset, a.end_offset)
         ORDER BY q.id, p.id
     LOOP
         FOR missing IN
             SELECT unnest(int8multirange(int8range(source.start, source.stop)) - coalesce((
                 SELECT range_agg(int8range(r.first_offset, r.end_offset)) FROM skep.archive_runs r
-                WHERE r.partition_id = source.id AND r.first_offset >= skep._archived_run_at(source.id, source.start)), '{}'))
+                WHERE r.partition_id = source.id
+                  AND r.first_offset >= skep._archived_run_at(source.id, source.start)), '{}'))
         LOOP
             queue := source.queue; partition_id := source.id; partition := source.name; end_offset := lower(missing);
             WHILE end_offset < upper(missing) LOOP
                 first_offset := end_offset;
                 SELECT (m.created_at AT TIME ZONE 'UTC')::date INTO day
                 FROM skep.messages m WHERE m.partition_id = source.id AND m."offset" = first_offset;
-                end_offset := least(upper(missing), skep._offset_at(source.id, (day + 1)::timestamp AT TIME ZONE 'UTC'));
+                end_offset := least(upper(missing),
+                                    skep._offset_at(source.id, (day + 1)::timestamp AT TIME ZONE 'UTC'));
                 RETURN NEXT;
             END LOOP;
         END LOOP;
@@ -117,11 +123,14 @@ CALL skep._allow('skep_admin', '_begin_files');
 
 -- Returns the number and the digest of the messages of runs: the SHA-256 of the SHA-256 of every message, in order. A
 -- message is the JSON array of all its columns.
-CREATE FUNCTION skep._digest(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], OUT messages bigint, OUT digest bytea)
+CREATE FUNCTION skep._digest(
+    partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], OUT messages bigint, OUT digest bytea
+)
 LANGUAGE sql STABLE AS $$
     SELECT count(*), sha256(coalesce(string_agg(sha256(convert_to(json_build_array(
-               run.partition_id, m."offset", (extract(epoch FROM m.created_at) * 1000000)::bigint, m.payload::text, m.headers::text,
-               m.transaction_id, m.trace_id, m.producer)::text, 'UTF8')), NULL ORDER BY run.ord, m."offset"), ''))
+               run.partition_id, m."offset", (extract(epoch FROM m.created_at) * 1000000)::bigint, m.payload::text,
+               m.headers::text, m.transaction_id, m.trace_id, m.producer)::text, 'UTF8')), NULL
+                   ORDER BY run.ord, m."offset"), ''))
     FROM unnest($1, $2, $3) WITH ORDINALITY AS run (partition_id, first_offset, end_offset, ord)
     CROSS JOIN LATERAL (
         SELECT * FROM skep.messages m
@@ -132,7 +141,8 @@ CALL skep._allow('skep_admin', '_digest');
 
 -- Puts a file that was written, and read again, into the manifest, if it has what the log has. Returns false if another
 -- attempt has stored it.
-CREATE FUNCTION skep._store_file(file_id bigint, job uuid, path text, bytes bigint, messages bigint, digest bytea) RETURNS boolean
+CREATE FUNCTION skep._store_file(file_id bigint, job uuid, path text, bytes bigint, messages bigint, digest bytea)
+RETURNS boolean
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -140,25 +150,32 @@ DECLARE
     runs record;
     log  record;
 BEGIN
-    SELECT f.* INTO file FROM skep.archive_files f WHERE f.id = _store_file.file_id AND f.job = _store_file.job FOR UPDATE;
+    SELECT f.* INTO file FROM skep.archive_files f WHERE f.id = _store_file.file_id AND f.job = _store_file.job
+    FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM skep._refuse('SK007', format('file %s was given up: another job has taken over', _store_file.file_id));
     ELSIF file.state = 'stored' THEN
         RETURN false;
     END IF;
-    SELECT array_agg(r.partition_id ORDER BY r.ord) AS partition_ids, array_agg(r.first_offset ORDER BY r.ord) AS firsts,
+    SELECT array_agg(r.partition_id ORDER BY r.ord) AS partition_ids,
+           array_agg(r.first_offset ORDER BY r.ord) AS firsts,
            array_agg(r.end_offset ORDER BY r.ord) AS ends INTO runs
     FROM skep.archive_runs r WHERE r.file_id = _store_file.file_id;
     SELECT * INTO log FROM skep._digest(runs.partition_ids, runs.firsts, runs.ends);
-    IF (log.messages, log.digest) IS DISTINCT FROM (_store_file.messages, _store_file.digest) OR log.messages <> file.messages THEN
-        PERFORM skep._refuse('SK007', format('%s has %s messages and digest %s, the log has %s of %s and digest %s', _store_file.path,
-                                _store_file.messages, left(encode(_store_file.digest, 'hex'), 12), log.messages, file.messages,
+    IF (log.messages, log.digest) IS DISTINCT FROM (_store_file.messages, _store_file.digest)
+        OR log.messages <> file.messages THEN
+        PERFORM skep._refuse('SK007', format('%s has %s messages and digest %s, the log has %s of %s and digest %s',
+                                             _store_file.path, _store_file.messages,
+                                             left(encode(_store_file.digest, 'hex'), 12), log.messages, file.messages,
                                 left(encode(log.digest, 'hex'), 12)),
-                            'Messages were deleted meanwhile: archive again, and set the queue option retain_until_archived.');
+                            'Messages were deleted meanwhile: archive again, and set the queue option '
+                            'retain_until_archived.');
     END IF;
-    PERFORM FROM skep.archives a WHERE a.id = file.archive_id FOR UPDATE;  -- or two that end at once would not see one another's runs
+    -- or two that end at once would not see one another's runs
+    PERFORM FROM skep.archives a WHERE a.id = file.archive_id FOR UPDATE;
     UPDATE skep.archive_files f
-    SET state = 'stored', path = _store_file.path, bytes = _store_file.bytes, digest = _store_file.digest, stored_at = clock_timestamp()
+    SET state = 'stored', path = _store_file.path, bytes = _store_file.bytes, digest = _store_file.digest,
+        stored_at = clock_timestamp()
     WHERE f.id = _store_file.file_id;
     PERFORM skep._mark_stored(part.id) FROM (SELECT DISTINCT id FROM unnest(runs.partition_ids) AS id ORDER BY id) part;
     RETURN true;
@@ -177,7 +194,8 @@ BEGIN
     WHERE f.partition_id = _mark_stored.partition_id;
     LOOP
         SELECT r.end_offset INTO next
-        FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = _mark_stored.partition_id AND r.first_offset <= stored_to
+        FROM (SELECT * FROM skep.archive_runs r
+              WHERE r.partition_id = _mark_stored.partition_id AND r.first_offset <= stored_to
               ORDER BY r.first_offset DESC LIMIT 1) r
         JOIN skep.archive_files f ON f.id = r.file_id
         WHERE r.end_offset > stored_to AND f.state = 'stored';
@@ -190,9 +208,11 @@ BEGIN
 END $$;
 
 -- Returns files whose job has ended, one way or another, and beside which failed attempts may have left something.
-CREATE FUNCTION skep._unsettled_files(archive_id integer) RETURNS TABLE (file_id bigint, queue text, day date, path text)
+CREATE FUNCTION skep._unsettled_files(archive_id integer)
+RETURNS TABLE (file_id bigint, queue text, day date, path text)
 LANGUAGE sql STABLE AS $$
-    SELECT f.id, f.queue, f.day, f.path FROM skep.archive_files f WHERE f.archive_id = $1 AND NOT f.settled ORDER BY f.id
+    SELECT f.id, f.queue, f.day, f.path FROM skep.archive_files f WHERE f.archive_id = $1 AND NOT f.settled
+    ORDER BY f.id
 $$;
 CALL skep._allow('skep_admin', '_unsettled_files');
 
@@ -204,8 +224,10 @@ LANGUAGE sql AS $$
 $$;
 CALL skep._allow('skep_admin', '_settle_files');
 
-CREATE FUNCTION skep._archive_progress(job uuid, OUT files bigint, OUT stored_files bigint, OUT messages bigint, OUT stored_messages bigint,
-                                      OUT stored_bytes bigint)
+CREATE FUNCTION skep._archive_progress(
+    job uuid, OUT files bigint, OUT stored_files bigint, OUT messages bigint, OUT stored_messages bigint,
+    OUT stored_bytes bigint
+)
 LANGUAGE sql STABLE AS $$
     SELECT count(*), count(*) FILTER (WHERE f.state = 'stored'), coalesce(sum(f.messages), 0)::bigint,
            coalesce(sum(f.messages) FILTER (WHERE f.state = 'stored'), 0)::bigint, coalesce(sum(f.bytes), 0)::bigint
@@ -218,11 +240,13 @@ CALL skep._allow('skep_admin', '_archive_progress');
 CREATE FUNCTION skep._archived_runs(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[])
 RETURNS TABLE (partition_id bigint, queue text, partition text, first_offset bigint, end_offset bigint, path text)
 LANGUAGE sql STABLE AS $$
-    SELECT asked.id, f.queue, r.partition, greatest(r.first_offset, asked.first_offset), least(r.end_offset, asked.end_offset), f.path
+    SELECT asked.id, f.queue, r.partition, greatest(r.first_offset, asked.first_offset),
+           least(r.end_offset, asked.end_offset), f.path
     FROM unnest($1, $2, $3) AS asked (id, first_offset, end_offset)
     CROSS JOIN LATERAL (
         SELECT * FROM skep.archive_runs r
-        WHERE r.partition_id = asked.id AND r.first_offset >= skep._archived_run_at(asked.id, coalesce(asked.first_offset, 0))
+        WHERE r.partition_id = asked.id
+          AND r.first_offset >= skep._archived_run_at(asked.id, coalesce(asked.first_offset, 0))
           AND r.first_offset < coalesce(asked.end_offset, 9223372036854775807)
         ORDER BY r.first_offset OFFSET 0
     ) r
@@ -237,7 +261,8 @@ CALL skep._allow('skep_consumer', '_archived_runs');
 CREATE FUNCTION skep._offsets_between(partition_ids bigint[], since timestamptz, until timestamptz)
 RETURNS TABLE (first_offset bigint, end_offset bigint)
 LANGUAGE sql STABLE AS $$
-    SELECT greatest(old.end_offset, CASE WHEN log.first_offset > f.first_offset OR head.last_time < $2 THEN log.first_offset END),
+    SELECT greatest(old.end_offset, CASE
+                    WHEN log.first_offset > f.first_offset OR head.last_time < $2 THEN log.first_offset END),
            least(new.first_offset, log.end_offset)
     FROM unnest($1) WITH ORDINALITY AS asked (id, ord)
     LEFT JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = asked.id LIMIT 1) f ON true
@@ -247,11 +272,13 @@ LANGUAGE sql STABLE AS $$
                CASE WHEN $3 IS NOT NULL THEN skep._offset_at(asked.id, $3) END AS end_offset
     ) log
     CROSS JOIN LATERAL (
-        SELECT max(r.end_offset) AS end_offset FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = asked.id OFFSET 0) r
+        SELECT max(r.end_offset) AS end_offset
+        FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = asked.id OFFSET 0) r
         JOIN skep.archive_files f ON f.id = r.file_id WHERE f.day < ($2 AT TIME ZONE 'UTC')::date
     ) old
     CROSS JOIN LATERAL (
-        SELECT min(r.first_offset) AS first_offset FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = asked.id OFFSET 0) r
+        SELECT min(r.first_offset) AS first_offset
+        FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = asked.id OFFSET 0) r
         JOIN skep.archive_files f ON f.id = r.file_id WHERE f.day > ($3 AT TIME ZONE 'UTC')::date
     ) new
     ORDER BY asked.ord
@@ -264,7 +291,8 @@ RETURNS TABLE (partition_id bigint, queue text, partition text, first_offset big
 LANGUAGE sql STABLE AS $$
     SELECT r.partition_id, f.queue, r.partition, min(r.first_offset), max(r.end_offset)
     FROM unnest($1) AS asked (queue)
-    CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f WHERE f.queue = asked.queue AND f.state = 'stored' OFFSET 0) f
+    CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f
+                        WHERE f.queue = asked.queue AND f.state = 'stored' OFFSET 0) f
     CROSS JOIN LATERAL (SELECT * FROM skep.archive_runs r WHERE r.file_id = f.id OFFSET 0) r
     WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = r.partition_id)
     GROUP BY r.partition_id, f.queue, r.partition ORDER BY r.partition_id
@@ -279,14 +307,17 @@ CREATE FUNCTION skep._archived_files(
 LANGUAGE sql STABLE AS $$
     SELECT a.location, f.path, f.queue, f.day, f.messages
     FROM skep.archive_files f JOIN skep.archives a ON a.id = f.archive_id LEFT JOIN skep.queues q ON q.name = f.queue
-    WHERE f.state = 'stored' AND (f.queue = ANY ($1) OR $1 IS NULL) AND ($2 IS NULL OR f.queue ~ ('^(?:' || $2 || ')$'))
-      AND ($3 IS NULL OR q.namespace = $3) AND ($4 IS NULL OR q.task = $4)
+    WHERE f.state = 'stored' AND (f.queue = ANY (_archived_files.queues) OR _archived_files.queues IS NULL)
+      AND (pattern IS NULL OR f.queue ~ ('^(?:' || pattern || ')$'))
+      AND (_archived_files.namespace IS NULL OR q.namespace = _archived_files.namespace)
+      AND (_archived_files.task IS NULL OR q.task = _archived_files.task)
     ORDER BY f.day, f.id
 $$;
 CALL skep._allow('skep_consumer', '_archived_files');
 
 CREATE FUNCTION skep.archive_status(queues text[] DEFAULT NULL)
-RETURNS TABLE (queue text, location text, files bigint, messages bigint, bytes bigint, first_day date, last_day date, waiting boolean)
+RETURNS TABLE (queue text, location text, files bigint, messages bigint, bytes bigint, first_day date, last_day date,
+               waiting boolean)
 LANGUAGE sql STABLE AS $$
     SELECT f.queue, a.location, count(*), sum(f.messages)::bigint, sum(f.bytes)::bigint, min(f.day), max(f.day),
            coalesce((SELECT q.retain_until_archived FROM skep.queues q WHERE q.name = f.queue), false)

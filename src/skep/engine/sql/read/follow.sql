@@ -37,20 +37,20 @@ $$;
 -- Puts a group where a reader is: it has read offsets [start_offsets[n], offsets[n]) of the n-th partition since the
 -- last call. Returns the newest subscription of the group. After a seek that is another one, and the caller has to put
 -- every partition right.
-CREATE FUNCTION skep._move_group(group_name text, lanes bigint[], start_offsets bigint[], offsets bigint[]) RETURNS bigint
+CREATE FUNCTION skep._move_group(group_name text, partition_ids bigint[], start_offsets bigint[], offsets bigint[]) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     stamp timestamptz := clock_timestamp();
-    ids   integer[] := skep._lock_follower(group_name, lanes);
+    ids   integer[] := skep._lock_follower(group_name, partition_ids);
     to_be record;
 BEGIN
     -- Against retention, and then against pops and acks: of a shared partition the open run is locked first, and gives no more away.
-    PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (lanes) ORDER BY f.partition_id FOR KEY SHARE;
-    PERFORM FROM skep.runs r WHERE r.partition_id = ANY (lanes) AND r.group_queue_id = ANY (ids) AND r.end_offset IS NULL
+    PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (partition_ids) ORDER BY f.partition_id FOR KEY SHARE;
+    PERFORM FROM skep.runs r WHERE r.partition_id = ANY (partition_ids) AND r.group_queue_id = ANY (ids) AND r.end_offset IS NULL
     ORDER BY r.partition_id, r.group_queue_id FOR UPDATE;
-    DELETE FROM skep.runs r WHERE r.partition_id = ANY (lanes) AND r.group_queue_id = ANY (ids) AND r.end_offset IS NOT NULL;
+    DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids) AND r.group_queue_id = ANY (ids) AND r.end_offset IS NOT NULL;
 
-    to_be := skep._follow_targets(ids, lanes, start_offsets, offsets);
+    to_be := skep._follow_targets(ids, partition_ids, start_offsets, offsets);
     INSERT INTO skep.starts AS s (partition_id, group_queue_id, start_offset)
     SELECT t.id, t.group_queue_id, t.start
     FROM unnest(to_be.partition_ids, to_be.group_queue_ids, to_be.starts) AS t (id, group_queue_id, start)
