@@ -4,6 +4,7 @@ The plan of each session follows from the seed alone: its steps, their queues, g
 of different sessions interleave is up to the machine.
 """
 
+import json
 import random
 import threading
 import time
@@ -69,13 +70,14 @@ ROLES: dict[str, dict[str, int]] = {
     "consumer": {
         "ack": 8, "ack some": 3, "ack and release": 2, "ack and fail": 2, "fail": 2, "dead letter": 1, "abandon": 2,
         "zombie": 1, "extend": 1, "auto ack": 2, "wide": 2, "transaction": 2,
+        "merged": 4,
     },
     "admin": {
         "seek": 4, "skip": 2, "pause": 2, "clear": 2, "delete queue": 1, "delete partition": 1, "delete group": 2,
         "delete message": 2, "subscribe": 2, "cancel": 2, "redrive": 3, "fall silent": 3, "revive": 2, "configure": 1,
     },
     "upkeep": {
-        "retain": 6, "drop": 4, "expire": 3, "prune": 2, "detect": 3, "check": 1, "archive": 2,
+        "retain": 6, "drop": 4, "expire": 3, "prune": 2, "detect": 3, "check": 1, "archive": 2, "visit": 3,
     },
     "killer": {"kill": 1},
 }  # fmt: skip
@@ -338,6 +340,40 @@ def _auto_ack(session: Session, choice: Choice) -> None:
         _note_acks(session, choice.group, rows, began)
 
 
+@dataclass(frozen=True)
+class Message:
+    """A message of a pop for many requests, with the columns that a delivery has."""
+
+    partition_id: int
+    offset: int
+    id: str
+    lease: Any
+
+
+def _merged(session: Session, choice: Choice) -> None:
+    """Pop as the server does, for three requests at once, and acknowledge some of what each of them got."""
+    began = time.time()
+    if choice.group in LATE:
+        return
+    answers = call(
+        session.connection, "_queen_pop", queue=choice.queue, group_name=choice.group, batches=[choice.batch, 1, 3],
+        partitions=[1, 1, 1], names=[*choice.partitions * 3][:3] if choice.by_name else None, namespace=None, task=None,
+        lease_time=choice.lease_time, auto_ack=False, subscription_mode=None, subscription_from=None, conflate=False,
+    )  # fmt: skip
+    now = time.time()
+    for answer in answers:
+        ids = [message["id"] for message in json.loads(f"[{answer.messages}]")]
+        query = "SELECT skep.partition_of(id), skep.offset_of(id), id::text FROM unnest(%s::uuid[]) AS id"
+        found = session.connection.execute(query, [ids]).fetchall()
+        rows = [Message(partition, offset, text, answer.lease) for partition, offset, text in found]
+        session.account.deliveries.extend(
+            Delivery(choice.group, choice.queue, (row.partition_id, row.offset), str(row.lease), began, now,
+                     expires=began + choice.lease_time) for row in rows
+        )  # fmt: skip
+        time.sleep(choice.pause)
+        _ack_rows(session, choice, rows if choice.share < 0.7 else rows[:1])
+
+
 def _transaction(session: Session, choice: Choice) -> None:
     """Pop, acknowledge and push in one transaction, held open for a while."""
     began = time.time()
@@ -492,6 +528,14 @@ def _upkeep(function: str, **arguments: Any) -> Callable[[Session, Choice], None
     return do
 
 
+def _visit(session: Session, choice: Choice) -> None:
+    """Retain as upkeep does: only where something may have changed."""
+    with session.transaction(choice):
+        ((due, _),) = call(session.connection, "_partitions_due")
+    with session.transaction(choice):
+        session.connection.execute("SELECT skep.retain(%s)", [due])
+
+
 def _check(session: Session, choice: Choice) -> None:
     if broken := verbs.broken(session.connection):
         session.account.problems.append(f"broken meanwhile: {broken}")
@@ -517,6 +561,7 @@ def _kill(session: Session, choice: Choice) -> None:
 STEPS: dict[str, Callable[[Session, Choice], None]] = {
     "push": _push, "push one": _push_one, "outbox": _outbox,
     **dict.fromkeys(ROLES["consumer"], _consume), "auto ack": _auto_ack, "transaction": _transaction,
+    "merged": _merged, "visit": _visit,
     "seek": _seek, "skip": _seek, "pause": _pause, "clear": _clear, "delete queue": _delete,
     "delete partition": _delete, "delete group": _delete_group, "delete message": _delete_message,
     "subscribe": _subscribe, "redrive": _redrive,

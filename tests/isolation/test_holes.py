@@ -293,6 +293,22 @@ def test_a_message_deleted_from_a_lease_holds_nothing_up(connect: Connect):
     assert broken(mq) == {}
 
 
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_returned_run_of_deleted_messages_is_passed(connect: Connect, concurrency: int):
+    """Retention does not wait for it."""
+    mq = connect()
+    configure(mq, "q", concurrency=concurrency, completed_retention_seconds=0)
+    push(mq, "q", *range(4))
+    first = pop(mq, "q", batch=1)
+    call(mq, "release", lease=first[0].lease)
+    mq.execute("SELECT skep.delete_message(%s)", [first[0].id])
+    assert offsets(drain(mq, "q")) == [1, 2, 3]
+    assert pop(mq, "q") == []
+    assert (lag(mq), broken(mq)) == ({"Default": 0}, {})
+    call(mq, "retain")
+    assert mq.execute("SELECT count(*) FROM skep.messages").fetchall() == [(0,)]
+
+
 def test_a_seek_counts_for_a_partition_that_is_met_meanwhile(connect: Connect):
     """The pop's transaction starts in a new partition; the seek to the end waits for it, and moves it."""
     popping, seeking, observer = connect(), connect(), connect()
@@ -357,6 +373,35 @@ def test_a_deleted_group_leaves_nothing_behind(connect: Connect):
     assert broken(observer) == {}
     configure(observer, "q", completed_retention_seconds=0)
     assert sum(row.end_offset - row.first_offset for row in call(observer, "retain")) == 2
+
+
+def test_a_start_in_a_partition_that_is_deleted_leaves_nothing_behind(connect: Connect):
+    """The subscription waits for the deletion of the message that it wants to start from."""
+    subscribing, deleting, observer = connect(), connect(), connect()
+    message = push(observer, "q", 1, 2, partition="x")[1]
+    push(observer, "q", 1, partition="y")
+    ((start_from,),) = observer.execute("SELECT skep.message_id(%s, 1)::text", [message.partition_id]).fetchall()
+    arguments = {"group_name": "g", "queue": "q", "mode": "message_id", "start_from": start_from}
+    with deleting.transaction():
+        call(deleting, "delete_partition", queue="q", partition="x")
+        subscribed = start(subscribing, observer, lambda: call(subscribing, "subscribe", **arguments))
+        assert not subscribed.done()
+    assert [row.mode for row in subscribed.result(10)] == ["timestamp"]
+    assert broken(observer) == {}
+
+
+def test_a_pop_of_a_namespace_does_not_wait_for_a_queue_that_is_deleted(connect: Connect):
+    """It has not read that one yet; the others are served."""
+    popping, deleting = connect(), connect()
+    configure(popping, "ns.work", semantics="queue")
+    push(popping, "ns.work", 1)
+    push(popping, "ns.other", 2)
+    popping.execute("SET statement_timeout = '2s'")
+    with deleting.transaction(force_rollback=True):
+        call(deleting, "delete_queue", queue="ns.work")
+        assert take(popping, None, namespace="ns") == [2]
+    assert take(popping, None, namespace="ns") == [1]
+    assert broken(popping) == {}
 
 
 def test_leases_that_expire_together_do_not_stand_in_the_way(connect: Connect):

@@ -12,12 +12,24 @@ import psycopg
 import pytest
 
 from tests.engine import verbs
-from tests.engine.verbs import broken, call
+from tests.engine.verbs import broken
 from tests.isolation import load
 from tests.isolation.account import Account, Ack, Delivery
 
 SECONDS = float(os.environ.get("SKEP_TEST_LOAD_SECONDS", "10"))
 SEED = int(os.environ.get("SKEP_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
+
+
+# Messages behind the cursor of a group: none but deleted ones, which a cursor passes with the next message.
+LEFT = """
+    SELECT g.group_name, q.name, p.name, p.id, c.cursor, m."offset", s.mode, s.status
+    FROM skep.partition_consumers c
+    JOIN skep.messages m ON m.partition_id = c.partition_id AND m."offset" >= c.cursor AND m.payload IS NOT NULL
+    JOIN skep.partitions p ON p.id = c.partition_id
+    JOIN skep.queues q ON q.id = p.queue_id
+    JOIN skep.group_queues g ON g.id = c.group_queue_id
+    LEFT JOIN skep.subscriptions s ON s.group_name = g.group_name AND s.queue = q.name
+"""
 
 
 def drain(mq: psycopg.Connection, account: Account, group: str, queue: str) -> None:
@@ -56,5 +68,5 @@ def test_every_message_is_accounted_for(database_url: str):
         problems = account.check(mq, groups)
         assert (problems[:5], len(problems)) == ([], 0)
         assert (meanwhile, broken(mq)) == ({}, {})
-        assert {row.lag for group, _ in groups for row in call(mq, "lag", group_name=group)} == {0}
+        assert mq.execute(LEFT).fetchall() == []
         assert mq.execute("SELECT count(*) FROM skep.leases").fetchall() == [(0,)]

@@ -54,8 +54,9 @@ BEGIN
         RETURN leases;
     END IF;
     list := skep._ensure_wide_list(_lease_wide.group_name);
-    PERFORM skep._ensure_group_queue('__QUEUE_MODE__', q.name) FROM skep.queues q
-    WHERE q.semantics = 'queue' AND q.namespace = coalesce(_lease_wide.namespace, q.namespace) AND q.task = coalesce(_lease_wide.task, q.task);
+    PERFORM skep._ensure_group_queues(q.name, '__QUEUE_MODE__') FROM skep.queues q
+    WHERE q.semantics = 'queue' AND q.namespace = coalesce(_lease_wide.namespace, q.namespace) AND q.task = coalesce(_lease_wide.task, q.task)
+      AND NOT EXISTS (SELECT FROM skep.group_queues g WHERE g.queue_id = q.id AND g.group_name = '__QUEUE_MODE__');
     IF EXISTS (SELECT FROM skep.discoveries d WHERE d.list_id = list AND num_nonnulls(d.left_over, d.scan_after) > 0) THEN
         PERFORM skep._discover(list, 0, false, max_rows);
     END IF;

@@ -101,6 +101,9 @@ DECLARE
     floor bigint;
 BEGIN
     SELECT f.first_offset INTO floor FROM skep.partition_floors f WHERE f.partition_id = _start_at_message.partition_id FOR KEY SHARE;
+    IF NOT FOUND THEN  -- deleted meanwhile
+        RETURN;
+    END IF;
     WITH started AS (
         INSERT INTO skep.starts (partition_id, group_queue_id, start_offset)
         SELECT _start_at_message.partition_id, g.id, greatest(_start_at_message.first_offset, floor)
