@@ -1,5 +1,5 @@
--- The verbs of a consumer. Each takes the lease that pop gave, and the id of a message, or NULL for all that have no ack
--- yet. A lease that is over (expired, taken over, group moved or deleted) is refused and nothing changes.
+-- The verbs of a consumer. Each takes the lease that pop gave, and the id of a message, or NULL for all messages that
+-- have no ack yet. A lease that is over (expired, taken over, group moved or deleted) is refused and nothing changes.
 
 CREATE FUNCTION skep.ack_many(
     leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL, delays double precision[] DEFAULT NULL
