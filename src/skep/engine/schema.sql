@@ -873,7 +873,7 @@ ack_many(leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL,
     -- does not affect the others.
 append_delayed(max_rows integer DEFAULT 10000, queue text DEFAULT NULL, OUT messages bigint, OUT queues text[]) RETURNS
     record
-    -- Append delayed messages that are due to their partitions; upkeep calls it once a second.
+    -- Appends delayed messages that are due to their partitions. Upkeep calls it once a second.
 archive_status(queues text[] DEFAULT NULL) RETURNS TABLE(queue text, location text, files bigint, messages bigint,
     bytes bigint, first_day date, last_day date, waiting boolean)
     -- Returns what is archived of each queue: location, files, messages, bytes and days. waiting is true if messages
@@ -883,7 +883,7 @@ cancel(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, ta
     -- Ends subscriptions of a group until it subscribes again, and returns them: messages no longer wait for the
     -- group. A second call changes nothing.
 cancel_delayed(id uuid) RETURNS boolean
-    -- Delete a delayed message before it is due; false if it is no longer waiting.
+    -- Deletes a delayed message before it is due. Returns false if it is no longer waiting.
 cancel_group(group_name text, queue text DEFAULT NULL) RETURNS bigint
     -- Cancels the subscriptions of a group and returns how many messages no longer wait for it. Fails with SK007 if it
     -- is cancelled already.
@@ -992,7 +992,7 @@ list_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, error t
 list_delayed(queue text DEFAULT NULL, partition text DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS TABLE(id uuid,
     queue text, partition text, due_at timestamptz, payload jsonb, headers jsonb, transaction_id text, trace_id uuid,
     producer text, created_at timestamptz)
-    -- List delayed messages that wait, the next one first.
+    -- Lists delayed messages that wait, the next one first.
 list_schedules(queue text DEFAULT NULL) RETURNS SETOF schedules
     -- Lists schedules by name: of one queue, or all.
 maintenance_mode(OUT push boolean, OUT pop boolean, OUT held bigint, OUT refused bigint, OUT is_pending boolean)

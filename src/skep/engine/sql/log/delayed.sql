@@ -3,9 +3,10 @@
 --   push, outbox > delayed_messages > append_delayed(), by upkeep once a second, or a pop of the queue > messages
 --                                   > cancel_delayed(), clear_queue(), delete_queue(), delete_partition() > gone
 --
--- Every one of these holds the lock of the partition to commit. So a message is appended once, and its transaction id is a duplicate at
--- every moment between the push and the end of the dedup window. Those who append pass partitions that another has locked: several share
--- the work. They read what is due after they have the lock, so that a partition gets its messages in order of due time whoever appends them.
+-- Every one of these holds the lock of the partition to commit. So a message is appended once, and its transaction id
+-- is a duplicate at every moment between the push and the end of the dedup window. Those who append pass partitions
+-- that another has locked: several share the work. They read what is due after they have the lock, so that a partition
+-- gets its messages in order of due time whoever appends them.
 
 -- Returns when a message is due, and refuses what is no delay. NULL if it has none.
 CREATE FUNCTION skep._due_time(ord bigint, delay double precision, deliver_at timestamptz) RETURNS timestamptz
@@ -34,11 +35,13 @@ BEGIN
                        n, (value ->> 'delay')::double precision, (value ->> 'deliver_at')::timestamptz) END ORDER BY n)
             FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n));
 EXCEPTION WHEN data_exception THEN
-    FOR wrong IN SELECT value ->> 'deliver_at' AS deliver_at, n FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n) LOOP
+    FOR wrong IN SELECT value ->> 'deliver_at' AS deliver_at, n
+        FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n) LOOP
         BEGIN
             PERFORM wrong.deliver_at::timestamptz;
         EXCEPTION WHEN data_exception THEN
-            PERFORM skep._refuse('SK001', format('item %s: deliver_at is "%s"', wrong.n - 1, left(wrong.deliver_at, 80)),
+            PERFORM skep._refuse('SK001', format('item %s: deliver_at is "%s"', wrong.n - 1,
+                left(wrong.deliver_at, 80)),
                                 'deliver_at is a time such as 2030-01-31T12:00:00Z.');
         END;
     END LOOP;
@@ -60,9 +63,11 @@ $$;
 
 -- push_many() for messages of which some are delayed. Those that are due already are pushed by push_many().
 CREATE FUNCTION skep._push_delayed(
-    queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids uuid[], producers text[],
+    queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids uuid[],
+        producers text[],
     due_times timestamptz[]
-) RETURNS TABLE (ord bigint, status text, partition_id bigint, "offset" bigint, created_at timestamptz, delayed_id uuid, due_at timestamptz)
+) RETURNS TABLE (ord bigint, status text, partition_id bigint, "offset" bigint, created_at timestamptz, delayed_id uuid,
+    due_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -75,7 +80,8 @@ BEGIN
         PERFORM skep._check_heads(slots.partition_ids, slots.next_offsets);
     END IF;
     fresh := skep._find_new(slots.slot_of, slots.partition_ids, slots.dedup_since, _push_delayed.transaction_ids);
-    PERFORM skep._check_item(item.ord, item.payload, slots.payload_limits[item.slot], item.transaction_id, item.headers),
+    PERFORM skep._check_item(item.ord, item.payload, slots.payload_limits[item.slot], item.transaction_id,
+        item.headers),
             skep._due_time(item.ord, NULL, item.due_at)
     FROM unnest(slots.slot_of, _push_delayed.payloads, _push_delayed.transaction_ids, _push_delayed.headers, due_times)
          WITH ORDINALITY AS item (slot, payload, transaction_id, headers, due_at, ord);
@@ -88,59 +94,72 @@ BEGIN
              WITH ORDINALITY AS item (slot, fresh, payload, transaction_id, headers, trace_id, producer, due_at, ord)
         WHERE fresh AND due_at > stamp
     ), stored AS (
-        INSERT INTO skep.delayed_messages (id, queue_id, partition_id, due_at, created_at, payload, headers, transaction_id, trace_id, producer)
-        SELECT id, slots.queue_ids[slot], slots.partition_ids[slot], due_at, stamp, payload, headers, transaction_id, trace_id, producer
+        INSERT INTO skep.delayed_messages (id, queue_id, partition_id, due_at, created_at, payload, headers,
+            transaction_id, trace_id, producer)
+        SELECT id, slots.queue_ids[slot], slots.partition_ids[slot], due_at, stamp, payload, headers, transaction_id,
+            trace_id, producer
         FROM later ORDER BY ord
     )
     SELECT ord, 'delayed', slots.partition_ids[slot], NULL::bigint, stamp, id, due_at FROM later;
 
     SELECT array_agg(item.ord ORDER BY item.ord) AS ords, array_agg(item.queue ORDER BY item.ord) AS queues,
-           array_agg(item.partition ORDER BY item.ord) AS partitions, array_agg(item.payload ORDER BY item.ord) AS payloads,
-           array_agg(item.transaction_id ORDER BY item.ord) AS transaction_ids, array_agg(item.headers ORDER BY item.ord) AS headers,
-           array_agg(item.trace_id ORDER BY item.ord) AS trace_ids, array_agg(item.producer ORDER BY item.ord) AS producers INTO now
-    FROM unnest(_push_delayed.queues, _push_delayed.partitions, _push_delayed.payloads, _push_delayed.transaction_ids, _push_delayed.headers,
+           array_agg(item.partition ORDER BY item.ord) AS partitions,
+           array_agg(item.payload ORDER BY item.ord) AS payloads,
+           array_agg(item.transaction_id ORDER BY item.ord) AS transaction_ids,
+           array_agg(item.headers ORDER BY item.ord) AS headers,
+           array_agg(item.trace_id ORDER BY item.ord) AS trace_ids,
+           array_agg(item.producer ORDER BY item.ord) AS producers INTO now
+    FROM unnest(_push_delayed.queues, _push_delayed.partitions, _push_delayed.payloads, _push_delayed.transaction_ids,
+        _push_delayed.headers,
                 _push_delayed.trace_ids, _push_delayed.producers, due_times)
          WITH ORDINALITY AS item (queue, partition, payload, transaction_id, headers, trace_id, producer, due_at, ord)
     WHERE (item.due_at > stamp) IS NOT TRUE;
     IF now.ords IS NOT NULL THEN
         RETURN QUERY SELECT now.ords[p.ord], p.status, p.partition_id, p."offset", p.created_at, p.delayed_id, p.due_at
-        FROM skep.push_many(now.queues, now.partitions, now.payloads, now.transaction_ids, now.headers, now.trace_ids, now.producers) p;
+        FROM skep.push_many(now.queues, now.partitions, now.payloads, now.transaction_ids, now.headers, now.trace_ids,
+            now.producers) p;
     END IF;
 
     RETURN QUERY  -- last, because a message can repeat one of this push
-    SELECT item.ord, 'duplicate', slots.partition_ids[slot], first."offset", first.created_at, first.delayed_id, first.due_at
-    FROM unnest(slots.slot_of, fresh, _push_delayed.transaction_ids, due_times) WITH ORDINALITY AS item (slot, fresh, transaction_id, due_at, ord)
+    SELECT item.ord, 'duplicate', slots.partition_ids[slot], first."offset", first.created_at, first.delayed_id,
+        first.due_at
+    FROM unnest(slots.slot_of, fresh, _push_delayed.transaction_ids, due_times) WITH ORDINALITY AS item (slot, fresh,
+        transaction_id, due_at, ord)
     CROSS JOIN LATERAL skep._find_first(slots.partition_ids[slot], item.transaction_id) first
     WHERE NOT item.fresh AND item.due_at > stamp;
 EXCEPTION WHEN unique_violation THEN  -- under REPEATABLE READ: a message that waits is not visible
-    RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'the partition has delayed messages that this transaction cannot see',
+    RAISE EXCEPTION USING ERRCODE = '40001',
+        MESSAGE = 'the partition has delayed messages that this transaction cannot see',
         HINT = 'Push under READ COMMITTED, or INSERT INTO skep.outbox; or try the transaction again.';
 END $$;
 
--- Locks partitions with messages that are due, those that have waited longest first, and passes partitions that another has locked. Returns
--- how many messages of each it has passed: no more are appended, so that a call has a bound.
-CREATE FUNCTION skep._lock_due(queue_id integer, max_rows integer, stamp timestamptz, OUT partition_ids bigint[], OUT counts bigint[])
+-- Locks partitions with messages that are due, those that have waited longest first, and passes partitions that another
+-- has locked. Returns how many messages of each it has passed: no more are appended, so that a call has a bound.
+CREATE FUNCTION skep._lock_due(queue_id integer, max_rows integer, stamp timestamptz, OUT partition_ids bigint[],
+    OUT counts bigint[])
 LANGUAGE plpgsql AS $$
 BEGIN
     IF queue_id IS NULL THEN
         SELECT array_agg(due.partition_id), array_agg(due.messages) INTO partition_ids, counts FROM (
             SELECT due.partition_id, count(*) AS messages FROM (
                 SELECT d.partition_id FROM skep.delayed_messages d
-                CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.id = d.partition_id FOR NO KEY UPDATE SKIP LOCKED) p
+                CROSS JOIN LATERAL (SELECT FROM skep.partitions p
+                    WHERE p.id = d.partition_id FOR NO KEY UPDATE SKIP LOCKED) p
                 WHERE d.due_at <= stamp ORDER BY d.due_at, d.seq LIMIT max_rows) due
             GROUP BY due.partition_id) due;
     ELSE
         SELECT array_agg(due.partition_id), array_agg(due.messages) INTO partition_ids, counts FROM (
             SELECT due.partition_id, count(*) AS messages FROM (
                 SELECT d.partition_id FROM skep.delayed_messages d
-                CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.id = d.partition_id FOR NO KEY UPDATE SKIP LOCKED) p
+                CROSS JOIN LATERAL (SELECT FROM skep.partitions p
+                    WHERE p.id = d.partition_id FOR NO KEY UPDATE SKIP LOCKED) p
                 WHERE d.queue_id = _lock_due.queue_id AND d.due_at <= stamp ORDER BY d.due_at, d.seq LIMIT max_rows) due
             GROUP BY due.partition_id) due;
     END IF;
 END $$;
 
--- Appends what is due, of one queue or of all, and returns how many messages, and the queues that grew. The due messages are read again
--- after the lock, by a statement that sees what others have appended meanwhile.
+-- Appends what is due, of one queue or of all, and returns how many messages, and the queues that grew. The due
+-- messages are read again after the lock, by a statement that sees what others have appended meanwhile.
 CREATE FUNCTION skep._append_due(queue_id integer, max_rows integer, OUT messages bigint, OUT queue_ids integer[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -154,31 +173,38 @@ BEGIN
     IF locked.partition_ids IS NULL THEN
         RETURN;
     END IF;
-    SELECT array_agg(head.next_offset ORDER BY n) AS next_offsets, array_agg(greatest(head.last_time, clock_timestamp()) ORDER BY n) AS times
-    INTO heads FROM unnest(locked.partition_ids) WITH ORDINALITY AS p (id, n) CROSS JOIN LATERAL skep._head_of(p.id) head;
+    SELECT array_agg(head.next_offset ORDER BY n) AS next_offsets,
+           array_agg(greatest(head.last_time, clock_timestamp()) ORDER BY n) AS times INTO heads
+    FROM unnest(locked.partition_ids) WITH ORDINALITY AS p (id, n) CROSS JOIN LATERAL skep._head_of(p.id) head;
     WITH gone AS (
         DELETE FROM skep.delayed_messages d
-        USING unnest(locked.partition_ids, locked.counts, heads.next_offsets, heads.times) AS p (id, messages, next_offset, time)
-        CROSS JOIN LATERAL (SELECT d.ctid AS row_id FROM skep.delayed_messages d WHERE d.partition_id = p.id AND d.due_at <= stamp
+        USING unnest(locked.partition_ids, locked.counts, heads.next_offsets, heads.times) AS p (id, messages,
+            next_offset, time)
+        CROSS JOIN LATERAL (SELECT d.ctid AS row_id FROM skep.delayed_messages d WHERE d.partition_id = p.id
+            AND d.due_at <= stamp
                             ORDER BY d.due_at, d.seq LIMIT p.messages) due
         WHERE d.ctid = due.row_id
         RETURNING d.*, p.next_offset, p.time
     ), placed AS MATERIALIZED (
-        SELECT gone.*, next_offset - 1 + row_number() OVER (PARTITION BY partition_id ORDER BY due_at, seq) AS "offset" FROM gone
+        SELECT gone.*, next_offset - 1 + row_number() OVER (PARTITION BY partition_id ORDER BY due_at, seq) AS "offset"
+            FROM gone
     ), journaled AS (
         INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
         SELECT queue_id, array_agg(partition_id), array_agg(first), array_agg(last)
-        FROM (SELECT queue_id, partition_id, min("offset") AS first, max("offset") AS last FROM placed GROUP BY 1, 2) grown GROUP BY 1
+        FROM (SELECT queue_id, partition_id, min("offset") AS first, max("offset") AS last FROM placed
+            GROUP BY 1, 2) grown GROUP BY 1
         RETURNING queue_id
     ), stored AS (
-        INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, transaction_id, trace_id, producer)
+        INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, transaction_id, trace_id,
+            producer)
         SELECT partition_id, "offset", time, payload, headers, transaction_id, trace_id, producer FROM placed
     )
     SELECT (SELECT count(*) FROM placed), ARRAY(SELECT queue_id FROM journaled) INTO messages, queue_ids;
 END $$;
 
--- For pop. A pop in a transaction that goes on appends nothing: it would hold up pushes to these partitions until it ends. (The first
--- statement of a transaction is taken for its only one; that recognises psql, which does not say autocommit.) Others who wait for these messages are woken: upkeep will find nothing to do.
+-- For pop. A pop in a transaction that goes on appends nothing: it would hold up pushes to these partitions until it
+-- ends. (The first statement of a transaction is taken for its only one; that recognises psql, which does not say
+-- autocommit.) Others who wait for these messages are woken: upkeep will find nothing to do.
 CREATE FUNCTION skep._append_for_pop(queue_id integer, autocommit boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -199,8 +225,10 @@ BEGIN
     RETURN true;
 END $$;
 
--- Appends messages that are due, at most so many, and returns how many, and the queues that grew. Any number of callers may run at once.
-CREATE FUNCTION skep.append_delayed(max_rows integer DEFAULT 10000, queue text DEFAULT NULL, OUT messages bigint, OUT queues text[])
+-- Appends messages that are due, at most so many, and returns how many, and the queues that grew. Any number of callers
+-- may run at once.
+CREATE FUNCTION skep.append_delayed(max_rows integer DEFAULT 10000, queue text DEFAULT NULL, OUT messages bigint,
+    OUT queues text[])
 LANGUAGE plpgsql AS $$
 DECLARE
     found    integer;
@@ -208,7 +236,8 @@ DECLARE
 BEGIN
     PERFORM skep._require_read_committed('append_delayed');
     IF (max_rows BETWEEN 1 AND 100000) IS NOT TRUE THEN
-        PERFORM skep._refuse('SK001', format('max_rows must be between 1 and 100000, got %s', coalesce(max_rows::text, 'NULL')));
+        PERFORM skep._refuse('SK001', format('max_rows must be between 1 and 100000, got %s',
+            coalesce(max_rows::text, 'NULL')));
     END IF;
     IF queue IS NOT NULL THEN
         SELECT q.id INTO found FROM skep.queues q WHERE q.name = append_delayed.queue;
@@ -220,10 +249,12 @@ BEGIN
     messages := appended.messages;
     queues := ARRAY(SELECT q.name FROM skep.queues q WHERE q.id = ANY (appended.queue_ids) ORDER BY q.name);
 END $$;
-COMMENT ON FUNCTION skep.append_delayed IS 'Append delayed messages that are due to their partitions; upkeep calls it once a second.';
+COMMENT ON FUNCTION skep.append_delayed IS
+    'Appends delayed messages that are due to their partitions. Upkeep calls it once a second.';
 CALL skep._allow('skep_producer', 'append_delayed');
 
--- Cancels a delayed message by the id that its push returned. Returns false if it is not waiting: it was appended or cancelled.
+-- Cancels a delayed message by the id that its push returned. Returns false if it is not waiting: it was appended or
+-- cancelled.
 CREATE FUNCTION skep.cancel_delayed(id uuid) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 BEGIN
@@ -235,27 +266,31 @@ EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse('55P03', format('the partition of delayed message %s is locked by another transaction', id),
                         'Nothing was changed. Try again; pg_stat_activity shows transactions that are open for long.');
 END $$;
-COMMENT ON FUNCTION skep.cancel_delayed IS 'Delete a delayed message before it is due; false if it is no longer waiting.';
+COMMENT ON FUNCTION skep.cancel_delayed IS
+    'Deletes a delayed message before it is due. Returns false if it is no longer waiting.';
 CALL skep._allow('skep_producer', 'cancel_delayed');
 
 CREATE FUNCTION skep.list_delayed(queue text DEFAULT NULL, partition text DEFAULT NULL, max_rows integer DEFAULT 100)
-RETURNS TABLE (id uuid, queue text, partition text, due_at timestamptz, payload jsonb, headers jsonb, transaction_id text, trace_id uuid,
+RETURNS TABLE (id uuid, queue text, partition text, due_at timestamptz, payload jsonb, headers jsonb,
+    transaction_id text, trace_id uuid,
                producer text, created_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT d.id, q.name, p.name, d.due_at, d.payload, d.headers, d.transaction_id, d.trace_id, d.producer, d.created_at
     FROM (
         (SELECT d.* FROM skep.delayed_messages d WHERE $1 IS NULL AND $2 IS NULL ORDER BY d.due_at, d.seq LIMIT $3)
         UNION ALL
-        (SELECT d.* FROM skep.delayed_messages d WHERE $2 IS NULL AND d.queue_id = (SELECT q.id FROM skep.queues q WHERE q.name = $1)
+        (SELECT d.* FROM skep.delayed_messages d WHERE $2 IS NULL AND d.queue_id = (SELECT q.id FROM skep.queues q
+            WHERE q.name = $1)
          ORDER BY d.due_at, d.seq LIMIT $3)
         UNION ALL
         (SELECT d.* FROM skep.delayed_messages d
-         WHERE d.partition_id = (SELECT p.id FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id WHERE q.name = $1 AND p.name = $2)
+         WHERE d.partition_id = (SELECT p.id FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
+             WHERE q.name = $1 AND p.name = $2)
          ORDER BY d.due_at, d.seq LIMIT $3)
     ) d
     CROSS JOIN LATERAL (SELECT p.name FROM skep.partitions p WHERE p.id = d.partition_id LIMIT 1) p
     CROSS JOIN LATERAL (SELECT q.name FROM skep.queues q WHERE q.id = d.queue_id LIMIT 1) q
     ORDER BY d.due_at, d.seq
 $$;
-COMMENT ON FUNCTION skep.list_delayed IS 'List delayed messages that wait, the next one first.';
+COMMENT ON FUNCTION skep.list_delayed IS 'Lists delayed messages that wait, the next one first.';
 CALL skep._allow('skep_admin', 'list_delayed');

@@ -1,17 +1,21 @@
 -- Schedules: messages that are pushed at the times of a cron expression.
 --
--- run_schedules() locks the row of a schedule, pushes its ticks and moves next_at in one transaction, and passes schedules that another
--- has locked: so every tick is pushed once, by any number of servers, and also after an outage.
+-- run_schedules() locks the row of a schedule, pushes its ticks and moves next_at in one transaction, and passes
+-- schedules that another has locked: so every tick is pushed once, by any number of servers, and also after an outage.
 
 CREATE FUNCTION skep._refuse_cron(cron text, what text, allowed text, got text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM skep._refuse('SK001', format('cron expression "%s": %s must be %s, got "%s"', left(cron, 80), what, allowed, left(got, 40)),
-                        'Five fields: minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly, @monthly, @yearly.');
+    PERFORM skep._refuse('SK001', format('cron expression "%s": %s must be %s, got "%s"', left(cron, 80), what, allowed,
+        left(got, 40)),
+                        'Five fields: minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly, '
+                        '@monthly, @yearly.');
 END $$;
 
--- Returns the values that a field of a cron expression means, in order. names: what may stand for the numbers from `low` on.
-CREATE FUNCTION skep._cron_values(cron text, field text, what text, low integer, high integer, names text[] DEFAULT '{}')
+-- Returns the values that a field of a cron expression means, in order. names: what may stand for the numbers from
+-- `low` on.
+CREATE FUNCTION skep._cron_values(cron text, field text, what text, low integer, high integer,
+    names text[] DEFAULT '{}')
 RETURNS integer[] LANGUAGE plpgsql AS $$
 DECLARE
     item    text;
@@ -25,20 +29,22 @@ BEGIN
         found := regexp_match(item, '^(?:(\*)|([0-9]{1,4}|[a-z]{3})(?:-([0-9]{1,4}|[a-z]{3}))?)(?:/([0-9]{1,4}))?$');
         first := CASE WHEN found[1] IS NOT NULL THEN low WHEN found[2] ~ '^[0-9]' THEN found[2]::integer
                       ELSE array_position(names, found[2]) - 1 + low END;
-        last := CASE WHEN found[1] IS NOT NULL OR found[3] IS NULL AND found[4] IS NOT NULL THEN high WHEN found[3] IS NULL THEN first
+        last := CASE WHEN found[1] IS NOT NULL OR found[3] IS NULL AND found[4] IS NOT NULL THEN high
+            WHEN found[3] IS NULL THEN first
                      WHEN found[3] ~ '^[0-9]' THEN found[3]::integer ELSE array_position(names, found[3]) - 1 + low END;
         IF what = 'day of week' AND first > 0 AND last = 0 THEN
             last := 7;  -- fri-sun
         END IF;
         step := coalesce(found[4]::integer, 1);
         IF (found IS NOT NULL AND first >= low AND last <= high AND first <= last AND step > 0) IS NOT TRUE THEN
-            PERFORM skep._refuse_cron(cron, what, format('numbers from %s to %s%s, ranges and steps of them, or *', low, high,
-                                                         CASE WHEN names <> '{}' THEN format(', names from %s to %s', names[1],
-                                                                                             names[cardinality(names)]) ELSE '' END), item);
+            PERFORM skep._refuse_cron(
+                cron, what, format('numbers from %s to %s%s, ranges and steps of them, or *', low, high,
+                                   ', names from ' || names[1] || ' to ' || names[cardinality(names)]), item);
         END IF;
         numbers := numbers || ARRAY(SELECT n FROM generate_series(first, last, step) AS n);
     END LOOP;
-    RETURN ARRAY(SELECT DISTINCT CASE WHEN what = 'day of week' THEN n % 7 ELSE n END AS n FROM unnest(numbers) AS n ORDER BY n);
+    RETURN ARRAY(SELECT DISTINCT CASE WHEN what = 'day of week' THEN n % 7 ELSE n END AS n FROM unnest(numbers) AS n
+        ORDER BY n);
 END $$;
 
 -- Reads a cron expression. Days of month and of week combine as in Vixie cron.
@@ -50,19 +56,23 @@ DECLARE
 BEGIN
     IF fields[1] LIKE '@%' THEN
         fields := string_to_array(CASE lower(fields[1]) WHEN '@hourly' THEN '0 * * * *' WHEN '@daily' THEN '0 0 * * *'
-                                      WHEN '@midnight' THEN '0 0 * * *' WHEN '@weekly' THEN '0 0 * * 0' WHEN '@monthly' THEN '0 0 1 * *'
+                                      WHEN '@midnight' THEN '0 0 * * *' WHEN '@weekly' THEN '0 0 * * 0' WHEN '@monthly'
+                                          THEN '0 0 1 * *'
                                       WHEN '@yearly' THEN '0 0 1 1 *' WHEN '@annually' THEN '0 0 1 1 *' END, ' ');
         IF fields IS NULL THEN
-            PERFORM skep._refuse_cron(cron, 'it', 'five fields, or @hourly, @daily, @weekly, @monthly or @yearly', cron);
+            PERFORM skep._refuse_cron(cron, 'it', 'five fields, or @hourly, @daily, @weekly, @monthly or @yearly',
+                cron);
         END IF;
     END IF;
     IF cron IS NULL OR cardinality(fields) <> 5 THEN
-        PERFORM skep._refuse_cron(coalesce(cron, ''), 'it', 'five fields', format('%s fields', coalesce(cardinality(fields), 0)));
+        PERFORM skep._refuse_cron(coalesce(cron, ''), 'it', 'five fields',
+            format('%s fields', coalesce(cardinality(fields), 0)));
     END IF;
     rule.minutes := skep._cron_values(cron, fields[1], 'minute', 0, 59);
     rule.hours := skep._cron_values(cron, fields[2], 'hour', 0, 23);
     rule.days := skep._cron_values(cron, fields[3], 'day of month', 1, 31);
-    rule.months := skep._cron_values(cron, fields[4], 'month', 1, 12, '{jan,feb,mar,apr,may,jun,jul,aug,sep,oct,nov,dec}');
+    rule.months := skep._cron_values(cron, fields[4], 'month', 1, 12,
+        '{jan,feb,mar,apr,may,jun,jul,aug,sep,oct,nov,dec}');
     rule.weekdays := skep._cron_values(cron, fields[5], 'day of week', 0, 7, '{sun,mon,tue,wed,thu,fri,sat}');
     rule.is_either := fields[3] NOT LIKE '*%' AND fields[5] NOT LIKE '*%';
     RETURN rule;
@@ -81,8 +91,10 @@ BEGIN
     FOR n IN 0 .. 480 LOOP
         IF extract(month FROM month) = ANY (rule.months) THEN
             FOR day IN
-                SELECT d FROM generate_series(greatest(month, today), month + interval '1 month' - interval '1 day', '1 day') AS d
-                WHERE CASE WHEN rule.is_either THEN extract(day FROM d) = ANY (rule.days) OR extract(dow FROM d) = ANY (rule.weekdays)
+                SELECT d FROM generate_series(greatest(month, today), month + interval '1 month' - interval '1 day',
+                    '1 day') AS d
+                WHERE CASE WHEN rule.is_either THEN extract(day FROM d) = ANY (rule.days)
+                    OR extract(dow FROM d) = ANY (rule.weekdays)
                            ELSE extract(day FROM d) = ANY (rule.days) AND extract(dow FROM d) = ANY (rule.weekdays) END
                 ORDER BY d
             LOOP
@@ -93,7 +105,8 @@ BEGIN
                 IF hour = ANY (rule.hours) AND minute IS NOT NULL THEN
                     RETURN day + make_interval(hours => hour, mins => minute);
                 ELSIF hour < rule.hours[cardinality(rule.hours)] THEN
-                    RETURN day + make_interval(hours => (SELECT min(h) FROM unnest(rule.hours) AS h WHERE h > hour), mins => rule.minutes[1]);
+                    RETURN day + make_interval(hours => (SELECT min(h) FROM unnest(rule.hours) AS h WHERE h > hour),
+                        mins => rule.minutes[1]);
                 END IF;
             END LOOP;
         END IF;
@@ -102,12 +115,14 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Returns the moment of a local time: of one that exists twice the first, of one that does not exist the end of the gap.
+-- Returns the moment of a local time: of one that exists twice the first, of one that does not exist the end of the
+-- gap.
 CREATE FUNCTION skep._instant_of(local timestamp, time_zone text) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE
     later   timestamptz := local AT TIME ZONE time_zone;
-    before  interval := (later - interval '25 hours') AT TIME ZONE time_zone - (later - interval '25 hours') AT TIME ZONE 'UTC';
+    day_ago timestamptz := later - interval '25 hours';
+    before  interval := day_ago AT TIME ZONE time_zone - day_ago AT TIME ZONE 'UTC';
     earlier timestamptz := (local - before) AT TIME ZONE 'UTC';
     low     timestamptz;
     middle  timestamptz;
@@ -155,8 +170,8 @@ BEGIN
     RETURN tick;
 END $$;
 
--- Returns the last tick that is not after a moment, for one that is not before `first`, which is a tick. It steps back twice as far each
--- time, so that an outage of years costs a few steps.
+-- Returns the last tick that is not after a moment, for one that is not before `first`, which is a tick. It steps back
+-- twice as far each time, so that an outage of years costs a few steps.
 CREATE FUNCTION skep._last_tick(cron text, time_zone text, first timestamptz, moment timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -180,9 +195,11 @@ BEGIN
     RETURN tick;
 END $$;
 
--- Creates the schedule or changes it. The next tick stays if the times do: a deployment that repeats this call skips no tick.
+-- Creates the schedule or changes it. The next tick stays if the times do: a deployment that repeats this call skips no
+-- tick.
 CREATE FUNCTION skep.create_schedule(
-    name text, cron text, queue text, payload jsonb DEFAULT 'null', partition text DEFAULT 'Default', headers jsonb DEFAULT NULL,
+    name text, cron text, queue text, payload jsonb DEFAULT 'null', partition text DEFAULT 'Default',
+        headers jsonb DEFAULT NULL,
     time_zone text DEFAULT 'UTC', missed text DEFAULT 'one'
 ) RETURNS skep.schedules LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
@@ -190,11 +207,13 @@ DECLARE
     zone text;
     made skep.schedules;
 BEGIN
-    PERFORM skep._check_name(what, given) FROM (VALUES ('schedule', create_schedule.name), ('queue', create_schedule.queue),
+    PERFORM skep._check_name(what, given) FROM (VALUES ('schedule', create_schedule.name),
+        ('queue', create_schedule.queue),
                                                        ('partition', create_schedule.partition)) AS v (what, given);
     PERFORM skep._check_item(1, create_schedule.payload, 16777216, NULL, create_schedule.headers);
     IF create_schedule.missed IS NULL OR create_schedule.missed NOT IN ('skip', 'one', 'all') THEN
-        PERFORM skep._refuse('SK001', format('missed must be one of skip, one, all, got %s', coalesce(create_schedule.missed, 'NULL')));
+        PERFORM skep._refuse('SK001', format('missed must be one of skip, one, all, got %s',
+            coalesce(create_schedule.missed, 'NULL')));
     END IF;
     SELECT z.name INTO zone FROM pg_timezone_names z WHERE lower(z.name) = lower(create_schedule.time_zone) LIMIT 1;
     IF zone IS NULL THEN
@@ -202,17 +221,21 @@ BEGIN
                             'Time zones are names such as Europe/Berlin; pg_timezone_names lists them.');
     END IF;
     INSERT INTO skep.schedules AS s (name, cron, time_zone, queue, partition, payload, headers, missed, next_at)
-    VALUES (create_schedule.name, create_schedule.cron, zone, create_schedule.queue, create_schedule.partition, create_schedule.payload,
-            create_schedule.headers, create_schedule.missed, skep._next_tick(create_schedule.cron, zone, clock_timestamp()))
+    VALUES (create_schedule.name, create_schedule.cron, zone, create_schedule.queue, create_schedule.partition,
+        create_schedule.payload,
+            create_schedule.headers, create_schedule.missed, skep._next_tick(create_schedule.cron, zone,
+                clock_timestamp()))
     ON CONFLICT ON CONSTRAINT schedules_pkey DO UPDATE
     SET cron = excluded.cron, time_zone = excluded.time_zone, queue = excluded.queue, partition = excluded.partition,
         payload = excluded.payload, headers = excluded.headers, missed = excluded.missed, error = NULL,
-        next_at = CASE WHEN (s.cron, s.time_zone) = (excluded.cron, excluded.time_zone) THEN s.next_at ELSE excluded.next_at END
+        next_at = CASE WHEN (s.cron, s.time_zone) = (excluded.cron, excluded.time_zone) THEN s.next_at
+            ELSE excluded.next_at END
     RETURNING s.* INTO made;
     RETURN made;
 END $$;
 COMMENT ON FUNCTION skep.create_schedule IS
-    'Creates a schedule, or changes the one with this name: at the times of the cron expression a message is pushed to the queue. '
+    'Creates a schedule, or changes the one with this name: at the times of the cron expression a message is pushed '
+    'to the queue. '
     'missed says what becomes of ticks that were not pushed in time: all, one (the last of them) or skip.';
 CALL skep._allow('skep_admin', 'create_schedule');
 
@@ -220,7 +243,8 @@ CREATE FUNCTION skep._require_schedule(schedule skep.schedules, name text) RETUR
 LANGUAGE plpgsql AS $$
 BEGIN
     IF schedule.name IS NULL THEN
-        PERFORM skep._refuse('SK002', format('there is no schedule "%s"', name), 'list_schedules() shows those that exist.');
+        PERFORM skep._refuse('SK002', format('there is no schedule "%s"', name),
+            'list_schedules() shows those that exist.');
     END IF;
     RETURN schedule;
 END $$;
@@ -246,7 +270,8 @@ BEGIN
     SELECT * INTO changed FROM skep.schedules s WHERE s.name = resume_schedule.name;
     RETURN skep._require_schedule(changed, name);
 END $$;
-COMMENT ON FUNCTION skep.resume_schedule IS 'Lets a paused schedule go on with its next tick. Ticks of the pause are not missed ones.';
+COMMENT ON FUNCTION skep.resume_schedule IS
+    'Lets a paused schedule go on with its next tick. Ticks of the pause are not missed ones.';
 CALL skep._allow('skep_admin', 'resume_schedule');
 
 CREATE FUNCTION skep.delete_schedule(name text) RETURNS boolean
@@ -263,8 +288,8 @@ LANGUAGE sql STABLE AS $$ SELECT * FROM skep.schedules s WHERE $1 IS NULL OR s.q
 COMMENT ON FUNCTION skep.list_schedules IS 'Lists schedules by name: of one queue, or all.';
 CALL skep._allow('skep_admin', 'list_schedules');
 
--- Pushes the ticks of a schedule that are due, at most 1,000, and moves it on. The caller has locked its row. A tick that is more than a
--- minute late is a missed one.
+-- Pushes the ticks of a schedule that are due, at most 1,000, and moves it on. The caller has locked its row. A tick
+-- that is more than a minute late is a missed one.
 CREATE FUNCTION skep._push_ticks(s skep.schedules) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -288,19 +313,22 @@ BEGIN
         PERFORM skep.push_many(
             array_fill(s.queue, ARRAY[cardinality(ticks)]), array_fill(s.partition, ARRAY[cardinality(ticks)]),
             array_fill(s.payload, ARRAY[cardinality(ticks)]), NULL,
-            ARRAY(SELECT coalesce(s.headers, '{}') || jsonb_build_object('skep-schedule', s.name, 'skep-tick', skep._tick_text(tick))
+            ARRAY(SELECT coalesce(s.headers, '{}') || jsonb_build_object('skep-schedule', s.name, 'skep-tick',
+                skep._tick_text(tick))
                   FROM unnest(ticks) WITH ORDINALITY AS t (tick, n) ORDER BY n));
     END IF;
-    UPDATE skep.schedules o SET next_at = next, last_at = coalesce(ticks[cardinality(ticks)], o.last_at), error = NULL WHERE o.name = s.name;
+    UPDATE skep.schedules o SET next_at = next, last_at = coalesce(ticks[cardinality(ticks)], o.last_at), error = NULL
+        WHERE o.name = s.name;
     RETURN cardinality(ticks);
 END $$;
 
 CREATE FUNCTION skep._tick_text(tick timestamptz) RETURNS text
 LANGUAGE sql STABLE AS $$ SELECT to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') $$;
 
--- A schedule whose partition is locked is left for the next call: others must not wait for it. One whose push is refused keeps its tick,
--- with the error in its row.
-CREATE FUNCTION skep.run_schedules(max_schedules integer DEFAULT 100, OUT messages bigint, OUT refused bigint, OUT queues text[])
+-- A schedule whose partition is locked is left for the next call: others must not wait for it. One whose push is
+-- refused keeps its tick, with the error in its row.
+CREATE FUNCTION skep.run_schedules(max_schedules integer DEFAULT 100, OUT messages bigint, OUT refused bigint,
+    OUT queues text[])
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 DECLARE
     s      skep.schedules;
@@ -314,7 +342,8 @@ BEGIN
         SELECT o.* FROM skep.schedules o WHERE NOT o.paused AND o.next_at <= clock_timestamp()
         ORDER BY o.next_at LIMIT max_schedules FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        PERFORM FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id WHERE q.name = s.queue AND p.name = s.partition
+        PERFORM FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id WHERE q.name = s.queue
+            AND p.name = s.partition
         FOR NO KEY UPDATE OF p SKIP LOCKED;
         CONTINUE WHEN NOT FOUND AND EXISTS (SELECT FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
                                             WHERE q.name = s.queue AND p.name = s.partition);
