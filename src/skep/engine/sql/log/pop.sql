@@ -60,7 +60,8 @@ BEGIN
             drained = g.crowded, is_logged = g.is_logged
         FROM sized WHERE r.ctid = sized.row_id AND sized.leased_to > sized.first_offset
         RETURNING ROW(sized.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, sized.first_offset,
-                      sized.leased_to, r.lease_id, g.deadline, coalesce(sized.attempt, 1), sized.done)::skep.lease AS lease
+                      sized.leased_to, r.lease_id, g.deadline, coalesce(sized.attempt, 1), sized.done
+                     )::skep.lease AS lease
     )
     SELECT coalesce(array_agg(lease), '{}') INTO leases FROM leased;
     RETURN leases;
