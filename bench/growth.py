@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from bench.fill import fill
 from bench.peers import Backend, Cost, Meter, cluster
@@ -110,7 +111,7 @@ def _grow_queues(backend: Backend) -> None:
 def _database(url: str) -> Iterator[str]:
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute("CREATE DATABASE growth")
-        database = psycopg.conninfo.make_conninfo(url, dbname="growth")
+        database = make_conninfo(url, dbname="growth")
         install(database)
         try:
             yield database

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from skep import embedded
 from skep.engine.install import install
@@ -162,7 +163,7 @@ def measure(url: str, *, of: tuple[Callable[[psycopg.Connection], Measured], ...
     for number, part in enumerate(of or (measure_calls, measure_drained, measure_namespace)):
         with psycopg.connect(url, autocommit=True) as admin:
             admin.execute(f"CREATE DATABASE buffers_{number}")  # type: ignore[arg-type]
-        database = psycopg.conninfo.make_conninfo(url, dbname=f"buffers_{number}")
+        database = make_conninfo(url, dbname=f"buffers_{number}")
         install(database)
         with psycopg.connect(database, autocommit=True) as connection:
             measured |= part(connection)
