@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import dashboards, held, http, latency, libraries, overhead, peers, retention, throughput, wal
+from bench import dashboards, growth, held, http, latency, libraries, overhead, peers, retention, throughput, wal
 from bench.contestants import CONTESTANTS
 from bench.report import Row, show
 from skep.embedded import start
@@ -24,6 +24,7 @@ MEASURES = (
     "spark",
     "libraries",
     "peers",
+    "growth",
 )
 
 
@@ -63,6 +64,7 @@ def main() -> int:
             url, arguments.seconds, arguments.contestants, arguments.plots / "libraries.svg"
         ),
         "peers": lambda _url: peers.measure(arguments.plots / "peers.svg", arguments.rounds),  # on servers of its own
+        "growth": lambda _url: growth.measure(),
     }
     chosen = [arguments.only] if arguments.only else list(measures)
     with tempfile.TemporaryDirectory(prefix="skep-bench-") as directory:

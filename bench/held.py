@@ -54,5 +54,5 @@ def measure(url: str, seconds: float) -> list[Row]:
         first = sum(n for at, n in moved if start <= at < start + EDGE) / EDGE
         last = sum(n for at, n in moved if end - EDGE <= at < end) / EDGE
         what = f"{name}, a transaction open for {seconds:.0f} s"
-        rows.append(Row(what, last, "msg/s", "at the beginning", last / max(first, 1), at_least=0.5))
+        rows.append(Row(what, last, "msg/s", "at the beginning", last / max(first, 1), at_least=0.7))
     return rows

@@ -274,7 +274,7 @@ def _programs() -> list[Path | None]:
 
 
 @contextmanager
-def _cluster(bin_dir: Path | None) -> Iterator[str]:
+def cluster(bin_dir: Path | None) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="skep-bench-") as directory:
         Path(directory).chmod(0o755)
         with start(Path(directory) / "data", settings=SETTINGS, bin_dir=bin_dir) as server:
@@ -285,7 +285,7 @@ def measure(plot: Path, rounds: int) -> list[Row]:
     rows: list[Row] = []
     comparisons: list[Comparison] = []
     for bin_dir in _programs():
-        with _cluster(bin_dir) as url:
+        with cluster(bin_dir) as url:
             with psycopg.connect(url) as connection:
                 label = f"PostgreSQL {connection.info.server_version // 10_000}"
             samples = _sample(url, label, rounds)
