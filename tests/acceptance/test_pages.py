@@ -58,7 +58,7 @@ def test_delayed(database_url: str):
     assert until.startswith("delayed until 2")
     assert lines == ["waiting: [{'order': 7}]", "paid, cancelled: True", "remind: {'order': 8}"]
     told = run("delayed.sql", database_url)
-    assert (told.count("delayed"), told.count('{"order": 8}'), told.splitlines()[-2:]) == (2, 1, ["t", "t"])
+    assert (told.count("delayed"), told.count('{"order": 8}'), told.split()[-2:]) == (2, 1, ["t", "t"])
 
 
 def test_jobs_move_from_a_table(database_url: str):
