@@ -1,6 +1,7 @@
 -- This file runs last. Tables belong to the installer alone, and applications call functions.
 
--- Nobody may call what no file has opened. A public function runs under a fixed search_path; a private one runs under that of its caller.
+-- Nobody may call what no file has opened. A public function runs under a fixed search_path; a private one runs under
+-- that of its caller.
 DO $$
 DECLARE
     routine    regprocedure;
@@ -24,8 +25,8 @@ BEGIN
     FOR role IN SELECT rolname FROM pg_roles WHERE rolname IN ('skep_producer', 'skep_consumer', 'skep_admin') LOOP
         EXECUTE format('GRANT USAGE ON SCHEMA skep TO %I', role);
         IF role IN ('skep_producer', 'skep_admin') THEN
-            EXECUTE format('GRANT INSERT (queue, partition, payload, headers, transaction_id, trace_id, producer, delay, deliver_at) '
-                           'ON skep.outbox TO %I', role);
+            EXECUTE format('GRANT INSERT (queue, partition, payload, headers, transaction_id, trace_id, producer, '
+                           'delay, deliver_at) ON skep.outbox TO %I', role);
         END IF;
         IF role = 'skep_admin' THEN
             EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA skep TO %I', role);

@@ -1,5 +1,5 @@
--- The verbs of a consumer. Each takes the lease that pop gave, and a message's id or NULL for everything not answered yet.
--- A lease that is over (expired, taken over, group moved or deleted) is refused and nothing changes.
+-- The verbs of a consumer. Each takes the lease that pop gave, and the id of a message, or NULL for all messages that
+-- have no ack yet. A lease that is over (expired, taken over, group moved or deleted) is refused and nothing changes.
 
 CREATE FUNCTION skep.ack_many(
     leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL, delays double precision[] DEFAULT NULL
@@ -61,13 +61,15 @@ RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT (SELECT applied FROM skep.ack_many(ARRAY[lease], ARRAY[id], ARRAY[status], ARRAY[error],
                                               CASE WHEN delay IS NOT NULL THEN ARRAY[delay] END)) THEN
-        PERFORM skep._refuse('SK003', format('lease %s is over%s', coalesce(lease::text, 'NULL'),
-                                            CASE WHEN id IS NULL THEN '' ELSE format(', or message %s is not in it', id) END),
-                            'It expired, was taken over, or the group was moved or deleted. Nothing changed; the messages come again.');
+        PERFORM skep._refuse(
+            'SK003', format('lease %s is over%s', coalesce(lease::text, 'NULL'),
+                            CASE WHEN id IS NULL THEN '' ELSE format(', or message %s is not in it', id) END),
+            'It expired, was taken over, or the group was moved or deleted. Nothing changed; the messages come again.');
     END IF;
 END $$;
 
--- A whole lease that has no acks yet and was never returned, the usual case, takes one statement: the same as _ack_leases().
+-- A whole lease that has no acks yet and was never returned, the usual case, takes one statement: the same as
+-- _ack_leases().
 CREATE FUNCTION skep.ack(lease uuid, id uuid DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -75,12 +77,18 @@ DECLARE
 BEGIN
     IF id IS NULL THEN
         UPDATE skep.runs r
-        SET first_offset = r.leased_to, lease_id = NULL, leased_to = NULL, expires_at = NULL, ready_at = skep._ready_place(r.served_at, key.stamp),
-            drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
-        FROM (SELECT ('x00' || left(digits, 14))::bit(64)::bigint AS place, ('x' || substr(digits, 15, 8))::bit(32)::bigint AS first_offset, stamp
-              FROM (SELECT replace(lease::text, '-', '') AS digits, clock_timestamp() AS stamp OFFSET 0) lease OFFSET 0) key
-        WHERE r.partition_id = ANY (ARRAY[key.place >> 21]) AND r.group_queue_id = (key.place & 2097151)::integer AND r.first_offset = key.first_offset
-          AND r.lease_id IS NOT DISTINCT FROM lease AND r.expires_at > key.stamp AND r.end_offset IS NULL AND NOT r.is_logged
+        SET first_offset = r.leased_to, lease_id = NULL, leased_to = NULL, expires_at = NULL,
+            ready_at = skep._ready_place(r.served_at, key.stamp),
+            drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m
+                                                WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
+        FROM (SELECT ('x00' || left(digits, 14))::bit(64)::bigint AS place,
+                     ('x' || substr(digits, 15, 8))::bit(32)::bigint AS first_offset, stamp
+              FROM (SELECT replace(lease::text, '-', '') AS digits,
+                           clock_timestamp() AS stamp OFFSET 0) lease OFFSET 0) key
+        WHERE r.partition_id = ANY (ARRAY[key.place >> 21]) AND r.group_queue_id = (key.place & 2097151)::integer
+          AND r.first_offset = key.first_offset
+          AND r.lease_id IS NOT DISTINCT FROM lease AND r.expires_at > key.stamp AND r.end_offset IS NULL
+          AND NOT r.is_logged
           AND r.failed IS NULL AND r.done IS NULL AND r.cuts IS NULL
         RETURNING CASE WHEN r.served_at < key.stamp - interval '10 seconds' THEN r.group_queue_id ELSE 0 END INTO quiet;
         IF quiet = 0 THEN
@@ -106,9 +114,9 @@ BEGIN
     PERFORM skep._apply_ack(lease, id, CASE WHEN alone THEN 'failed_alone' ELSE 'failed' END, error, retry_after);
 END $$;
 COMMENT ON FUNCTION skep.fail IS
-    'Marks one message of a lease as failed, or without id every message of it that has no ack yet. The retry policy of '
-    'the group decides what follows; retry_after is the delay in seconds to use instead. alone: this message is retried '
-    'by itself, and the lease ends.';
+    'Marks one message of a lease as failed, or without id every message of it that has no ack yet. The retry policy '
+    'of the group decides what follows; retry_after is the delay in seconds to use instead. alone: this message is '
+    'retried by itself, and the lease ends.';
 CALL skep._allow('skep_consumer', 'fail');
 
 CREATE FUNCTION skep.dead_letter(lease uuid, error text, id uuid DEFAULT NULL) RETURNS void
@@ -123,7 +131,8 @@ COMMENT ON FUNCTION skep.release IS
     'Ends a lease. Messages without an ack are delivered again after the delay, with the same attempt number.';
 CALL skep._allow('skep_consumer', 'release');
 
--- The same for all leases of a pop over several partitions. Those that are over are left out; if all are, that is an error.
+-- The same for all leases of a pop over several partitions. Those that are over are left out; if all are, that is an
+-- error.
 CREATE FUNCTION skep._ack_all(leases uuid[], status text, error text, delay double precision DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -132,9 +141,10 @@ BEGIN
                                                    CASE WHEN delay IS NOT NULL
                                                    THEN array_fill(delay, ARRAY[cardinality(leases)])
                                                    END)) IS NOT TRUE THEN
-        PERFORM skep._refuse('SK003', format(CASE WHEN cardinality(leases) > 1 THEN 'leases %s are over' ELSE 'lease %s is over' END,
-                                            array_to_string(leases[:3], ', ')),
-                            'They expired, were taken over, or the group was moved or deleted. Nothing changed; the messages are delivered again.');
+        PERFORM skep._refuse('SK003', format(CASE WHEN cardinality(leases) > 1 THEN 'leases %s are over'
+                                             ELSE 'lease %s is over' END, array_to_string(leases[:3], ', ')),
+                            'They expired, were taken over, or the group was moved or deleted. Nothing changed; '
+                            'the messages are delivered again.');
     END IF;
 END $$;
 
@@ -174,8 +184,8 @@ COMMENT ON FUNCTION skep.release_all IS
     'are over.';
 CALL skep._allow('skep_consumer', 'release_all');
 
--- Never shortens. Returns the new deadline. Only expires_at is written, so that the update is cheap: the run keeps its place by the old
--- deadline until discovery meets it there.
+-- Never shortens. Returns the new deadline. Only expires_at is written, so that the update is cheap: the run keeps its
+-- place by the old deadline until discovery meets it there.
 CREATE FUNCTION skep.extend(lease uuid, seconds double precision DEFAULT 60) RETURNS timestamptz
 LANGUAGE plpgsql AS $$ BEGIN RETURN skep.extend_all(ARRAY[lease], seconds); END $$;
 COMMENT ON FUNCTION skep.extend IS
@@ -189,20 +199,25 @@ DECLARE
     extended record;
 BEGIN
     IF seconds IS NULL OR seconds NOT BETWEEN 0.001 AND 604800 THEN
-        PERFORM skep._refuse('SK001', format('seconds must be between 0.001 and 604800, got %s', coalesce(seconds::text, 'NULL')), '');
+        PERFORM skep._refuse('SK001', format('seconds must be between 0.001 and 604800, got %s',
+                                             coalesce(seconds::text, 'NULL')), '');
     END IF;
     WITH extended AS (
         UPDATE skep.runs r SET expires_at = greatest(r.expires_at, stamp + skep._seconds(extend_all.seconds))
         FROM (SELECT lease, place >> 21 AS partition_id, (place & 2097151)::integer AS group_queue_id
-              FROM (SELECT lease, ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint AS place FROM unnest(leases) AS lease) lease
+              FROM (SELECT lease, ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint AS place
+                    FROM unnest(leases) AS lease) lease
               ORDER BY 2, 3, 1) lease
-        WHERE r.partition_id = ANY (ARRAY[lease.partition_id]) AND r.group_queue_id = lease.group_queue_id AND r.lease_id IS NOT DISTINCT FROM lease.lease AND r.expires_at > stamp
+        WHERE r.partition_id = ANY (ARRAY[lease.partition_id]) AND r.group_queue_id = lease.group_queue_id
+          AND r.lease_id IS NOT DISTINCT FROM lease.lease AND r.expires_at > stamp
         RETURNING r.expires_at, r.group_queue_id
     )
-    SELECT min(e.expires_at) AS deadline, array_agg(DISTINCT e.group_queue_id) AS group_queues INTO extended FROM extended e;
+    SELECT min(e.expires_at) AS deadline, array_agg(DISTINCT e.group_queue_id) AS group_queues INTO extended
+    FROM extended e;
     IF extended.deadline IS NULL THEN
         PERFORM skep._refuse('SK003', format('lease %s is over', coalesce(array_to_string(leases[:3], ', '), 'NULL')),
-                            'It expired, was taken over, or the group was moved or deleted. The messages are delivered again.');
+                            'It expired, was taken over, or the group was moved or deleted. '
+                            'The messages are delivered again.');
     END IF;
     PERFORM skep._record_activity(one.id) FROM unnest(extended.group_queues) AS one (id);
     RETURN extended.deadline;
@@ -219,14 +234,18 @@ DECLARE
     messages jsonb;
 BEGIN
     IF jsonb_typeof(operations) IS DISTINCT FROM 'array' THEN
-        PERFORM skep._refuse('SK001', 'operations are not a JSON array', 'Give an array of {"push": …} and {"ack": …}.');
+        PERFORM skep._refuse('SK001', 'operations are not a JSON array',
+                             'Give an array of {"push": …} and {"ack": …}.');
     END IF;
-    SELECT o INTO unknown FROM jsonb_array_elements(operations) o WHERE NOT coalesce(o ? 'push' <> o ? 'ack', false) LIMIT 1;
+    SELECT o INTO unknown FROM jsonb_array_elements(operations) o WHERE NOT coalesce(o ? 'push' <> o ? 'ack', false)
+    LIMIT 1;
     IF FOUND THEN
-        PERFORM skep._refuse('SK001', format('unknown operation %s', left(unknown::text, 80)), 'Each has one key: "push" or "ack".');
+        PERFORM skep._refuse('SK001', format('unknown operation %s', left(unknown::text, 80)),
+                             'Each has one key: "push" or "ack".');
     END IF;
     SELECT min(a.ord) INTO stale
-    FROM (SELECT array_agg((o #>> '{ack,lease}')::uuid ORDER BY n) AS leases, array_agg((o #>> '{ack,id}')::uuid ORDER BY n) AS ids,
+    FROM (SELECT array_agg((o #>> '{ack,lease}')::uuid ORDER BY n) AS leases,
+                 array_agg((o #>> '{ack,id}')::uuid ORDER BY n) AS ids,
                  array_agg(coalesce(o #>> '{ack,status}', 'completed') ORDER BY n) AS statuses,
                  array_agg(o #>> '{ack,error}' ORDER BY n) AS errors,
                  CASE WHEN bool_or(o -> 'ack' ? 'delay') THEN
@@ -245,5 +264,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION skep.transaction IS
     'Pushes messages and acknowledges others, all or nothing: [{"push": {"queue", "payload", …}}, {"ack": {"lease", '
-    '"id", "status", "error", "delay"}}, …]. Returns one JSON object for each operation; one stale lease fails them all.';
+    '"id", "status", "error", "delay"}}, …]. Returns one JSON object for each operation; one stale lease fails them '
+    'all.';
 CALL skep._allow('skep_consumer', 'transaction', definer => false);

@@ -1,8 +1,10 @@
 -- Leases of partitions that are named: many requests, each for its partition, in one call.
 
--- Leases from named partitions in one statement, as _lease_next() does: one request for each name. Returns the leases that it could give;
--- the other requests need _lease(): their partition is unknown, leased or empty, or has redriven dead letters, which come first.
-CREATE FUNCTION skep._lease_next_named(queue text, group_name text, names text[], batches integer[]) RETURNS skep.lease[]
+-- Leases from named partitions in one statement, as _lease_next() does: one request for each name. Returns the leases
+-- that it could give; the other requests need _lease(): their partition is unknown, leased or empty, or has redriven
+-- dead letters, which come first.
+CREATE FUNCTION skep._lease_next_named(queue text, group_name text, names text[], batches integer[])
+RETURNS skep.lease[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -11,33 +13,39 @@ BEGIN
     WITH leased AS (
         UPDATE skep.runs r
         SET lease_id = skep._lease_id(r.partition_id, r.group_queue_id, r.first_offset), leased_to = ready.leased_to,
-            expires_at = ready.deadline, ready_at = ready.deadline, served_at = ready.stamp, drained = false, is_logged = false
+            expires_at = ready.deadline, ready_at = ready.deadline, served_at = ready.stamp, drained = false,
+            is_logged = false
         FROM (
             SELECT named.n, run.row_id, ends.last + 1 AS leased_to, p.queue_id, p.stamp, p.deadline
             FROM unnest(_lease_next_named.names, _lease_next_named.batches) WITH ORDINALITY AS named (name, batch, n)
-            CROSS JOIN LATERAL skep._find_plain_partition(_lease_next_named.queue, _lease_next_named.group_name, named.name) p
-            CROSS JOIN LATERAL (SELECT r.first_offset FROM skep.runs r WHERE r.partition_id = p.id AND r.group_queue_id = p.group_queue_id
+            CROSS JOIN LATERAL skep._find_plain_partition(_lease_next_named.queue, _lease_next_named.group_name,
+                named.name) p
+            CROSS JOIN LATERAL (SELECT r.first_offset FROM skep.runs r
+                                WHERE r.partition_id = p.id AND r.group_queue_id = p.group_queue_id
                                 ORDER BY r.first_offset DESC LIMIT 1) newest
             CROSS JOIN LATERAL (
                 SELECT r.ctid AS row_id, r.first_offset, r.cuts[1] AS cut FROM skep.runs r
-                WHERE r.partition_id = p.id AND r.group_queue_id = p.group_queue_id AND r.first_offset = newest.first_offset
+                WHERE r.partition_id = p.id AND r.group_queue_id = p.group_queue_id
+                  AND r.first_offset = newest.first_offset
                   AND r.lease_id IS NULL AND coalesce(r.ready_at, p.stamp) <= p.stamp
                 FOR NO KEY UPDATE SKIP LOCKED) run
             CROSS JOIN LATERAL (SELECT m."offset" AS last FROM skep.messages m
                                 WHERE m.partition_id = p.id AND m."offset" >= run.first_offset
-                                  AND m."offset" < least(run.cut, run.first_offset + named.batch) AND m.payload IS NOT NULL
+                                  AND m."offset" < least(run.cut, run.first_offset + named.batch)
+                                  AND m.payload IS NOT NULL
                                 ORDER BY m."offset" DESC LIMIT 1) ends
         ) ready
         WHERE r.ctid = ready.row_id AND r.done IS NULL
-        RETURNING ROW(ready.n, ready.queue_id, _lease_next_named.queue, r.group_queue_id, r.partition_id, r.first_offset, r.leased_to,
+        RETURNING ROW(ready.n, ready.queue_id, _lease_next_named.queue, r.group_queue_id, r.partition_id,
+                      r.first_offset, r.leased_to,
                       r.lease_id, r.expires_at, coalesce(r.attempts[1], 1), NULL)::skep.lease AS lease
     )
     SELECT coalesce(array_agg(lease), '{}') INTO leases FROM leased;
     RETURN leases;
 END $$;
 
--- Returns a partition and a group for _lease_next_named(); no row if a pop of it needs more than that. Every subscription that covers the
--- partition must be ACTIVE, and the one that decides must not need a heartbeat.
+-- Returns a partition and a group for _lease_next_named(); no row if a pop of it needs more than that. Every
+-- subscription that covers the partition must be ACTIVE, and the one that decides must not need a heartbeat.
 CREATE FUNCTION skep._find_plain_partition(queue text, group_name text, partition text)
 RETURNS TABLE (id bigint, group_queue_id integer, queue_id integer, stamp timestamptz, deadline timestamptz)
 LANGUAGE sql STABLE ROWS 1 AS $$
@@ -46,20 +54,25 @@ LANGUAGE sql STABLE ROWS 1 AS $$
     CROSS JOIN skep.queues q
     JOIN skep.group_queues g ON g.group_name = $2 AND g.queue_id = q.id
     JOIN skep.partitions p ON p.queue_id = q.id AND p.name = $3
-    LEFT JOIN skep.subscriptions own ON own.group_name = $2 AND coalesce(own.queue, '') = $1 AND coalesce(own.partition, '') = $3
+    LEFT JOIN skep.subscriptions own ON own.group_name = $2 AND coalesce(own.queue, '') = $1
+        AND coalesce(own.partition, '') = $3
                                     AND coalesce(own.namespace, '') = '' AND coalesce(own.task, '') = ''
-    LEFT JOIN skep.subscriptions s ON s.group_name = $2 AND coalesce(s.queue, '') = $1 AND coalesce(s.partition, '') = ''
+    LEFT JOIN skep.subscriptions s ON s.group_name = $2 AND coalesce(s.queue, '') = $1
+        AND coalesce(s.partition, '') = ''
                                   AND coalesce(s.namespace, '') = '' AND coalesce(s.task, '') = ''
-    WHERE q.name = $1 AND q.concurrency = 1 AND NOT q.was_shared AND q.lease_log_seconds IS NULL AND q.delayed_processing = 0
+    WHERE q.name = $1 AND q.concurrency = 1 AND NOT q.was_shared AND q.lease_log_seconds IS NULL
+      AND q.delayed_processing = 0
       AND q.window_buffer = 0 AND (q.semantics <> 'queue' OR $2 = '__QUEUE_MODE__') AND p.only_group IS NULL
       AND coalesce(own.status, s.status) = 'ACTIVE' AND coalesce(s.status, 'ACTIVE') = 'ACTIVE'
       AND coalesce(own.last_heartbeat_at, s.last_heartbeat_at)
-          BETWEEN now.stamp - make_interval(secs => coalesce(own.heartbeat_interval, s.heartbeat_interval) / 4) AND now.stamp
-      AND NOT EXISTS (SELECT FROM skep.partitions again WHERE again.queue_id = q.id AND again.name = skep._redrive_partition($2, $3))
+          BETWEEN now.stamp - make_interval(secs => coalesce(own.heartbeat_interval,
+              s.heartbeat_interval) / 4) AND now.stamp
+      AND NOT EXISTS (SELECT FROM skep.partitions again
+                      WHERE again.queue_id = q.id AND again.name = skep._redrive_partition($2, $3))
 $$;
 
--- Leases from named partitions, one for each slot, strict order. Conditions are checked before the lock is taken: a pop that gets nothing
--- must not hold a run that another has leased.
+-- Leases from named partitions, one for each slot, strict order. Conditions are checked before the lock is taken: a pop
+-- that gets nothing must not hold a run that another has leased.
 CREATE FUNCTION skep._lease_named(
     g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -69,39 +82,47 @@ DECLARE
 BEGIN
     WITH ready AS (
         SELECT r.row_id, CASE WHEN conflate THEN ends.last ELSE r.first_offset END AS first_offset, r.attempt, r.done,
-               requests[named.slot] AS request, skep._cut(r.first_offset, ends.last + 1, r.done, sizes[named.slot]) AS leased_to,
+               requests[named.slot] AS request,
+               skep._cut(r.first_offset, ends.last + 1, r.done, sizes[named.slot]) AS leased_to,
                auto_ack AND r.done IS NULL AND r.attempt IS NULL AS is_done  -- as in _lease_ready()
         FROM unnest(_lease_named.partition_ids) WITH ORDINALITY AS named (id, slot)
-        CROSS JOIN LATERAL (SELECT r.first_offset FROM skep.runs r WHERE r.partition_id = named.id AND r.group_queue_id = g.id
+        CROSS JOIN LATERAL (SELECT r.first_offset FROM skep.runs r
+                            WHERE r.partition_id = named.id AND r.group_queue_id = g.id
                             ORDER BY r.first_offset DESC LIMIT 1) newest
         CROSS JOIN LATERAL (
             SELECT r.ctid AS row_id, r.first_offset, r.cuts[1] AS cut, r.attempts[1] AS attempt, r.done FROM skep.runs r
-            WHERE r.partition_id = named.id AND r.group_queue_id = g.id AND r.first_offset = newest.first_offset AND r.lease_id IS NULL
+            WHERE r.partition_id = named.id AND r.group_queue_id = g.id AND r.first_offset = newest.first_offset
+              AND r.lease_id IS NULL
               AND coalesce(r.ready_at, g.stamp) <= g.stamp AND r.leases = 0 AND r.end_offset IS NULL
             FOR NO KEY UPDATE SKIP LOCKED) r
         CROSS JOIN LATERAL (SELECT m."offset" AS last FROM skep.messages m
                             WHERE m.partition_id = named.id AND m."offset" >= r.first_offset
-                              AND m."offset" < least(r.cut, r.first_offset + sizes[named.slot] + skep._done_count(r.done))
+                              AND m."offset" < least(r.cut, r.first_offset + sizes[named.slot]
+                                                     + skep._done_count(r.done))
                               AND m.payload IS NOT NULL AND m.created_at <= g.visible_until
                             ORDER BY m."offset" DESC LIMIT 1) ends
         WHERE g.quiet_since IS NULL OR r.attempt IS NOT NULL OR skep._is_quiet(named.id, g.quiet_since)
     ), leased AS (
     UPDATE skep.runs r
-    SET lease_id = CASE WHEN NOT ready.is_done THEN skep._lease_id(r.partition_id, r.group_queue_id, ready.first_offset) END,
+    SET lease_id = CASE WHEN NOT ready.is_done
+        THEN skep._lease_id(r.partition_id, r.group_queue_id, ready.first_offset) END,
         first_offset = CASE WHEN ready.is_done THEN ready.leased_to ELSE ready.first_offset END,
         leased_to = CASE WHEN NOT ready.is_done THEN ready.leased_to END,
-        expires_at = CASE WHEN ready.is_done THEN NULL WHEN auto_ack THEN g.stamp + interval '1 hour' ELSE g.deadline END,
-        ready_at = CASE WHEN ready.is_done THEN g.stamp ELSE g.deadline END, served_at = g.stamp, drained = g.crowded, is_logged = g.is_logged
+        expires_at = CASE WHEN ready.is_done THEN NULL WHEN auto_ack THEN g.stamp + interval '1 hour'
+            ELSE g.deadline END,
+        ready_at = CASE WHEN ready.is_done THEN g.stamp ELSE g.deadline END, served_at = g.stamp, drained = g.crowded,
+        is_logged = g.is_logged
     FROM ready WHERE r.ctid = ready.row_id
-    RETURNING ROW(ready.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, ready.first_offset, ready.leased_to, r.lease_id, g.deadline,
+    RETURNING ROW(ready.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, ready.first_offset,
+                  ready.leased_to, r.lease_id, g.deadline,
                   coalesce(ready.attempt, 1), ready.done)::skep.lease AS lease
     )
     SELECT coalesce(array_agg(lease), '{}') INTO leases FROM leased;
     RETURN leases;
 END $$;
 
--- Runs of named partitions that a lease needs first: unknown partitions get one, leases that are over end, and runs move past messages that
--- were deleted. True if something changed.
+-- Runs of named partitions that a lease needs first: unknown partitions get one, leases that are over end, and runs
+-- move past messages that were deleted. True if something changed.
 CREATE FUNCTION skep._prepare_named(g skep.group_state, partition_ids bigint[]) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -111,7 +132,8 @@ DECLARE
     changed boolean := false;
 BEGIN
     unknown := ARRAY(SELECT DISTINCT named.id FROM unnest(partition_ids) AS named (id)
-                     WHERE NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = named.id AND s.group_queue_id = g.id));
+                     WHERE NOT EXISTS (SELECT FROM skep.starts s
+                                       WHERE s.partition_id = named.id AND s.group_queue_id = g.id));
     IF unknown <> '{}' THEN
         changed := (skep._add_runs(g.id, unknown, cardinality(unknown), stamp)).added IS NOT NULL;
     END IF;
@@ -124,41 +146,53 @@ BEGIN
         changed := skep._end_lease(late.row_id, late.run, 'expired') OR changed;
     END LOOP;
     FOR late IN
-        SELECT r.ctid AS row_id, skep._move_run(r, alive."offset") AS run FROM (SELECT DISTINCT id FROM unnest(partition_ids) AS named (id)) named
-        CROSS JOIN LATERAL (SELECT r.first_offset FROM skep.runs r WHERE r.partition_id = named.id AND r.group_queue_id = g.id
+        SELECT r.ctid AS row_id, skep._move_run(r, alive."offset") AS run
+        FROM (SELECT DISTINCT id FROM unnest(partition_ids) AS named (id)) named
+        CROSS JOIN LATERAL (SELECT r.first_offset FROM skep.runs r
+                            WHERE r.partition_id = named.id AND r.group_queue_id = g.id
                             ORDER BY r.first_offset DESC LIMIT 1) newest
-        CROSS JOIN LATERAL (SELECT m."offset" FROM skep.messages m WHERE m.partition_id = named.id AND m."offset" >= newest.first_offset
+        CROSS JOIN LATERAL (SELECT m."offset" FROM skep.messages m
+                            WHERE m.partition_id = named.id AND m."offset" >= newest.first_offset
                                AND m.payload IS NOT NULL ORDER BY m."offset" LIMIT 1) alive
-        JOIN skep.runs r ON r.partition_id = named.id AND r.group_queue_id = g.id AND r.first_offset = newest.first_offset
+        JOIN skep.runs r ON r.partition_id = named.id AND r.group_queue_id = g.id
+            AND r.first_offset = newest.first_offset
         WHERE alive."offset" > newest.first_offset AND r.expires_at IS NULL
         FOR NO KEY UPDATE OF r SKIP LOCKED
     LOOP
         UPDATE skep.runs r
-        SET first_offset = (late.run).first_offset, cuts = (late.run).cuts, attempts = (late.run).attempts, done = (late.run).done
+        SET first_offset = (late.run).first_offset, cuts = (late.run).cuts, attempts = (late.run).attempts,
+            done = (late.run).done
         WHERE r.ctid = late.row_id;
         changed := true;
     END LOOP;
     RETURN changed;
 END $$;
 
--- Returns the partitions that requests by name mean. Redriven dead letters of a partition come first, if there are any that can be leased.
+-- Returns the partitions that requests by name mean. Redriven dead letters of a partition come first, if there are any
+-- that can be leased.
 CREATE FUNCTION skep._find_named(g skep.group_state, names text[], redriven boolean) RETURNS bigint[]
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT array_agg(p.id ORDER BY named.n) FROM unnest(names) WITH ORDINALITY AS named (name, n)
             LEFT JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = g.queue_id
-                                  AND p.name = CASE WHEN redriven THEN skep._redrive_partition(g.group_name, named.name) ELSE named.name END
+                                  AND p.name = CASE WHEN redriven
+                                      THEN skep._redrive_partition(g.group_name, named.name) ELSE named.name END
                                   AND (NOT redriven OR p.only_group = g.group_name) LIMIT 1) p ON true);
 END $$;
 
--- Returns the partition in which a group, and no other, gets its dead letters of a partition again. Order among them is kept.
+-- Returns the partition in which a group, and no other, gets its dead letters of a partition again. Order among them is
+-- kept.
 CREATE FUNCTION skep._redrive_partition(group_name text, partition text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN right($2, length(again)) = again THEN $2 ELSE left($2 || again, 255) END FROM format(' (again for %s)', $1) AS again
+    SELECT CASE WHEN right($2, length(again)) = again THEN $2 ELSE left($2 || again, 255) END
+    FROM format(' (again for %s)', $1) AS again
 $$;
 
--- Leases from named partitions: once directly, and if that was not all, again after what _prepare_named() found and what was due.
-CREATE FUNCTION skep._lease_names(g skep.group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
+-- Leases from named partitions: once directly, and if that was not all, again after what _prepare_named() found and
+-- what was due.
+CREATE FUNCTION skep._lease_names(
+    g skep.group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean
+)
 RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 DECLARE
     ids    bigint[];
@@ -171,16 +205,19 @@ BEGIN
         ids := skep._find_named(g, names, is_redriven);
         FOR try IN 1 .. 2 LOOP
             open := ARRAY(SELECT n FROM unnest(ids) WITH ORDINALITY AS named (id, n)
-                          WHERE id IS NOT NULL AND NOT EXISTS (SELECT FROM unnest(leases) l WHERE l.request = requests[n]));
+                          WHERE id IS NOT NULL AND NOT EXISTS (SELECT FROM unnest(leases) l
+                              WHERE l.request = requests[n]));
             EXIT WHEN open = '{}';
             IF try = 2 THEN
                 has_grown := NOT is_redriven
-                             AND EXISTS (SELECT FROM skep.delayed_messages d WHERE d.queue_id = g.queue_id AND d.due_at <= clock_timestamp())
+                             AND EXISTS (SELECT FROM skep.delayed_messages d
+                                         WHERE d.queue_id = g.queue_id AND d.due_at <= clock_timestamp())
                              AND skep._append_for_pop(g.queue_id, g.is_autocommit);
                 EXIT WHEN NOT skep._prepare_named(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n)) AND NOT has_grown;
             END IF;
             g := skep._with_current_time(g);  -- runs that were prepared are ready by now
-            leases := leases || skep._lease_by(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n), ARRAY(SELECT requests[n] FROM unnest(open) AS n),
+            leases := leases || skep._lease_by(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n),
+                                               ARRAY(SELECT requests[n] FROM unnest(open) AS n),
                                                ARRAY(SELECT sizes[n] FROM unnest(open) AS n), auto_ack, conflate);
         END LOOP;
     END LOOP;
@@ -188,11 +225,14 @@ BEGIN
 END $$;
 
 -- Contact for each partition that is named. Returns the names, NULL for those that get nothing.
-CREATE FUNCTION skep._contact_by_name(queue text, group_name text, names text[], mode text, start_from text) RETURNS text[]
+CREATE FUNCTION skep._contact_by_name(queue text, group_name text, names text[], mode text, start_from text)
+RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
-    refused text[] := ARRAY(SELECT wanted.name FROM (SELECT DISTINCT name FROM unnest(names) AS name ORDER BY name) wanted
+    refused text[] := ARRAY(SELECT wanted.name
+                            FROM (SELECT DISTINCT name FROM unnest(names) AS name ORDER BY name) wanted
                             WHERE NOT skep._contact(queue, group_name, wanted.name, NULL, NULL, mode, start_from));
 BEGIN
-    RETURN ARRAY(SELECT CASE WHEN name <> ALL (refused) THEN name END FROM unnest(names) WITH ORDINALITY AS wanted (name, n) ORDER BY n);
+    RETURN ARRAY(SELECT CASE WHEN name <> ALL (refused) THEN name END FROM unnest(names)
+                 WITH ORDINALITY AS wanted (name, n) ORDER BY n);
 END $$;

@@ -1,10 +1,13 @@
--- Leases of partitions with concurrency > 1: no order, up to `concurrency` leases of one partition and group at once, each a disjoint run.
+-- Leases of partitions with concurrency > 1: no order, up to `concurrency` leases of one partition and group at once,
+-- each a disjoint run.
 --
--- The open run gives closed runs away, one for each lease, and counts those that are leased. A closed run that is returned waits in the ready
--- list by itself. A closed run that is done is deleted. Lock order: the open run, then the closed one.
+-- The open run gives closed runs away, one for each lease, and counts those that are leased. A closed run that is
+-- returned waits in the ready list by itself. A closed run that is done is deleted. Lock order: the open run, then the
+-- closed one.
 
--- Leases the next messages of one partition, the usual case, in one statement: moves the open run and adds a closed one. Returns NULL if the
--- first run in the ready list is a closed one, or has something inside that needs more than this.
+-- Leases the next messages of one partition, the usual case, in one statement: moves the open run and adds a closed
+-- one. Returns NULL if the first run in the ready list is a closed one, or has something inside that needs more than
+-- this.
 CREATE FUNCTION skep._lease_from_open(g skep.group_state, batch integer) RETURNS skep.lease[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -15,10 +18,12 @@ BEGIN
         SELECT r.ctid AS row_id, r.first_offset, ends.last + 1 AS leased_to FROM skep.runs r
         CROSS JOIN LATERAL (SELECT m."offset" AS last FROM skep.messages m
                             WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
-                              AND m."offset" < least(r.end_offset, r.first_offset + _lease_from_open.batch) AND m.payload IS NOT NULL
+                              AND m."offset" < least(r.end_offset, r.first_offset + _lease_from_open.batch)
+                              AND m.payload IS NOT NULL
                             ORDER BY m."offset" DESC LIMIT 1) ends
         WHERE r.list_id = g.list_id AND r.priority = g.priority AND r.ready_at >= g.ready_from AND r.ready_at <= g.stamp
-          AND r.lease_id IS NULL AND NOT r.drained AND r.group_queue_id = g.id AND r.leases < g.concurrency AND ends.last >= r.first_offset
+          AND r.lease_id IS NULL AND NOT r.drained AND r.group_queue_id = g.id AND r.leases < g.concurrency
+          AND ends.last >= r.first_offset
         ORDER BY r.ready_at LIMIT 1 FOR NO KEY UPDATE OF r SKIP LOCKED
     ), moved AS (
         UPDATE skep.runs r
@@ -27,20 +32,21 @@ BEGIN
         FROM ready WHERE r.ctid = ready.row_id AND r.end_offset IS NULL AND r.cuts IS NULL AND r.done IS NULL
         RETURNING r.partition_id, r.list_id, r.priority, ready.first_offset, ready.leased_to
     ), leased AS (
-        INSERT INTO skep.runs AS r (partition_id, group_queue_id, list_id, priority, first_offset, end_offset, lease_id, leased_to,
-                                    expires_at, ready_at, served_at)
+        INSERT INTO skep.runs AS r (partition_id, group_queue_id, list_id, priority, first_offset, end_offset,
+                                    lease_id, leased_to, expires_at, ready_at, served_at)
         SELECT m.partition_id, g.id, m.list_id, m.priority, m.first_offset, m.leased_to,
                skep._lease_id(m.partition_id, g.id, m.first_offset), m.leased_to, g.deadline, g.deadline, g.stamp
         FROM moved m
-        RETURNING ROW(1, g.queue_id, g.queue, g.id, r.partition_id, r.first_offset, r.leased_to, r.lease_id, g.deadline, 1, NULL)::skep.lease
+        RETURNING ROW(1, g.queue_id, g.queue, g.id, r.partition_id, r.first_offset, r.leased_to, r.lease_id,
+                      g.deadline, 1, NULL)::skep.lease
                   AS lease
     )
     SELECT array_agg(lease) INTO leases FROM leased;
     RETURN leases;
 END $$;
 
--- Completes leases of closed runs, as _ack_leases() does with the others. The open runs are locked first, by a statement of its own: the
--- next one sees them as they are then.
+-- Completes leases of closed runs, as _ack_leases() does with the others. The open runs are locked first, by a
+-- statement of its own: the next one sees them as they are then.
 CREATE FUNCTION skep._ack_closed(leases uuid[], completed int8multirange[]) RETURNS uuid[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -52,13 +58,16 @@ BEGIN
     SELECT array_agg(l.lease) AS leases, array_agg(l.run) AS runs, array_agg(l.partition_id) AS partition_ids,
            array_agg(l.group_queue_id) AS group_queue_ids, array_agg(r.first_offset) AS first_offsets
     INTO keys
-    FROM (SELECT lease, run, skep._partition_of_lease(lease) AS partition_id, skep._group_queue_of_lease(lease) AS group_queue_id,
+    FROM (SELECT lease, run, skep._partition_of_lease(lease) AS partition_id,
+                 skep._group_queue_of_lease(lease) AS group_queue_id,
                  ('x' || substr(replace(lease::text, '-', ''), 15, 8))::bit(32)::bigint AS first_offset
           FROM unnest(_ack_closed.leases, completed) AS item (lease, run) ORDER BY lease) l
     CROSS JOIN LATERAL (SELECT r.first_offset, r.lease_id, r.end_offset FROM skep.runs r
-                        WHERE r.partition_id = l.partition_id AND r.group_queue_id = l.group_queue_id AND r.first_offset = l.first_offset
+                        WHERE r.partition_id = l.partition_id AND r.group_queue_id = l.group_queue_id
+                          AND r.first_offset = l.first_offset
                         LIMIT 1) r
-    CROSS JOIN LATERAL (SELECT FROM skep.runs o WHERE o.partition_id = l.partition_id AND o.group_queue_id = l.group_queue_id
+    CROSS JOIN LATERAL (SELECT FROM skep.runs o
+                        WHERE o.partition_id = l.partition_id AND o.group_queue_id = l.group_queue_id
                                                   AND o.end_offset IS NULL
                         ORDER BY o.first_offset DESC LIMIT 1 FOR NO KEY UPDATE) open
     WHERE r.lease_id = l.lease AND r.end_offset IS NOT NULL;
@@ -69,18 +78,23 @@ BEGIN
         DELETE FROM skep.runs r
         USING unnest(keys.leases, keys.runs, keys.partition_ids, keys.group_queue_ids, keys.first_offsets)
               AS l (lease, run, partition_id, group_queue_id, first_offset)
-        WHERE r.partition_id = ANY (ARRAY[l.partition_id]) AND r.group_queue_id = l.group_queue_id AND r.first_offset = l.first_offset
-          AND r.lease_id IS NOT DISTINCT FROM l.lease AND r.expires_at > stamp AND r.end_offset = r.leased_to AND NOT r.is_logged
+        WHERE r.partition_id = ANY (ARRAY[l.partition_id]) AND r.group_queue_id = l.group_queue_id
+          AND r.first_offset = l.first_offset
+          AND r.lease_id IS NOT DISTINCT FROM l.lease AND r.expires_at > stamp AND r.end_offset = r.leased_to
+          AND NOT r.is_logged
           AND r.failed IS NULL AND r.done IS NULL
           AND (l.run IS NULL OR l.run = int8multirange(int8range(r.first_offset, r.leased_to)))
         RETURNING l.lease, r.partition_id, r.group_queue_id, r.served_at
     ), freed AS (
         UPDATE skep.runs o
-        SET leases = greatest(o.leases - gone.number, 0), ready_at = skep._ready_place(o.served_at, stamp), drained = false
+        SET leases = greatest(o.leases - gone.number, 0), ready_at = skep._ready_place(o.served_at, stamp),
+            drained = false
         FROM (SELECT partition_id, group_queue_id, count(*)::integer AS number FROM gone GROUP BY 1, 2) gone
-        WHERE o.partition_id = ANY (ARRAY[gone.partition_id]) AND o.group_queue_id = gone.group_queue_id AND o.end_offset IS NULL
+        WHERE o.partition_id = ANY (ARRAY[gone.partition_id]) AND o.group_queue_id = gone.group_queue_id
+          AND o.end_offset IS NULL
     )
-    SELECT array_agg(lease ORDER BY lease), array_agg(DISTINCT group_queue_id) FILTER (WHERE served_at < stamp - interval '10 seconds')
+    SELECT array_agg(lease ORDER BY lease),
+           array_agg(DISTINCT group_queue_id) FILTER (WHERE served_at < stamp - interval '10 seconds')
     INTO acked, quiet FROM gone;
     IF quiet IS NOT NULL THEN
         PERFORM skep._record_activity(one.id) FROM unnest(quiet) AS one (id);
@@ -88,17 +102,23 @@ BEGIN
     RETURN coalesce(acked, '{}');
 END $$;
 
--- Runs that can be leased: open ones with messages, closed ones that were returned; both only if their partition has room for a lease.
-CREATE FUNCTION skep._shared_candidates(g skep.group_state, partition_ids bigint[], max_rows integer, most bigint, stamp timestamptz)
+-- Runs that can be leased: open ones with messages, closed ones that were returned; both only if their partition has
+-- room for a lease.
+CREATE FUNCTION skep._shared_candidates(
+    g skep.group_state, partition_ids bigint[], max_rows integer, most bigint, stamp timestamptz
+)
 RETURNS TABLE (row_id tid, run skep.runs, ends bigint) LANGUAGE plpgsql AS $$
 BEGIN
     IF partition_ids IS NOT NULL THEN
         RETURN QUERY
         SELECT r.ctid, r, last."offset" + 1 FROM skep.runs r
-        CROSS JOIN LATERAL (SELECT m."offset" FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
-                               AND m."offset" < least(r.end_offset, r.first_offset + most) AND m.payload IS NOT NULL AND m.created_at <= g.visible_until
+        CROSS JOIN LATERAL (SELECT m."offset" FROM skep.messages m
+                            WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
+                               AND m."offset" < least(r.end_offset, r.first_offset + most) AND m.payload IS NOT NULL
+                               AND m.created_at <= g.visible_until
                             ORDER BY m."offset" DESC LIMIT 1) last
-        WHERE r.partition_id = ANY (partition_ids) AND r.group_queue_id = g.id AND last."offset" >= r.first_offset AND r.lease_id IS NULL AND coalesce(r.ready_at, stamp) <= stamp
+        WHERE r.partition_id = ANY (partition_ids) AND r.group_queue_id = g.id AND last."offset" >= r.first_offset
+          AND r.lease_id IS NULL AND coalesce(r.ready_at, stamp) <= stamp
           AND skep._has_room(r, g.concurrency)
           AND (g.quiet_since IS NULL OR skep._is_quiet(r.partition_id, g.quiet_since))
         ORDER BY r.first_offset LIMIT max_rows FOR NO KEY UPDATE OF r SKIP LOCKED;
@@ -106,17 +126,21 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT r.ctid, r, last."offset" + 1 FROM skep.runs r
-    CROSS JOIN LATERAL (SELECT m."offset" FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
-                           AND m."offset" < least(r.end_offset, r.first_offset + most) AND m.payload IS NOT NULL AND m.created_at <= g.visible_until
+    CROSS JOIN LATERAL (SELECT m."offset" FROM skep.messages m
+                        WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
+                           AND m."offset" < least(r.end_offset, r.first_offset + most) AND m.payload IS NOT NULL
+                           AND m.created_at <= g.visible_until
                         ORDER BY m."offset" DESC LIMIT 1) last
-    WHERE r.list_id = g.list_id AND r.priority = g.priority AND r.ready_at >= g.ready_from AND r.ready_at <= stamp AND r.lease_id IS NULL
-      AND NOT r.drained AND r.group_queue_id = g.id AND last."offset" >= r.first_offset AND skep._has_room(r, g.concurrency)
+    WHERE r.list_id = g.list_id AND r.priority = g.priority AND r.ready_at >= g.ready_from AND r.ready_at <= stamp
+      AND r.lease_id IS NULL
+      AND NOT r.drained AND r.group_queue_id = g.id AND last."offset" >= r.first_offset
+      AND skep._has_room(r, g.concurrency)
       AND (g.quiet_since IS NULL OR skep._is_quiet(r.partition_id, g.quiet_since))
     ORDER BY r.ready_at LIMIT max_rows FOR NO KEY UPDATE OF r SKIP LOCKED;
 END $$;
 
--- Returns true if the partition of a run has room for a lease. A queue whose concurrency was lowered to 1 is in order again: only the lowest
--- run can be leased.
+-- Returns true if the partition of a run has room for a lease. A queue whose concurrency was lowered to 1 is in order
+-- again: only the lowest run can be leased.
 CREATE FUNCTION skep._has_room(run skep.runs, concurrency integer) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -128,7 +152,8 @@ BEGIN
                                       AND r.first_offset < run.first_offset));
 END $$;
 
--- Leases for requests, one lease of a partition for each. partition_ids: the partition that each slot wants, or NULL for any.
+-- Leases for requests, one lease of a partition for each. partition_ids: the partition that each slot wants, or NULL
+-- for any.
 CREATE FUNCTION skep._lease_shared(
     g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], conflate boolean, visited bigint[]
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -140,17 +165,21 @@ DECLARE
     given   skep.lease[];
 BEGIN
     SELECT _lease_shared.requests, _lease_shared.sizes INTO open;
-    FOR next IN SELECT * FROM skep._shared_candidates(g, partition_ids, cardinality(sizes), (SELECT sum(size) FROM unnest(sizes) AS size), g.stamp) LOOP
+    FOR next IN SELECT * FROM skep._shared_candidates(g, partition_ids, cardinality(sizes),
+                                                      (SELECT sum(size) FROM unnest(sizes) AS size), g.stamp) LOOP
         CONTINUE WHEN (next.run).partition_id = ANY (visited);  -- its open run was changed in this loop: next time
         SELECT array_agg(s.request ORDER BY s.n) AS requests, array_agg(s.size ORDER BY s.n) AS sizes INTO slot
-        FROM (SELECT DISTINCT ON (s.request) s.* FROM unnest(open.requests, open.sizes, partition_ids) WITH ORDINALITY AS s (request, size, wanted, n)
+        FROM (SELECT DISTINCT ON (s.request) s.* FROM unnest(open.requests, open.sizes, partition_ids)
+              WITH ORDINALITY AS s (request, size, wanted, n)
               WHERE s.request IS NOT NULL AND (partition_ids IS NULL OR s.wanted = (next.run).partition_id)
                 AND NOT EXISTS (SELECT FROM unnest(leases) l WHERE partition_ids IS NOT NULL AND l.request = s.request)
               ORDER BY s.request, s.n) s;
         CONTINUE WHEN slot.requests IS NULL;
         given := CASE WHEN (next.run).end_offset IS NULL THEN
-                     skep._give_runs(g, next.row_id, next.run, next.ends, slot.requests, slot.sizes, conflate, g.stamp, g.deadline)
-                     ELSE skep._lease_closed(g, next.row_id, next.run, next.ends, slot.requests[1], slot.sizes[1], conflate, g.stamp, g.deadline) END;
+                     skep._give_runs(g, next.row_id, next.run, next.ends, slot.requests, slot.sizes, conflate, g.stamp,
+                                     g.deadline)
+                     ELSE skep._lease_closed(g, next.row_id, next.run, next.ends, slot.requests[1], slot.sizes[1],
+                                             conflate, g.stamp, g.deadline) END;
         visited := visited || (next.run).partition_id;
         leases := leases || given;
         IF partition_ids IS NULL THEN
@@ -163,7 +192,8 @@ END $$;
 
 -- Gives runs away from an open run, one for each slot, as far as its messages and the concurrency go.
 CREATE FUNCTION skep._give_runs(
-    g skep.group_state, row_id tid, open skep.runs, ends bigint, requests integer[], sizes integer[], conflate boolean, stamp timestamptz, deadline timestamptz
+    g skep.group_state, row_id tid, open skep.runs, ends bigint, requests integer[], sizes integer[], conflate boolean,
+    stamp timestamptz, deadline timestamptz
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 DECLARE
     leases skep.lease[] := '{}';
@@ -172,7 +202,8 @@ DECLARE
 BEGIN
     WHILE slot <= cardinality(sizes) AND open.leases < g.concurrency AND open.first_offset < ends LOOP
         given := ROW(requests[slot], g.queue_id, g.queue, g.id, open.partition_id, open.first_offset,
-                     least(ends, open.first_offset + sizes[slot], open.cuts[1]), NULL, deadline, coalesce(open.attempts[1], 1), NULL)::skep.lease;
+                     least(ends, open.first_offset + sizes[slot], open.cuts[1]), NULL, deadline,
+                     coalesce(open.attempts[1], 1), NULL)::skep.lease;
         given.first_offset := CASE WHEN conflate THEN given.leased_to - 1 ELSE given.first_offset END;
         given.lease_id := skep._lease_id(open.partition_id, g.id, given.first_offset);
         given.done := nullif(open.done * int8multirange(int8range(given.first_offset, given.leased_to)), '{}');
@@ -182,13 +213,14 @@ BEGIN
         slot := slot + 1;
     END LOOP;
     UPDATE skep.runs r
-    SET first_offset = open.first_offset, leases = open.leases, cuts = open.cuts, attempts = open.attempts, done = open.done, served_at = stamp,
+    SET first_offset = open.first_offset, leases = open.leases, cuts = open.cuts, attempts = open.attempts,
+        done = open.done, served_at = stamp,
         ready_at = CASE WHEN open.leases < g.concurrency THEN stamp ELSE deadline END, drained = false
     WHERE r.ctid = row_id;
-    INSERT INTO skep.runs (partition_id, group_queue_id, list_id, priority, first_offset, end_offset, lease_id, leased_to, expires_at, ready_at,
-                           served_at, is_logged, done, cuts, attempts)
-    SELECT l.partition_id, g.id, open.list_id, open.priority, l.first_offset, l.leased_to, l.lease_id, l.leased_to, deadline, deadline, stamp,
-           g.is_logged, l.done,
+    INSERT INTO skep.runs (partition_id, group_queue_id, list_id, priority, first_offset, end_offset, lease_id,
+                           leased_to, expires_at, ready_at, served_at, is_logged, done, cuts, attempts)
+    SELECT l.partition_id, g.id, open.list_id, open.priority, l.first_offset, l.leased_to, l.lease_id, l.leased_to,
+           deadline, deadline, stamp, g.is_logged, l.done,
            CASE WHEN l.attempt > 1 THEN ARRAY[l.leased_to] END, CASE WHEN l.attempt > 1 THEN ARRAY[l.attempt] END
     FROM unnest(leases) l;
     RETURN leases;
@@ -196,7 +228,8 @@ END $$;
 
 -- Leases a returned run again, if its partition still has room: its open run must be locked before it counts.
 CREATE FUNCTION skep._lease_closed(
-    g skep.group_state, row_id tid, closed skep.runs, ends bigint, request integer, size integer, conflate boolean, stamp timestamptz, deadline timestamptz
+    g skep.group_state, row_id tid, closed skep.runs, ends bigint, request integer, size integer, conflate boolean,
+    stamp timestamptz, deadline timestamptz
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 DECLARE
     open_row tid;
@@ -204,27 +237,32 @@ DECLARE
     rest     skep.runs;
 BEGIN
     SELECT r.ctid INTO open_row FROM skep.runs r
-    WHERE r.partition_id = closed.partition_id AND r.group_queue_id = g.id AND r.end_offset IS NULL AND r.leases < g.concurrency
+    WHERE r.partition_id = closed.partition_id AND r.group_queue_id = g.id AND r.end_offset IS NULL
+      AND r.leases < g.concurrency
     ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN '{}';
     END IF;
     UPDATE skep.runs r SET leases = r.leases + 1 WHERE r.ctid = open_row;
-    given := ROW(request, g.queue_id, g.queue, g.id, closed.partition_id, closed.first_offset, least(ends, closed.first_offset + size, closed.cuts[1]),
-                 NULL, deadline, coalesce(closed.attempts[1], 1), closed.done)::skep.lease;
+    given := ROW(request, g.queue_id, g.queue, g.id, closed.partition_id, closed.first_offset,
+                 least(ends, closed.first_offset + size, closed.cuts[1]), NULL, deadline,
+                 coalesce(closed.attempts[1], 1), closed.done)::skep.lease;
     given.first_offset := CASE WHEN conflate THEN given.leased_to - 1 ELSE given.first_offset END;
     given.lease_id := skep._lease_id(closed.partition_id, g.id, given.first_offset);
     UPDATE skep.runs r
-    SET lease_id = given.lease_id, first_offset = given.first_offset, leased_to = given.leased_to, expires_at = deadline, ready_at = deadline,
-        served_at = stamp, is_logged = g.is_logged, end_offset = given.leased_to,
-        cuts = CASE WHEN r.cuts IS NOT NULL THEN ARRAY[given.leased_to] END, attempts = CASE WHEN r.cuts IS NOT NULL THEN r.attempts[:1] END,
-        done = nullif(r.done * int8multirange(int8range(given.first_offset, given.leased_to)), '{}')
+    SET lease_id = given.lease_id, first_offset = given.first_offset, leased_to = given.leased_to,
+        expires_at = deadline, ready_at = deadline, served_at = stamp, is_logged = g.is_logged,
+        end_offset = given.leased_to,
+        cuts = CASE WHEN r.cuts IS NOT NULL THEN ARRAY[given.leased_to] END, attempts = CASE
+            WHEN r.cuts IS NOT NULL THEN r.attempts[:1] END,
+            done = nullif(r.done * int8multirange(int8range(given.first_offset, given.leased_to)), '{}')
     WHERE r.ctid = row_id;
     IF given.leased_to < closed.end_offset THEN  -- the rest is a run of its own, which another may lease
         rest := skep._move_run(closed, given.leased_to);
-        INSERT INTO skep.runs (partition_id, group_queue_id, list_id, priority, first_offset, end_offset, ready_at, served_at, done, cuts, attempts)
-        SELECT rest.partition_id, rest.group_queue_id, rest.list_id, rest.priority, rest.first_offset, rest.end_offset, stamp, rest.served_at,
-               rest.done, rest.cuts, rest.attempts
+        INSERT INTO skep.runs (partition_id, group_queue_id, list_id, priority, first_offset, end_offset, ready_at,
+                               served_at, done, cuts, attempts)
+        SELECT rest.partition_id, rest.group_queue_id, rest.list_id, rest.priority, rest.first_offset, rest.end_offset,
+               stamp, rest.served_at, rest.done, rest.cuts, rest.attempts
         WHERE rest.first_offset < rest.end_offset;
     END IF;
     RETURN ARRAY[given];
@@ -234,9 +272,11 @@ END $$;
 CREATE FUNCTION skep._give_back(partition_id bigint, group_queue_id integer, stamp timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE skep.runs r SET leases = greatest(r.leases - 1, 0), ready_at = skep._ready_place(r.served_at, stamp), drained = false
+    UPDATE skep.runs r SET leases = greatest(r.leases - 1, 0), ready_at = skep._ready_place(r.served_at, stamp),
+        drained = false
     FROM (SELECT o.ctid AS row_id FROM skep.runs o
-          WHERE o.partition_id = _give_back.partition_id AND o.group_queue_id = _give_back.group_queue_id AND o.end_offset IS NULL
+          WHERE o.partition_id = _give_back.partition_id AND o.group_queue_id = _give_back.group_queue_id
+            AND o.end_offset IS NULL
           ORDER BY o.first_offset DESC LIMIT 1) open
     WHERE r.ctid = open.row_id;
 END $$;
@@ -249,15 +289,20 @@ DECLARE
 BEGIN
     FOR leased IN
         SELECT r.ctid AS row_id, r AS run, skep._move_run(r, r.leased_to) AS rest
-        FROM skep.group_queues g JOIN skep.runs r ON r.list_id = g.list_id AND r.group_queue_id = g.id AND r.lease_id IS NOT NULL AND r.end_offset IS NULL
+        FROM skep.group_queues g JOIN skep.runs r ON r.list_id = g.list_id AND r.group_queue_id = g.id
+            AND r.lease_id IS NOT NULL AND r.end_offset IS NULL
         WHERE g.queue_id = _share_runs.queue_id ORDER BY r.partition_id, r.group_queue_id FOR NO KEY UPDATE OF r
     LOOP
         UPDATE skep.runs r
-        SET end_offset = r.leased_to, done = nullif(r.done * int8multirange(int8range(r.first_offset, r.leased_to)), '{}'),
-            cuts = CASE WHEN r.cuts IS NOT NULL THEN ARRAY[r.leased_to] END, attempts = CASE WHEN r.cuts IS NOT NULL THEN r.attempts[:1] END
+        SET end_offset = r.leased_to,
+            done = nullif(r.done * int8multirange(int8range(r.first_offset, r.leased_to)), '{}'),
+            cuts = CASE WHEN r.cuts IS NOT NULL THEN ARRAY[r.leased_to] END,
+            attempts = CASE WHEN r.cuts IS NOT NULL THEN r.attempts[:1] END
         WHERE r.ctid = leased.row_id;
-        INSERT INTO skep.runs (partition_id, group_queue_id, list_id, priority, first_offset, ready_at, served_at, leases, cuts, attempts, done)
-        SELECT n.partition_id, n.group_queue_id, n.list_id, n.priority, n.first_offset, clock_timestamp(), n.served_at, 1, n.cuts, n.attempts, n.done
+        INSERT INTO skep.runs (partition_id, group_queue_id, list_id, priority, first_offset, ready_at, served_at,
+                               leases, cuts, attempts, done)
+        SELECT n.partition_id, n.group_queue_id, n.list_id, n.priority, n.first_offset, clock_timestamp(), n.served_at,
+               1, n.cuts, n.attempts, n.done
         FROM (SELECT (leased.rest).*) n;
     END LOOP;
 END $$;

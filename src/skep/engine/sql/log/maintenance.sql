@@ -1,9 +1,13 @@
--- The maintenance modes of the servers. In push maintenance pushes are held here and stored, once and in their order, when it is over.
+-- The maintenance modes of the servers. In push maintenance pushes are held here and stored, once and in their order,
+-- when it is over.
 --
--- Locks (class 736b6568): 0 is shared by who holds or drains and taken alone by who switches, so that after the switch nothing more is
--- held; 1 is taken by who drains, one at a time. Advisory, because a row that many share would keep who switches waiting for ever.
+-- Locks (class 736b6568): 0 is shared by who holds or drains and taken alone by who switches, so that after the switch
+-- nothing more is held; 1 is taken by who drains, one at a time. Advisory, because a row that many share would keep who
+-- switches waiting for ever.
 
-CREATE FUNCTION skep.maintenance_mode(OUT push boolean, OUT pop boolean, OUT held bigint, OUT refused bigint, OUT is_pending boolean)
+CREATE FUNCTION skep.maintenance_mode(
+    OUT push boolean, OUT pop boolean, OUT held bigint, OUT refused bigint, OUT is_pending boolean
+)
 LANGUAGE sql STABLE AS $$
     SELECT s.push_maintenance, s.pop_maintenance, h.held, h.refused, h.is_pending
     FROM skep.settings s
@@ -19,13 +23,15 @@ CREATE FUNCTION skep.set_maintenance_mode(push boolean DEFAULT NULL, pop boolean
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(x'736b6568'::integer, 0);
-    UPDATE skep.settings SET push_maintenance = coalesce(push, push_maintenance), pop_maintenance = coalesce(pop, pop_maintenance);
+    UPDATE skep.settings SET push_maintenance = coalesce(push, push_maintenance),
+        pop_maintenance = coalesce(pop, pop_maintenance);
 END $$;
 COMMENT ON FUNCTION skep.set_maintenance_mode IS
     'Turns the holding back of pushes or pops on all servers on or off; NULL leaves it as it is.';
 CALL skep._allow('skep_admin', 'set_maintenance_mode');
 
--- Keeps the messages of a request for later; false if there is no push maintenance now. What can be said to be wrong with them is said now.
+-- Keeps the messages of a request for later; false if there is no push maintenance now. What can be said to be wrong
+-- with them is said now.
 CREATE FUNCTION skep._hold_push(messages jsonb) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -36,14 +42,18 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM skep._check_name('queue', item ->> 'queue'), skep._check_name('partition', item ->> 'partition'),
-            skep._check_item(n, item -> 'payload', coalesce(q.max_payload_bytes, 16777216), item ->> 'transaction_id', item -> 'headers')
-    FROM jsonb_array_elements(messages) WITH ORDINALITY AS e (item, n) LEFT JOIN skep.queues q ON q.name = item ->> 'queue';
+            skep._check_item(n, item -> 'payload', coalesce(q.max_payload_bytes, 16777216), item ->> 'transaction_id',
+                             item -> 'headers')
+    FROM jsonb_array_elements(messages) WITH ORDINALITY AS e (item, n)
+    LEFT JOIN skep.queues q ON q.name = item ->> 'queue';
     due_times := skep._due_times(messages);
     IF num_nonnulls(VARIADIC due_times) > 0 THEN  -- a delay counts from now
-        messages := (SELECT jsonb_agg(item - 'delay' || jsonb_strip_nulls(jsonb_build_object('deliver_at', due_times[n])) ORDER BY n)
+        messages := (SELECT jsonb_agg(item - 'delay'
+                                      || jsonb_strip_nulls(jsonb_build_object('deliver_at', due_times[n])) ORDER BY n)
                      FROM jsonb_array_elements(messages) WITH ORDINALITY AS e (item, n));
     END IF;
-    INSERT INTO skep.held_pushes (items, messages) VALUES (_hold_push.messages, jsonb_array_length(_hold_push.messages));
+    INSERT INTO skep.held_pushes (items, messages)
+    VALUES (_hold_push.messages, jsonb_array_length(_hold_push.messages));
     RETURN true;
 END $$;
 CALL skep._allow('skep_producer', '_hold_push');
@@ -61,10 +71,11 @@ END $$;
 
 -- An error that says nothing about the messages: the next try may be better.
 CREATE FUNCTION skep._is_transient(state text) RETURNS boolean
-LANGUAGE sql IMMUTABLE AS $$ SELECT $1 IN ('40001', '40P01', '55P03') OR left($1, 2) IN ('08', '53', '57', '58', 'XX') $$;
+LANGUAGE sql IMMUTABLE AS $$ SELECT $1 IN ('40001', '40P01', '55P03')
+    OR left($1, 2) IN ('08', '53', '57', '58', 'XX') $$;
 
--- Stores what was held, oldest first, about so many messages in one transaction with its removal; nothing while there is push maintenance.
--- A request that the database refuses stays with its error, and is passed by unless `again`.
+-- Stores what was held, oldest first, about so many messages in one transaction with its removal; nothing while there
+-- is push maintenance. A request that the database refuses stays with its error, and is passed by unless `again`.
 CREATE FUNCTION skep._drain_held_pushes(max_messages integer DEFAULT 2000, again boolean DEFAULT false,
                                        OUT messages bigint, OUT refused bigint, OUT queues text[])
 LANGUAGE plpgsql AS $$

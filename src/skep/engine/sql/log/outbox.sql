@@ -3,9 +3,9 @@
 --
 --   isolation level                     who appends the messages
 --   READ COMMITTED                      the caller's own COMMIT
---   REPEATABLE READ, SERIALIZABLE       move_committed_outbox(), which upkeep calls once a second. The COMMIT itself cannot:
---                                       its snapshot does not show messages that others have pushed since, and so not where
---                                       the partition ends.
+--   REPEATABLE READ, SERIALIZABLE       move_committed_outbox(), which upkeep calls once a second. The COMMIT itself
+--                                       cannot: its snapshot does not show messages that others have pushed since,
+--                                       and so not where the partition ends.
 --
 -- One deferred event per transaction, not per row: the statement trigger leaves one row in outbox_transactions, whose
 -- deferred constraint trigger fires at COMMIT and appends everything at once, in lock order.
@@ -25,7 +25,8 @@ CREATE FUNCTION skep._check_outbox(written_by xid8) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM skep._check_item(o.ord, o.payload, o.max_payload_bytes, o.transaction_id, o.headers)
-    FROM (SELECT o.*, coalesce(q.max_payload_bytes, 16777216) AS max_payload_bytes, row_number() OVER (ORDER BY o.id) AS ord
+    FROM (SELECT o.*, coalesce(q.max_payload_bytes, 16777216) AS max_payload_bytes,
+                 row_number() OVER (ORDER BY o.id) AS ord
           FROM skep.outbox o LEFT JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = o.queue LIMIT 1) q ON true
           WHERE o.xid = written_by) o
     WHERE skep._exceeds(o.payload, o.max_payload_bytes);
@@ -49,11 +50,14 @@ BEGIN
         SELECT array_agg(queue ORDER BY id) AS queues, array_agg(partition ORDER BY id) AS partitions,
                array_agg(payload ORDER BY id) AS payloads, array_agg(transaction_id ORDER BY id) AS transaction_ids,
                array_agg(headers ORDER BY id) AS headers, array_agg(trace_id ORDER BY id) AS trace_ids,
-               array_agg(producer ORDER BY id) AS producers, count(*) FILTER (WHERE num_nonnulls(delay, deliver_at) > 0) AS delayed,
-               array_agg(CASE WHEN num_nonnulls(delay, deliver_at) > 0 THEN skep._due_time(1, delay, deliver_at) END ORDER BY id) AS due_times
+               array_agg(producer ORDER BY id) AS producers,
+               count(*) FILTER (WHERE num_nonnulls(delay, deliver_at) > 0) AS delayed,
+               array_agg(CASE WHEN num_nonnulls(delay, deliver_at) > 0 THEN skep._due_time(1, delay, deliver_at) END
+                         ORDER BY id) AS due_times
         INTO m FROM moved;
         IF m.queues IS NOT NULL THEN
-            PERFORM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers,
+            PERFORM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids,
+                                   m.producers,
                                    CASE WHEN m.delayed > 0 THEN m.due_times END);
         END IF;
     END IF;
@@ -85,14 +89,17 @@ DECLARE
     locked  record;
     missing record;  -- partitions that do not exist yet: as in push, none is locked before all of them do
 BEGIN
-    SELECT array_agg(o.xid) AS xids, array_agg(o.id) AS ids, array_agg(o.queue) AS queues, array_agg(o.partition) AS partitions INTO locked
-    FROM (SELECT o.xid, o.id, o.queue, o.partition FROM skep.outbox o WHERE o.xid IS DISTINCT FROM pg_current_xact_id_if_assigned()
+    SELECT array_agg(o.xid) AS xids, array_agg(o.id) AS ids, array_agg(o.queue) AS queues,
+           array_agg(o.partition) AS partitions INTO locked
+    FROM (SELECT o.xid, o.id, o.queue, o.partition FROM skep.outbox o
+          WHERE o.xid IS DISTINCT FROM pg_current_xact_id_if_assigned()
           ORDER BY o.xid, o.id LIMIT max_rows FOR UPDATE SKIP LOCKED) o;
     IF locked.ids IS NULL THEN
         RETURN;
     END IF;
     SELECT array_agg(mine.queue) AS queues, array_agg(mine.partition) AS partitions INTO missing
-    FROM (SELECT DISTINCT mine.queue, mine.partition FROM unnest(locked.queues, locked.partitions) AS mine (queue, partition)) mine
+    FROM (SELECT DISTINCT mine.queue, mine.partition
+          FROM unnest(locked.queues, locked.partitions) AS mine (queue, partition)) mine
     WHERE NOT EXISTS (SELECT FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
                       WHERE q.name = mine.queue AND p.name = mine.partition);
     IF missing.queues IS NOT NULL AND NOT skep._try_create_partitions(missing.queues, missing.partitions) THEN
@@ -108,15 +115,18 @@ BEGIN
         CROSS JOIN LATERAL (SELECT * FROM skep.outbox o WHERE o.xid = passed.xid AND o.id = passed.id LIMIT 1) o
     ), free AS MATERIALIZED (
         SELECT named.queue, named.partition
-        FROM (SELECT DISTINCT mine.queue, mine.partition FROM unnest(locked.queues, locked.partitions) AS mine (queue, partition)) named
+        FROM (SELECT DISTINCT mine.queue, mine.partition
+              FROM unnest(locked.queues, locked.partitions) AS mine (queue, partition)) named
         CROSS JOIN LATERAL (SELECT q.id FROM skep.queues q WHERE q.name = named.queue LIMIT 1) q
         CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = named.partition
                             FOR NO KEY UPDATE SKIP LOCKED) p
         WHERE NOT EXISTS (SELECT FROM busy WHERE busy.queue = named.queue AND busy.partition = named.partition)
     )
-    SELECT array_agg(mine.xid ORDER BY mine.n), array_agg(mine.id ORDER BY mine.n), array_agg(mine.queue ORDER BY mine.n),
-           array_agg(mine.partition ORDER BY mine.n) INTO xids, ids, queues, partitions
-    FROM unnest(locked.xids, locked.ids, locked.queues, locked.partitions) WITH ORDINALITY AS mine (xid, id, queue, partition, n)
+    SELECT array_agg(mine.xid ORDER BY mine.n), array_agg(mine.id ORDER BY mine.n),
+           array_agg(mine.queue ORDER BY mine.n), array_agg(mine.partition ORDER BY mine.n)
+               INTO xids, ids, queues, partitions
+    FROM unnest(locked.xids, locked.ids, locked.queues, locked.partitions)
+    WITH ORDINALITY AS mine (xid, id, queue, partition, n)
     WHERE (mine.queue, mine.partition) IN (SELECT free.queue, free.partition FROM free);
 END $$;
 
@@ -131,14 +141,17 @@ BEGIN
         WHERE o.xid = ANY (ARRAY[own.xid]) AND o.id = own.id RETURNING o.*
     )
     SELECT array_agg(o.queue ORDER BY o.xid, o.id) AS queues, array_agg(o.partition ORDER BY o.xid, o.id) AS partitions,
-           array_agg(o.payload ORDER BY o.xid, o.id) AS payloads, array_agg(o.transaction_id ORDER BY o.xid, o.id) AS transaction_ids,
-           array_agg(o.headers ORDER BY o.xid, o.id) AS headers, array_agg(o.trace_id ORDER BY o.xid, o.id) AS trace_ids,
+           array_agg(o.payload ORDER BY o.xid, o.id) AS payloads,
+           array_agg(o.transaction_id ORDER BY o.xid, o.id) AS transaction_ids,
+           array_agg(o.headers ORDER BY o.xid, o.id) AS headers,
+           array_agg(o.trace_id ORDER BY o.xid, o.id) AS trace_ids,
            array_agg(o.producer ORDER BY o.xid, o.id) AS producers,
            count(*) FILTER (WHERE num_nonnulls(o.delay, o.deliver_at) > 0) AS delayed,
            array_agg(CASE WHEN num_nonnulls(o.delay, o.deliver_at) > 0 THEN skep._due_time(1, o.delay, o.deliver_at) END
                      ORDER BY o.xid, o.id) AS due_times INTO m FROM moved o;
     RETURN (SELECT count(*) FILTER (WHERE p.status <> 'duplicate')
-            FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers,
+            FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids,
+                                m.producers,
                                 CASE WHEN m.delayed > 0 THEN m.due_times END) p);
 END $$;
 
@@ -147,7 +160,9 @@ END $$;
 -- each row is appended once, and the rows of a partition in order of their transactions. Rows are refused if the
 -- options of their queue were changed since they were committed: they and the rows of their partition behind them stay
 -- in the outbox.
-CREATE FUNCTION skep.move_committed_outbox(max_rows integer DEFAULT 10000, OUT messages bigint, OUT refused bigint, OUT queues text[])
+CREATE FUNCTION skep.move_committed_outbox(
+    max_rows integer DEFAULT 10000, OUT messages bigint, OUT refused bigint, OUT queues text[]
+)
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 DECLARE
     mine record := skep._lock_outbox(max_rows);
@@ -170,7 +185,8 @@ BEGIN
     END;
     FOR one IN  -- one partition is refused: the others are not
         SELECT item.queue, array_agg(item.xid ORDER BY item.n) AS xids, array_agg(item.id ORDER BY item.n) AS ids
-        FROM unnest(mine.queues, mine.partitions, mine.xids, mine.ids) WITH ORDINALITY AS item (queue, partition, xid, id, n)
+        FROM unnest(mine.queues, mine.partitions, mine.xids, mine.ids)
+        WITH ORDINALITY AS item (queue, partition, xid, id, n)
         GROUP BY item.queue, item.partition ORDER BY item.queue, item.partition
     LOOP
         BEGIN
@@ -198,8 +214,8 @@ BEGIN
     END IF;
     INSERT INTO skep.outbox (queue, partition, payload, headers, transaction_id, trace_id, producer, delay, deliver_at)
     SELECT value ->> 'queue', coalesce(value ->> 'partition', 'Default'), coalesce(value -> 'payload', 'null'),
-           nullif(value -> 'headers', 'null'), value ->> 'transaction_id', (value ->> 'trace_id')::uuid, value ->> 'producer',
-           (value ->> 'delay')::double precision, (value ->> 'deliver_at')::timestamptz
+           nullif(value -> 'headers', 'null'), value ->> 'transaction_id', (value ->> 'trace_id')::uuid,
+           value ->> 'producer', (value ->> 'delay')::double precision, (value ->> 'deliver_at')::timestamptz
     FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n) ORDER BY n;
 EXCEPTION WHEN check_violation OR not_null_violation OR invalid_text_representation OR invalid_parameter_value THEN
     PERFORM skep._check_messages(messages);  -- says what is wrong
@@ -214,7 +230,8 @@ CALL skep._allow('skep_producer', 'push_to_outbox');
 CREATE FUNCTION skep.outbox_status(OUT transactions bigint, OUT oldest_seconds double precision, OUT waiting bigint)
 LANGUAGE sql STABLE AS $$
     SELECT count(*), max(extract(epoch FROM clock_timestamp() - a.xact_start))::double precision,
-           (SELECT count(*) FROM (SELECT FROM skep.outbox o WHERE o.xid IS DISTINCT FROM pg_current_xact_id_if_assigned() LIMIT 10000) o)
+           (SELECT count(*) FROM (SELECT FROM skep.outbox o
+                                  WHERE o.xid IS DISTINCT FROM pg_current_xact_id_if_assigned() LIMIT 10000) o)
     FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
     WHERE l.locktype = 'relation' AND l.relation = 'skep.outbox'::regclass AND l.mode = 'RowExclusiveLock' AND l.granted
       AND a.datname = current_database() AND l.pid <> pg_backend_pid()

@@ -1,6 +1,8 @@
--- What discovery does to the lists beside news: leases that are over, runs that are drained, deleted messages, a clock that was set back.
+-- What discovery does to the lists beside news: leases that are over, runs that are drained, deleted messages, a clock
+-- that was set back.
 
--- Leases that are over get their verdict; a lease that was extended moves to its new deadline. Returns how many were over.
+-- Leases that are over get their verdict; a lease that was extended moves to its new deadline. Returns how many were
+-- over.
 CREATE FUNCTION skep._expire_leases(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -21,28 +23,32 @@ BEGIN
     RETURN ended;
 END $$;
 
--- Decides about runs that are probably drained, at most so many: those with messages are ready again, the others are drained. Returns how many
--- are ready. The caller saves a snapshot that is older than this.
+-- Decides about runs that are probably drained, at most so many: those with messages are ready again, the others are
+-- drained. Returns how many are ready. The caller saves a snapshot that is older than this.
 CREATE FUNCTION skep._clean_drained(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     ready bigint;
 BEGIN
     WITH suspect AS (
-        SELECT r.ctid AS row_id, EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset) AS has_more
+        SELECT r.ctid AS row_id, EXISTS (SELECT FROM skep.messages m
+                                         WHERE m.partition_id = r.partition_id
+                                           AND m."offset" >= r.first_offset) AS has_more
         FROM skep.runs r
         WHERE r.list_id = list AND r.ready_at >= after AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND r.drained
         ORDER BY r.ready_at LIMIT max_rows FOR NO KEY UPDATE OF r SKIP LOCKED
     ), decided AS (
-        UPDATE skep.runs r SET drained = false, ready_at = CASE WHEN s.has_more THEN skep._ready_place(r.served_at, stamp) END
+        UPDATE skep.runs r SET drained = false, ready_at = CASE
+            WHEN s.has_more THEN skep._ready_place(r.served_at, stamp) END
         FROM suspect s WHERE r.ctid = s.row_id RETURNING s.has_more
     )
     SELECT count(*) FILTER (WHERE has_more) INTO ready FROM decided;
     RETURN ready;
 END $$;
 
--- Moves runs at the front of the ready list that cannot be leased: past deleted messages; to the time when their next message is due; and, if
--- is_saving, out of the list if they are drained: the caller then saves a snapshot that is older than this. Returns how many are ready.
+-- Moves runs at the front of the ready list that cannot be leased: past deleted messages; to the time when their next
+-- message is due; and, if is_saving, out of the list if they are drained: the caller then saves a snapshot that is
+-- older than this. Returns how many are ready.
 CREATE FUNCTION skep._clean_front(
     list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, stamp timestamptz
 ) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -53,20 +59,25 @@ BEGIN
     FOR front IN
         SELECT r.ctid AS row_id, r AS run, alive."offset" AS alive_at, head.next_offset, due.at AS due_at
         FROM (SELECT r.ctid AS row_id, r.partition_id, r.group_queue_id, r.first_offset, r.end_offset FROM skep.runs r
-              WHERE r.list_id = list AND r.priority = _clean_front.priority AND r.ready_at >= after AND r.ready_at <= stamp
+              WHERE r.list_id = list AND r.priority = _clean_front.priority AND r.ready_at >= after
+                AND r.ready_at <= stamp
                 AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND NOT r.drained AND r.leases = 0
               ORDER BY r.ready_at LIMIT max_rows) at_front
         CROSS JOIN LATERAL skep._head_of(at_front.partition_id) head
-        CROSS JOIN LATERAL (SELECT q.delayed_processing, q.window_buffer FROM skep.group_queues g JOIN skep.queues q ON q.id = g.queue_id
+        CROSS JOIN LATERAL (SELECT q.delayed_processing, q.window_buffer FROM skep.group_queues g
+                            JOIN skep.queues q ON q.id = g.queue_id
                             WHERE g.id = at_front.group_queue_id LIMIT 1) q
-        LEFT JOIN LATERAL (SELECT m."offset" FROM skep.messages m WHERE m.partition_id = at_front.partition_id AND m."offset" >= at_front.first_offset
+        LEFT JOIN LATERAL (SELECT m."offset" FROM skep.messages m
+                           WHERE m.partition_id = at_front.partition_id AND m."offset" >= at_front.first_offset
                               AND m."offset" < coalesce(at_front.end_offset, 9223372036854775807)
                               AND m.payload IS NOT NULL ORDER BY m."offset" LIMIT 1) alive ON true
-        CROSS JOIN LATERAL (SELECT skep._due_at(at_front.partition_id, at_front.first_offset, q.delayed_processing, q.window_buffer) AS at) due
+        CROSS JOIN LATERAL (SELECT skep._due_at(at_front.partition_id, at_front.first_offset, q.delayed_processing,
+                                                q.window_buffer) AS at) due
         JOIN skep.runs r ON r.ctid = at_front.row_id
         WHERE r.lease_id IS NULL AND r.first_offset = at_front.first_offset
           AND CASE WHEN head.next_offset <= at_front.first_offset THEN is_saving
-                   ELSE alive."offset" IS DISTINCT FROM at_front.first_offset OR due.at > stamp AND r.attempts IS NULL END
+                   ELSE alive."offset" IS DISTINCT FROM at_front.first_offset OR due.at > stamp
+                       AND r.attempts IS NULL END
         FOR NO KEY UPDATE OF r SKIP LOCKED
     LOOP
         IF front.alive_at IS DISTINCT FROM (front.run).first_offset THEN  -- deleted, or nothing there
@@ -76,7 +87,8 @@ BEGIN
                 CONTINUE;
             END IF;
             UPDATE skep.runs r
-            SET first_offset = (front.run).first_offset, cuts = (front.run).cuts, attempts = (front.run).attempts, done = (front.run).done,
+            SET first_offset = (front.run).first_offset, cuts = (front.run).cuts, attempts = (front.run).attempts,
+                done = (front.run).done,
                 ready_at = CASE WHEN front.alive_at IS NOT NULL OR NOT is_saving THEN r.ready_at END
             WHERE r.ctid = front.row_id;
             ready := ready + (front.alive_at IS NOT NULL)::integer;
@@ -87,7 +99,8 @@ BEGIN
     RETURN ready;
 END $$;
 
--- Returns a run that begins at this offset or, if that is done, behind it. Retries and completions below it are forgotten.
+-- Returns a run that begins at this offset or, if that is done, behind it. Retries and completions below it are
+-- forgotten.
 CREATE FUNCTION skep._move_run(r skep.runs, to_offset bigint) RETURNS skep.runs
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -104,12 +117,13 @@ END $$;
 CREATE FUNCTION skep._first_undone("offset" bigint, done int8multirange) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce((SELECT upper(piece) FROM unnest($2) AS piece WHERE piece @> $1), $1) $$;
 
--- The clock was set back: runs would wait for leases and retries until it is there again. By how much is known from the last service of each
--- run, which lies in the future.
+-- The clock was set back: runs would wait for leases and retries until it is there again. By how much is known from the
+-- last service of each run, which lies in the future.
 CREATE FUNCTION skep._turn_back(list integer, stamp timestamptz) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.runs r
-    SET ready_at = CASE WHEN r.lease_id IS NULL AND r.attempts IS NULL THEN least(r.ready_at, $2) ELSE r.ready_at - ahead.by END,
+    SET ready_at = CASE WHEN r.lease_id IS NULL
+        AND r.attempts IS NULL THEN least(r.ready_at, $2) ELSE r.ready_at - ahead.by END,
         expires_at = r.expires_at - ahead.by, served_at = least(r.served_at, $2)
     FROM (SELECT r.ctid AS row_id, greatest(r.served_at - $2, '0 seconds') AS by FROM skep.runs r
           WHERE r.list_id = $1 AND (r.ready_at > $2 OR r.served_at > $2)

@@ -1,20 +1,22 @@
 -- Retention: which messages each group still needs, and which may be deleted.
 --
--- A message is required by a group if the group's start is at or below it and its subscription is ACTIVE, PAUSED, or DEAD for less than the
--- queue's dead_group_grace_seconds. It is completed by the group if the group's cursor is past it. Both are computed, never stored.
+-- A message is required by a group if the group's start is at or below it and its subscription is ACTIVE, PAUSED, or
+-- DEAD for less than the queue's dead_group_grace_seconds. It is completed by the group if the group's cursor is past
+-- it. Both are computed, never stored.
 --
 --   first_offset ............ completed ............ next_offset
 --   completed by all groups   required by the group with the lowest cursor
 --
 -- Why retention never takes a leased message, not even one that is leased between its decision and its delete:
---  1. It locks the partition's row of partition_floors FOR UPDATE before it decides. A group that starts or seeks in the partition
---     holds that row FOR KEY SHARE to commit. So either retention passes the partition by, or it sees where the group starts, or the
---     group tries again later and starts at the new floor.
+--  1. It locks the partition's row of partition_floors FOR UPDATE before it decides. A group that starts or seeks in
+--     the partition holds that row FOR KEY SHARE to commit. So either retention skips the partition, or it sees where the
+--     group starts, or the group tries again later and starts at the new floor.
 --  2. After that it reads the runs. A run at or above the cut can only move up: no lease of it reaches below the cut.
---  3. Runs below the cut are locked, if they have no lease: a pop passes over them until retention has moved them up to the cut and
---     committed. A run that is leased, or that another transaction has locked, lowers the cut to where it begins.
+--  3. Runs below the cut are locked, if they have no lease: a pop skips them until retention has moved them up to the
+--     cut and committed. A run that is leased, or that another transaction has locked, lowers the cut to where it begins.
 --  4. Messages are deleted below the cut, and the floor is written, in the same transaction.
--- Nothing here waits for a lock: retention leaves for its next visit what another has locked. lock_timeout bounds what is not expected.
+-- Nothing here waits for a lock: retention leaves for its next visit what another has locked. lock_timeout bounds what
+-- is not expected.
 
 -- Returns the offsets of a run below this one whose message was deleted by hand.
 CREATE FUNCTION skep._tombstones_in(partition_id bigint, first_offset bigint, end_offset bigint) RETURNS int8multirange
@@ -29,24 +31,28 @@ END $$;
 CREATE FUNCTION skep._undone_of(r skep.runs, first_offset bigint, end_offset bigint) RETURNS int8multirange
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN greatest($1.first_offset, $2) >= least($1.end_offset, $3) THEN '{}'::int8multirange
-                ELSE int8multirange(int8range(greatest($1.first_offset, $2), least($1.end_offset, $3))) - coalesce($1.done, '{}') END
+                ELSE int8multirange(int8range(greatest($1.first_offset, $2), least($1.end_offset, $3)))
+                    - coalesce($1.done, '{}') END
 $$;
 
 -- Returns how many messages of [first_offset, end_offset) a group has not done and nobody has deleted.
-CREATE FUNCTION skep._count_undone(partition_id bigint, group_queue_id integer, first_offset bigint, end_offset bigint) RETURNS bigint
+CREATE FUNCTION skep._count_undone(partition_id bigint, group_queue_id integer, first_offset bigint, end_offset bigint)
+RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable
 DECLARE
     gone int8multirange := skep._tombstones_in(partition_id, first_offset, end_offset);
 BEGIN
     RETURN (SELECT coalesce(sum(skep._count_offsets(skep._undone_of(r, first_offset, end_offset) - gone)),
-                            skep._count_offsets(int8multirange(int8range(first_offset, greatest(first_offset, end_offset))) - gone))
-            FROM skep.runs r WHERE r.partition_id = _count_undone.partition_id AND r.group_queue_id = _count_undone.group_queue_id);
+                            skep._count_offsets(int8multirange(int8range(first_offset,
+                                greatest(first_offset, end_offset))) - gone))
+            FROM skep.runs r WHERE r.partition_id = _count_undone.partition_id
+                AND r.group_queue_id = _count_undone.group_queue_id);
 END $$;
 
--- Locks the runs below this offset that have no lease; of one group, or of all. Returns them, and how far up they can be moved:
--- to where the first run begins that is leased or that another has locked. Runs that were given away by an open run since the
--- first statement began are seen by the second: nobody gives any away while the open run is locked.
+-- Locks the runs below this offset that have no lease; of one group, or of all. Returns them, and how far up they can
+-- be moved: to where the first run begins that is leased or that another has locked. Runs that were given away by an
+-- open run since the first statement began are seen by the second: nobody gives any away while the open run is locked.
 CREATE FUNCTION skep._lock_runs_below(partition_id bigint, cut bigint, group_queue integer,
                                       OUT row_ids tid[], OUT runs skep.runs[], OUT stop bigint)
 LANGUAGE plpgsql AS $$
@@ -58,11 +64,13 @@ BEGIN
             AND (group_queue IS NULL OR r.group_queue_id = group_queue)
           FOR NO KEY UPDATE OF r, s SKIP LOCKED) locked;
     stop := least(cut, (SELECT min(r.first_offset) FROM skep.runs r
-                        WHERE r.partition_id = _lock_runs_below.partition_id AND r.first_offset < cut AND r.ctid <> ALL (row_ids)
+                        WHERE r.partition_id = _lock_runs_below.partition_id AND r.first_offset < cut
+                          AND r.ctid <> ALL (row_ids)
                           AND (group_queue IS NULL OR r.group_queue_id = group_queue)));
 END $$;
 
--- Moves runs that the caller has locked up to this offset. Their groups did not process what lies below it and is not done.
+-- Moves runs that the caller has locked up to this offset. Their groups did not process what lies below it and is not
+-- done.
 CREATE FUNCTION skep._move_runs_up(partition_id bigint, row_ids tid[], runs skep.runs[], stop bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -76,7 +84,8 @@ BEGIN
     FOR n IN 1 .. cardinality(row_ids) LOOP
         CONTINUE WHEN runs[n].first_offset >= stop;
         moved := skep._move_run(runs[n], stop);
-        IF runs[n].attempts IS NOT NULL AND moved.attempts IS NULL AND moved.ready_at > stamp THEN  -- what was to be retried is gone
+        -- what was to be retried is gone
+        IF runs[n].attempts IS NOT NULL AND moved.attempts IS NULL AND moved.ready_at > stamp THEN
             moved.ready_at := skep._ready_place(moved.served_at, stamp);
         END IF;
         PERFORM skep._write_run(row_ids[n], moved);
@@ -93,9 +102,11 @@ BEGIN
     RETURN locked.stop;
 END $$;
 
--- Moves groups that a deletion overtakes up to the first message that is kept, and records what each of them missed. Returns how
--- far the deletion can go, and how many messages were missed.
-CREATE FUNCTION skep._overtake(partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed bigint)
+-- Moves groups that a deletion overtakes up to the first message that is kept, and records what each of them missed.
+-- Returns how far the deletion can go, and how many messages were missed.
+CREATE FUNCTION skep._overtake(
+    partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed bigint
+)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -109,13 +120,16 @@ BEGIN
     END IF;
     gone := skep._tombstones_in(partition_id, first_offset, stop);
     WITH recorded AS (
-        INSERT INTO skep.missed_messages AS m (group_name, queue, partition, partition_id, first_offset, end_offset, messages, rule)
+        INSERT INTO skep.missed_messages
+            AS m (group_name, queue, partition, partition_id, first_offset, end_offset, messages, rule)
         SELECT behind.group_name, q.name, p.name, p.id, behind."position", stop, behind.messages, rule
         FROM (SELECT o.group_name, o."position", coalesce(
                          (SELECT sum(skep._count_offsets(skep._undone_of(r, o.pending_from, stop) - gone))
                           FROM unnest(locked.runs) r WHERE r.group_queue_id = o.group_queue_id),
-                         skep._count_offsets(int8multirange(int8range(least(o.pending_from, stop), stop)) - gone)) AS messages
-              FROM skep._group_cursors(ARRAY[partition_id]) o WHERE o."position" < stop AND o.status <> 'CANCELLED') behind
+                         skep._count_offsets(int8multirange(int8range(least(o.pending_from, stop), stop)) - gone))
+                             AS messages
+              FROM skep._group_cursors(ARRAY[partition_id]) o
+              WHERE o."position" < stop AND o.status <> 'CANCELLED') behind
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = _overtake.partition_id LIMIT 1) p
         CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
         WHERE behind.messages > 0
@@ -125,9 +139,11 @@ BEGIN
     PERFORM skep._move_runs_up(partition_id, locked.row_ids, locked.runs, stop);
 END $$;
 
--- Shares max_messages out among partitions with so much to delete: equally, and what a small one leaves goes to the others. A
--- share is at least a hundredth, so that a call does not visit thousands of partitions for one message each.
-CREATE FUNCTION skep._share_out(partition_ids bigint[], sizes bigint[], max_messages bigint, OUT ids bigint[], OUT quotas bigint[])
+-- Shares max_messages out among partitions with so much to delete: equally, and what a small one leaves goes to the
+-- others. A share is at least a hundredth, so that a call does not visit thousands of partitions for one message each.
+CREATE FUNCTION skep._share_out(
+    partition_ids bigint[], sizes bigint[], max_messages bigint, OUT ids bigint[], OUT quotas bigint[]
+)
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     left_over  bigint := max_messages;
@@ -159,8 +175,8 @@ BEGIN
     WHERE f.partition_id = ANY (ARRAY[due.id]) AND NOT r.is_sampled;
 END $$;
 
--- Deletes messages of [first_offset, stop), and writes the new floors. A reader that has not seen the transaction of the last
--- deleted message learns from deleted_xid that it has lost messages.
+-- Deletes messages of [first_offset, stop), and writes the new floors. A reader that has not seen the transaction of
+-- the last deleted message learns from deleted_xid that it has lost messages.
 CREATE FUNCTION skep._delete_messages(partition_ids bigint[], first_offsets bigint[], stops bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -173,15 +189,18 @@ BEGIN
     CROSS JOIN LATERAL (SELECT m.xid, m.created_at FROM skep.messages m
                         WHERE m.partition_id = due.id AND m."offset" = due.stop - 1 LIMIT 1) last
     WHERE f.partition_id = ANY (ARRAY[due.id]);
-    -- From the old floor on: index entries of messages that were deleted before stay as long as a transaction may still see them.
+    -- From the old floor on: index entries of messages that were deleted before stay as long as a transaction may still
+    -- see them.
     DELETE FROM skep.messages m USING unnest(partition_ids, first_offsets, stops) AS due (id, first, stop)
     WHERE m.partition_id = ANY (ARRAY[due.id]) AND m."offset" >= due.first AND m."offset" < due.stop;
-    PERFORM skep._count_again(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p WHERE p.id = ANY (partition_ids)));
+    PERFORM skep._count_again(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p
+                                    WHERE p.id = ANY (partition_ids)));
 END $$;
 
 -- Deletes what the rules allow in these partitions, at most so many messages of each.
 CREATE FUNCTION skep._retain(partition_ids bigint[], quotas bigint[])
-RETURNS TABLE (queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint, missed bigint)
+RETURNS TABLE (queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint,
+               missed bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -194,10 +213,12 @@ DECLARE
 BEGIN
     SELECT array_agg(f.partition_id) AS ids, array_agg(chosen.quota) AS quotas INTO mine
     FROM unnest(_retain.partition_ids, _retain.quotas) AS chosen (id, quota)
-    CROSS JOIN LATERAL (SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = chosen.id FOR UPDATE SKIP LOCKED) f;
+    CROSS JOIN LATERAL (SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = chosen.id
+                        FOR UPDATE SKIP LOCKED) f;
     FOR due IN  -- in a new statement: it sees what the locks exclude from now on
         SELECT r.*, least(r.cut, r.first_offset + chosen.quota) AS stop
-        FROM unnest(mine.ids, mine.quotas) AS chosen (id, quota) CROSS JOIN LATERAL skep._retention_of(ARRAY[chosen.id]) r
+        FROM unnest(mine.ids, mine.quotas) AS chosen (id, quota)
+        CROSS JOIN LATERAL skep._retention_of(ARRAY[chosen.id]) r
         WHERE r.cut > r.first_offset ORDER BY r.partition_id
     LOOP
         missed := 0;
@@ -218,8 +239,11 @@ BEGIN
 END $$;
 
 -- Call it again while it deletes max_messages. It is safe to run anywhere, any number of times at once, and to kill.
-CREATE FUNCTION skep.retain(partition_ids bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false)
-RETURNS TABLE (queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint, missed bigint)
+CREATE FUNCTION skep.retain(
+    partition_ids bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false
+)
+RETURNS TABLE (queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint,
+               missed bigint)
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -230,8 +254,10 @@ BEGIN
     IF dry_run THEN
         RETURN QUERY
         SELECT r.queue, r.partition, r.partition_id, r.rule, r.first_offset, r.cut, (
-                   SELECT coalesce(sum(skep._count_undone(o.partition_id, o.group_queue_id, o.pending_from, r.cut)), 0)::bigint
-                   FROM skep._group_cursors(ARRAY[r.partition_id]) o WHERE o."position" < r.cut AND o.status <> 'CANCELLED')
+                   SELECT coalesce(sum(skep._count_undone(o.partition_id, o.group_queue_id, o.pending_from, r.cut)),
+                                   0)::bigint
+                   FROM skep._group_cursors(ARRAY[r.partition_id]) o
+                   WHERE o."position" < r.cut AND o.status <> 'CANCELLED')
         FROM skep._retainable(partition_ids) r ORDER BY r.partition_id;
         RETURN;
     END IF;
@@ -264,18 +290,20 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_partitions_to_retain');
 
--- For the archive: everything below this offset is stored elsewhere. Never goes back. The floor is held, so that upkeep, which never
--- waits, does not drop the partition while this transaction is open.
+-- For the archive: everything below this offset is stored elsewhere. Never goes back. The floor is held, so that
+-- upkeep, which never waits, does not drop the partition while this transaction is open.
 CREATE FUNCTION skep._mark_archived(partition_id bigint, end_offset bigint) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO skep.archive_marks AS a (partition_id, end_offset)
-    SELECT f.partition_id, $2 FROM (SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = $1 FOR KEY SHARE) f
-    ON CONFLICT (partition_id) DO UPDATE SET end_offset = greatest(a.end_offset, excluded.end_offset), marked_at = clock_timestamp()
+    SELECT f.partition_id, $2 FROM (SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = $1
+                                    FOR KEY SHARE) f
+    ON CONFLICT (partition_id) DO UPDATE SET end_offset = greatest(a.end_offset, excluded.end_offset),
+        marked_at = clock_timestamp()
 $$;
 CALL skep._allow('skep_admin', '_mark_archived');
 
--- Locks partitions against pushes, starts, seeks and pops, except those that another has locked. Returns the ones that are still
--- empty and have been idle for so long, and whose runs are all locked and without a lease.
+-- Locks partitions against pushes, starts, seeks and pops, except those that another has locked. Returns the ones that
+-- are still empty and have been idle for so long, and whose runs are all locked and without a lease.
 CREATE FUNCTION skep._lock_idle(partition_ids bigint[], idle_seconds double precision) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -292,7 +320,8 @@ BEGIN
     RETURN ARRAY(
         SELECT p.id FROM unnest(mine.ids, mine.runs) AS locked (id, runs)
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = locked.id LIMIT 1) p
-        CROSS JOIN LATERAL (SELECT count(*) AS number, count(r.lease_id) AS leases FROM skep.runs r WHERE r.partition_id = locked.id) r
+        CROSS JOIN LATERAL (SELECT count(*) AS number, count(r.lease_id) AS leases FROM skep.runs r
+                            WHERE r.partition_id = locked.id) r
         WHERE r.number = locked.runs AND r.leases = 0 AND skep._is_idle(p, idle_seconds));
 END $$;
 
@@ -303,12 +332,14 @@ BEGIN
     RETURN (SELECT head.next_offset = f.first_offset
                    AND greatest(head.last_time, p.created_at) < clock_timestamp() - skep._seconds(idle_seconds)
                    AND NOT EXISTS (SELECT FROM skep.delayed_messages d WHERE d.partition_id = p.id)
-            FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head WHERE f.partition_id = p.id);
+            FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head
+            WHERE f.partition_id = p.id);
 END $$;
 
--- A push that waits for this creates the partition again, under a new id: every group starts at its beginning. The queue is
--- locked because totals are kept by queue (see _keep_totals). partition_ids: of these partitions only.
-CREATE FUNCTION skep.drop_idle_partitions(max_partitions integer DEFAULT 1000, partition_ids bigint[] DEFAULT NULL) RETURNS bigint
+-- A push that waits for this creates the partition again, under a new id: every group starts at its beginning. The
+-- queue is locked because totals are kept by queue (see _keep_totals). partition_ids: of these partitions only.
+CREATE FUNCTION skep.drop_idle_partitions(max_partitions integer DEFAULT 1000, partition_ids bigint[] DEFAULT NULL)
+RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 DECLARE
     q       record;
@@ -316,10 +347,12 @@ DECLARE
     dropped bigint := 0;
 BEGIN
     PERFORM skep._require_read_committed('drop_idle_partitions');
-    FOR q IN SELECT o.id, o.drop_idle_seconds FROM skep.queues o WHERE o.drop_idle_seconds IS NOT NULL ORDER BY o.id LOOP
+    FOR q IN SELECT o.id, o.drop_idle_seconds FROM skep.queues o WHERE o.drop_idle_seconds IS NOT NULL
+        ORDER BY o.id LOOP
         EXIT WHEN dropped >= max_partitions;
         idle := ARRAY(SELECT p.id FROM skep.partitions p
-                      WHERE p.queue_id = q.id AND (partition_ids IS NULL OR p.id = ANY (partition_ids)) AND skep._is_idle(p, q.drop_idle_seconds)
+                      WHERE p.queue_id = q.id AND (partition_ids IS NULL OR p.id = ANY (partition_ids))
+                        AND skep._is_idle(p, q.drop_idle_seconds)
                       ORDER BY p.id LIMIT max_partitions - dropped);
         CONTINUE WHEN idle = '{}';
         PERFORM FROM skep.queues o WHERE o.id = q.id FOR NO KEY UPDATE SKIP LOCKED;

@@ -11,7 +11,8 @@ CREATE VIEW skep.partition_list AS
 COMMENT ON VIEW skep.partition_list IS 'Partitions by queue and name, with their offsets and number of messages.';
 
 CREATE FUNCTION skep.lag(group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL)
-RETURNS TABLE (queue text, partition text, cursor bigint, last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
+RETURNS TABLE (queue text, partition text, cursor bigint, last_offset bigint, lag bigint, leased integer,
+               last_consumed_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT q.name, l.partition, l.cursor, l.last_offset, l.lag, l.leased, l.last_consumed_at
     FROM skep.queues q
@@ -26,14 +27,15 @@ COMMENT ON FUNCTION skep.lag IS
 CALL skep._allow('skep_consumer', 'lag');
 
 CREATE FUNCTION skep.queue_status(queue text DEFAULT NULL)
-RETURNS TABLE (name text, namespace text, task text, partitions bigint, messages bigint, last_created_at timestamptz, groups bigint,
-               dead_letters bigint, delayed bigint, options jsonb, created_at timestamptz)
+RETURNS TABLE (name text, namespace text, task text, partitions bigint, messages bigint, last_created_at timestamptz,
+               groups bigint, dead_letters bigint, delayed bigint, options jsonb, created_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT q.name, q.namespace, q.task, log.partitions, log.messages, log.last_created_at,
            (SELECT count(*) FROM skep.group_queues g WHERE g.queue_id = q.id),
            (SELECT count(*) FROM skep.dead_letters d WHERE d.queue = q.name),
            (SELECT count(*) FROM skep.delayed_messages d WHERE d.queue_id = q.id),
-           (SELECT jsonb_object_agg(key, value) FROM jsonb_each(to_jsonb(q)) WHERE key = ANY (skep._queue_options())), q.created_at
+           (SELECT jsonb_object_agg(key, value) FROM jsonb_each(to_jsonb(q)) WHERE key = ANY (skep._queue_options())),
+           q.created_at
     FROM skep.queues q
     CROSS JOIN LATERAL (
         SELECT count(*) AS partitions, coalesce(sum(l.last_offset - l.first_offset + 1), 0)::bigint AS messages,
@@ -63,7 +65,8 @@ CREATE FUNCTION skep._stale_floors() RETURNS TABLE (partition_id bigint, first_o
 LANGUAGE sql STABLE AS $$
     SELECT p.id, coalesce(m."offset", greatest(f.first_offset, known.ends)) FROM skep.partitions p
     LEFT JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = p.id LIMIT 1) f ON true
-    LEFT JOIN LATERAL (SELECT m."offset" FROM skep.messages m WHERE m.partition_id = p.id ORDER BY m."offset" LIMIT 1) m ON true
+    LEFT JOIN LATERAL (SELECT m."offset" FROM skep.messages m WHERE m.partition_id = p.id ORDER BY m."offset"
+                       LIMIT 1) m ON true
     CROSS JOIN LATERAL (SELECT CASE WHEN m."offset" IS NULL THEN skep._known_end(p.id) END AS ends) known
     WHERE f.partition_id IS NULL OR m."offset" <> f.first_offset OR known.ends > f.first_offset
 $$;
@@ -97,7 +100,8 @@ CALL skep._allow('skep_admin', 'resync_partition_lookup');
 
 CREATE FUNCTION skep.check_consistency() RETURNS TABLE (invariant text, broken bigint)
 LANGUAGE sql STABLE AS $$
-    SELECT * FROM skep._check_log() UNION ALL SELECT * FROM skep._check_runs() UNION ALL SELECT * FROM skep._check_leases()
+    SELECT * FROM skep._check_log() UNION ALL SELECT * FROM skep._check_runs() UNION ALL SELECT *
+    FROM skep._check_leases()
     UNION ALL SELECT * FROM skep._check_lists()
 $$;
 COMMENT ON FUNCTION skep.check_consistency IS
@@ -114,10 +118,12 @@ LANGUAGE sql STABLE AS $$
         HAVING max(m."offset") - min(m."offset") + 1 <> count(*)) gap
     UNION ALL
     SELECT 'created_at never decreases', count(*) FROM (
-        SELECT created_at < lag(created_at) OVER (PARTITION BY partition_id ORDER BY "offset") AS back FROM skep.messages) m WHERE back
+        SELECT created_at < lag(created_at) OVER (PARTITION BY partition_id ORDER BY "offset") AS back
+        FROM skep.messages) m WHERE back
     UNION ALL
     SELECT 'messages and floors belong to a partition', count(*) FROM (
-        SELECT m.partition_id FROM skep.messages m GROUP BY m.partition_id UNION SELECT f.partition_id FROM skep.partition_floors f) own
+        SELECT m.partition_id FROM skep.messages m GROUP BY m.partition_id UNION SELECT f.partition_id
+        FROM skep.partition_floors f) own
     WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = own.partition_id)
     UNION ALL
     SELECT 'the next tick of a schedule is after its last', count(*) FROM skep.schedules s WHERE s.next_at <= s.last_at
@@ -129,7 +135,8 @@ $$;
 CREATE FUNCTION skep._check_runs() RETURNS TABLE (invariant text, broken bigint)
 LANGUAGE sql STABLE AS $$
     SELECT 'a group has one open run where it started, and runs nowhere else', count(*) FROM (
-        SELECT partition_id, group_queue_id, count(*) FILTER (WHERE is_start) AS starts, count(*) FILTER (WHERE is_open) AS open
+        SELECT partition_id, group_queue_id, count(*) FILTER (WHERE is_start) AS starts,
+               count(*) FILTER (WHERE is_open) AS open
         FROM (SELECT s.partition_id, s.group_queue_id, true AS is_start, false AS is_open FROM skep.starts s
               UNION ALL
               SELECT r.partition_id, r.group_queue_id, false, r.end_offset IS NULL FROM skep.runs r) own
@@ -139,11 +146,13 @@ LANGUAGE sql STABLE AS $$
     WHERE own.starts <> 1 OR own.open <> 1 OR p.queue_id IS DISTINCT FROM g.queue_id
     UNION ALL
     SELECT 'runs are disjoint, and the open one is the last', count(*) FROM (
-        SELECT r.end_offset, lead(r.first_offset) OVER (PARTITION BY r.partition_id, r.group_queue_id ORDER BY r.first_offset) AS next
+        SELECT r.end_offset, lead(r.first_offset) OVER (PARTITION BY r.partition_id, r.group_queue_id
+                                                        ORDER BY r.first_offset) AS next
         FROM skep.runs r) r
     WHERE (r.end_offset IS NULL) <> (r.next IS NULL) OR r.end_offset > r.next
     UNION ALL
-    SELECT 'no run reaches beyond the head', count(*) FROM skep.runs r CROSS JOIN LATERAL skep._head_of(r.partition_id) head
+    SELECT 'no run reaches beyond the head', count(*) FROM skep.runs r
+    CROSS JOIN LATERAL skep._head_of(r.partition_id) head
     WHERE greatest(r.first_offset, r.leased_to, r.end_offset) > head.next_offset
     UNION ALL
     SELECT 'a group has processed no less than nothing', count(*) FROM skep.partition_consumers c
@@ -163,7 +172,8 @@ LANGUAGE sql STABLE AS $$
                                            AND r.end_offset IS NOT NULL AND r.lease_id IS NOT NULL)
     UNION ALL
     SELECT 'a lease is whole, and its id is the key of its run', count(*) FROM skep.runs r
-    WHERE num_nonnulls(r.lease_id, r.leased_to, r.expires_at) NOT IN (0, 3) OR r.leased_to <= r.first_offset OR r.leased_to > r.end_offset
+    WHERE num_nonnulls(r.lease_id, r.leased_to, r.expires_at) NOT IN (0, 3) OR r.leased_to <= r.first_offset
+      OR r.leased_to > r.end_offset
        OR r.end_offset IS NULL AND r.lease_id IS NOT NULL AND r.leases > 0
        OR left(replace(r.lease_id::text, '-', ''), 22) <> lpad(to_hex(r.partition_id << 21 | r.group_queue_id), 14, '0')
                                                           || lpad(to_hex(r.first_offset & 4294967295), 8, '0')
@@ -185,7 +195,8 @@ LANGUAGE sql STABLE AS $$
             pg_snapshot_xmin(d.snapshot) < f.xid OR d.server_started <> pg_postmaster_start_time()
             OR $3 = ANY (d.left_over) OR d.scan_after IS NOT NULL AND EXISTS (
                 SELECT FROM skep.group_queues l CROSS JOIN skep.partitions p
-                WHERE l.id = $1 AND p.id = $3 AND CASE WHEN l.queue_id = 0 THEN coalesce(nullif(d.scan_after, ''), '0')::bigint < p.id
+                WHERE l.id = $1 AND p.id = $3 AND CASE
+                    WHEN l.queue_id = 0 THEN coalesce(nullif(d.scan_after, ''), '0')::bigint < p.id
                                                        ELSE d.scan_after < p.name END)
             OR EXISTS (SELECT FROM skep.journal j WHERE j.queue_id = $2 AND $3 = ANY (j.partition_ids)
                                                     AND NOT pg_visible_in_snapshot(j.xid, d.snapshot))))
@@ -204,20 +215,22 @@ LANGUAGE sql STABLE AS $$
     FROM skep.group_queues g
     CROSS JOIN LATERAL skep._starting_offsets(g.group_name, g.queue_id, ARRAY(
         SELECT p.id FROM skep.partitions p WHERE p.queue_id = g.queue_id
-           AND NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = p.id AND s.group_queue_id = g.id OFFSET 0))) s
+           AND NOT EXISTS (SELECT FROM skep.starts s
+                           WHERE s.partition_id = p.id AND s.group_queue_id = g.id OFFSET 0))) s
     WHERE EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = s.partition_id AND m."offset" >= s.start_offset)
       AND NOT skep._will_be_discovered(g.list_id, g.queue_id, s.partition_id)
     UNION ALL
     SELECT 'a ready list belongs to its group', count(*) FROM skep.group_queues g
     LEFT JOIN skep.group_queues w ON w.id = g.list_id
-    WHERE w.group_name IS DISTINCT FROM g.group_name OR w.id <> g.id AND w.queue_id <> 0 OR g.queue_id = 0 AND g.list_id <> g.id
+    WHERE w.group_name IS DISTINCT FROM g.group_name OR w.id <> g.id AND w.queue_id <> 0 OR g.queue_id = 0
+      AND g.list_id <> g.id
     UNION ALL
     SELECT 'discoveries belong to a ready list', count(*) FROM skep.discoveries d
     WHERE NOT EXISTS (SELECT FROM skep.group_queues g WHERE g.list_id = d.list_id)
 $$;
 
--- Rows come in the order of their transactions: it stops at the first one that is young. (One from the future is not: the clock
--- was set back.)
+-- Rows come in the order of their transactions: it stops at the first one that is young. (One from the future is not:
+-- the clock was set back.)
 CREATE FUNCTION skep.prune_journal(older_than interval DEFAULT '10 minutes') RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -227,7 +240,8 @@ DECLARE
     newest xid8;
 BEGIN
     PERFORM skep.repair_restored();
-    SELECT j.xid INTO young FROM skep.journal j WHERE j.created_at BETWEEN stamp - older_than AND stamp ORDER BY j.xid LIMIT 1;
+    SELECT j.xid INTO young FROM skep.journal j WHERE j.created_at BETWEEN stamp - older_than AND stamp ORDER BY j.xid
+    LIMIT 1;
     WITH gone AS (
         DELETE FROM skep.journal j
         WHERE j.xid < pg_snapshot_xmin(pg_current_snapshot()) AND (young IS NULL OR j.xid < young)
@@ -245,28 +259,34 @@ COMMENT ON FUNCTION skep.prune_journal IS
 CALL skep._allow('skep_admin', 'prune_journal');
 
 -- Offsets are dense, so that the heads tell how many messages each partition has, and no more are read than shown.
-CREATE FUNCTION skep.peek(queue text, partition text DEFAULT NULL, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100)
-RETURNS TABLE (queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text, trace_id uuid,
-               producer text, created_at timestamptz, deleted boolean)
+CREATE FUNCTION skep.peek(
+    queue text, partition text DEFAULT NULL, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100
+)
+RETURNS TABLE (queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text,
+               trace_id uuid, producer text, created_at timestamptz, deleted boolean)
 LANGUAGE sql STABLE AS $$
-    SELECT q.name, chosen.name, m."offset", skep.message_id(chosen.id, m."offset"), m.payload, m.headers, m.transaction_id, m.trace_id,
-           m.producer, m.created_at, m.payload IS NULL
+    SELECT q.name, chosen.name, m."offset", skep.message_id(chosen.id, m."offset"), m.payload, m.headers,
+           m.transaction_id, m.trace_id, m.producer, m.created_at, m.payload IS NULL
     FROM skep.queues q
     CROSS JOIN LATERAL (
         SELECT p.id, p.name, sum(p.messages) OVER (ORDER BY p.name) - p.messages AS before FROM (
-            (SELECT p.id, p.name, $4::bigint AS messages FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = $2 LIMIT 1)
+            (SELECT p.id, p.name, max_rows::bigint AS messages FROM skep.partitions p
+             WHERE p.queue_id = q.id AND p.name = peek.partition LIMIT 1)
             UNION ALL
-            (SELECT p.id, p.name, last."offset" + 1 - greatest(f.first_offset, $3) FROM skep.partitions p
-             CROSS JOIN LATERAL (SELECT f.first_offset FROM skep.partition_floors f WHERE f.partition_id = p.id LIMIT 1) f
+            (SELECT p.id, p.name, last."offset" + 1 - greatest(f.first_offset, peek.first_offset) FROM skep.partitions p
+             CROSS JOIN LATERAL (SELECT f.first_offset FROM skep.partition_floors f WHERE f.partition_id = p.id
+                                 LIMIT 1) f
              CROSS JOIN LATERAL (SELECT m."offset" FROM skep.messages m
-                                 WHERE m.partition_id = p.id AND m."offset" >= greatest(f.first_offset, $3)
+                                 WHERE m.partition_id = p.id AND m."offset"
+                                     >= greatest(f.first_offset, peek.first_offset)
                                  ORDER BY m."offset" DESC LIMIT 1) last
-             WHERE $2 IS NULL AND p.queue_id = q.id ORDER BY p.name LIMIT $4)
+             WHERE peek.partition IS NULL AND p.queue_id = q.id ORDER BY p.name LIMIT max_rows)
         ) p
     ) chosen
-    CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = chosen.id AND m."offset" >= $3
-                        ORDER BY m."offset" LIMIT greatest($4 - chosen.before, 0)) m
-    WHERE q.name = $1 ORDER BY chosen.name, m."offset"
+    CROSS JOIN LATERAL (SELECT * FROM skep.messages m
+                        WHERE m.partition_id = chosen.id AND m."offset" >= peek.first_offset
+                        ORDER BY m."offset" LIMIT greatest(max_rows - chosen.before, 0)) m
+    WHERE q.name = peek.queue ORDER BY chosen.name, m."offset"
 $$;
 COMMENT ON FUNCTION skep.peek IS
     'Returns messages as they are stored, completed or not, of one partition or partition by partition. A deleted '
@@ -274,8 +294,8 @@ COMMENT ON FUNCTION skep.peek IS
 CALL skep._allow('skep_admin', 'peek');
 
 CREATE FUNCTION skep.find_message(message uuid)
-RETURNS TABLE (queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text, trace_id uuid,
-               producer text, created_at timestamptz, deleted boolean)
+RETURNS TABLE (queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text,
+               trace_id uuid, producer text, created_at timestamptz, deleted boolean)
 LANGUAGE sql STABLE AS $$
     SELECT found.* FROM skep.partitions p
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q

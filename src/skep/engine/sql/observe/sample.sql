@@ -72,18 +72,16 @@ BEGIN
         WHERE p.queue_id = _count_queue.queue_id
     ), done AS MATERIALIZED (
         SELECT r.group_queue_id, count(*) AS partitions, sum(r.cursor - s.start_offset - s.skipped) AS total,
-               sum(todo.lag) AS lag,
-               sum(r.leased) AS leased, min(m.created_at) AS oldest_at
+               sum(todo.lag) AS lag, sum(r.leased) AS leased, min(m.created_at) AS oldest_at
         FROM part
         CROSS JOIN LATERAL (SELECT r.group_queue_id, min(r.first_offset) AS cursor, count(r.lease_id) AS leased
-                            FROM skep.runs r
-                            WHERE r.partition_id = part.id GROUP BY r.group_queue_id) r
+                            FROM skep.runs r WHERE r.partition_id = part.id GROUP BY r.group_queue_id) r
         CROSS JOIN LATERAL (SELECT * FROM skep.starts s
                             WHERE s.partition_id = part.id AND s.group_queue_id = r.group_queue_id LIMIT 1) s
         CROSS JOIN LATERAL (SELECT greatest(part.next_offset - greatest(r.cursor, part.first_offset), 0) AS lag) todo
         LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE todo.lag > 0 AND m.partition_id = part.id
-                              AND m."offset" >= greatest(r.cursor, part.first_offset) ORDER BY m."offset"
-                                  LIMIT 1) m ON true
+                              AND m."offset" >= greatest(r.cursor, part.first_offset)
+                           ORDER BY m."offset" LIMIT 1) m ON true
         GROUP BY r.group_queue_id
     ), sizes AS MATERIALIZED (
         SELECT part.only_group, count(*) AS partitions FROM part GROUP BY part.only_group
@@ -102,8 +100,7 @@ BEGIN
     LEFT JOIN done ON done.group_queue_id = known.id
     LEFT JOIN LATERAL (  -- partitions that the group has not read yet, if there are any
         SELECT sum(l.lag) AS lag, min(l.oldest_at) AS oldest_at
-        FROM skep._group_report(g.group_name, _count_queue.queue_id, known.id) l
-        WHERE NOT l.met
+        FROM skep._group_report(g.group_name, _count_queue.queue_id, known.id) l WHERE NOT l.met
     ) new ON coalesce(done.partitions, 0) < (SELECT coalesce(sum(sizes.partitions), 0) FROM sizes
                                              WHERE sizes.only_group IS NULL OR sizes.only_group = g.group_name);
 END $$;

@@ -1,4 +1,5 @@
--- What the HTTP server calls for messages: Queen's names and shapes, made here, so that payloads pass through Python as bytes.
+-- What the HTTP server calls for messages: Queen's names and shapes, made here, so that payloads pass through Python as
+-- bytes.
 
 -- The address of a partition on the wire: an id that none of its messages has.
 CREATE FUNCTION skep._partition_uuid(partition_id bigint) RETURNS uuid
@@ -9,30 +10,33 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$ SELECT skep.message_id(0, $1) 
 
 -- Milliseconds, in UTC whatever the time zone of the session is.
 CREATE FUNCTION skep._queen_time(instant timestamptz) RETURNS text
-LANGUAGE sql STABLE STRICT PARALLEL SAFE AS $$ SELECT to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') $$;
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+    AS $$ SELECT to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') $$;
 CALL skep._allow('skep_producer', '_queen_time', definer => false);
 CALL skep._allow('skep_consumer', '_queen_time', definer => false);
 
--- pop for many requests that differ in nothing but their size and, if partitions are named, their partition. Returns a row for each request
--- that got something: its lease id, its first partition, how many partitions, and the messages as JSON, comma-separated. They are read by a
--- statement of its own, which sees all that the leases have seen. Strings are put together by hand, and the part that all messages of a
--- partition have in common only once: that is twice as fast as json_build_object, and \x01 cannot be in JSON. sealed: some payload is
--- encrypted and the server has to open it.
+-- pop for many requests that differ in nothing but their size and, if partitions are named, their partition. Returns a
+-- row for each request that got something: its lease id, its first partition, how many partitions, and the messages as
+-- JSON, comma-separated. They are read by a statement of its own, which sees all that the leases have seen. Strings are
+-- put together by hand, and the part that all messages of a partition have in common only once: that is twice as fast
+-- as json_build_object, and \x01 cannot be in JSON. sealed: some payload is encrypted and the server has to open it.
 CREATE FUNCTION skep._queen_pop(
     queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
     lease_time double precision, auto_ack boolean, subscription_mode text, subscription_from text, conflate boolean
-) RETURNS TABLE (request integer, lease uuid, first_queue text, first_partition text, first_partition_id uuid, partition_count bigint,
-                 messages text, sealed boolean, size bigint)
+) RETURNS TABLE (request integer, lease uuid, first_queue text, first_partition text, first_partition_id uuid,
+                 partition_count bigint, messages text, sealed boolean, size bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     leases    skep.lease[];
     lease_ids uuid[];
 BEGIN
-    IF 1 = ALL (_queen_pop.partitions) AND NOT (auto_ack OR conflate) AND num_nonnulls(_queen_pop.lease_time, subscription_mode, subscription_from) = 0
+    IF 1 = ALL (_queen_pop.partitions) AND NOT (auto_ack OR conflate)
+        AND num_nonnulls(_queen_pop.lease_time, subscription_mode, subscription_from) = 0
        AND int4range(1, 100001) @> ALL (_queen_pop.batches) THEN
         IF _queen_pop.names IS NOT NULL THEN
-            leases := skep._lease_next_named(_queen_pop.queue, _queen_pop.group_name, _queen_pop.names, _queen_pop.batches);
+            leases := skep._lease_next_named(_queen_pop.queue, _queen_pop.group_name, _queen_pop.names,
+                                             _queen_pop.batches);
         ELSIF cardinality(_queen_pop.batches) = 1 THEN
             leases := skep._lease_next(_queen_pop.queue, _queen_pop.group_name, _queen_pop.batches[1]);
         END IF;
@@ -42,10 +46,13 @@ BEGIN
         IF leases <> '{}' THEN  -- the other names
             names := ARRAY(SELECT CASE WHEN served.request IS NULL THEN name END
                            FROM unnest(_queen_pop.names) WITH ORDINALITY AS named (name, n)
-                           LEFT JOIN (SELECT DISTINCT l.request FROM unnest(leases) l) served ON served.request = n ORDER BY n);
+                           LEFT JOIN (SELECT DISTINCT l.request FROM unnest(leases) l) served ON served.request = n
+                           ORDER BY n);
         END IF;
-        leases := leases || skep._lease(_queen_pop.queue, _queen_pop.group_name, _queen_pop.batches, _queen_pop.partitions, names, _queen_pop.namespace,
-                                        _queen_pop.task, _queen_pop.lease_time, auto_ack, subscription_mode, subscription_from, conflate);
+        leases := leases || skep._lease(_queen_pop.queue, _queen_pop.group_name, _queen_pop.batches,
+                                        _queen_pop.partitions, names, _queen_pop.namespace, _queen_pop.task,
+                                        _queen_pop.lease_time, auto_ack, subscription_mode, subscription_from,
+                                        conflate);
     END IF;
     IF leases = '{}' THEN
         RETURN;
@@ -57,9 +64,10 @@ BEGIN
         lease_ids := skep._queen_lease_ids(leases, cardinality(_queen_pop.batches));
     END IF;
     RETURN QUERY
-    SELECT got.request, lease_ids[got.request], (array_agg(got.queue ORDER BY n))[1], (array_agg(got.partition ORDER BY n))[1],
-           (array_agg(got.address ORDER BY n))[1], count(DISTINCT got.address), coalesce(string_agg(got.messages, ',' ORDER BY n), ''),
-           bool_or(got.sealed), sum(got.size)::bigint
+    SELECT got.request, lease_ids[got.request], (array_agg(got.queue ORDER BY n))[1],
+           (array_agg(got.partition ORDER BY n))[1], (array_agg(got.address ORDER BY n))[1],
+           count(DISTINCT got.address), coalesce(string_agg(got.messages, ',' ORDER BY n), ''), bool_or(got.sealed),
+           sum(got.size)::bigint
     FROM (
         SELECT l.ordinality AS n, l.request, l.queue, p.name AS partition, a.address, m.sealed, m.size,
                '{' || replace(m.heads, E'\x01', tail || ',{') || tail AS messages
@@ -68,11 +76,13 @@ BEGIN
         CROSS JOIN LATERAL (SELECT skep._partition_uuid(l.partition_id) AS address) a
         CROSS JOIN LATERAL (
             SELECT coalesce(bool_or(m.headers ? 'skep-sealed'), false) AS sealed, count(*) AS size, string_agg(concat(
-                       '"id":"', id, '","transactionId":', coalesce(to_json(m.transaction_id)::text, concat('"', id, '"')),
-                       ',"traceId":', coalesce(to_json(m.trace_id)::text, 'null'), ',"data":', m.payload,
-                       ',"producerSub":', coalesce(to_json(m.producer)::text, 'null'),
-                       ',"createdAt":"', to_char(m.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-                       '","headers":', coalesce(m.headers::text, 'null'), ',"offset":', m."offset"), E'\x01' ORDER BY m."offset") AS heads
+                       '"id":"', id, '","transactionId":',
+                       coalesce(to_json(m.transaction_id)::text, concat('"', id, '"')), ',"traceId":',
+                       coalesce(to_json(m.trace_id)::text, 'null'), ',"data":', m.payload, ',"producerSub":',
+                       coalesce(to_json(m.producer)::text, 'null'), ',"createdAt":"',
+                       to_char(m.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+                       '","headers":', coalesce(m.headers::text, 'null'), ',"offset":', m."offset"), E'\x01'
+                           ORDER BY m."offset") AS heads
             FROM (SELECT * FROM skep.messages m
                   WHERE m.partition_id = l.partition_id AND m."offset" >= l.first_offset AND m."offset" < l.leased_to
                   ORDER BY m."offset" OFFSET 0) m
@@ -80,8 +90,10 @@ BEGIN
             WHERE m.payload IS NOT NULL AND (l.done IS NULL OR NOT l.done @> m."offset")
         ) m
         CROSS JOIN LATERAL (SELECT concat(
-            ',"queue":', to_json(l.queue), ',"partition":', to_json(p.name), ',"partitionId":"', a.address, '","leaseId":"',
-            lease_ids[l.request], '","consumerGroup":', to_json(_queen_pop.group_name), ',"deliveryAttempt":', l.attempt, '}') AS tail) t
+            ',"queue":', to_json(l.queue), ',"partition":', to_json(p.name), ',"partitionId":"', a.address,
+            '","leaseId":"',
+            lease_ids[l.request], '","consumerGroup":', to_json(_queen_pop.group_name), ',"deliveryAttempt":',
+            l.attempt, '}') AS tail) t
     ) got
     GROUP BY got.request;
     IF auto_ack THEN
@@ -90,8 +102,9 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_pop');
 
--- push(messages) for the server, which has checked their shape: one row of arrays in the order of the messages. has_delays: some may have
--- a delay or a deliver_at. delayed: {"number of the message": [its id, when it is due]} for those that wait, NULL if none does.
+-- push(messages) for the server, which has checked their shape: one row of arrays in the order of the messages.
+-- has_delays: some may have a delay or a deliver_at. delayed: {"number of the message": [its id, when it is due]} for
+-- those that wait, NULL if none does.
 CREATE FUNCTION skep._queen_push(
     messages jsonb, has_delays boolean DEFAULT true,
     OUT duplicates boolean[], OUT partition_ids bigint[], OUT offsets bigint[], OUT delayed jsonb
@@ -103,26 +116,31 @@ BEGIN
     IF NOT has_delays AND jsonb_array_length(messages) = 1 THEN
         SELECT p.status = 'duplicate' AS duplicate, p.partition_id, p."offset" INTO one
         FROM (SELECT messages -> 0 AS value OFFSET 0) item
-        CROSS JOIN LATERAL skep.push(value ->> 'queue', value -> 'payload', value ->> 'partition', value ->> 'transaction_id',
-                                     value -> 'headers', (value ->> 'trace_id')::uuid, value ->> 'producer') p;
+        CROSS JOIN LATERAL skep.push(value ->> 'queue', value -> 'payload', value ->> 'partition',
+                                     value ->> 'transaction_id', value -> 'headers', (value ->> 'trace_id')::uuid,
+                                     value ->> 'producer') p;
         duplicates := ARRAY[one.duplicate]; partition_ids := ARRAY[one.partition_id]; offsets := ARRAY[one."offset"];
         RETURN;
     END IF;
-    SELECT array_agg(value ->> 'queue') AS queues, array_agg(value ->> 'partition') AS partitions, array_agg(value -> 'payload') AS payloads,
-           array_agg(value ->> 'transaction_id') AS transaction_ids, array_agg(value -> 'headers') AS headers,
+    SELECT array_agg(value ->> 'queue') AS queues, array_agg(value ->> 'partition') AS partitions,
+           array_agg(value -> 'payload') AS payloads, array_agg(value ->> 'transaction_id') AS transaction_ids,
+           array_agg(value -> 'headers') AS headers,
            array_agg((value ->> 'trace_id')::uuid) AS trace_ids, array_agg(value ->> 'producer') AS producers
     INTO m FROM jsonb_array_elements(messages) AS value;  -- in order, which aggregates keep
-    SELECT array_agg(p.status = 'duplicate' ORDER BY p.ord), array_agg(p.partition_id ORDER BY p.ord), array_agg(p."offset" ORDER BY p.ord),
-           jsonb_object_agg(p.ord - 1, jsonb_build_array(p.delayed_id, skep._queen_time(p.due_at))) FILTER (WHERE p.due_at IS NOT NULL)
+    SELECT array_agg(p.status = 'duplicate' ORDER BY p.ord), array_agg(p.partition_id ORDER BY p.ord),
+           array_agg(p."offset" ORDER BY p.ord),
+           jsonb_object_agg(p.ord - 1, jsonb_build_array(p.delayed_id, skep._queen_time(p.due_at)))
+               FILTER (WHERE p.due_at IS NOT NULL)
     INTO duplicates, partition_ids, offsets, delayed
-    FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers,
-                        CASE WHEN has_delays THEN skep._due_times(messages) END) p;
+    FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids,
+                        m.producers, CASE WHEN has_delays THEN skep._due_times(messages) END) p;
 END $$;
 CALL skep._allow('skep_producer', '_queen_push');
 
--- Returns for each of these waiting groups whether a pop may find something: a run that is ready, a lease that is over, a message
--- that is due, or a push that discovery has not seen. A guess for many groups at once, so that thousands of waiting polls cost one statement a second; pop decides.
--- A ready list with more than 64 runs, all drained, and runs that are probably drained count too: the pop cleans up.
+-- Returns for each of these waiting groups whether a pop may find something: a run that is ready, a lease that is over,
+-- a message that is due, or a push that discovery has not seen. A guess for many groups at once, so that thousands of
+-- waiting polls cost one statement a second; pop decides. A ready list with more than 64 runs, all drained, and runs
+-- that are probably drained count too: the pop cleans up.
 CREATE FUNCTION skep._has_work(queues text[], groups text[]) RETURNS boolean[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -134,17 +152,22 @@ BEGIN
                                                OR news.xid IS NOT NULL OR delayed.id IS NOT NULL) ORDER BY asked.n)
         FROM unnest(_has_work.queues, _has_work.groups) WITH ORDINALITY AS asked (queue, group_name, n)
         LEFT JOIN skep.queues q ON q.name = asked.queue
-        LEFT JOIN skep.group_queues g ON g.queue_id = q.id AND g.group_name = skep._group_of(q.semantics, asked.group_name)
+        LEFT JOIN skep.group_queues g ON g.queue_id = q.id
+            AND g.group_name = skep._group_of(q.semantics, asked.group_name)
         LEFT JOIN LATERAL (
             SELECT d.snapshot, d.left_over IS NOT NULL OR d.scan_after IS NOT NULL OR d.discovered_at > stamp
-                               OR d.server_started <> pg_postmaster_start_time() OR pg_snapshot_xmin(d.snapshot) < f.xid AS is_due
-            FROM skep.discoveries d CROSS JOIN skep.journal_floor f WHERE d.list_id = g.list_id ORDER BY d.id DESC LIMIT 1) d ON true
+                               OR d.server_started <> pg_postmaster_start_time()
+                               OR pg_snapshot_xmin(d.snapshot) < f.xid AS is_due
+            FROM skep.discoveries d CROSS JOIN skep.journal_floor f WHERE d.list_id = g.list_id ORDER BY d.id DESC
+            LIMIT 1) d ON true
         LEFT JOIN LATERAL (
-            SELECT count(*) > 64 OR bool_or(EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id
-                                                                                  AND m."offset" >= r.first_offset)) AS is_due
+            SELECT count(*) > 64
+                   OR bool_or(EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id
+                                         AND m."offset" >= r.first_offset)) AS is_due
             FROM (SELECT r.partition_id, r.first_offset FROM skep.runs r
                   WHERE r.list_id = g.list_id AND r.priority = CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END
-                    AND r.ready_at <= stamp AND r.lease_id IS NULL AND NOT r.drained ORDER BY r.ready_at LIMIT 65) r) ready ON true
+                    AND r.ready_at <= stamp AND r.lease_id IS NULL AND NOT r.drained ORDER BY r.ready_at
+                        LIMIT 65) r) ready ON true
         LEFT JOIN LATERAL (SELECT r.partition_id FROM skep.runs r
                            WHERE r.list_id = g.list_id AND r.ready_at <= stamp AND r.lease_id IS NOT NULL
                            ORDER BY r.ready_at LIMIT 1) leased ON true
@@ -155,7 +178,8 @@ BEGIN
             (SELECT j.xid FROM skep.journal j WHERE j.queue_id = q.id AND j.xid >= pg_snapshot_xmax(d.snapshot) LIMIT 1)
             UNION ALL
             (SELECT j.xid FROM pg_snapshot_xip(d.snapshot) AS running
-             CROSS JOIN LATERAL (SELECT j.xid FROM skep.journal j WHERE j.queue_id = q.id AND j.xid = running LIMIT 1) j LIMIT 1)
+             CROSS JOIN LATERAL (SELECT j.xid FROM skep.journal j WHERE j.queue_id = q.id AND j.xid = running
+                                 LIMIT 1) j LIMIT 1)
             LIMIT 1) news ON true
         LEFT JOIN LATERAL (SELECT d.id FROM skep.delayed_messages d WHERE d.queue_id = q.id AND d.due_at <= stamp
                            ORDER BY d.due_at LIMIT 1) delayed ON true);
@@ -166,19 +190,22 @@ CALL skep._allow('skep_consumer', '_has_work');
 CREATE FUNCTION skep._queen_options(q skep.queues) RETURNS jsonb
 LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object('retryDelay', 1000, 'ttl', 3600, 'deadLetterQueue', false, 'dlqAfterMaxRetries', false,
-               'retentionEnabled', false, 'retentionSeconds', 0, 'completedRetentionSeconds', 0, 'maxWaitTimeSeconds', 0, 'maxSize', 0)
+               'retentionEnabled', false, 'retentionSeconds', 0, 'completedRetentionSeconds', 0,
+               'maxWaitTimeSeconds', 0, 'maxSize', 0)
            || $1.queen_options || jsonb_build_object(
-               'leaseTime', $1.lease_time, 'retryLimit', $1.retry_limit, 'retryDelay', $1.retry_delay * 1000, 'priority', $1.priority,
-               'delayedProcessing', $1.delayed_processing, 'windowBuffer', $1.window_buffer,
+               'leaseTime', $1.lease_time, 'retryLimit', $1.retry_limit, 'retryDelay', $1.retry_delay * 1000,
+               'priority', $1.priority, 'delayedProcessing', $1.delayed_processing, 'windowBuffer', $1.window_buffer,
                'encryptionEnabled', $1.encryption_enabled)
 $$;
 
 -- Merges the options into those of the queue; replace: options that are not given go back to their defaults.
-CREATE FUNCTION skep._queen_configure(queue text, options jsonb, namespace text, task text, replace boolean) RETURNS jsonb
+CREATE FUNCTION skep._queen_configure(queue text, options jsonb, namespace text, task text, replace boolean)
+RETURNS jsonb
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    blank skep.queues := jsonb_populate_record(NULL::skep.queues, '{"lease_time": 300, "retry_limit": 3, "retry_delay": 1, "priority": 0,
+    blank skep.queues := jsonb_populate_record(NULL::skep.queues,
+                                               '{"lease_time": 300, "retry_limit": 3, "retry_delay": 1, "priority": 0,
         "delayed_processing": 0, "window_buffer": 0, "encryption_enabled": false, "queen_options": {}}');
     given jsonb := CASE WHEN replace THEN skep._queen_options(blank) ELSE '{}' END || jsonb_strip_nulls(options);
     kept  jsonb;
@@ -189,14 +216,17 @@ BEGIN
     PERFORM skep._create_partitions(ARRAY[_queen_configure.queue], ARRAY['Default']);
     SELECT * INTO q FROM skep.queues WHERE name = _queen_configure.queue FOR NO KEY UPDATE;
     kept := q.queen_options || (SELECT coalesce(jsonb_object_agg(key, value), '{}') FROM jsonb_each(given)
-                                WHERE key IN ('ttl', 'deadLetterQueue', 'dlqAfterMaxRetries', 'retentionEnabled', 'retentionSeconds',
+                                WHERE key IN ('ttl', 'deadLetterQueue',
+                                              'dlqAfterMaxRetries', 'retentionEnabled', 'retentionSeconds',
                                               'completedRetentionSeconds', 'maxWaitTimeSeconds', 'maxSize'));
-    SELECT coalesce(jsonb_object_agg(ours, CASE WHEN theirs = 'retryDelay' THEN to_jsonb((given ->> theirs)::double precision / 1000)
+    SELECT coalesce(jsonb_object_agg(ours, CASE
+                                     WHEN theirs = 'retryDelay'
+                                     THEN to_jsonb((given ->> theirs)::double precision / 1000)
                                                 ELSE given -> theirs END), '{}')
     INTO own
     FROM (VALUES ('leaseTime', 'lease_time'), ('retryLimit', 'retry_limit'), ('retryDelay', 'retry_delay'),
-                 ('priority', 'priority'), ('delayedProcessing', 'delayed_processing'), ('windowBuffer', 'window_buffer'),
-                 ('encryptionEnabled', 'encryption_enabled')) name (theirs, ours)
+                 ('priority', 'priority'), ('delayedProcessing', 'delayed_processing'),
+                 ('windowBuffer', 'window_buffer'), ('encryptionEnabled', 'encryption_enabled')) name (theirs, ours)
     WHERE given ? theirs;
     IF given ?| ARRAY['retentionEnabled', 'retentionSeconds', 'completedRetentionSeconds', 'maxWaitTimeSeconds'] THEN
         own := own || jsonb_build_object(
@@ -204,30 +234,36 @@ BEGIN
                                                 nullif((kept ->> 'retentionSeconds')::double precision, 0) END,
                                        nullif((kept ->> 'maxWaitTimeSeconds')::double precision, 0)),
             'completed_retention_seconds', CASE WHEN (kept ->> 'retentionEnabled')::boolean THEN
-                                                nullif((kept ->> 'completedRetentionSeconds')::double precision, 0) END);
+                                                nullif((kept ->> 'completedRetentionSeconds')::double precision,
+                                                       0) END);
     END IF;
     PERFORM skep.configure_queue(_queen_configure.queue, own, _queen_configure.namespace, _queen_configure.task);
     UPDATE skep.queues SET queen_options = kept WHERE id = q.id RETURNING * INTO q;
     RETURN jsonb_build_object(
-        'configured', true, 'queueId', skep._queue_uuid(q.id), 'queue', q.name, 'namespace', q.namespace, 'task', q.task,
-        'options', skep._queen_options(q),
-        'partitionId', (SELECT skep._partition_uuid(p.id) FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = 'Default'));
+        'configured', true, 'queueId', skep._queue_uuid(q.id), 'queue', q.name, 'namespace', q.namespace,
+        'task', q.task, 'options', skep._queen_options(q),
+        'partitionId', (SELECT skep._partition_uuid(p.id) FROM skep.partitions p
+                        WHERE p.queue_id = q.id AND p.name = 'Default'));
 END $$;
 CALL skep._allow('skep_admin', '_queen_configure');
 
--- Returns true if a group gets only the newest message of each partition of a queue. Its first contact decides for good.
-CREATE FUNCTION skep._queen_conflation(queue text, group_name text, subscription_mode text, subscription_from text) RETURNS boolean
+-- Returns true if a group gets only the newest message of each partition of a queue. Its first contact decides for
+-- good.
+CREATE FUNCTION skep._queen_conflation(queue text, group_name text, subscription_mode text, subscription_from text)
+RETURNS boolean
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     IF NOT EXISTS (SELECT FROM skep.subscriptions s
-                   WHERE s.group_name = _queen_conflation.group_name AND s.queue = _queen_conflation.queue AND s.partition IS NULL) THEN
-        PERFORM skep._store_subscription(_queen_conflation.group_name, _queen_conflation.queue, NULL, NULL, NULL, subscription_mode,
-                                        subscription_from);
+                   WHERE s.group_name = _queen_conflation.group_name AND s.queue = _queen_conflation.queue
+                     AND s.partition IS NULL) THEN
+        PERFORM skep._store_subscription(_queen_conflation.group_name, _queen_conflation.queue, NULL, NULL, NULL,
+                                         subscription_mode, subscription_from);
         UPDATE skep.subscriptions s SET conflation = true
         WHERE s.group_name = _queen_conflation.group_name AND s.queue = _queen_conflation.queue AND s.partition IS NULL;
     END IF;
     RETURN (SELECT s.conflation FROM skep.subscriptions s
-            WHERE s.group_name = _queen_conflation.group_name AND s.queue = _queen_conflation.queue AND s.partition IS NULL);
+            WHERE s.group_name = _queen_conflation.group_name AND s.queue = _queen_conflation.queue
+              AND s.partition IS NULL);
 END $$;
 CALL skep._allow('skep_consumer', '_queen_conflation');

@@ -1,4 +1,4 @@
--- Options as a whole: what is not given has its default, as the columns of skep.queues declare it.
+-- Options as a whole: an option that is not given gets the default of its column of skep.queues.
 
 -- semantics: of the queue. A work queue serves many workers at once, as configure_queue() has it.
 CREATE FUNCTION skep._default_options(semantics text DEFAULT NULL) RETURNS jsonb
@@ -6,15 +6,17 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     defaults jsonb;
 BEGIN
-    EXECUTE (SELECT 'SELECT jsonb_build_object(' || string_agg(format('%L, %s', a.attname,
-                                                                      coalesce(pg_get_expr(d.adbin, d.adrelid), 'NULL')), ', ') || ')'
+    EXECUTE (SELECT 'SELECT jsonb_build_object('
+                    || string_agg(format('%L, %s', a.attname, coalesce(pg_get_expr(d.adbin, d.adrelid), 'NULL')), ', ')
+                    || ')'
              FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
              WHERE a.attrelid = 'skep.queues'::regclass AND a.attname = ANY (skep._queue_options()))
     INTO defaults;
     RETURN CASE WHEN semantics = 'queue' THEN defaults || '{"concurrency": 64}' ELSE defaults END;
 END $$;
 
-CREATE FUNCTION skep._replace_options(queue text, options jsonb, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS skep.queues
+CREATE FUNCTION skep._replace_options(queue text, options jsonb, namespace text DEFAULT NULL, task text DEFAULT NULL)
+RETURNS skep.queues
 LANGUAGE plpgsql AS $$
 BEGIN
     IF jsonb_typeof(options) IS DISTINCT FROM 'object' THEN

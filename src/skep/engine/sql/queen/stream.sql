@@ -1,20 +1,24 @@
--- Streams of Queen's clients. The windows and joins are the client's; here are their queries, the state of each (query, partition, key),
--- and the cycle: state, pushes and the ack of a run of one partition, all or nothing.
+-- Streams of Queen's clients. The windows and joins are the client's; here are their queries, the state of each (query,
+-- partition, key), and the cycle: state, pushes and the ack of a run of one partition, all or nothing.
 
--- The same name and hash is the same query. Another hash is refused, unless reset is asked for: then the state of the query is deleted.
+-- The same name and hash is the same query. Another hash is refused, unless reset is asked for: then the state of the
+-- query is deleted.
 CREATE FUNCTION skep._queen_stream_register(
     name text, source_queue text, sink_queue text, config_hash text, reset boolean,
     OUT query_id uuid, OUT fresh boolean, OUT was_reset boolean, OUT stored_hash text
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM skep._check_name('query', _queen_stream_register.name), skep._check_name('queue', _queen_stream_register.source_queue);
-    PERFORM skep._check_name('queue', _queen_stream_register.sink_queue) WHERE _queen_stream_register.sink_queue IS NOT NULL;
+    PERFORM skep._check_name('query', _queen_stream_register.name),
+            skep._check_name('queue', _queen_stream_register.source_queue);
+    PERFORM skep._check_name('queue', _queen_stream_register.sink_queue)
+    WHERE _queen_stream_register.sink_queue IS NOT NULL;
     PERFORM skep._check_name('config_hash', _queen_stream_register.config_hash);
     INSERT INTO skep.stream_groups (group_name, queue)
     SELECT 'streams.' || _queen_stream_register.name, _queen_stream_register.source_queue ON CONFLICT DO NOTHING;
     INSERT INTO skep.stream_queries (name, source_queue, sink_queue, config_hash)
-    VALUES (_queen_stream_register.name, _queen_stream_register.source_queue, _queen_stream_register.sink_queue, _queen_stream_register.config_hash)
+    VALUES (_queen_stream_register.name, _queen_stream_register.source_queue, _queen_stream_register.sink_queue,
+            _queen_stream_register.config_hash)
     ON CONFLICT DO NOTHING RETURNING id INTO query_id;
     fresh := query_id IS NOT NULL;
     was_reset := false;
@@ -22,11 +26,13 @@ BEGIN
     IF fresh THEN
         RETURN;
     END IF;
-    SELECT q.id, q.config_hash INTO query_id, stored_hash FROM skep.stream_queries q WHERE q.name = _queen_stream_register.name FOR UPDATE;
+    SELECT q.id, q.config_hash INTO query_id, stored_hash FROM skep.stream_queries q
+    WHERE q.name = _queen_stream_register.name FOR UPDATE;
     IF stored_hash <> _queen_stream_register.config_hash AND reset THEN
         DELETE FROM skep._queen_stream_state s WHERE s.query_id = _queen_stream_register.query_id;
         UPDATE skep.stream_queries q
-        SET config_hash = _queen_stream_register.config_hash, source_queue = _queen_stream_register.source_queue, sink_queue = _queen_stream_register.sink_queue
+        SET config_hash = _queen_stream_register.config_hash, source_queue = _queen_stream_register.source_queue,
+            sink_queue = _queen_stream_register.sink_queue
         WHERE q.id = _queen_stream_register.query_id;
         was_reset := true;
         stored_hash := _queen_stream_register.config_hash;
@@ -35,14 +41,20 @@ END $$;
 CALL skep._allow('skep_consumer', '_queen_stream_register');
 
 -- Returns rows of state as JSON, comma-separated, by key. No keys: all. Nothing in a prefix is a wildcard.
-CREATE FUNCTION skep._queen_stream_state(query_id uuid, partition_id uuid, keys text[], key_prefix text, ripe_at_or_before double precision)
+CREATE FUNCTION skep._queen_stream_state(
+    query_id uuid, partition_id uuid, keys text[], key_prefix text, ripe_at_or_before double precision
+)
 RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT coalesce(string_agg(json_build_object('key', s.key, 'value', s.value, 'updated_at', skep._queen_time(s.updated_at))::text, ','
+    SELECT coalesce(string_agg(json_build_object('key', s.key, 'value', s.value,
+                                                 'updated_at', skep._queen_time(s.updated_at))::text, ','
                                ORDER BY s.key), '')
     FROM skep._queen_stream_state s
-    WHERE s.query_id = $1 AND s.partition_id = skep.partition_of($2) AND ($3 = '{}' OR s.key = ANY ($3))
-      AND s.key >= coalesce($4, '') AND starts_with(s.key, coalesce($4, ''))
-      AND ($5 IS NULL OR CASE WHEN jsonb_typeof(s.value -> 'windowEnd') = 'number' THEN (s.value ->> 'windowEnd')::numeric <= $5::numeric
+    WHERE s.query_id = _queen_stream_state.query_id
+      AND s.partition_id = skep.partition_of(_queen_stream_state.partition_id) AND (keys = '{}' OR s.key = ANY (keys))
+      AND s.key >= coalesce(key_prefix, '') AND starts_with(s.key, coalesce(key_prefix, ''))
+      AND (ripe_at_or_before IS NULL
+           OR CASE WHEN jsonb_typeof(s.value -> 'windowEnd') = 'number' THEN (s.value ->> 'windowEnd')::numeric
+           <= ripe_at_or_before::numeric
                               ELSE false END)
 $$;
 CALL skep._allow('skep_consumer', '_queen_stream_state');
@@ -55,26 +67,31 @@ DECLARE
     too_long text;
 BEGIN
     WITH said AS MATERIALIZED (
-        SELECT DISTINCT ON (op ->> 'key') op ->> 'key' AS key, op ->> 'type' AS type, coalesce(op -> 'value', 'null') AS value
+        SELECT DISTINCT ON (op ->> 'key') op ->> 'key' AS key, op ->> 'type' AS type,
+               coalesce(op -> 'value', 'null') AS value
         FROM jsonb_array_elements(ops) WITH ORDINALITY AS item (op, n) ORDER BY op ->> 'key', n DESC
     ), gone AS (
         DELETE FROM skep._queen_stream_state s USING said
-        WHERE said.type = 'delete' AND s.query_id = _write_stream_state.query_id AND s.partition_id = _write_stream_state.partition_id
+        WHERE said.type = 'delete' AND s.query_id = _write_stream_state.query_id
+          AND s.partition_id = _write_stream_state.partition_id
           AND s.key = ANY (ARRAY[said.key])
     )
     INSERT INTO skep._queen_stream_state AS s (query_id, partition_id, key, value)
-    SELECT _write_stream_state.query_id, _write_stream_state.partition_id, said.key, said.value FROM said WHERE said.type = 'upsert'
+    SELECT _write_stream_state.query_id, _write_stream_state.partition_id, said.key, said.value FROM said
+    WHERE said.type = 'upsert'
     ON CONFLICT (query_id, partition_id, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at;
 EXCEPTION WHEN check_violation THEN
-    SELECT left(op ->> 'key', 40) INTO too_long FROM jsonb_array_elements(ops) op WHERE octet_length(op ->> 'key') > 2000 LIMIT 1;
+    SELECT left(op ->> 'key', 40) INTO too_long FROM jsonb_array_elements(ops) op
+    WHERE octet_length(op ->> 'key') > 2000 LIMIT 1;
     PERFORM skep._refuse('SK001', format('state key "%s…" is too long', too_long), 'Keys have 2000 bytes at most.');
 END $$;
 
--- The ack of a cycle is for the `count` messages of the lease that end with the named one; messages before them stay without an ack. The
--- rest is released, at the same attempt, or stays leased. Returns how many messages were acknowledged and whether the lease is over.
+-- The ack of a cycle is for the `count` messages of the lease that end with the named one; messages before them stay
+-- without an ack. The rest is released, at the same attempt, or stays leased. Returns how many messages were
+-- acknowledged and whether the lease is over.
 CREATE FUNCTION skep._ack_stream(
-    partition_id uuid, group_name text, transaction_id text, lease uuid, status text, count integer, error text, release_lease boolean,
-    OUT answered bigint, OUT released boolean
+    partition_id uuid, group_name text, transaction_id text, lease uuid, status text, count integer, error text,
+    release_lease boolean, OUT answered bigint, OUT released boolean
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -84,12 +101,13 @@ DECLARE
     n       integer;
 BEGIN
     SELECT * INTO place
-    FROM skep._queen_find(ARRAY[_ack_stream.partition_id], ARRAY[_ack_stream.transaction_id], ARRAY[_ack_stream.group_name],
-                         ARRAY[_ack_stream.lease]);
+    FROM skep._queen_find(ARRAY[_ack_stream.partition_id], ARRAY[_ack_stream.transaction_id],
+                          ARRAY[_ack_stream.group_name], ARRAY[_ack_stream.lease]);
     IF place."offset" IS NULL THEN
         PERFORM skep._refuse('SK003', 'Message not found');
     END IF;
-    SELECT (l.run).first_offset, (l.run).leased_to, coalesce((l.run).done, '{}') AS done INTO held FROM skep._lock_lease(place.lease) l;
+    SELECT (l.run).first_offset, (l.run).leased_to, coalesce((l.run).done, '{}') AS done INTO held
+    FROM skep._lock_lease(place.lease) l;
     IF place."offset" >= held.first_offset AND place."offset" < held.leased_to AND NOT held.done @> place."offset" THEN
         offsets := ARRAY(
             SELECT o FROM unnest(int8multirange(int8range(held.first_offset, place."offset" + 1)) - held.done) AS piece
@@ -108,9 +126,11 @@ BEGIN
     INSERT INTO skep.stream_groups (group_name, queue)
     SELECT g.group_name, place.queue FROM skep.group_queues g
     WHERE g.id = place.group_queue_id AND g.group_name <> '__QUEUE_MODE__'
-      AND NOT EXISTS (SELECT FROM skep.stream_groups known WHERE known.group_name = g.group_name AND known.queue = place.queue)
+      AND NOT EXISTS (SELECT FROM skep.stream_groups known
+                      WHERE known.group_name = g.group_name AND known.queue = place.queue)
     ON CONFLICT DO NOTHING;
-    released := NOT EXISTS (SELECT FROM skep.runs r WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
+    released := NOT EXISTS (SELECT FROM skep.runs r
+                            WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
                                AND r.lease_id IS NOT DISTINCT FROM place.lease);
 END $$;
 
@@ -137,23 +157,27 @@ BEGIN
     END IF;
     IF ack IS NOT NULL THEN
         SELECT a.answered, a.released INTO answered, released
-        FROM skep._ack_stream(_queen_stream_step.partition_id, _queen_stream_step.group_name, ack ->> 'transaction_id', (ack ->> 'lease')::uuid,
-                              ack ->> 'status', (ack ->> 'count')::integer, ack ->> 'error', release_lease) a;
+        FROM skep._ack_stream(_queen_stream_step.partition_id, _queen_stream_step.group_name, ack ->> 'transaction_id',
+                              (ack ->> 'lease')::uuid, ack ->> 'status', (ack ->> 'count')::integer, ack ->> 'error',
+                              release_lease) a;
     END IF;
 END $$;
 CALL skep._allow('skep_consumer', '_queen_stream_step');
 
--- One step of a stream. It pushes with the rights of its caller, as _queen_transaction() does; a push that is a repeat is no error.
+-- One step of a stream. It pushes with the rights of its caller, as _queen_transaction() does; a push that is a repeat
+-- is no error.
 CREATE FUNCTION skep._queen_stream_cycle(
-    query_id uuid, partition_id uuid, group_name text, state_ops jsonb, messages jsonb, ack jsonb, release_lease boolean,
-    OUT queue text, OUT answered bigint, OUT released boolean, OUT duplicates boolean[], OUT stored_in bigint[], OUT offsets bigint[],
-    OUT delayed jsonb
+    query_id uuid, partition_id uuid, group_name text, state_ops jsonb, messages jsonb, ack jsonb,
+    release_lease boolean, OUT queue text, OUT answered bigint, OUT released boolean, OUT duplicates boolean[],
+    OUT stored_in bigint[], OUT offsets bigint[], OUT delayed jsonb
 ) LANGUAGE plpgsql AS $$
 BEGIN
     SELECT s.queue, s.answered, s.released INTO queue, answered, released
-    FROM skep._queen_stream_step(_queen_stream_cycle.query_id, _queen_stream_cycle.partition_id, group_name, state_ops, ack, release_lease) s;
+    FROM skep._queen_stream_step(_queen_stream_cycle.query_id, _queen_stream_cycle.partition_id, group_name, state_ops,
+                                 ack, release_lease) s;
     IF messages <> '[]' THEN
-        SELECT p.duplicates, p.partition_ids, p.offsets, p.delayed INTO duplicates, stored_in, offsets, delayed FROM skep._queen_push(messages) p;
+        SELECT p.duplicates, p.partition_ids, p.offsets, p.delayed INTO duplicates, stored_in, offsets, delayed
+        FROM skep._queen_push(messages) p;
     END IF;
 END $$;
 CALL skep._allow('skep_consumer', '_queen_stream_cycle', definer => false);

@@ -20,48 +20,59 @@ END $$;
 -- partition that does not exist any more is left out.
 CREATE FUNCTION skep._follow_targets(
     group_queues integer[], read_partitions bigint[], start_offsets bigint[], offsets bigint[],
-    OUT partition_ids bigint[], OUT group_queue_ids integer[], OUT list_ids integer[], OUT priorities integer[], OUT starts bigint[],
-    OUT cursors bigint[]
+    OUT partition_ids bigint[], OUT group_queue_ids integer[], OUT list_ids integer[], OUT priorities integer[],
+    OUT starts bigint[], OUT cursors bigint[]
 ) LANGUAGE sql STABLE AS $$
-    SELECT array_agg(p.id), array_agg(g.id), array_agg(g.list_id), array_agg(CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END),
+    SELECT array_agg(p.id), array_agg(g.id), array_agg(g.list_id),
+           array_agg(CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END),
            array_agg(least(read.first, at.cursor)), array_agg(at.cursor)
-    FROM (SELECT * FROM unnest($2, $3, $4) AS read (id, first, ends) ORDER BY id) read
+    FROM (SELECT * FROM unnest(read_partitions, start_offsets, _follow_targets.offsets) AS read (id, first, ends)
+          ORDER BY id) read
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = read.id LIMIT 1) p
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = read.id LIMIT 1) f
     CROSS JOIN LATERAL skep._head_of(read.id) head
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
-    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = ANY ($1) AND g.queue_id = p.queue_id LIMIT 1) g
+    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = ANY (group_queues) AND g.queue_id = p.queue_id
+                        LIMIT 1) g
     CROSS JOIN LATERAL (SELECT least(greatest(read.ends, f.first_offset), head.next_offset) AS cursor) at
 $$;
 
 -- Puts a group where a reader is: it has read offsets [start_offsets[n], offsets[n]) of the n-th partition since the
 -- last call. Returns the newest subscription of the group. After a seek that is another one, and the caller has to put
 -- every partition right.
-CREATE FUNCTION skep._move_group(group_name text, partition_ids bigint[], start_offsets bigint[], offsets bigint[]) RETURNS bigint
+CREATE FUNCTION skep._move_group(group_name text, partition_ids bigint[], start_offsets bigint[], offsets bigint[])
+RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     stamp timestamptz := clock_timestamp();
     ids   integer[] := skep._lock_follower(group_name, partition_ids);
     to_be record;
 BEGIN
-    -- Against retention, and then against pops and acks: of a shared partition the open run is locked first, and gives no more away.
-    PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (partition_ids) ORDER BY f.partition_id FOR KEY SHARE;
-    PERFORM FROM skep.runs r WHERE r.partition_id = ANY (partition_ids) AND r.group_queue_id = ANY (ids) AND r.end_offset IS NULL
+    -- Against retention, and then against pops and acks: of a shared partition the open run is locked first, and gives
+    -- no more away.
+    PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (partition_ids) ORDER BY f.partition_id
+    FOR KEY SHARE;
+    PERFORM FROM skep.runs r WHERE r.partition_id = ANY (partition_ids) AND r.group_queue_id = ANY (ids)
+        AND r.end_offset IS NULL
     ORDER BY r.partition_id, r.group_queue_id FOR UPDATE;
-    DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids) AND r.group_queue_id = ANY (ids) AND r.end_offset IS NOT NULL;
+    DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids) AND r.group_queue_id = ANY (ids)
+        AND r.end_offset IS NOT NULL;
 
     to_be := skep._follow_targets(ids, partition_ids, start_offsets, offsets);
     INSERT INTO skep.starts AS s (partition_id, group_queue_id, start_offset)
     SELECT t.id, t.group_queue_id, t.start
     FROM unnest(to_be.partition_ids, to_be.group_queue_ids, to_be.starts) AS t (id, group_queue_id, start)
-    ON CONFLICT (partition_id, group_queue_id) DO UPDATE SET start_offset = least(s.start_offset, excluded.start_offset);
-    UPDATE skep.starts s SET skipped = least(s.skipped, t.cursor - s.start_offset)  -- nothing is processed twice, or less than once
+    ON CONFLICT (partition_id, group_queue_id) DO UPDATE
+    SET start_offset = least(s.start_offset, excluded.start_offset);
+    -- nothing is processed twice, or less than once
+    UPDATE skep.starts s SET skipped = least(s.skipped, t.cursor - s.start_offset)
     FROM unnest(to_be.partition_ids, to_be.group_queue_ids, to_be.cursors) AS t (id, group_queue_id, cursor)
-    WHERE s.partition_id = ANY (ARRAY[t.id]) AND s.group_queue_id = t.group_queue_id AND s.skipped > t.cursor - s.start_offset;
+    WHERE s.partition_id = ANY (ARRAY[t.id]) AND s.group_queue_id = t.group_queue_id
+      AND s.skipped > t.cursor - s.start_offset;
 
     UPDATE skep.runs r
-    SET first_offset = t.cursor, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, succeeded = false, is_logged = false,
-        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
+    SET first_offset = t.cursor, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, succeeded = false,
+        is_logged = false, cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
         served_at = stamp, ready_at = skep._ready_place(stamp, stamp), drained = false
     FROM unnest(to_be.partition_ids, to_be.group_queue_ids, to_be.cursors) AS t (id, group_queue_id, cursor)
     WHERE r.partition_id = ANY (ARRAY[t.id]) AND r.group_queue_id = t.group_queue_id AND r.end_offset IS NULL;
@@ -69,7 +80,8 @@ BEGIN
     SELECT t.id, t.group_queue_id, t.list_id, t.cursor, skep._ready_place(stamp, stamp), stamp, t.priority
     FROM unnest(to_be.partition_ids, to_be.group_queue_ids, to_be.list_ids, to_be.cursors, to_be.priorities)
          AS t (id, group_queue_id, list_id, cursor, priority)
-    WHERE NOT EXISTS (SELECT FROM skep.runs r WHERE r.partition_id = t.id AND r.group_queue_id = t.group_queue_id AND r.end_offset IS NULL);
+    WHERE NOT EXISTS (SELECT FROM skep.runs r
+                      WHERE r.partition_id = t.id AND r.group_queue_id = t.group_queue_id AND r.end_offset IS NULL);
     RETURN (SELECT max(s.id) FROM skep.subscriptions s WHERE s.group_name = _move_group.group_name);
 END $$;
 CALL skep._allow('skep_consumer', '_move_group');
