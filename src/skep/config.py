@@ -22,8 +22,15 @@ MIB = 1024 * 1024
 MOST = 2**53 - 1  # what JSON and JavaScript can count to
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 OF_CLIENT = ("database_url", "data_dir")
+# How often each job of upkeep runs.
+INTERVALS = (
+    "lease_expiry_interval", "detection_interval", "retention_interval", "sampling_interval", "pruning_interval",
+    "held_push_interval", "outbox_interval", "delayed_interval", "schedule_interval",
+)  # fmt: skip
+OF_UPKEEP = (*OF_CLIENT, *INTERVALS)
 # Those of `skep serve`.
-FLAGS = (*OF_CLIENT, "host", "port", "workers", "auth", "tls_cert", "tls_key", "log_format", "log_level")
+FLAGS = (*OF_UPKEEP, "host", "port", "workers", "auth", "tls_cert", "tls_key", "log_format", "log_level")
+LEAST_INTERVAL, LONGEST_INTERVAL = 0.1, 86_400.0  # seconds
 
 
 def _setting(
@@ -40,6 +47,10 @@ def _setting(
     return field(default=default, repr=not secret, metadata={"help": help, **limits})
 
 
+def _interval(seconds: float, job: str) -> Any:  # noqa: ANN401
+    return _setting(seconds, f"Seconds between two runs of upkeep {job}.", least=LEAST_INTERVAL, most=LONGEST_INTERVAL)
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """The settings of one Skep process; `SKEP_DATABASE_URL` sets `database_url`, and so on."""
@@ -51,6 +62,16 @@ class Config:
         secret=True,
     )
     data_dir: Path | None = _setting(None, "Where the embedded PostgreSQL keeps its data.", example="/var/lib/skep")
+
+    lease_expiry_interval: float = _interval(5.0, "that end leases of dead consumers")
+    detection_interval: float = _interval(15.0, "that declare silent groups dead")
+    retention_interval: float = _interval(10.0, "that delete messages by the retention rules")
+    sampling_interval: float = _interval(10.0, "that record offsets and lags for history")
+    pruning_interval: float = _interval(60.0, "that delete old journal rows, samples, traces and leases")
+    held_push_interval: float = _interval(5.0, "that store pushes held during maintenance")
+    outbox_interval: float = _interval(1.0, "that publish rows of the outbox left behind by their COMMIT")
+    delayed_interval: float = _interval(1.0, "that append delayed messages that are due")
+    schedule_interval: float = _interval(1.0, "that push the ticks of schedules that are due")
 
     host: str = _setting("127.0.0.1", "The address the server listens on; 0.0.0.0 is all of them.")
     port: int = _setting(6632, "The port the server listens on; 0 is any that is free.", least=0, most=LAST_PORT)
@@ -133,6 +154,11 @@ class Config:
         """
         own = {env_name(name): environ.get(env_name(name), "") for name in OF_CLIENT}
         return cls.load(environ=own, database_url=database_url, data_dir=data_dir)
+
+    @classmethod
+    def load_upkeep(cls, *, environ: Mapping[str, str] = os.environ, **flags: object) -> Self:
+        """Load what `skep upkeep` needs: the settings of a client, and the intervals of the jobs."""
+        return cls.load(environ={env_name(name): environ.get(env_name(name), "") for name in OF_UPKEEP}, **flags)
 
 
 def env_name(setting: str) -> str:

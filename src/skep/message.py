@@ -139,24 +139,6 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
-class StartExplanation:
-    """Why a group starts where it does in a partition: the subscription that decides, and the offset it leads to.
-
-    `scope` is partition, queue, namespace, task, or namespace and task; None if no subscription decides. `start_offset`
-    is None if the partition does not exist. `has_started` is true once the group has read from the partition.
-    """
-
-    subscription_id: int | None
-    scope: str | None
-    mode: str | None
-    start_at: datetime | None
-    asked_offset: int | None
-    subscribed_at: datetime | None
-    start_offset: int | None
-    has_started: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Defaults:
     """The mode of groups that name none, and the longest time between two polls: `new` looks back twice as far."""
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from time import monotonic
 
 import psycopg
 import pytest
@@ -41,12 +42,45 @@ def keeping(database_url: str, *options: str) -> Generator[subprocess.Popen[str]
 def test_once(cli: Cli, orders: Skep):
     done = cli("upkeep", "--once")
     assert (done.code, done.stderr) == (0, "")
-    did = {line.split()[0]: " ".join(line.split()[2:]) for line in done.lines[1:]}
+    did = {line.split()[0]: " ".join(line.split()[3:]) for line in done.lines[1:]}
     assert set(did) == {"reaper", "watch", "retainer", "sampler", "pruner", "drainer", "mover"}
     assert did["retainer"].startswith("deleted 4 messages")
     assert did["watch"] == "nothing to do"
     assert [row["did"] for row in cli("upkeep", "--once", "--json").json] == [None] * 7
     assert orders.queue("orders").status().messages == 1
+
+
+def test_intervals(cli: Cli, orders: Skep, monkeypatch: pytest.MonkeyPatch):
+    """By flag, else by environment, else the default; the status shows them."""
+    monkeypatch.setenv("SKEP_SAMPLING_INTERVAL", "30")
+    monkeypatch.setenv("SKEP_DETECTION_INTERVAL", "40")
+    rows = cli("upkeep", "--once", "--json", "--detection-interval", "2.5").json
+    every = {row["duty"]: row["every"] for row in rows}
+    assert (every["watch"], every["sampler"], every["retainer"]) == (2.5, 30, 10)
+    (line,) = (line for line in cli("upkeep", "--once").lines if line.startswith("sampler"))
+    assert line.split()[1] == "30"
+
+
+@pytest.mark.parametrize("value", ["0", "86401", "often"])
+def test_a_wrong_interval(cli: Cli, orders: Skep, monkeypatch: pytest.MonkeyPatch, value: str):
+    monkeypatch.setenv("SKEP_RETENTION_INTERVAL", value)
+    done = cli("upkeep", "--once")
+    assert done.code != 0
+    assert done.stderr.startswith(f'error: SKEP_RETENTION_INTERVAL is "{value}')
+    assert ", not " in done.stderr
+
+
+def test_a_job_runs_at_its_interval(database_url: str, orders: Skep):
+    """Every 0.1 s instead of 10: what is pushed later is deleted at once."""
+    with keeping(database_url, "--retention-interval", "0.1") as process:
+        assert process.stdout is not None
+        assert "retainer: deleted 4 messages" in process.stdout.readline()
+        orders.queue("orders").push_many(range(3))
+        begun = monotonic()
+        assert "retainer: deleted" in process.stdout.readline()
+        assert monotonic() - begun < 8
+        process.terminate()
+        assert process.wait(30) == 0
 
 
 def test_once_with_a_failure(cli: Cli, orders: Skep, connect: Connect, caplog: pytest.LogCaptureFixture):

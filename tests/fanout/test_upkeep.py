@@ -8,8 +8,9 @@ import psycopg
 import pytest
 
 from skep import AsyncSkep
-from skep.errors import DatabaseUnavailable
-from skep.upkeep import DUTIES, Duty, Upkeep
+from skep.config import INTERVALS, Config
+from skep.errors import DatabaseUnavailable, InvalidArgument
+from skep.upkeep import DUTIES, Duty, Upkeep, intervals
 from tests.client.verbs import LEASE_SECONDS, leased, take, until
 from tests.engine.verbs import broken, pass_time
 from tests.fanout.watching import AT_ONCE, HOUR, MORTAL, Q, end_whoever_waits, kept, statuses, subscribe
@@ -86,6 +87,26 @@ async def test_only_what_is_wanted_runs(mq: AsyncSkep, db: psycopg.Connection):
     upkeep = Upkeep(mq, [duty for duty in DUTIES if duty.name != "watch"])
     await upkeep.run_once()
     assert ("watch" in upkeep.health, await statuses(mq)) == (False, {"g": "ACTIVE"})
+
+
+def test_every_duty_has_an_interval_setting():
+    """With the same default, so that a duty runs as often without settings as with them."""
+    assert set(INTERVALS) == {duty.setting for duty in DUTIES if duty.setting is not None}
+    assert intervals(Config()) == {duty.name: duty.every for duty in DUTIES if duty.setting is not None}
+
+
+async def test_intervals(mq: AsyncSkep):
+    upkeep = Upkeep(mq, DUTIES, {"watch": 2, "sampler": 86_400})
+    assert {name: health.every for name, health in upkeep.health.items()} == {
+        **{duty.name: duty.every for duty in DUTIES},
+        "watch": 2,
+        "sampler": 86_400,
+    }
+    with pytest.raises(InvalidArgument, match='there is no job "nobody"'):
+        Upkeep(mq, DUTIES, {"nobody": 5})
+    for wrong in (0, 0.01, 86_401, float("nan")):
+        with pytest.raises(InvalidArgument, match=f"between 0.1 and 86400 seconds, got {wrong}"):
+            Upkeep(mq, DUTIES, {"watch": wrong})
 
 
 async def test_stop_waits_for_the_run_in_flight(mq: AsyncSkep):

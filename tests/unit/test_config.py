@@ -16,6 +16,15 @@ SERVING = ("__init__.py", "serve.py")
 
 # A value of every setting that is not its default, as text and as what it becomes.
 SETTINGS: dict[str, tuple[str, object]] = {
+    "lease_expiry_interval": ("6", 6.0),
+    "detection_interval": ("0.1", 0.1),
+    "retention_interval": ("3600", 3600.0),
+    "sampling_interval": ("30", 30.0),
+    "pruning_interval": ("86400", 86400.0),
+    "held_push_interval": ("7.5", 7.5),
+    "outbox_interval": ("2", 2.0),
+    "delayed_interval": ("0.5", 0.5),
+    "schedule_interval": ("3", 3.0),
     "database_url": (URL, URL),
     "data_dir": ("/data", Path("/data")),
     "host": ("0.0.0.0", "0.0.0.0"),

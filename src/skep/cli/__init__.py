@@ -22,15 +22,24 @@ from skep.cli.options import (
     Auth,
     DatabaseUrl,
     DataDir,
+    DelayedInterval,
+    DetectionInterval,
+    HeldPushInterval,
     Host,
     Json,
     JsonLines,
+    LeaseExpiryInterval,
     LogFormat,
     LogLevel,
     Namespace,
+    OutboxInterval,
     Partition,
     Port,
+    PruningInterval,
     Queue,
+    RetentionInterval,
+    SamplingInterval,
+    ScheduleInterval,
     SomeQueue,
     Task,
     TlsCert,
@@ -100,6 +109,15 @@ def serve(
     tls_key: TlsKey = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
+    lease_expiry_interval: LeaseExpiryInterval = None,
+    detection_interval: DetectionInterval = None,
+    retention_interval: RetentionInterval = None,
+    sampling_interval: SamplingInterval = None,
+    pruning_interval: PruningInterval = None,
+    held_push_interval: HeldPushInterval = None,
+    outbox_interval: OutboxInterval = None,
+    delayed_interval: DelayedInterval = None,
+    schedule_interval: ScheduleInterval = None,
 ) -> None:
     """Run the server, on an embedded PostgreSQL or on yours. Settings without a flag are set by SKEP_… variables."""
     from skep.cli.serve import run
@@ -116,6 +134,15 @@ def serve(
             tls_key=tls_key,
             log_format=log_format,
             log_level=log_level,
+            lease_expiry_interval=lease_expiry_interval,
+            detection_interval=detection_interval,
+            retention_interval=retention_interval,
+            sampling_interval=sampling_interval,
+            pruning_interval=pruning_interval,
+            held_push_interval=held_push_interval,
+            outbox_interval=outbox_interval,
+            delayed_interval=delayed_interval,
+            schedule_interval=schedule_interval,
         )
     )
 
@@ -322,13 +349,34 @@ def upkeep(
     once: Annotated[bool, typer.Option("--once", help="Run every duty once; exit code 1 if one fails.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what retention would delete.")] = False,
     as_json: JsonLines = False,
+    lease_expiry_interval: LeaseExpiryInterval = None,
+    detection_interval: DetectionInterval = None,
+    retention_interval: RetentionInterval = None,
+    sampling_interval: SamplingInterval = None,
+    pruning_interval: PruningInterval = None,
+    held_push_interval: HeldPushInterval = None,
+    outbox_interval: OutboxInterval = None,
+    delayed_interval: DelayedInterval = None,
+    schedule_interval: ScheduleInterval = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
 ) -> None:
     """Do what `skep serve` does in the background: retention, dead groups, samples."""
     from skep.cli.upkeep import run
 
-    config = Config.load_client(database_url, data_dir)
+    config = Config.load_upkeep(
+        database_url=database_url,
+        data_dir=data_dir,
+        lease_expiry_interval=lease_expiry_interval,
+        detection_interval=detection_interval,
+        retention_interval=retention_interval,
+        sampling_interval=sampling_interval,
+        pruning_interval=pruning_interval,
+        held_push_interval=held_push_interval,
+        outbox_interval=outbox_interval,
+        delayed_interval=delayed_interval,
+        schedule_interval=schedule_interval,
+    )
     if not run(config, once=once, dry_run=dry_run, as_json=as_json):
         raise typer.Exit(1)
 

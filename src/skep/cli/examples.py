@@ -82,6 +82,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "skep group subscribe audit --namespace shop --mode new",
         "skep group subscribe audit orders --mode timestamp --from '2026-01-31 12:00'",
     ),
+    "group configure": (
+        "skep group configure audit retry_limit=8 max_retry_delay=60 --queue orders",
+        "skep group configure audit retry_limit=null",
+    ),
+    "group explain": ("skep group explain billing orders", "skep group explain billing orders customer-7 --json"),
     "group pause": ("skep group pause audit orders", "skep group pause audit"),
     "group resume": ("skep group resume audit orders",),
     "group heartbeat": ("skep group heartbeat audit orders",),

@@ -32,6 +32,15 @@ def _setting(name: str) -> Any:  # noqa: ANN401
 
 DatabaseUrl = Annotated[str | None, _setting("database_url")]
 DataDir = Annotated[Path | None, _setting("data_dir")]
+LeaseExpiryInterval = Annotated[float | None, _setting("lease_expiry_interval")]
+DetectionInterval = Annotated[float | None, _setting("detection_interval")]
+RetentionInterval = Annotated[float | None, _setting("retention_interval")]
+SamplingInterval = Annotated[float | None, _setting("sampling_interval")]
+PruningInterval = Annotated[float | None, _setting("pruning_interval")]
+HeldPushInterval = Annotated[float | None, _setting("held_push_interval")]
+OutboxInterval = Annotated[float | None, _setting("outbox_interval")]
+DelayedInterval = Annotated[float | None, _setting("delayed_interval")]
+ScheduleInterval = Annotated[float | None, _setting("schedule_interval")]
 Host = Annotated[str | None, _setting("host")]
 Port = Annotated[int | None, _setting("port")]
 Workers = Annotated[int | None, _setting("workers")]
@@ -66,6 +75,20 @@ SomeQueue = Annotated[
         autocompletion=complete_queue,
         show_default=False,
     ),
+]
+RetryLimit = Annotated[
+    int | None,
+    typer.Option(min=0, help="How often a failed message is retried; else the queue's option.", show_default=False),
+]
+RetryDelay = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="The wait before the first retry; it doubles each time.", show_default=False),
+]
+MaxRetryDelay = Annotated[
+    str | None, typer.Option(metavar="TIME", help="The longest wait before a retry.", show_default=False)
+]
+RetryJitter = Annotated[
+    float | None, typer.Option(min=0, max=1, help="The share of the wait by which it varies.", show_default=False)
 ]
 Namespace = Annotated[str | None, typer.Option(help="Instead of a queue: all of this namespace.", show_default=False)]
 Task = Annotated[str | None, typer.Option(help="Instead of a queue: all of this task.", show_default=False)]

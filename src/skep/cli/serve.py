@@ -38,7 +38,7 @@ def run(config: Config) -> None:
             done = describe(install(url, data_dir=data_dir))
             port = listening.getsockname()[1]
             _welcome(console, config, port, display_database_url(url) if config.database_url else url, done)
-            with in_background(url):
+            with in_background(config, url):
                 serve(replace(config, database_url=url), listening)
     except KeyboardInterrupt:
         pass

@@ -18,7 +18,7 @@ from skep.cli.report import errors
 from skep.cli.show import Cell, compact, one_line, say, show_json, show_table
 from skep.cli.stopping import STOPS
 from skep.config import Config
-from skep.upkeep import DUTIES, Upkeep
+from skep.upkeep import DUTIES, Upkeep, intervals
 
 GRACE = 5.0  # seconds that a run under way may take to end, before it is broken off: nothing is half done then
 
@@ -39,30 +39,31 @@ def run(config: Config, *, once: bool, dry_run: bool, as_json: bool) -> bool:
 
 async def _once(config: Config, *, as_json: bool) -> bool:
     async with client(config, pool_size=len(DUTIES)) as mq:
-        upkeep = Upkeep(mq, DUTIES)
+        upkeep = Upkeep(mq, DUTIES, intervals(config))
         done = await upkeep.run_once()
     if as_json:
         show_json([_plain_row(upkeep, name, text) for name, text in done.items()])
     else:
-        show_table(("duty", "took ms", "did"), (_row(upkeep, name, text) for name, text in done.items()))
+        show_table(("duty", "every s", "took ms", "did"), (_row(upkeep, name, text) for name, text in done.items()))
     return upkeep.healthy
 
 
 def _plain_row(upkeep: Upkeep, name: str, text: str | None) -> dict[str, object]:
     health = upkeep.health[name]
-    return {"duty": name, "seconds": health.seconds, "did": None if health.error else text, "error": health.error}
+    times = {"every": health.every, "seconds": health.seconds}
+    return {"duty": name, **times, "did": None if health.error else text, "error": health.error}
 
 
 def _row(upkeep: Upkeep, name: str, text: str | None) -> tuple[Cell, ...]:
     health = upkeep.health[name]
     failed = Text(one_line(f"failed: {health.error}"), "red") if health.error else None
-    return name, health.seconds * 1000, failed or text or "nothing to do"
+    return name, f"{health.every:g}", health.seconds * 1000, failed or text or "nothing to do"
 
 
 async def _until_stopped(config: Config) -> None:
     """Ctrl-C or SIGTERM end it once the runs under way have ended; the second time at once."""
     async with client(config, pool_size=len(DUTIES)) as mq:
-        upkeep = Upkeep(mq, DUTIES)
+        upkeep = Upkeep(mq, DUTIES, intervals(config))
         running = asyncio.create_task(upkeep.run())
         stops = iter((upkeep.stop,))
 
@@ -125,11 +126,11 @@ def told(handler: logging.Handler) -> Generator[None]:
 
 
 @contextmanager
-def in_background(url: str) -> Generator[None]:
+def in_background(config: Config, url: str) -> Generator[None]:
     """Run the duties in a thread with an event loop of its own; what happens to them is told, and disturbs nobody."""
     loop = asyncio.new_event_loop()
     mq = AsyncSkep(url, pool_size=len(DUTIES))
-    upkeep = Upkeep(mq, DUTIES)
+    upkeep = Upkeep(mq, DUTIES, intervals(config))
     work = loop.create_task(_work(mq, upkeep))
     thread = Thread(target=_run_loop, args=(loop, work), name="skep-upkeep", daemon=True)
     with told(HarmlessLines(as_json=False)):

@@ -1688,7 +1688,7 @@ _visit_of(p partitions, q queues, is_unclear boolean, stamp timestamptz, OUT cos
 _wake_runs(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz) RETURNS bigint[]
 _will_be_discovered(list integer, queue_id integer, partition_id bigint) RETURNS boolean
 _with_current_time(g group_state) RETURNS group_state
-_without_retry_policy(s subscriptions) RETURNS subscriptions
+_without_wider_policy(s subscriptions, queue text, partition text) RETURNS subscriptions
 _write_dead_letters(r runs, policy policy, dead int8multirange, attempt integer, reason text) RETURNS void
 _write_options(q queues, given jsonb) RETURNS queues
 _write_parts(row_id tid, r runs, stamp timestamptz) RETURNS void

@@ -11,6 +11,7 @@ delayed   appends delayed messages that are due
 scheduler pushes the ticks of schedules that are due
 """
 
+from skep.config import Config
 from skep.upkeep.delayed import append
 from skep.upkeep.drainer import drain
 from skep.upkeep.duty import Duty, Upkeep
@@ -23,15 +24,21 @@ from skep.upkeep.scheduler import tick
 from skep.upkeep.watch import watch
 
 DUTIES = (
-    Duty("reaper", 5, reap),
-    Duty("watch", 15, watch),
-    Duty("retainer", 10, retain),
-    Duty("sampler", 10, sample),
-    Duty("pruner", 60, prune),
-    Duty("drainer", 5, drain),
-    Duty("mover", 1, move),
-    Duty("delayed", 1, append),
-    Duty("scheduler", 1, tick),
+    Duty("reaper", 5, reap, "lease_expiry_interval"),
+    Duty("watch", 15, watch, "detection_interval"),
+    Duty("retainer", 10, retain, "retention_interval"),
+    Duty("sampler", 10, sample, "sampling_interval"),
+    Duty("pruner", 60, prune, "pruning_interval"),
+    Duty("drainer", 5, drain, "held_push_interval"),
+    Duty("mover", 1, move, "outbox_interval"),
+    Duty("delayed", 1, append, "delayed_interval"),
+    Duty("scheduler", 1, tick, "schedule_interval"),
 )
 
-__all__ = ["DUTIES", "Duty", "Upkeep"]
+
+def intervals(config: Config) -> dict[str, float]:
+    """Return the seconds between two runs that the settings give each duty, by its name."""
+    return {duty.name: getattr(config, duty.setting) for duty in DUTIES if duty.setting is not None}
+
+
+__all__ = ["DUTIES", "Duty", "Upkeep", "intervals"]

@@ -2,44 +2,55 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import monotonic
 
 import psycopg
 
 from skep.client import AsyncSkep
-from skep.errors import SkepError
+from skep.config import LEAST_INTERVAL, LONGEST_INTERVAL
+from skep.errors import InvalidArgument, SkepError
 
 log = logging.getLogger("skep.upkeep")
 
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """`run` does it once and says in a few words what it did, or nothing if there was nothing to do."""
+    """`run` does it once and says in a few words what it did, or nothing if there was nothing to do.
+
+    `every`: seconds between two runs. `setting`: the setting of `Config` that changes it.
+    """
 
     name: str
     every: float
     run: Callable[[AsyncSkep], Awaitable[str | None]]
+    setting: str | None = None
 
 
 @dataclass(slots=True)
 class Health:
-    """How a duty is doing: `error` is that of its last run."""
+    """How a duty is doing: how often it runs, in seconds; `error` is that of its last run."""
 
+    every: float
     runs: int = 0
     seconds: float = 0
     error: str | None = None
 
 
 class Upkeep:
-    """Runs duties, each at its own pace, until stopped. A run that fails is logged and tried again at its next turn."""
+    """Runs duties, each at its own pace, until stopped. A run that fails is logged and tried again at its next turn.
 
-    def __init__(self, mq: AsyncSkep, duties: Sequence[Duty]) -> None:
+    `intervals`: seconds between two runs, by the name of the duty; the others keep theirs.
+    """
+
+    def __init__(self, mq: AsyncSkep, duties: Sequence[Duty], intervals: Mapping[str, float] | None = None) -> None:
+        intervals = intervals or {}
+        _check(intervals, [duty.name for duty in duties])
         self._mq = mq
-        self._duties = duties
+        self._duties = [replace(duty, every=intervals.get(duty.name, duty.every)) for duty in duties]
         self._stopping = asyncio.Event()
-        self.health = {duty.name: Health() for duty in duties}
+        self.health = {duty.name: Health(duty.every) for duty in self._duties}
 
     @property
     def healthy(self) -> bool:
@@ -80,3 +91,12 @@ class Upkeep:
         health.runs += 1
         health.seconds = monotonic() - start
         return done
+
+
+def _check(intervals: Mapping[str, float], known: Sequence[str]) -> None:
+    for name, seconds in intervals.items():
+        if name not in known:
+            raise InvalidArgument(f'there is no job "{name}"', hint=f"jobs: {', '.join(known)}")
+        if not LEAST_INTERVAL <= seconds <= LONGEST_INTERVAL:
+            allowed = f"between {LEAST_INTERVAL:g} and {LONGEST_INTERVAL:g} seconds"
+            raise InvalidArgument(f"the interval of {name} must be {allowed}, got {seconds}")

@@ -10,10 +10,14 @@ from skep.cli.options import (
     Group,
     Json,
     Limit,
+    MaxRetryDelay,
     Namespace,
     OfQueue,
     Partition,
     Queue,
+    RetryDelay,
+    RetryJitter,
+    RetryLimit,
     SomeQueue,
     Task,
     Yes,
@@ -137,22 +141,10 @@ def group_subscribe(
     miss_threshold: Annotated[
         int | None, typer.Option(help="After so many missed signs it is dead.", show_default=False)
     ] = None,
-    retry_limit: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="How often a failed message is retried; else as the queue has it.", show_default=False
-        ),
-    ] = None,
-    retry_delay: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="The wait before the first retry; it doubles each time.", show_default=False),
-    ] = None,
-    max_retry_delay: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The longest wait before a retry.", show_default=False)
-    ] = None,
-    retry_jitter: Annotated[
-        float | None, typer.Option(min=0, max=1, help="The share of the wait by which it varies.", show_default=False)
-    ] = None,
+    retry_limit: RetryLimit = None,
+    retry_delay: RetryDelay = None,
+    max_retry_delay: MaxRetryDelay = None,
+    retry_jitter: RetryJitter = None,
     as_json: Json = False,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,

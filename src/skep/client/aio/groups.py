@@ -7,6 +7,7 @@ from uuid import UUID
 from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
 from skep.client.encode import dumps
+from skep.client.explain import StartExplanation
 from skep.message import (
     DEFAULT_PARTITION,
     Blocked,
@@ -16,7 +17,6 @@ from skep.message import (
     MessageGroup,
     MessageStatus,
     SeekResult,
-    StartExplanation,
     Subscription,
 )
 

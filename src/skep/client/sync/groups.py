@@ -7,6 +7,7 @@ from uuid import UUID
 
 from skep.client import calls
 from skep.client.encode import dumps
+from skep.client.explain import StartExplanation
 from skep.client.sync.database import Database
 from skep.message import (
     DEFAULT_PARTITION,
@@ -17,7 +18,6 @@ from skep.message import (
     MessageGroup,
     MessageStatus,
     SeekResult,
-    StartExplanation,
     Subscription,
 )
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from skep.message import DEFAULT_PARTITION, GroupStatus, StartExplanation, Subscription
+from skep.client.explain import StartExplanation
+from skep.message import DEFAULT_PARTITION, GroupStatus, Subscription
 from skep.server.endpoint import LAST, Call, Endpoint, Param, Reply, reply
 from skep.server.grants import Action
 

@@ -126,7 +126,7 @@ BEGIN
     IF EXISTS (SELECT FROM skep.queues q WHERE q.name = _lock_subscriptions.queue) THEN
         wider := skep._covering_subscription(who, queue, NULL, NULL, NULL);
         IF wider.id IS NOT NULL AND wider.queue IS NULL THEN
-            wider := skep._without_retry_policy(wider);
+            wider := skep._without_wider_policy(wider, queue, NULL);
             wider.queue := queue; wider.namespace := NULL; wider.task := NULL;
             PERFORM skep._insert_subscription(wider);
         END IF;

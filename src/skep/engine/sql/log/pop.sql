@@ -6,121 +6,62 @@
 --                > _lease_names > _lease_named | _lease_shared                named partitions
 --                > _lease_wide                                                namespaces and tasks
 --
--- A request is {batch, partitions}: at most `batch` messages from at most `partitions` partitions. Requests that differ in nothing else are
--- served by one call. A slot is one partition of a request: the n-th partition that is leased is for slots[n].
+-- A request is {batch, partitions}: at most `batch` messages from at most `partitions` partitions. Requests that differ
+-- in nothing else are served by one call. A slot is one partition of a request: the n-th partition that is leased is
+-- for slots[n].
 
-CREATE FUNCTION skep._check_pop(queue text, group_name text, partition text, namespace text, task text, batch integer,
-                               partitions integer, lease_time double precision) RETURNS void
-LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-    IF queue IS NULL THEN
-        IF namespace IS NULL AND task IS NULL OR partition IS NOT NULL THEN
-            PERFORM skep._refuse('SK001', 'pop needs a queue, or a namespace and/or a task', 'A partition belongs to a queue.');
-        END IF;
-    ELSE
-        PERFORM skep._check_name('queue', queue);
-        IF namespace IS NOT NULL OR task IS NOT NULL THEN
-            PERFORM skep._refuse('SK001', 'pop takes a queue or a namespace/task, not both');
-        END IF;
-    END IF;
-    PERFORM skep._check_name('group', group_name);
-    PERFORM skep._check_name(label, name) FROM (VALUES ('partition', partition), ('namespace', namespace), ('task', task)) v (label, name)
-    WHERE name IS NOT NULL AND (label = 'partition' OR name <> '');
-    IF batch IS NULL OR batch NOT BETWEEN 1 AND 100000 THEN
-        PERFORM skep._refuse('SK001', format('batch must be between 1 and 100000, got %s', coalesce(batch::text, 'NULL')), '');
-    ELSIF partitions IS NULL OR partitions NOT BETWEEN 1 AND 10000 THEN
-        PERFORM skep._refuse('SK001', format('partitions must be between 1 and 10000, got %s', coalesce(partitions::text, 'NULL')), '');
-    ELSIF lease_time NOT BETWEEN 0.001 AND 604800 THEN
-        PERFORM skep._refuse('SK001', format('lease_time must be between 0.001 and 604800 seconds, got %s', lease_time), '');
-    END IF;
-END $$;
-
--- A lease id is the key of its run, so that an ack needs no index of its own: 35 bits of partition, 21 of group_queue, 32 of first_offset;
--- the other 40 are random, so that it cannot be guessed and an old id of the same run is refused.
-CREATE FUNCTION skep._lease_id(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS uuid
-LANGUAGE sql VOLATILE AS $$
-    SELECT (lpad(to_hex($1 << 21 | $2), 14, '0') || lpad(to_hex($3 & 4294967295), 8, '0') || right(gen_random_uuid()::text, 10))::uuid
-$$;
-
--- Slots for requests: every request gets its first partition, then its second, as far as its partitions go.
-CREATE FUNCTION skep._slots(batches integer[], partitions integer[], OUT requests integer[], OUT sizes integer[])
-LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-    IF cardinality(batches) = 1 THEN
-        requests := array_fill(1, ARRAY[partitions[1]]);
-        sizes := array_fill(batches[1], ARRAY[partitions[1]]);
-        RETURN;
-    END IF;
-    SELECT array_agg(n), array_agg(batch) INTO requests, sizes
-    FROM (SELECT request.n::integer AS n, batch FROM unnest(batches, partitions) WITH ORDINALITY AS request (batch, most, n)
-          CROSS JOIN LATERAL generate_series(1, most) AS turn ORDER BY turn, request.n LIMIT 10000) slot;
-END $$;
-
--- The slots that are left after these leases: with the rest of their batch, without those whose batch is full.
-CREATE FUNCTION skep._slots_left(INOUT requests integer[], INOUT sizes integer[], leases skep.lease[])
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(array_agg(slot.request ORDER BY slot.n), '{}'), coalesce(array_agg((slot.size - coalesce(used.messages, 0))::integer ORDER BY slot.n), '{}')
-    FROM (SELECT slot.*, row_number() OVER (PARTITION BY slot.request ORDER BY slot.n) AS turn
-          FROM unnest($1, $2) WITH ORDINALITY AS slot (request, size, n)) slot
-    LEFT JOIN (SELECT l.request, count(*) AS partitions, sum(l.leased_to - l.first_offset - skep._done_count(
-                   l.done * int8multirange(int8range(l.first_offset, l.leased_to)))) AS messages FROM unnest($3) l GROUP BY l.request) used
-           ON used.request = slot.request
-    WHERE slot.turn > coalesce(used.partitions, 0) AND slot.size > coalesce(used.messages, 0)
-$$;
-
--- Returns how many offsets are done, at most: they take no room in a batch. Inlined; most runs have none.
-CREATE FUNCTION skep._done_count(done int8multirange) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$ SELECT CASE WHEN $1 IS NULL THEN 0 ELSE skep._count_offsets($1) END $$;
-
--- Returns the offset behind the first n of [first_offset, end_offset) that are not done; first_offset if n is not above 0.
-CREATE FUNCTION skep._cut(first_offset bigint, end_offset bigint, done int8multirange, n bigint) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN $4 <= 0 THEN $1 WHEN $3 IS NULL THEN least($2, $1 + $4)
-                ELSE coalesce(skep._cut_after(int8multirange(int8range($1, $2)) - $3, $4), $2) END
-$$;
-
--- Leases from the ready list, strict order: one lease per partition and group. most: the largest of the sizes.
--- The rows are locked by the walk, one by one, and those that another has locked are passed: nobody waits. A run with nothing in it stays in
--- the list; discovery takes it out. auto_ack moves first_offset at once; a returned run, which has more than that to move, is leased, and
--- _complete_leases() completes it.
-CREATE FUNCTION skep._lease_ready(g skep.group_state, requests integer[], sizes integer[], most integer, auto_ack boolean, conflate boolean)
+-- Leases from the ready list, strict order: one lease per partition and group. most: the largest of the sizes. The rows
+-- are locked by the walk, one by one, and skipped if another session has locked them. A run with nothing in
+-- it stays in the list; discovery takes it out. auto_ack moves first_offset at once; a returned run, which has more
+-- than that to move, is leased, and _complete_leases() completes it.
+CREATE FUNCTION skep._lease_ready(
+    g skep.group_state, requests integer[], sizes integer[], most integer, auto_ack boolean, conflate boolean
+)
 RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     leases skep.lease[];
 BEGIN
     WITH ready AS (
-        SELECT found.*, row_number() OVER () AS slot, found.ends - found.first_offset - skep._done_count(found.done) AS size
-        FROM (SELECT r.ctid AS row_id, CASE WHEN conflate THEN ends.last ELSE r.first_offset END AS first_offset, ends.last + 1 AS ends,
-                     r.attempts[1] AS attempt, r.done
+        SELECT found.*, row_number() OVER () AS slot,
+               found.ends - found.first_offset - skep._done_count(found.done) AS size
+        FROM (SELECT r.ctid AS row_id, CASE WHEN conflate THEN ends.last ELSE r.first_offset END AS first_offset,
+                     ends.last + 1 AS ends, r.attempts[1] AS attempt, r.done
               FROM skep.runs r
               CROSS JOIN LATERAL (SELECT m."offset" AS last FROM skep.messages m
                                   WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
                                     AND m."offset" < least(r.cuts[1], r.first_offset + most + skep._done_count(r.done))
                                     AND m.payload IS NOT NULL AND m.created_at <= g.visible_until
                                   ORDER BY m."offset" DESC LIMIT 1) ends
-              WHERE r.list_id = g.list_id AND r.priority = g.priority AND r.ready_at >= g.ready_from AND r.ready_at <= g.stamp
-                AND r.lease_id IS NULL AND NOT r.drained AND r.group_queue_id = g.id AND r.leases = 0 AND r.end_offset IS NULL
+              WHERE r.list_id = g.list_id AND r.priority = g.priority
+                AND r.ready_at >= g.ready_from AND r.ready_at <= g.stamp AND r.lease_id IS NULL AND NOT r.drained
+                AND r.group_queue_id = g.id AND r.leases = 0 AND r.end_offset IS NULL
                 AND ends.last >= r.first_offset  -- again, of the row that is locked: it may have moved since
                 AND (g.quiet_since IS NULL OR r.attempts IS NOT NULL OR skep._is_quiet(r.partition_id, g.quiet_since))
               ORDER BY r.ready_at LIMIT cardinality(sizes)
               FOR NO KEY UPDATE OF r SKIP LOCKED) found
     ), sized AS (
-        SELECT ready.*, requests[ready.slot] AS request, auto_ack AND ready.done IS NULL AND ready.attempt IS NULL AS is_done,
+        SELECT ready.*, requests[ready.slot] AS request,
+               auto_ack AND ready.done IS NULL AND ready.attempt IS NULL AS is_done,
                skep._cut(ready.first_offset, ready.ends, ready.done, sizes[ready.slot] - coalesce(
-                   sum(ready.size) OVER (PARTITION BY requests[ready.slot] ORDER BY ready.slot ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+                   sum(ready.size) OVER (PARTITION BY requests[ready.slot]
+                                         ORDER BY ready.slot ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
                    0)::bigint) AS leased_to
         FROM ready
     ), leased AS (
         UPDATE skep.runs r
-        SET lease_id = CASE WHEN NOT sized.is_done THEN skep._lease_id(r.partition_id, r.group_queue_id, sized.first_offset) END,
+        SET lease_id = CASE WHEN NOT sized.is_done THEN
+                            skep._lease_id(r.partition_id, r.group_queue_id, sized.first_offset) END,
             first_offset = CASE WHEN sized.is_done THEN sized.leased_to ELSE sized.first_offset END,
             leased_to = CASE WHEN NOT sized.is_done THEN sized.leased_to END,
-            expires_at = CASE WHEN sized.is_done THEN NULL WHEN auto_ack THEN g.stamp + interval '1 hour' ELSE g.deadline END,
-            ready_at = CASE WHEN sized.is_done THEN g.stamp ELSE g.deadline END, served_at = g.stamp, drained = g.crowded, is_logged = g.is_logged
+            expires_at = CASE WHEN sized.is_done THEN NULL WHEN auto_ack THEN g.stamp + interval '1 hour'
+                              ELSE g.deadline END,
+            ready_at = CASE WHEN sized.is_done THEN g.stamp ELSE g.deadline END, served_at = g.stamp,
+            drained = g.crowded, is_logged = g.is_logged
         FROM sized WHERE r.ctid = sized.row_id AND sized.leased_to > sized.first_offset
-        RETURNING ROW(sized.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, sized.first_offset, sized.leased_to, r.lease_id,
-                      g.deadline, coalesce(sized.attempt, 1), sized.done)::skep.lease AS lease
+        RETURNING ROW(sized.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, sized.first_offset,
+                      sized.leased_to, r.lease_id, g.deadline, coalesce(sized.attempt, 1), sized.done
+                     )::skep.lease AS lease
     )
     SELECT coalesce(array_agg(lease), '{}') INTO leases FROM leased;
     RETURN leases;
@@ -130,12 +71,14 @@ END $$;
 CREATE FUNCTION skep._is_quiet(partition_id bigint, since timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN (SELECT m.created_at <= since FROM skep.messages m WHERE m.partition_id = _is_quiet.partition_id ORDER BY m."offset" DESC LIMIT 1);
+    RETURN (SELECT m.created_at <= since FROM skep.messages m WHERE m.partition_id = _is_quiet.partition_id
+            ORDER BY m."offset" DESC LIMIT 1);
 END $$;
 
 -- Leases by one of the three ways. visited: partitions that have been leased from in this pop.
 CREATE FUNCTION skep._lease_by(
-    g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean, visited bigint[] DEFAULT '{}'
+    g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean,
+    conflate boolean, visited bigint[] DEFAULT '{}'
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 DECLARE
     leases skep.lease[];
@@ -155,9 +98,9 @@ BEGIN
     RETURN skep._lease_ready(g, requests, sizes, (SELECT max(size) FROM unnest(sizes) AS size), auto_ack, conflate);
 END $$;
 
--- Looks for news if the first leases were not enough and the last discovery is some time ago: 20 ms if consumers wait, 250 ms if they are
--- busy; and leases the rest. A pop whose transaction goes on takes no more partitions into it than it leases: what it touches is hidden from
--- others until it commits.
+-- Looks for news if the first leases were not enough and the last discovery is some time ago: 20 ms if consumers wait,
+-- 250 ms if they are busy; and leases the rest. A pop whose transaction goes on takes no more partitions into it than
+-- it leases: what it touches is hidden from others until it commits.
 CREATE FUNCTION skep._lease_more(
     g skep.group_state, requests integer[], sizes integer[], leases skep.lease[], auto_ack boolean, conflate boolean
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -179,7 +122,8 @@ BEGIN
         g.is_behind := false;
         left_over := skep._slots_left(requests, sizes, leases);
         EXIT WHEN left_over.requests = '{}';
-        SELECT d.ready_from, d.crowded INTO g.ready_from, g.crowded FROM skep.discoveries d WHERE d.list_id = g.list_id ORDER BY d.id DESC LIMIT 1;
+        SELECT d.ready_from, d.crowded INTO g.ready_from, g.crowded FROM skep.discoveries d WHERE d.list_id = g.list_id
+        ORDER BY d.id DESC LIMIT 1;
         g := skep._with_current_time(g);
         leases := leases || skep._lease_by(g, NULL, left_over.requests, left_over.sizes, auto_ack, conflate,
                                            ARRAY(SELECT l.partition_id FROM unnest(leases) l));
@@ -191,12 +135,14 @@ BEGIN
     RETURN leases;
 END $$;
 
--- Waits, but not long, for a run with messages that another consumer has locked and may leave in a moment. False if there is none, or in vain.
+-- Waits, but not long, for a run with messages that another consumer has locked and may leave in a moment. False if
+-- there is none, or in vain.
 CREATE FUNCTION skep._await_run(g skep.group_state) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 BEGIN
     PERFORM FROM skep.runs r
-    WHERE r.list_id = g.list_id AND r.priority = g.priority AND r.ready_at >= g.ready_from AND r.ready_at <= clock_timestamp()
+    WHERE r.list_id = g.list_id AND r.priority = g.priority AND r.ready_at >= g.ready_from
+      AND r.ready_at <= clock_timestamp()
       AND r.lease_id IS NULL AND NOT r.drained AND r.group_queue_id = g.id AND r.leases < g.concurrency
       AND EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
                      AND m.payload IS NOT NULL AND m.created_at <= g.visible_until)
@@ -206,12 +152,15 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
-CREATE FUNCTION skep._lease_queue(g skep.group_state, requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
+CREATE FUNCTION skep._lease_queue(
+    g skep.group_state, requests integer[], sizes integer[], auto_ack boolean, conflate boolean
+)
 RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 DECLARE
     leases skep.lease[] := '{}';
 BEGIN
-    IF NOT g.is_behind THEN  -- else partitions that were left over come first, or those in the list would be served over and over
+    -- else partitions that were left over come first, or those in the list would be served over and over
+    IF NOT g.is_behind THEN
         leases := skep._lease_by(g, NULL, requests, sizes, auto_ack, conflate);
     END IF;
     RETURN skep._lease_more(g, requests, sizes, leases, auto_ack, conflate);
@@ -228,30 +177,44 @@ BEGIN
     RETURN g;
 END $$;
 
--- Returns what pop has to know about a group on a queue; no row if it has not read from there yet, or if there is something to do first:
--- no subscription to the whole queue, one that is not ACTIVE, or one whose last heartbeat is a while ago.
-CREATE FUNCTION skep._find_group(queue text, group_name text, lease_time double precision, autocommit boolean, any_status boolean)
+-- Returns what pop has to know about a group on a queue; no row if it has not read from there yet, or if there is
+-- something to do first: no subscription to the whole queue, one that is not ACTIVE, or one whose last heartbeat is a
+-- while ago.
+CREATE FUNCTION skep._find_group(
+    queue text, group_name text, lease_time double precision, autocommit boolean, any_status boolean
+)
 RETURNS SETOF skep.group_state LANGUAGE sql STABLE ROWS 1 AS $$
-    SELECT g.id, g.list_id, CASE WHEN g.list_id = g.id THEN q.id ELSE 0 END, CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END,
-           g.group_name, q.id, q.name, q.concurrency, q.concurrency > 1 OR q.was_shared, q.lease_log_seconds IS NOT NULL,
-           now.stamp, now.stamp + make_interval(secs => coalesce($3, q.lease_time)),
-           CASE WHEN q.delayed_processing > 0 THEN now.stamp - make_interval(secs => q.delayed_processing) ELSE 'infinity' END,
+    SELECT g.id, g.list_id, CASE WHEN g.list_id = g.id THEN q.id ELSE 0 END, CASE WHEN g.list_id = g.id THEN 0
+        ELSE -q.priority END,
+           g.group_name, q.id, q.name, q.concurrency, q.concurrency > 1 OR q.was_shared,
+           q.lease_log_seconds IS NOT NULL, now.stamp,
+           now.stamp + make_interval(secs => coalesce(_find_group.lease_time, q.lease_time)),
+           CASE WHEN q.delayed_processing > 0 THEN now.stamp - make_interval(secs => q.delayed_processing)
+               ELSE 'infinity' END,
            CASE WHEN q.window_buffer > 0 THEN now.stamp - make_interval(secs => q.window_buffer) END,
-           d.discovered_at, coalesce(d.ready_from, '-infinity'), coalesce(d.crowded, false), num_nonnulls(d.left_over, d.scan_after) > 0, $4
+           d.discovered_at, coalesce(d.ready_from, '-infinity'), coalesce(d.crowded, false),
+           num_nonnulls(d.left_over, d.scan_after) > 0, autocommit
     FROM (SELECT clock_timestamp() AS stamp OFFSET 0) now
-    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = $1 LIMIT 1) q
-    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.group_name = CASE WHEN q.semantics = 'queue' THEN '__QUEUE_MODE__' ELSE $2 END
+    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = _find_group.queue LIMIT 1) q
+    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g
+                        WHERE g.group_name = CASE WHEN q.semantics = 'queue' THEN '__QUEUE_MODE__'
+                        ELSE _find_group.group_name END
                                                             AND g.queue_id = q.id LIMIT 1) g
-    LEFT JOIN LATERAL (SELECT * FROM skep.subscriptions s WHERE s.group_name = g.group_name AND coalesce(s.queue, '') = q.name
-                          AND coalesce(s.partition, '') = '' AND coalesce(s.namespace, '') = '' AND coalesce(s.task, '') = '' LIMIT 1) s ON true
-    LEFT JOIN LATERAL (SELECT * FROM skep.discoveries d WHERE d.list_id = g.list_id ORDER BY d.id DESC LIMIT 1) d ON true
-    WHERE $5 OR s.status = 'ACTIVE' AND s.last_heartbeat_at BETWEEN now.stamp - make_interval(secs => s.heartbeat_interval / 4) AND now.stamp
+    LEFT JOIN LATERAL (SELECT * FROM skep.subscriptions s
+                       WHERE s.group_name = g.group_name AND coalesce(s.queue, '') = q.name
+                          AND coalesce(s.partition, '') = '' AND coalesce(s.namespace, '') = ''
+                          AND coalesce(s.task, '') = '' LIMIT 1) s ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.discoveries d WHERE d.list_id = g.list_id ORDER BY d.id DESC LIMIT 1) d
+        ON true
+    WHERE any_status OR s.status = 'ACTIVE'
+      AND s.last_heartbeat_at BETWEEN now.stamp - make_interval(secs => s.heartbeat_interval / 4) AND now.stamp
 $$;
 
--- Leases the next messages of one partition in one statement: the usual pop of a group that is known and was served a moment ago. Returns
--- NULL if that is not so, or if nothing was found, and _lease() takes over: the queue has options that need more than this, the group is not
--- ACTIVE or needs a heartbeat, discovery is due, or the run has acknowledged messages inside (done). One statement, and as few expressions as
--- possible: starting a statement costs more than running this one.
+-- Leases the next messages of one partition in one statement: the usual pop of a group that is known and was served a
+-- moment ago. Returns NULL if that is not so, or if nothing was found, and _lease() takes over: the queue has options
+-- that need more than this, the group is not ACTIVE or needs a heartbeat, discovery is due, or the run has acknowledged
+-- messages inside (done). One statement, and as few expressions as possible: starting a statement costs more than
+-- running this one.
 CREATE FUNCTION skep._lease_next(queue text, group_name text, batch integer) RETURNS skep.lease[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -261,14 +224,17 @@ BEGIN
     WITH leased AS (
         UPDATE skep.runs r
         SET lease_id = skep._lease_id(r.partition_id, r.group_queue_id, r.first_offset), leased_to = ready.leased_to,
-            expires_at = ready.deadline, ready_at = ready.deadline, served_at = ready.stamp, drained = ready.crowded, is_logged = false
+            expires_at = ready.deadline, ready_at = ready.deadline, served_at = ready.stamp, drained = ready.crowded,
+            is_logged = false
         FROM (
-            SELECT run.row_id, run.leased_to, g.* FROM skep._find_plain_group(_lease_next.queue, _lease_next.group_name) g
+            SELECT run.row_id, run.leased_to, g.*
+            FROM skep._find_plain_group(_lease_next.queue, _lease_next.group_name) g
             CROSS JOIN LATERAL (
                 SELECT r.ctid AS row_id, ends.last + 1 AS leased_to FROM skep.runs r
                 CROSS JOIN LATERAL (SELECT m."offset" AS last FROM skep.messages m
                                     WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
-                                      AND m."offset" < least(r.cuts[1], r.first_offset + _lease_next.batch) AND m.payload IS NOT NULL
+                                      AND m."offset" < least(r.cuts[1], r.first_offset + _lease_next.batch)
+                                      AND m.payload IS NOT NULL
                                     ORDER BY m."offset" DESC LIMIT 1) ends
                 WHERE r.list_id = g.id AND r.priority = 0 AND r.ready_at >= g.ready_from AND r.ready_at <= g.stamp
                   AND r.lease_id IS NULL AND NOT r.drained
@@ -276,17 +242,19 @@ BEGIN
                 ORDER BY r.ready_at LIMIT 1 FOR NO KEY UPDATE OF r SKIP LOCKED) run
         ) ready
         WHERE r.ctid = ready.row_id AND r.done IS NULL
-        RETURNING ROW(1, ready.queue_id, _lease_next.queue, r.group_queue_id, r.partition_id, r.first_offset, r.leased_to, r.lease_id,
+        RETURNING ROW(1, ready.queue_id, _lease_next.queue, r.group_queue_id, r.partition_id, r.first_offset,
+                      r.leased_to, r.lease_id,
                       r.expires_at, coalesce(r.attempts[1], 1), NULL)::skep.lease AS lease
     )
     SELECT array_agg(lease) INTO leases FROM leased;
     RETURN leases;
 END $$;
 
--- Returns a group on a queue for _lease_next(); no row if a pop of it needs more than that. Joins of unique keys, which the planner cannot
--- get wrong.
+-- Returns a group on a queue for _lease_next(); no row if a pop of it needs more than that. Joins of unique keys, which
+-- the planner cannot get wrong.
 CREATE FUNCTION skep._find_plain_group(queue text, group_name text)
-RETURNS TABLE (id integer, queue_id integer, stamp timestamptz, deadline timestamptz, ready_from timestamptz, crowded boolean)
+RETURNS TABLE (id integer, queue_id integer, stamp timestamptz, deadline timestamptz, ready_from timestamptz,
+               crowded boolean)
 LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT g.id, q.id, now.stamp, now.stamp + make_interval(secs => q.lease_time), d.ready_from, d.crowded
     FROM (SELECT clock_timestamp() AS stamp OFFSET 0) now
@@ -295,16 +263,20 @@ LANGUAGE sql STABLE ROWS 1 AS $$
     JOIN skep.subscriptions s ON s.group_name = $2 AND coalesce(s.queue, '') = $1 AND coalesce(s.partition, '') = ''
                              AND coalesce(s.namespace, '') = '' AND coalesce(s.task, '') = ''
     CROSS JOIN LATERAL (SELECT * FROM skep.discoveries d WHERE d.list_id = g.list_id ORDER BY d.id DESC LIMIT 1) d
-    WHERE q.name = $1 AND q.concurrency = 1 AND NOT q.was_shared AND q.lease_log_seconds IS NULL AND q.delayed_processing = 0
+    WHERE q.name = $1 AND q.concurrency = 1 AND NOT q.was_shared AND q.lease_log_seconds IS NULL
+      AND q.delayed_processing = 0
       AND q.window_buffer = 0 AND (q.semantics <> 'queue' OR $2 = '__QUEUE_MODE__') AND g.list_id = g.id
-      AND s.status = 'ACTIVE' AND s.last_heartbeat_at BETWEEN now.stamp - make_interval(secs => s.heartbeat_interval / 4) AND now.stamp
-      AND d.discovered_at BETWEEN now.stamp - interval '250 milliseconds' AND now.stamp AND d.left_over IS NULL AND d.scan_after IS NULL
+      AND s.status = 'ACTIVE' AND s.last_heartbeat_at BETWEEN now.stamp
+          - make_interval(secs => s.heartbeat_interval / 4) AND now.stamp
+      AND d.discovered_at BETWEEN now.stamp - interval '250 milliseconds' AND now.stamp AND d.left_over IS NULL
+      AND d.scan_after IS NULL
 $$;
 
 -- Leases for requests that differ in nothing but their size. names: the partition each of them wants, or NULL for any.
 CREATE FUNCTION skep._lease(
     queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
-    lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit boolean DEFAULT true
+    lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean,
+    autocommit boolean DEFAULT true
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -312,9 +284,11 @@ DECLARE
     slots record;
 BEGIN
     PERFORM skep._check_pop(queue, group_name, name, namespace, task, b, p, lease_time)
-    FROM (SELECT DISTINCT b, p, name FROM unnest(batches, partitions, coalesce(names, '{}')) AS request (b, p, name)) request;
+    FROM (SELECT DISTINCT b, p, name
+          FROM unnest(batches, partitions, coalesce(names, '{}')) AS request (b, p, name)) request;
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        PERFORM skep._refuse('SK001', 'pop works under READ COMMITTED only', 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.');
+        PERFORM skep._refuse('SK001', 'pop works under READ COMMITTED only',
+                             'Begin the transaction with ISOLATION LEVEL READ COMMITTED.');
     END IF;
     slots := skep._slots(batches, partitions);
     IF queue IS NULL THEN
@@ -343,11 +317,12 @@ BEGIN
     RETURN skep._lease_queue(g, slots.requests, slots.sizes, auto_ack, conflate);
 END $$;
 
--- The messages of leases, partition by partition, in order: a statement of its own, which sees all that the leases have seen.
+-- The messages of leases, partition by partition, in order: a statement of its own, which sees all that the leases have
+-- seen.
 CREATE FUNCTION skep._deliver(leases skep.lease[]) RETURNS SETOF skep.delivery
 LANGUAGE sql STABLE AS $$
-    SELECT l.queue, p.name, m."offset", skep.message_id(m.partition_id, m."offset"), m.payload, m.headers, m.transaction_id,
-           m.trace_id, m.producer, m.created_at, l.attempt, l.partition_id, l.lease_id, l.expires_at
+    SELECT l.queue, p.name, m."offset", skep.message_id(m.partition_id, m."offset"), m.payload, m.headers,
+           m.transaction_id, m.trace_id, m.producer, m.created_at, l.attempt, l.partition_id, l.lease_id, l.expires_at
     FROM unnest($1) l
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = l.partition_id LIMIT 1) p
     CROSS JOIN LATERAL (
@@ -369,24 +344,27 @@ BEGIN
     END IF;
 END $$;
 
--- autocommit: the transaction ends with this call, so that it may do work for others of its group: it looks for new work in all partitions, and
--- not only in as many as it leases.
+-- autocommit: the transaction ends with this call, so that it may do work for others of its group: it looks for new
+-- work in all partitions, and not only in as many as it leases.
 CREATE FUNCTION skep.pop(
-    queue text DEFAULT NULL, group_name text DEFAULT '__QUEUE_MODE__', batch integer DEFAULT 1, partitions integer DEFAULT 1,
-    partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL, lease_time double precision DEFAULT NULL,
-    auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL, subscription_from text DEFAULT NULL, autocommit boolean DEFAULT false
+    queue text DEFAULT NULL, group_name text DEFAULT '__QUEUE_MODE__', batch integer DEFAULT 1,
+    partitions integer DEFAULT 1, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
+    lease_time double precision DEFAULT NULL, auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL,
+    subscription_from text DEFAULT NULL, autocommit boolean DEFAULT false
 ) RETURNS SETOF skep.delivery LANGUAGE plpgsql AS $$
 DECLARE
     leases skep.lease[];
 BEGIN
-    IF partitions = 1 AND batch BETWEEN 1 AND 100000 AND NOT auto_ack AND num_nonnulls(lease_time, subscription_mode, subscription_from) = 0
+    IF partitions = 1 AND batch BETWEEN 1 AND 100000 AND NOT auto_ack
+        AND num_nonnulls(lease_time, subscription_mode, subscription_from) = 0
        AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
         leases := CASE WHEN partition IS NULL THEN skep._lease_next(queue, group_name, batch)
                        ELSE skep._lease_next_named(queue, group_name, ARRAY[partition], ARRAY[batch]) END;
     END IF;
     IF coalesce(leases, '{}') = '{}' THEN
-        leases := skep._lease(queue, group_name, ARRAY[batch], ARRAY[partitions], CASE WHEN partition IS NOT NULL THEN ARRAY[partition] END,
-                              namespace, task, lease_time, auto_ack, subscription_mode, subscription_from, false, autocommit);
+        leases := skep._lease(queue, group_name, ARRAY[batch], ARRAY[partitions], CASE
+                              WHEN partition IS NOT NULL THEN ARRAY[partition] END, namespace, task, lease_time,
+                              auto_ack, subscription_mode, subscription_from, false, autocommit);
     END IF;
     IF leases <> '{}' THEN
         RETURN QUERY SELECT * FROM skep._deliver(leases);

@@ -9,11 +9,11 @@
 --
 -- Why retention never takes a leased message, not even one that is leased between its decision and its delete:
 --  1. It locks the partition's row of partition_floors FOR UPDATE before it decides. A group that starts or seeks in
---     the partition holds that row FOR KEY SHARE to commit. So either retention skips the partition, or it sees where the
---     group starts, or the group tries again later and starts at the new floor.
+--     the partition holds that row FOR KEY SHARE to commit. So either retention skips the partition, or it sees where
+--     the group starts, or the group tries again later and starts at the new floor.
 --  2. After that it reads the runs. A run at or above the cut can only move up: no lease of it reaches below the cut.
 --  3. Runs below the cut are locked, if they have no lease: a pop skips them until retention has moved them up to the
---     cut and committed. A run that is leased, or that another transaction has locked, lowers the cut to where it begins.
+--     cut and committed. A run that is leased, or that another transaction has locked, lowers the cut to its start.
 --  4. Messages are deleted below the cut, and the floor is written, in the same transaction.
 -- Nothing here waits for a lock: retention leaves for its next visit what another has locked. lock_timeout bounds what
 -- is not expected.

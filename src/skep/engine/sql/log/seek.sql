@@ -158,9 +158,7 @@ BEGIN
                        AND (_restart_subscription.partition IS NULL OR o.partition = _restart_subscription.partition)
                      ORDER BY o.id FOR UPDATE);
         DELETE FROM skep.subscriptions o WHERE o.id = ANY (ids);
-        IF (s.queue, s.partition) IS DISTINCT FROM (queue, partition) THEN
-            s := skep._without_retry_policy(s);
-        END IF;
+        s := skep._without_wider_policy(s, queue, partition);
         s.group_name := group_name; s.queue := queue; s.partition := partition; s.namespace := NULL; s.task := NULL;
         s.mode := start.mode; s.start_at := start.start_at; s.start_offset := start.start_offset; s.start_snapshot := NULL;
         s.created_at := NULL; s.backfill := true;

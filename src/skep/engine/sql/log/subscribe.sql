@@ -259,11 +259,14 @@ COMMENT ON FUNCTION skep.subscribe IS
     'is kept as it is; a dead one continues at its cursor; a cancelled one starts again.';
 CALL skep._allow('skep_consumer', 'subscribe');
 
--- Returns a copy for a narrower scope: there the retry policy of the wider one holds anyway, also after it was changed.
-CREATE FUNCTION skep._without_retry_policy(s skep.subscriptions) RETURNS skep.subscriptions
+-- Returns a subscription that will be copied to this scope. If that is narrower, it is without its retry policy: the
+-- policy of the wider one holds there anyway, also after it was changed.
+CREATE FUNCTION skep._without_wider_policy(s skep.subscriptions, queue text, partition text) RETURNS skep.subscriptions
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    s.retry_limit := NULL; s.retry_delay := NULL; s.max_retry_delay := NULL; s.retry_jitter := NULL;
+    IF (s.queue, s.partition) IS DISTINCT FROM (_without_wider_policy.queue, _without_wider_policy.partition) THEN
+        s.retry_limit := NULL; s.retry_delay := NULL; s.max_retry_delay := NULL; s.retry_jitter := NULL;
+    END IF;
     RETURN s;
 END $$;
 
