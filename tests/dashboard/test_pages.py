@@ -125,6 +125,16 @@ def test_groups_and_one_of_them(tab: Tab):
     expect(tab.page.locator("canvas")).to_have_count(3)
 
 
+def test_where_a_group_starts(tab: Tab):
+    """Which subscription decides, in a partition that can be chosen."""
+    tab.go("groups", "shipping", "orders")
+    start = tab.card("Start")
+    start.locator("[name=start-partition]").fill("nowhere")
+    start.locator("[name=start-partition]").press("Tab")
+    expect(start).to_contain_text("decides: mode")
+    expect(start).to_contain_text("The partition does not exist yet.")
+
+
 def test_members_and_leases_of_a_group(tab: Tab, shop: Client):
     tab.go("groups", "shipping", "orders")
     leases = tab.card("Leases")

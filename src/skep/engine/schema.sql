@@ -1334,6 +1334,7 @@ _instant_of(local timestamp without time zone, time_zone text) RETURNS timestamp
 _is_completion_unclear(q queues) RETURNS boolean
 _is_count_due(q queues, previous timestamptz, all_seconds double precision, stamp timestamptz) RETURNS boolean
 _is_idle(p partitions, idle_seconds double precision) RETURNS boolean
+_is_known(partition_id bigint, transaction_id text, dedup_window double precision) RETURNS boolean
 _is_lease_of(lease uuid, partition_id bigint) RETURNS boolean
 _is_lease_set(id uuid) RETURNS boolean
 _is_message(value jsonb) RETURNS boolean

@@ -5,7 +5,7 @@ import { Consumers } from "./consumers.js";
 import { ask, attempt } from "./dialog.js";
 import * as format from "./format.js";
 import { html, useMemo, useState } from "./lib.js";
-import { Failure, lettersLink, Page, queueLink, Status, Tile } from "./parts.js";
+import { Card, Failure, lettersLink, Page, queueLink, Status, Tile } from "./parts.js";
 import { usePoll, useRights } from "./poll.js";
 import { Partitions } from "./queue.js";
 import { seek } from "./seek.js";
@@ -22,7 +22,7 @@ export function Group({ group, queue }) {
     ${data && !now && html`<p class="empty">This group has no subscription to this queue and has never read it.</p>`}
     ${now && html`<${Tiles} now=${now} />`}
     <${Trends} rows=${trend.data} />
-    ${now && html`<${Consumers} queue=${queue} group=${group} /><${Partitions} name=${queue} group=${group} />`}
+    ${now && html`<${Start} queue=${queue} group=${group} /><${Consumers} queue=${queue} group=${group} /><${Partitions} name=${queue} group=${group} />`}
   </${Page}>`;
 }
 
@@ -37,6 +37,22 @@ function Tiles({ now }) {
     <${Tile} label="Missed" value=${format.count(now.missed)} tone=${now.missed ? "bad" : ""} note="deleted before it was done" />
     <${Tile} label="Sign of life" value=${format.age(now.last_heartbeat_at)} tone=${now.misses ? "warn" : ""} note=${now.misses ? `ago, ${format.plural(now.misses, "beat")} missed` : "ago"} />
   </div>`;
+}
+
+// Which subscription decided where the group starts in a partition.
+function Start({ queue, group }) {
+  const [partition, setPartition] = useState("Default");
+  const { data, error } = usePoll(withQuery(url`api/v1/subscriptions/${group}/start/${queue}`, { partition }), 60);
+  const at = data?.start_at ? format.time(data.start_at) : data?.asked_offset ?? "";
+  return html`<${Card} title="Start">
+    <label>Partition <input name="start-partition" value=${partition} onChange=${(event) => setPartition(event.target.value || "Default")} /></label>
+    <${Failure} error=${error} />
+    ${data && html`<p>${data.scope
+    ? `Its subscription to the ${data.scope} decides: mode ${data.mode} ${at}`.trim()
+    : "No subscription decides yet: its first pop stores one"}. ${data.start_offset === null
+    ? "The partition does not exist yet."
+    : `It ${data.has_started ? "started" : "will start"} at offset ${format.count(data.start_offset)}.`}</p>`}
+  </${Card}>`;
 }
 
 function Trends({ rows }) {

@@ -261,7 +261,18 @@ COMMENT ON FUNCTION skep.push_many IS
     'match them by ord.';
 CALL skep._allow('skep_producer', 'push_many');
 
--- One message, the usual case, by a shorter way than push_many: the same checks, and three statements.
+-- Returns true if a transaction id cannot be pushed as new: it is stored, waits for its time, or has not 1 to 255 bytes.
+CREATE FUNCTION skep._is_known(partition_id bigint, transaction_id text, dedup_window double precision) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = _is_known.partition_id AND m.transaction_id = _is_known.transaction_id
+                      AND m.created_at >= coalesce(clock_timestamp() - skep._seconds(dedup_window), '-infinity'))
+        OR EXISTS (SELECT FROM skep.delayed_messages d WHERE d.partition_id = _is_known.partition_id
+                      AND d.transaction_id = _is_known.transaction_id)
+        OR octet_length(transaction_id) NOT BETWEEN 1 AND 255;
+END $$;
+
+-- One message, the usual case, by a shorter way than push_many: the same checks, and four statements.
 CREATE FUNCTION skep.push(
     queue text, payload jsonb, partition text DEFAULT 'Default', transaction_id text DEFAULT NULL, headers jsonb DEFAULT NULL,
     trace_id uuid DEFAULT NULL, producer text DEFAULT NULL, delay double precision DEFAULT NULL, deliver_at timestamptz DEFAULT NULL,
@@ -270,12 +281,13 @@ CREATE FUNCTION skep.push(
 DECLARE
     place record;
 BEGIN
-    SELECT p.id, p.queue_id, q.max_payload_bytes, q.block_without_subscribers INTO place
+    SELECT p.id, p.queue_id, q.max_payload_bytes, q.block_without_subscribers, q.dedup_window INTO place
     FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
     WHERE q.name = push.queue AND p.name = push.partition FOR NO KEY UPDATE OF p;
-    IF NOT FOUND OR push.transaction_id IS NOT NULL OR place.block_without_subscribers
-       OR push.payload IS NULL OR skep._exceeds(push.payload, place.max_payload_bytes) OR jsonb_typeof(push.headers) <> 'object'
-       OR push.delay IS NOT NULL OR push.deliver_at IS NOT NULL OR current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+    IF NOT FOUND OR place.block_without_subscribers OR push.payload IS NULL OR skep._exceeds(push.payload, place.max_payload_bytes)
+       OR jsonb_typeof(push.headers) <> 'object' OR num_nonnulls(push.delay, push.deliver_at) > 0
+       OR current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+       OR push.transaction_id IS NOT NULL AND skep._is_known(place.id, push.transaction_id, place.dedup_window) THEN
         SELECT p.status, coalesce(p.delayed_id, skep.message_id(p.partition_id, p."offset")), p.partition_id, p."offset", p.created_at, p.due_at
         INTO push.status, push.id, push.partition_id, push."offset", push.created_at, push.due_at
         FROM skep.push_many(ARRAY[push.queue], ARRAY[push.partition], ARRAY[push.payload], ARRAY[push.transaction_id],
@@ -283,104 +295,17 @@ BEGIN
                             CASE WHEN num_nonnulls(push.delay, push.deliver_at) > 0 THEN ARRAY[skep._due_time(1, push.delay, push.deliver_at)] END) p;
         RETURN;
     END IF;
+    -- Three short statements are cheaper than one with two inserts.
     SELECT head.next_offset, greatest(head.last_time, clock_timestamp()) INTO push."offset", push.created_at FROM skep._head_of(place.id) head;
+    INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
+    VALUES (place.queue_id, ARRAY[place.id], ARRAY[push."offset"], ARRAY[push."offset"]);
+    INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, transaction_id, trace_id, producer)
+    VALUES (place.id, push."offset", push.created_at, push.payload, push.headers, push.transaction_id, push.trace_id, push.producer);
     partition_id := place.id;
     status := 'queued';
     id := skep.message_id(place.id, push."offset");
-    INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
-    VALUES (place.queue_id, ARRAY[place.id], ARRAY[push."offset"], ARRAY[push."offset"]);
-    INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, trace_id, producer)
-    VALUES (place.id, push."offset", push.created_at, push.payload, push.headers, push.trace_id, push.producer);
 END $$;
 COMMENT ON FUNCTION skep.push(text, jsonb, text, text, jsonb, uuid, text, double precision, timestamptz) IS
     'Appends one message and returns its id and offset. status is queued, or duplicate if the transaction_id is '
     'known in the partition, or delayed: then due_at says when it is appended, and id is for cancel_delayed().';
-CALL skep._allow('skep_producer', 'push');
-
--- What a message in JSON looks like: known keys, and texts where columns are text. Inlined, so it costs little for each message. A message
--- with a delay is not recognised: it takes the slow way, so that the others need not look for one.
-CREATE FUNCTION skep._is_message(value jsonb) RETURNS boolean
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN jsonb_typeof($1) = 'object' THEN
-        ($1 - '{queue,partition,payload,transaction_id,headers,trace_id,producer}'::text[] <> '{}'
-         OR jsonb_typeof($1 -> 'queue') NOT IN ('string', 'null') OR jsonb_typeof($1 -> 'partition') NOT IN ('string', 'null')
-         OR jsonb_typeof($1 -> 'transaction_id') NOT IN ('string', 'null') OR jsonb_typeof($1 -> 'trace_id') NOT IN ('string', 'null')
-         OR jsonb_typeof($1 -> 'producer') NOT IN ('string', 'null')) IS NOT TRUE ELSE false END
-$$;
-
--- The slow half: says what is wrong with a message, if something is.
-CREATE FUNCTION skep._check_message(ord bigint, message jsonb) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    item  text := format('item %s', ord - 1);
-    texts text[] := ARRAY['queue', 'partition', 'transaction_id', 'trace_id', 'producer', 'deliver_at'];
-    wrong record;
-BEGIN
-    IF (CASE WHEN jsonb_typeof(message) = 'object' THEN message - texts - ARRAY['payload', 'headers', 'delay'] <> '{}' ELSE true END) THEN
-        PERFORM skep._refuse('SK001', format('%s is not a message: %s', item, left(message::text, 80)),
-                            'A message is an object with the keys payload, headers, delay, ' || array_to_string(texts, ', ') || '.');
-    END IF;
-    SELECT * INTO wrong FROM jsonb_each(message) WHERE key = ANY (texts) AND jsonb_typeof(value) NOT IN ('string', 'null') LIMIT 1;
-    IF FOUND THEN
-        PERFORM skep._refuse('SK001', format('%s: %s is a JSON %s', item, wrong.key, jsonb_typeof(wrong.value)),
-                            array_to_string(texts, ', ') || ' are strings.');
-    ELSIF jsonb_typeof(message -> 'delay') NOT IN ('number', 'null') THEN
-        PERFORM skep._refuse('SK001', format('%s: delay is a JSON %s', item, jsonb_typeof(message -> 'delay')), 'delay is a number of seconds.');
-    END IF;
-    PERFORM skep._check_name(item || ': queue', message ->> 'queue'),
-            skep._check_name(item || ': partition', coalesce(message ->> 'partition', 'Default')),
-            skep._check_item(ord, 'null', 100, message ->> 'transaction_id', nullif(message -> 'headers', 'null')),
-            (message ->> 'trace_id')::uuid;
-EXCEPTION WHEN invalid_text_representation THEN
-    PERFORM skep._refuse('SK001', format('%s: trace_id is "%s"', item, left(message ->> 'trace_id', 80)), 'Trace ids are UUIDs.');
-END $$;
-
-CREATE FUNCTION skep._check_messages(messages jsonb) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF jsonb_typeof(messages) IS DISTINCT FROM 'array' THEN
-        PERFORM skep._refuse('SK001', format('messages are a JSON %s', coalesce(jsonb_typeof(messages), 'NULL')),
-                            'Give an array of objects with queue and payload.');
-    END IF;
-    PERFORM skep._check_message(n, value) FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n);
-END $$;
-
--- The same as a JSON array of {queue, partition, payload, transaction_id, headers, trace_id, producer, delay, deliver_at}. From a driver this is the
--- fastest way in: one parameter instead of arrays that the driver has to quote item by item.
-CREATE FUNCTION skep.push(messages jsonb)
-RETURNS TABLE (ord bigint, status text, id uuid, partition_id bigint, "offset" bigint, created_at timestamptz, due_at timestamptz)
-LANGUAGE plpgsql AS $$
-DECLARE
-    m         record;
-    due_times timestamptz[];
-BEGIN
-    BEGIN
-        SELECT bool_and(skep._is_message(value)) AS is_sound,
-               array_agg(value ->> 'queue' ORDER BY n) AS queues,
-               array_agg(coalesce(value ->> 'partition', 'Default') ORDER BY n) AS partitions,
-               array_agg(coalesce(value -> 'payload', 'null') ORDER BY n) AS payloads,
-               array_agg(value ->> 'transaction_id' ORDER BY n) AS transaction_ids,
-               array_agg(nullif(value -> 'headers', 'null') ORDER BY n) AS headers,
-               array_agg((value ->> 'trace_id')::uuid ORDER BY n) AS trace_ids,
-               array_agg(value ->> 'producer' ORDER BY n) AS producers
-        INTO m FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n);
-    EXCEPTION WHEN invalid_text_representation OR invalid_parameter_value THEN
-        PERFORM skep._check_messages(messages);  -- says what is wrong
-        RAISE;
-    END;
-    IF m.is_sound IS NOT TRUE THEN
-        PERFORM skep._check_messages(messages);
-        IF m.queues IS NULL THEN
-            RETURN;  -- no message at all
-        END IF;
-        due_times := skep._due_times(messages);
-    END IF;
-    RETURN QUERY
-    SELECT p.ord, p.status, coalesce(p.delayed_id, skep.message_id(p.partition_id, p."offset")), p.partition_id, p."offset", p.created_at, p.due_at
-    FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers, due_times) p
-    ORDER BY p.ord;
-END $$;
-COMMENT ON FUNCTION skep.push(jsonb) IS
-    'Appends an array of {queue, partition, payload, transaction_id, headers, trace_id, producer, delay, deliver_at} '
-    'and returns a row for each.';
 CALL skep._allow('skep_producer', 'push');

@@ -108,23 +108,33 @@ CALL skep._allow('skep_consumer', '_queen_pop');
 CREATE FUNCTION skep._queen_push(
     messages jsonb, has_delays boolean DEFAULT true,
     OUT duplicates boolean[], OUT partition_ids bigint[], OUT offsets bigint[], OUT delayed jsonb
-) LANGUAGE sql AS $$
+) LANGUAGE plpgsql AS $$
+DECLARE
+    m   record;
+    one record;
+BEGIN
+    IF NOT has_delays AND jsonb_array_length(messages) = 1 THEN
+        SELECT p.status = 'duplicate' AS duplicate, p.partition_id, p."offset" INTO one
+        FROM (SELECT messages -> 0 AS value OFFSET 0) item
+        CROSS JOIN LATERAL skep.push(value ->> 'queue', value -> 'payload', value ->> 'partition',
+                                     value ->> 'transaction_id', value -> 'headers', (value ->> 'trace_id')::uuid,
+                                     value ->> 'producer') p;
+        duplicates := ARRAY[one.duplicate]; partition_ids := ARRAY[one.partition_id]; offsets := ARRAY[one."offset"];
+        RETURN;
+    END IF;
+    SELECT array_agg(value ->> 'queue') AS queues, array_agg(value ->> 'partition') AS partitions,
+           array_agg(value -> 'payload') AS payloads, array_agg(value ->> 'transaction_id') AS transaction_ids,
+           array_agg(value -> 'headers') AS headers,
+           array_agg((value ->> 'trace_id')::uuid) AS trace_ids, array_agg(value ->> 'producer') AS producers
+    INTO m FROM jsonb_array_elements(messages) AS value;  -- in order, which aggregates keep
     SELECT array_agg(p.status = 'duplicate' ORDER BY p.ord), array_agg(p.partition_id ORDER BY p.ord),
            array_agg(p."offset" ORDER BY p.ord),
-           jsonb_object_agg(p.ord - 1, jsonb_build_array(p.delayed_id,
-               skep._queen_time(p.due_at))) FILTER (WHERE p.due_at IS NOT NULL)
-    FROM (SELECT array_agg(value ->> 'queue' ORDER BY n) AS queues,
-                 array_agg(value ->> 'partition' ORDER BY n) AS partitions,
-                 array_agg(value -> 'payload' ORDER BY n) AS payloads,
-                 array_agg(value ->> 'transaction_id' ORDER BY n) AS transaction_ids,
-                 array_agg(value -> 'headers' ORDER BY n) AS headers,
-                 array_agg((value ->> 'trace_id')::uuid ORDER BY n) AS trace_ids,
-                 array_agg(value ->> 'producer' ORDER BY n) AS producers
-          FROM jsonb_array_elements($1) WITH ORDINALITY AS item (value, n)) m
-    CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids,
-                                      m.producers,
-                                      CASE WHEN $2 THEN skep._due_times($1) END) p
-$$;
+           jsonb_object_agg(p.ord - 1, jsonb_build_array(p.delayed_id, skep._queen_time(p.due_at)))
+               FILTER (WHERE p.due_at IS NOT NULL)
+    INTO duplicates, partition_ids, offsets, delayed
+    FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids,
+                        m.producers, CASE WHEN has_delays THEN skep._due_times(messages) END) p;
+END $$;
 CALL skep._allow('skep_producer', '_queen_push');
 
 -- Returns for each of these waiting groups whether a pop may find something: a run that is ready, a lease that is over,
