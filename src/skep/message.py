@@ -1,7 +1,4 @@
-"""The values people meet: what they push, what they get back, what they consume.
-
-The two that come by the hundred are named tuples: a frozen dataclass takes 2.3 µs to make, these 0.4.
-"""
+"""The values people meet: what they push, what they get back, what they consume."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +25,7 @@ class NewMessage:
     deliver_at: datetime | None = None
 
 
-class Receipt(NamedTuple):
+class Receipt(NamedTuple):  # it comes by the hundred: a frozen dataclass takes 2.3 µs to make, this 0.4
     """Where a pushed message is stored; `duplicate`: its transaction id was there already, and so was the message."""
 
     status: Literal["queued", "duplicate", "delayed"]

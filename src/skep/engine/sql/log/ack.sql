@@ -8,21 +8,26 @@
 --   failed alone                        each failed message is retried by itself, attempt + 1; past retry_limit ->
 --                                       dead letters. Messages without ack are delivered again, at the same attempt,
 --                                       in their order
---   some without ack, lease expired     these are retried in two halves, attempt + 1; a single one past retry_limit -> dead letters
---   the same of a stream                these are delivered again, at the same attempt: that is how a stream holds messages back
+--   some without ack, lease expired     these are retried in two halves, attempt + 1;
+--                                       a single one past retry_limit -> dead letters
+--   the same of a stream                these are delivered again, at the same attempt: a stream holds messages
+--                                       back that way
 --   released                            messages that are not completed are delivered again, at the same attempt,
 --                                       after the delay if one was given
---   nacked                              messages that are not completed are retried; past retry_limit the nacked ones -> dead letters
+--   nacked                              messages that are not completed are retried;
+--                                       past retry_limit the nacked ones -> dead letters
 --
 -- retry_limit, retry_delay, max_retry_delay and retry_jitter are those of the group, else of the queue: see
 -- _retry_policy(). retry_after of a failure takes the place of the computed delay; an expired lease has waited already.
 --
--- An offset whose message was deleted counts as done. A lease belongs to its run, and only who has locked the run changes it; of a shared
--- partition the open run is locked before the closed one.
+-- An offset whose message was deleted counts as done. A lease belongs to its run, and only who has locked the run
+-- changes it; of a shared partition the open run is locked before the closed one.
 
--- Completes whole leases that have no acks yet and were never returned: the usual case, in one statement, by the key in the lease id.
--- completed: the messages that have acks, for each lease; NULL: all. Returns the leases that are done, sorted. The others are over, or need
--- _ack_lease(). (IS NOT DISTINCT FROM, here and below: = would let the planner walk the whole of runs_leased.) An id does not have the upper bits of an offset: beyond 2^32 messages a partition takes that way, too.
+-- Completes whole leases that have no acks yet and were never returned: the usual case, in one statement, by the key in
+-- the lease id. completed: the messages that have acks, for each lease; NULL: all. Returns the leases that are done,
+-- sorted. The others are over, or need _ack_lease(). (IS NOT DISTINCT FROM, here and below: = would let the planner
+-- walk the whole of runs_leased.) An id does not have the upper bits of an offset: beyond 2^32 messages a partition
+-- takes that way, too.
 CREATE FUNCTION skep._ack_leases(leases uuid[], completed int8multirange[] DEFAULT NULL) RETURNS uuid[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -32,21 +37,26 @@ DECLARE
 BEGIN
     WITH acked AS (
         UPDATE skep.runs r
-        SET first_offset = r.leased_to, lease_id = NULL, leased_to = NULL, expires_at = NULL, ready_at = skep._ready_place(r.served_at, stamp),
-            drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
+        SET first_offset = r.leased_to, lease_id = NULL, leased_to = NULL, expires_at = NULL,
+            ready_at = skep._ready_place(r.served_at, stamp),
+            drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m
+                                                WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
         FROM (SELECT lease, run, place >> 21 AS partition_id, (place & 2097151)::integer AS group_queue_id, first_offset
               FROM (SELECT lease, run, ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint AS place,
                            ('x' || substr(replace(lease::text, '-', ''), 15, 8))::bit(32)::bigint AS first_offset
                     FROM unnest(leases, completed) AS item (lease, run)) lease
               ORDER BY 3, 4, 5) lease
         -- ANY (ARRAY[…]): or the planner may walk all runs and look for the lease of each.
-        WHERE r.partition_id = ANY (ARRAY[lease.partition_id]) AND r.group_queue_id = lease.group_queue_id AND r.first_offset = lease.first_offset
-          AND r.lease_id IS NOT DISTINCT FROM lease.lease AND r.expires_at > stamp AND r.end_offset IS NULL AND NOT r.is_logged
+        WHERE r.partition_id = ANY (ARRAY[lease.partition_id]) AND r.group_queue_id = lease.group_queue_id
+          AND r.first_offset = lease.first_offset
+          AND r.lease_id IS NOT DISTINCT FROM lease.lease AND r.expires_at > stamp AND r.end_offset IS NULL
+          AND NOT r.is_logged
           AND r.failed IS NULL AND r.done IS NULL AND r.cuts IS NULL
           AND (lease.run IS NULL OR lease.run = int8multirange(int8range(r.first_offset, r.leased_to)))
         RETURNING lease.lease, r.group_queue_id, r.served_at
     )
-    SELECT array_agg(a.lease ORDER BY a.lease), array_agg(DISTINCT a.group_queue_id) FILTER (WHERE a.served_at < stamp - interval '10 seconds')
+    SELECT array_agg(a.lease ORDER BY a.lease),
+           array_agg(DISTINCT a.group_queue_id) FILTER (WHERE a.served_at < stamp - interval '10 seconds')
     INTO acked, quiet FROM acked a;
     acked := coalesce(acked, '{}');
     IF cardinality(acked) < cardinality(leases) THEN
@@ -64,7 +74,8 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(sum(upper(piece) - lower(piece)), 0
 -- Returns the offset behind the first n of these offsets.
 CREATE FUNCTION skep._cut_after(offsets int8multirange, n bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT o + 1 FROM unnest($1) AS piece CROSS JOIN generate_series(lower(piece), upper(piece) - 1) AS o ORDER BY o OFFSET $2 - 1 LIMIT 1
+    SELECT o + 1 FROM unnest($1) AS piece CROSS JOIN generate_series(lower(piece), upper(piece) - 1) AS o ORDER BY o
+    OFFSET $2 - 1 LIMIT 1
 $$;
 
 -- Returns the offsets of a run that have a message.
@@ -72,7 +83,8 @@ CREATE FUNCTION skep._messages_in(partition_id bigint, first_offset bigint, end_
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT coalesce(range_agg(int8range(m."offset", m."offset" + 1)), '{}') FROM skep.messages m
-            WHERE m.partition_id = _messages_in.partition_id AND m."offset" >= first_offset AND m."offset" < end_offset AND m.payload IS NOT NULL);
+            WHERE m.partition_id = _messages_in.partition_id AND m."offset" >= first_offset AND m."offset" < end_offset
+              AND m.payload IS NOT NULL);
 END $$;
 
 -- The options that decide, and the names that a dead letter and the log carry.
@@ -80,22 +92,27 @@ CREATE FUNCTION skep._policy_of(partition_id bigint, group_queue_id integer)
 RETURNS SETOF skep.policy LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT q.id, q.name, p.name, g.group_name, q.retry_limit, q.retry_delay, q.max_retry_delay, q.retry_jitter,
            q.partial_failure, q.lease_log_seconds IS NOT NULL,
-           coalesce((SELECT true FROM skep.stream_groups s WHERE s.group_name = g.group_name AND s.queue = q.name LIMIT 1), false)
+           coalesce((SELECT true FROM skep.stream_groups s WHERE s.group_name = g.group_name AND s.queue = q.name
+                     LIMIT 1), false)
     FROM skep.group_queues g
     JOIN skep.queues q ON q.id = g.queue_id
     JOIN skep.partitions p ON p.id = $1
     WHERE g.id = $2
 $$;
 
-CREATE FUNCTION skep._write_dead_letters(r skep.runs, policy skep.policy, dead int8multirange, attempt integer, reason text) RETURNS void
+CREATE FUNCTION skep._write_dead_letters(
+    r skep.runs, policy skep.policy, dead int8multirange, attempt integer, reason text
+) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO skep.dead_letters (group_name, queue, partition, partition_id, "offset", created_at, payload, headers,
                                    transaction_id, trace_id, producer, error, attempts)
-    SELECT policy.group_name, policy.queue, policy.partition, m.partition_id, m."offset", m.created_at, m.payload, m.headers,
-           m.transaction_id, m.trace_id, m.producer, coalesce(r.errors ->> m."offset"::text, r.errors ->> '*', reason), attempt
+    SELECT policy.group_name, policy.queue, policy.partition, m.partition_id, m."offset", m.created_at, m.payload,
+           m.headers, m.transaction_id, m.trace_id, m.producer,
+           coalesce(r.errors ->> m."offset"::text, r.errors ->> '*', reason), attempt
     FROM skep.messages m
-    WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset AND m."offset" < r.leased_to AND dead @> m."offset"
+    WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset AND m."offset" < r.leased_to
+      AND dead @> m."offset"
       AND m.payload IS NOT NULL
     ORDER BY m."offset";
 END $$;
@@ -173,7 +190,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Ends a lease whose run the caller has locked. Of a shared partition the open run is locked here, unless another has it: then false.
+-- Ends a lease whose run the caller has locked. Of a shared partition the open run is locked here, unless another has
+-- it: then false.
 CREATE FUNCTION skep._end_lease(row_id tid, r skep.runs, reason text, release_delay double precision DEFAULT NULL)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -181,7 +199,8 @@ DECLARE
     policy skep.policy;
 BEGIN
     IF r.end_offset IS NOT NULL THEN
-        PERFORM FROM skep.runs o WHERE o.partition_id = r.partition_id AND o.group_queue_id = r.group_queue_id AND o.end_offset IS NULL
+        PERFORM FROM skep.runs o WHERE o.partition_id = r.partition_id AND o.group_queue_id = r.group_queue_id
+            AND o.end_offset IS NULL
         ORDER BY o.first_offset DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             RETURN false;
@@ -209,10 +228,10 @@ BEGIN
         DELETE FROM skep.runs o WHERE o.ctid = row_id;
     ELSE
         UPDATE skep.runs o
-        SET first_offset = r.first_offset, ready_at = r.ready_at, lease_id = r.lease_id, leased_to = r.leased_to, expires_at = r.expires_at,
-            drained = r.drained, succeeded = r.succeeded, cuts = nullif(r.cuts, '{}'), attempts = nullif(r.attempts, '{}'),
-            done = nullif(r.done, '{}'), failed = nullif(r.failed, '{}'), errors = r.errors, end_offset = r.end_offset,
-            retry_after = r.retry_after
+        SET first_offset = r.first_offset, ready_at = r.ready_at, lease_id = r.lease_id, leased_to = r.leased_to,
+            expires_at = r.expires_at, drained = r.drained, succeeded = r.succeeded, cuts = nullif(r.cuts, '{}'),
+            attempts = nullif(r.attempts, '{}'), done = nullif(r.done, '{}'), failed = nullif(r.failed, '{}'),
+            errors = r.errors, end_offset = r.end_offset, retry_after = r.retry_after
         WHERE o.ctid = row_id;
     END IF;
 END $$;
@@ -224,14 +243,17 @@ DECLARE
     place  bigint := ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint;
     locked record;
 BEGIN
-    PERFORM FROM skep.runs r WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer AND r.lease_id IS NOT DISTINCT FROM lease
+    PERFORM FROM skep.runs r WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer
+        AND r.lease_id IS NOT DISTINCT FROM lease
        AND r.end_offset IS NOT NULL;
     IF FOUND THEN  -- a closed run: the open one first
-        PERFORM FROM skep.runs r WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer AND r.end_offset IS NULL
+        PERFORM FROM skep.runs r WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer
+            AND r.end_offset IS NULL
         ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE;
     END IF;
     SELECT r.ctid AS row_id, r AS run INTO locked FROM skep.runs r
-    WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer AND r.lease_id IS NOT DISTINCT FROM lease
+    WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer
+      AND r.lease_id IS NOT DISTINCT FROM lease
       AND r.expires_at > clock_timestamp() FOR NO KEY UPDATE;
     row_id := locked.row_id;
     run := locked.run;
@@ -249,18 +271,21 @@ DECLARE
 BEGIN
     r.errors := CASE WHEN said.errors IS NULL THEN r.errors ELSE coalesce(r.errors, '{}') || said.errors END;
     acked := (said.completed + CASE WHEN said.rest_completed THEN whole - failed - said.dead ELSE '{}' END) * whole;
-    dead := (said.dead * whole + CASE WHEN said.rest_dead THEN whole - failed ELSE '{}' END) - coalesce(r.done, '{}') - said.completed;
+    dead := (said.dead * whole + CASE WHEN said.rest_dead THEN whole - failed ELSE '{}' END) - coalesce(r.done, '{}')
+        - said.completed;
     IF dead <> '{}' THEN
         SELECT * INTO policy FROM skep._policy_of(r.partition_id, r.group_queue_id);
         PERFORM skep._write_dead_letters(r, policy, dead, coalesce(r.attempts[1], 1), 'dead-lettered');
     END IF;
     IF failed <> '{}' THEN  -- an offset whose message was deleted is done, but no success
         r.succeeded := r.succeeded
-                       OR acked * skep._messages_in(r.partition_id, r.first_offset, r.leased_to) - coalesce(r.done, '{}') <> '{}';
+                       OR acked * skep._messages_in(r.partition_id, r.first_offset, r.leased_to)
+                           - coalesce(r.done, '{}') <> '{}';
     ELSE
         r.succeeded := r.succeeded OR acked - coalesce(r.done, '{}') <> '{}';
     END IF;
-    failed := failed + CASE WHEN said.rest_failed THEN whole ELSE '{}' END - coalesce(r.done, '{}') - said.completed - said.dead;
+    failed := failed + CASE WHEN said.rest_failed THEN whole
+        ELSE '{}' END - coalesce(r.done, '{}') - said.completed - said.dead;
     r.done := coalesce(r.done, '{}') + acked + dead;
     r.failed := failed;
     r.retry_after := CASE WHEN failed <> '{}' THEN greatest(r.retry_after, said.retry_after) END;
@@ -293,7 +318,9 @@ END $$;
 
 -- Returns true if a lease id is for this partition. NULL: the ack names no partition.
 CREATE FUNCTION skep._is_lease_of(lease uuid, partition_id bigint) RETURNS boolean
-LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce($2 = ('x00' || left(replace($1::text, '-', ''), 14))::bit(64)::bigint >> 21, true) $$;
+LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce($2
+                                             = ('x00' || left(replace($1::text, '-', ''), 14))::bit(64)::bigint >> 21,
+                                             true) $$;
 
 -- The one door for acks. Each names a lease and, unless it is for the whole lease, a message (partition, offset).
 -- status: completed, failed, dlq (dead letters now), retry (release the lease), nack (failed, and the lease ends here),
@@ -314,8 +341,10 @@ DECLARE
 BEGIN
     IF 'completed' = ALL (statuses) THEN  -- the usual case: every message of a lease in one call
         SELECT skep._ack_leases(array_agg(lease), array_agg(run)) INTO done FROM (
-            SELECT item.lease, CASE WHEN count(*) = count(item."offset") THEN range_agg(int8range(item."offset", item."offset" + 1)) END AS run
-            FROM unnest(_apply_acks.leases, _apply_acks.partition_ids, _apply_acks.offsets) AS item (lease, partition_id, "offset")
+            SELECT item.lease, CASE WHEN count(*) = count(item."offset")
+                THEN range_agg(int8range(item."offset", item."offset" + 1)) END AS run
+            FROM unnest(_apply_acks.leases, _apply_acks.partition_ids, _apply_acks.offsets)
+                AS item (lease, partition_id, "offset")
             WHERE item.lease IS NOT NULL AND skep._is_lease_of(item.lease, item.partition_id) GROUP BY item.lease) item;
     END IF;
     FOR said IN
@@ -326,13 +355,16 @@ BEGIN
                coalesce(range_agg(one) FILTER (WHERE status = 'failed_alone'), '{}') AS failed_alone,
                coalesce(range_agg(one) FILTER (WHERE status = 'dlq'), '{}') AS dead,
                coalesce(range_agg(one) FILTER (WHERE status = 'retry'), '{}') AS released,
-               bool_or(status = 'completed' AND "offset" IS NULL) AS rest_completed, bool_or(status = 'failed' AND "offset" IS NULL) AS rest_failed,
-               bool_or(status = 'dlq' AND "offset" IS NULL) AS rest_dead, bool_or(status = 'retry' AND "offset" IS NULL) AS rest_released,
+               bool_or(status = 'completed' AND "offset" IS NULL) AS rest_completed,
+               bool_or(status = 'failed' AND "offset" IS NULL) AS rest_failed,
+               bool_or(status = 'dlq' AND "offset" IS NULL) AS rest_dead,
+               bool_or(status = 'retry' AND "offset" IS NULL) AS rest_released,
                jsonb_object_agg(coalesce("offset"::text, '*'), error)
                    FILTER (WHERE status IN ('failed', 'nack', 'failed_alone', 'dlq') AND error IS NOT NULL) AS errors,
                max(delay) FILTER (WHERE status IN ('failed', 'failed_alone')) AS retry_after,
                max(delay) FILTER (WHERE status = 'retry') AS release_delay
-        FROM (SELECT item.*, CASE WHEN item."offset" IS NOT NULL THEN int8range(item."offset", item."offset" + 1) END AS one
+        FROM (SELECT item.*, CASE WHEN item."offset" IS NOT NULL THEN int8range(item."offset", item."offset" + 1) END
+                     AS one
               FROM unnest(_apply_acks.leases, _apply_acks.partition_ids, _apply_acks.offsets, _apply_acks.statuses,
                           _apply_acks.errors, _apply_acks.delays)
                    WITH ORDINALITY AS item (lease, partition_id, "offset", status, error, delay, ord)) item
@@ -347,7 +379,8 @@ BEGIN
         SELECT * INTO run FROM skep._lock_lease(said.lease);
         CONTINUE WHEN run.row_id IS NULL;
         FOR i IN 1 .. cardinality(said.ords) LOOP
-            live[said.ords[i]] := coalesce(said.offsets[i] >= (run.run).first_offset AND said.offsets[i] < (run.run).leased_to, true);
+            live[said.ords[i]] := coalesce(said.offsets[i] >= (run.run).first_offset
+                                           AND said.offsets[i] < (run.run).leased_to, true);
         END LOOP;
         PERFORM skep._ack_lease(run.row_id, run.run, said);
         IF (run.run).served_at < clock_timestamp() - interval '10 seconds' THEN
@@ -356,14 +389,3 @@ BEGIN
     END LOOP;
     RETURN QUERY SELECT item.n, item.applied FROM unnest(live) WITH ORDINALITY AS item (applied, n);
 END $$;
-
-CREATE FUNCTION skep.expire_leases() RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM skep._expire_leases(g.list_id, '-infinity', 100, clock_timestamp())
-    FROM (SELECT DISTINCT list_id FROM skep.group_queues) g
-    WHERE EXISTS (SELECT FROM skep.runs r WHERE r.list_id = g.list_id AND r.lease_id IS NOT NULL AND r.ready_at <= clock_timestamp());
-END $$;
-COMMENT ON FUNCTION skep.expire_leases IS
-    'Returns the runs of expired leases to their groups, without waiting for their next pop. Upkeep calls it.';
-CALL skep._allow('skep_admin', 'expire_leases');

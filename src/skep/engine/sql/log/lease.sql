@@ -267,3 +267,15 @@ COMMENT ON FUNCTION skep.transaction IS
     '"id", "status", "error", "delay"}}, …]. Returns one JSON object for each operation; one stale lease fails them '
     'all.';
 CALL skep._allow('skep_consumer', 'transaction', definer => false);
+
+CREATE FUNCTION skep.expire_leases() RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM skep._expire_leases(g.list_id, '-infinity', 100, clock_timestamp())
+    FROM (SELECT DISTINCT list_id FROM skep.group_queues) g
+    WHERE EXISTS (SELECT FROM skep.runs r
+                  WHERE r.list_id = g.list_id AND r.lease_id IS NOT NULL AND r.ready_at <= clock_timestamp());
+END $$;
+COMMENT ON FUNCTION skep.expire_leases IS
+    'Returns the runs of expired leases to their groups, without waiting for their next pop. Upkeep calls it.';
+CALL skep._allow('skep_admin', 'expire_leases');

@@ -18,7 +18,8 @@ BEGIN
     JOIN skep.subscriptions other ON other.group_name = one.group_name
     WHERE other.id = one.id OR other.queue = one.queue
        OR one.queue IS NULL AND other.queue IS NOT NULL AND EXISTS (
-              SELECT FROM skep.queues q WHERE q.name = other.queue AND q.namespace = coalesce(one.namespace, q.namespace)
+              SELECT FROM skep.queues q WHERE q.name = other.queue
+                  AND q.namespace = coalesce(one.namespace, q.namespace)
                                           AND q.task = coalesce(one.task, q.task));
     UPDATE skep.subscriptions s
     SET last_heartbeat_at = clock_timestamp(), status = CASE s.status WHEN 'DEAD' THEN 'ACTIVE' ELSE s.status END,
@@ -77,11 +78,11 @@ END $$;
 CREATE FUNCTION skep._missed_heartbeats(silence double precision, heartbeat_interval double precision) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT floor(least($1 / $2, 1e6))::integer $$;
 
--- It writes no heartbeat, so that it does not matter how often it runs. Paused groups and queue mode, which every consumer
--- shares, never die.
+-- It writes no heartbeat, so that it does not matter how often it runs. Paused groups and queue mode, which every
+-- consumer shares, never die.
 CREATE FUNCTION skep.detect_dead_groups()
-RETURNS TABLE (group_name text, queue text, namespace text, task text, last_heartbeat_at timestamptz, overdue_seconds double precision,
-               misses integer, died boolean)
+RETURNS TABLE (group_name text, queue text, namespace text, task text, last_heartbeat_at timestamptz,
+               overdue_seconds double precision, misses integer, died boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -89,7 +90,8 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH suspect AS MATERIALIZED (
-        SELECT s.*, extract(epoch FROM stamp - s.last_heartbeat_at)::double precision AS silence FROM skep.subscriptions s
+        SELECT s.*, extract(epoch FROM stamp - s.last_heartbeat_at)::double precision AS silence
+        FROM skep.subscriptions s
         WHERE s.status = 'ACTIVE' AND s.group_name <> '__QUEUE_MODE__'
           AND s.last_heartbeat_at <= stamp - skep._seconds(s.heartbeat_timeout)
           AND NOT EXISTS (SELECT FROM skep.queues q WHERE q.name = s.queue AND q.semantics = 'queue')
@@ -142,7 +144,8 @@ BEGIN
         ORDER BY s.id FOR NO KEY UPDATE);
     IF found = '{}' THEN
         PERFORM skep._refuse('SK002', format('group "%s" has no subscription%s', _lock_subscriptions.group_name,
-                                            coalesce(format(' to queue "%s"', _lock_subscriptions.queue), '')), 'Subscribe first.');
+                                            coalesce(format(' to queue "%s"', _lock_subscriptions.queue), '')),
+                                            'Subscribe first.');
     END IF;
     RETURN found;
 END $$;
@@ -153,7 +156,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     ids bigint[] := skep._lock_subscriptions(group_name, queue, namespace, task);
 BEGIN
-    ids := ARRAY(SELECT s.id FROM skep.subscriptions s WHERE s.id = ANY (ids) AND s.status <> 'CANCELLED' ORDER BY s.id);
+    ids := ARRAY(SELECT s.id FROM skep.subscriptions s WHERE s.id = ANY (ids) AND s.status <> 'CANCELLED'
+                 ORDER BY s.id);
     IF ids = '{}' THEN
         PERFORM skep._refuse('SK007', 'the subscription is cancelled', 'Subscribe again to start again.');
     END IF;
@@ -179,7 +183,8 @@ DECLARE
 BEGIN
     FOR place IN
         SELECT DISTINCT r.partition_id, r.group_queue_id
-        FROM (SELECT DISTINCT g.list_id, g.group_name FROM skep.subscriptions s JOIN skep.group_queues g ON g.group_name = s.group_name
+        FROM (SELECT DISTINCT g.list_id, g.group_name FROM skep.subscriptions s
+              JOIN skep.group_queues g ON g.group_name = s.group_name
               WHERE s.id = ANY (ids)) list
         JOIN skep.runs r ON r.list_id = list.list_id AND r.lease_id IS NOT NULL
         JOIN skep.group_queues g ON g.id = r.group_queue_id
@@ -194,7 +199,8 @@ BEGIN
         ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE;  -- before the closed ones, as every ack does
         FOR lease IN
             SELECT r.ctid AS row_id, r AS run FROM skep.runs r
-            WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id AND r.lease_id IS NOT NULL
+            WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
+              AND r.lease_id IS NOT NULL
             ORDER BY r.first_offset FOR NO KEY UPDATE
         LOOP
             PERFORM skep._end_lease(lease.row_id, lease.run, 'released');
@@ -202,7 +208,9 @@ BEGIN
     END LOOP;
 END $$;
 
-CREATE FUNCTION skep.pause(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
+CREATE FUNCTION skep.pause(
+    group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL
+)
 RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
 DECLARE
     ids bigint[] := skep._lock_open_subscriptions(group_name, queue, namespace, task);
@@ -213,16 +221,21 @@ END $$;
 COMMENT ON FUNCTION skep.pause IS 'Stops delivery to a group and returns its subscriptions. Its backlog is kept.';
 CALL skep._allow('skep_admin', 'pause');
 
-CREATE FUNCTION skep.resume(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
+CREATE FUNCTION skep.resume(
+    group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL
+)
 RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN QUERY SELECT * FROM skep._set_status(skep._lock_open_subscriptions(group_name, queue, namespace, task), 'ACTIVE');
+    RETURN QUERY SELECT * FROM skep._set_status(skep._lock_open_subscriptions(group_name, queue, namespace, task),
+                                                'ACTIVE');
 END $$;
 COMMENT ON FUNCTION skep.resume IS
     'Starts delivery to a paused or dead group again, at its cursor, and returns its subscriptions.';
 CALL skep._allow('skep_admin', 'resume');
 
-CREATE FUNCTION skep.cancel(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
+CREATE FUNCTION skep.cancel(
+    group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL
+)
 RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
 DECLARE
     ids bigint[] := skep._lock_subscriptions(group_name, queue, namespace, task);
@@ -250,7 +263,9 @@ COMMENT ON FUNCTION skep.cancel_group IS
     'it is cancelled already.';
 CALL skep._allow('skep_admin', 'cancel_group');
 
-CREATE FUNCTION skep.heartbeat(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL)
+CREATE FUNCTION skep.heartbeat(
+    group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL
+)
 RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
 DECLARE
     ids bigint[] := skep._lock_open_subscriptions(group_name, queue, namespace, task);

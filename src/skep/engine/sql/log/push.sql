@@ -1,13 +1,15 @@
--- push: many queues and partitions in one call, a constant number of statements whatever their number.
--- Partitions are created and locked in one order, by queue and name, so that pushes never deadlock. The lock is held to commit: offsets are
--- dense, and become visible in order.
+-- push: many queues and partitions in one call, a constant number of statements whatever their number. Partitions are
+-- created and locked in one order, by queue and name, so that pushes never deadlock. The lock is held to commit:
+-- offsets are dense, and become visible in order.
 
--- Creates the queues and partitions that do not exist yet. Key-share locks on the queues: a delete_queue() under way is waited for.
+-- Creates the queues and partitions that do not exist yet. Key-share locks on the queues: a delete_queue() under way is
+-- waited for.
 CREATE FUNCTION skep._create_partitions(queues text[], partitions text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM skep._check_name(format('item %s: queue', n - 1), queue), skep._check_name(format('item %s: partition', n - 1), partition)
+    PERFORM skep._check_name(format('item %s: queue', n - 1), queue),
+            skep._check_name(format('item %s: partition', n - 1), partition)
     FROM unnest(_create_partitions.queues, _create_partitions.partitions) WITH ORDINALITY AS asked (queue, partition, n)
     WHERE (char_length(queue) BETWEEN 1 AND 255 AND char_length(partition) BETWEEN 1 AND 255) IS NOT TRUE;
 
@@ -26,7 +28,8 @@ BEGIN
             SELECT DISTINCT q.name AS queue, q.id AS queue_id, partition COLLATE "C" AS name
             FROM unnest(_create_partitions.queues, _create_partitions.partitions) AS asked (queue, partition)
             JOIN skep.queues q ON q.name = queue
-            LEFT JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = partition LIMIT 1) known ON true
+            LEFT JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = partition
+                               LIMIT 1) known ON true
             WHERE known.id IS NULL) missing
         ORDER BY missing.queue, missing.name
         ON CONFLICT DO NOTHING
@@ -42,7 +45,8 @@ LANGUAGE sql STABLE AS $$
         SELECT FROM skep.subscriptions s WHERE s.queue = $1.name AND s.status = 'ACTIVE') AND NOT EXISTS (
         SELECT FROM skep.subscriptions s WHERE s.queue IS NULL AND s.status = 'ACTIVE'
            AND (s.namespace IS NULL OR s.namespace = $1.namespace) AND (s.task IS NULL OR s.task = $1.task)
-           AND NOT EXISTS (SELECT FROM skep.subscriptions own WHERE own.queue = $1.name AND own.group_name = s.group_name
+           AND NOT EXISTS (SELECT FROM skep.subscriptions own
+                           WHERE own.queue = $1.name AND own.group_name = s.group_name
                                                                 AND own.partition IS NULL))
 $$;
 
@@ -53,9 +57,10 @@ BEGIN
                         'Subscribe a group, or set block_without_subscribers to false.');
 END $$;
 
--- Locks the partitions of a push until commit, then reads their heads: in a statement of its own, which sees what the locks waited for.
--- Returns arrays over the partitions, and slot_of from each item to its partition. (A join would be planned for ten items and be
--- quadratic for 100,000.) next_offsets: where the next message goes; last_times: messages get no earlier time than this.
+-- Locks the partitions of a push until commit, then reads their heads: in a statement of its own, which sees what the
+-- locks waited for. Returns arrays over the partitions, and slot_of from each item to its partition. (A join would be
+-- planned for ten items and be quadratic for 100,000.) next_offsets: where the next message goes; last_times: messages
+-- get no earlier time than this.
 CREATE FUNCTION skep._lock_partitions(
     queues text[], partitions text[],
     OUT queue_ids integer[], OUT partition_ids bigint[], OUT next_offsets bigint[], OUT last_times timestamptz[],
@@ -72,23 +77,28 @@ BEGIN
         FROM (
             SELECT named.*, p.id AS partition_id
             FROM (
-                SELECT q.name AS queue, p.id, p.queue_id, q.max_payload_bytes, named.items, sum(named.items) OVER () AS known,
-                       CASE WHEN q.block_without_subscribers THEN skep._has_no_subscriber(q) ELSE false END AS is_blocked,
+                SELECT q.name AS queue, p.id, p.queue_id, q.max_payload_bytes, named.items,
+                       sum(named.items) OVER () AS known,
+                       CASE WHEN q.block_without_subscribers THEN skep._has_no_subscriber(q)
+                           ELSE false END AS is_blocked,
                        coalesce(clock_timestamp() - skep._seconds(q.dedup_window), '-infinity') AS since
                 FROM (SELECT queue COLLATE "C" AS queue, partition COLLATE "C" AS partition, count(*) AS items
                       FROM unnest(_lock_partitions.queues, _lock_partitions.partitions) AS item (queue, partition)
                       GROUP BY 1, 2) named
                 CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = named.queue LIMIT 1) q
-                CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = named.partition LIMIT 1) p
+                CROSS JOIN LATERAL (SELECT * FROM skep.partitions p
+                                    WHERE p.queue_id = q.id AND p.name = named.partition LIMIT 1) p
                 ORDER BY named.queue, named.partition
             ) named
             -- No lock before every partition exists: creating one while holding others could deadlock with its creator.
             CROSS JOIN LATERAL (SELECT p.id FROM skep.partitions p
-                                WHERE p.id = named.id AND named.known = cardinality(_lock_partitions.queues) FOR NO KEY UPDATE) p
+                                WHERE p.id = named.id AND named.known = cardinality(_lock_partitions.queues)
+                                FOR NO KEY UPDATE) p
         ) named;
         EXIT WHEN locked = cardinality(queues);
         IF try = 4 OR locked > 0 THEN  -- one was deleted while the others were locked: to create it now could deadlock
-            RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'queue or partition deleted during push', HINT = 'Push again.';
+            RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'queue or partition deleted during push',
+            HINT = 'Push again.';
         END IF;
         PERFORM skep._create_partitions(queues, partitions);
     END LOOP;
@@ -97,57 +107,69 @@ BEGIN
     END IF;
 
     SELECT array_agg(head.next_offset ORDER BY n), array_agg(head.last_time ORDER BY n) INTO next_offsets, last_times
-    FROM unnest(_lock_partitions.partition_ids) WITH ORDINALITY AS named (id, n) CROSS JOIN LATERAL skep._head_of(named.id) head;
+    FROM unnest(_lock_partitions.partition_ids) WITH ORDINALITY AS named (id, n)
+    CROSS JOIN LATERAL skep._head_of(named.id) head;
 
     IF cardinality(partition_ids) = 1 THEN
         slot_of := array_fill(1, ARRAY[cardinality(queues)]);
     ELSE
         slot_of := array_agg(slot ORDER BY ord) FROM (
             SELECT ord, dense_rank() OVER (ORDER BY queue COLLATE "C", partition COLLATE "C") AS slot
-            FROM unnest(_lock_partitions.queues, _lock_partitions.partitions) WITH ORDINALITY AS item (queue, partition, ord)) ranked;
+            FROM unnest(_lock_partitions.queues, _lock_partitions.partitions)
+            WITH ORDINALITY AS item (queue, partition, ord)) ranked;
     END IF;
 END $$;
 
--- Returns where the next message of a partition goes, and the time of its last one. The scan stops at the floor: below it there may be
--- index entries of deleted messages. An empty partition goes on at its floor, so that an offset is never given twice.
+-- Returns where the next message of a partition goes, and the time of its last one. The scan stops at the floor: below
+-- it there may be index entries of deleted messages. An empty partition goes on at its floor, so that an offset is
+-- never given twice.
 CREATE FUNCTION skep._head_of(partition_id bigint) RETURNS TABLE (next_offset bigint, last_time timestamptz)
 LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT greatest(m."offset" + 1, f.first_offset), greatest(m.created_at, f.deleted_created_at)
     FROM skep.partition_floors f
     LEFT JOIN LATERAL (SELECT m."offset", m.created_at FROM skep.messages m
-                       WHERE m.partition_id = f.partition_id AND m."offset" >= f.first_offset ORDER BY m."offset" DESC LIMIT 1) m ON true
+                       WHERE m.partition_id = f.partition_id AND m."offset" >= f.first_offset ORDER BY m."offset" DESC
+                       LIMIT 1) m ON true
     WHERE f.partition_id = $1
 $$;
 CALL skep._allow('skep_admin', '_head_of', definer => false);
 
--- Returns true if a payload takes more bytes than this as the text that is sent to consumers. A short number can be a long text
--- (1e131071 has 131,072 digits): 12 bytes of jsonb are at most 131,072 characters, so that small payloads need not be written out.
+-- Returns true if a payload takes more bytes than this as the text that is sent to consumers. A short number can be a
+-- long text (1e131071 has 131,072 digits): 12 bytes of jsonb are at most 131,072 characters, so that small payloads
+-- need not be written out.
 CREATE FUNCTION skep._exceeds(payload jsonb, max_bytes integer) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN pg_column_size($1)::bigint * 11000 <= $2 THEN false ELSE octet_length($1::text) > $2 END
 $$;
 
--- Returns for each item whether it is new: neither stored, nor waiting for its time, nor earlier in this push. Exact, because the partitions are locked.
-CREATE FUNCTION skep._find_new(slot_of integer[], partition_ids bigint[], dedup_since timestamptz[], transaction_ids text[])
+-- Returns for each item whether it is new: neither stored, nor waiting for its time, nor earlier in this push. Exact,
+-- because the partitions are locked.
+CREATE FUNCTION skep._find_new(
+    slot_of integer[], partition_ids bigint[], dedup_since timestamptz[], transaction_ids text[]
+)
 RETURNS boolean[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (
         SELECT array_agg(transaction_id IS NULL OR (twin = 1 AND stored IS NULL AND NOT is_delayed) ORDER BY ord)
         FROM (
-            SELECT item.*, stored."offset" AS stored, delayed.id IS NOT NULL AS is_delayed, row_number() OVER (PARTITION BY slot, item.transaction_id ORDER BY ord) AS twin
+            SELECT item.*, stored."offset" AS stored, delayed.id IS NOT NULL AS is_delayed,
+                   row_number() OVER (PARTITION BY slot, item.transaction_id ORDER BY ord) AS twin
             FROM unnest(slot_of, transaction_ids) WITH ORDINALITY AS item (slot, transaction_id, ord)
             LEFT JOIN LATERAL (
                 SELECT m."offset" FROM skep.messages m
-                WHERE m.partition_id = partition_ids[slot] AND m.transaction_id = item.transaction_id AND m.created_at >= dedup_since[slot]
+                WHERE m.partition_id = partition_ids[slot] AND m.transaction_id = item.transaction_id
+                  AND m.created_at >= dedup_since[slot]
                 LIMIT 1
             ) stored ON item.transaction_id IS NOT NULL
             LEFT JOIN LATERAL (SELECT d.id FROM skep.delayed_messages d WHERE d.partition_id = partition_ids[slot]
-                                  AND d.transaction_id = item.transaction_id LIMIT 1) delayed ON item.transaction_id IS NOT NULL
+                                  AND d.transaction_id = item.transaction_id
+                                      LIMIT 1) delayed ON item.transaction_id IS NOT NULL
         ) item);
 END $$;
 
 -- Raises an error that says what is wrong with an item, if something is.
-CREATE FUNCTION skep._check_item(ord bigint, payload jsonb, payload_limit integer, transaction_id text, headers jsonb) RETURNS boolean
+CREATE FUNCTION skep._check_item(ord bigint, payload jsonb, payload_limit integer, transaction_id text, headers jsonb)
+RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     item text := format('item %s: ', ord - 1);
@@ -157,18 +179,23 @@ BEGIN
     ELSIF skep._exceeds(payload, payload_limit) THEN
         PERFORM skep._refuse('SK004', format('%sthe payload has %s bytes, the limit of the queue is %s', item,
                                             octet_length(payload::text), payload_limit),
-                            'Store large bodies elsewhere and push a reference, or raise max_payload_bytes of the queue.');
+                            'Store large bodies elsewhere and push a reference, or raise max_payload_bytes of '
+                            'the queue.');
     ELSIF char_length(transaction_id) NOT BETWEEN 1 AND 255 THEN
-        PERFORM skep._refuse('SK001', format('%sthe transaction id has %s characters', item, char_length(transaction_id)),
+        PERFORM skep._refuse('SK001', format('%sthe transaction id has %s characters', item,
+                                             char_length(transaction_id)),
                             'Transaction ids have 1 to 255 characters; leave it out for no deduplication.');
     ELSIF jsonb_typeof(headers) <> 'object' THEN
-        PERFORM skep._refuse('SK001', format('%sheaders are a JSON %s', item, jsonb_typeof(headers)), 'Headers are a JSON object.');
+        PERFORM skep._refuse('SK001', format('%sheaders are a JSON %s', item, jsonb_typeof(headers)),
+                             'Headers are a JSON object.');
     END IF;
     RETURN true;
 END $$;
 
-CREATE FUNCTION skep._check_lengths(queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[],
-                                   trace_ids uuid[], producers text[], deliver_at timestamptz[]) RETURNS void
+CREATE FUNCTION skep._check_lengths(
+    queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids uuid[],
+    producers text[], deliver_at timestamptz[]
+) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF (cardinality(queues) = cardinality(partitions) AND cardinality(queues) = cardinality(payloads)
@@ -178,16 +205,19 @@ BEGIN
         AND coalesce(cardinality(queues) = cardinality(producers), true)
         AND coalesce(cardinality(queues) = cardinality(deliver_at), true)) IS NOT TRUE THEN
         PERFORM skep._refuse('SK001', 'the arrays of push_many differ in length',
-                            'Give one queue, partition and payload for each message; the other arrays are as long or NULL.');
+                            'Give one queue, partition and payload for each message; the other arrays are as long '
+                            'or NULL.');
     END IF;
 END $$;
 
--- Under REPEATABLE READ a push may not see the head that others have moved since its snapshot. Whether that is so, only an insert tells.
+-- Under REPEATABLE READ a push may not see the head that others have moved since its snapshot. Whether that is so, only
+-- an insert tells.
 CREATE FUNCTION skep._check_heads(partition_ids bigint[], next_offsets bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO skep.messages (partition_id, "offset", created_at)
-    SELECT head.id, head.next_offset, clock_timestamp() FROM unnest(partition_ids, next_offsets) AS head (id, next_offset);
+    SELECT head.id, head.next_offset, clock_timestamp()
+    FROM unnest(partition_ids, next_offsets) AS head (id, next_offset);
     DELETE FROM skep.messages m USING unnest(partition_ids, next_offsets) AS head (id, next_offset)
     WHERE m.partition_id = head.id AND m."offset" = head.next_offset;
 EXCEPTION WHEN unique_violation THEN
@@ -195,12 +225,14 @@ EXCEPTION WHEN unique_violation THEN
         HINT = 'Push under READ COMMITTED, or INSERT INTO skep.outbox; or try the transaction again.';
 END $$;
 
--- A message with a deliver_at that is still to come is stored in delayed_messages: it has no offset yet, but a delayed_id and
--- a due_at.
+-- A message with a deliver_at that is still to come is stored in delayed_messages: it has no offset yet, but a
+-- delayed_id and a due_at.
 CREATE FUNCTION skep.push_many(
-    queues text[], partitions text[], payloads jsonb[], transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL,
-    trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL, deliver_at timestamptz[] DEFAULT NULL
-) RETURNS TABLE (ord bigint, status text, partition_id bigint, "offset" bigint, created_at timestamptz, delayed_id uuid, due_at timestamptz)
+    queues text[], partitions text[], payloads jsonb[], transaction_ids text[] DEFAULT NULL,
+    headers jsonb[] DEFAULT NULL, trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL,
+    deliver_at timestamptz[] DEFAULT NULL
+) RETURNS TABLE (ord bigint, status text, partition_id bigint, "offset" bigint, created_at timestamptz,
+                 delayed_id uuid, due_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -213,8 +245,9 @@ BEGIN
     IF cardinality(push_many.queues) = 0 THEN
         RETURN;
     ELSIF push_many.deliver_at IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM skep._push_delayed(push_many.queues, push_many.partitions, push_many.payloads, push_many.transaction_ids,
-                                                      push_many.headers, push_many.trace_ids, push_many.producers, push_many.deliver_at);
+        RETURN QUERY SELECT * FROM skep._push_delayed(push_many.queues, push_many.partitions, push_many.payloads,
+                                                      push_many.transaction_ids, push_many.headers,
+                                                      push_many.trace_ids, push_many.producers, push_many.deliver_at);
         RETURN;
     END IF;
     slots := skep._lock_partitions(push_many.queues, push_many.partitions);
@@ -238,20 +271,25 @@ BEGIN
                OR skep._check_item(ord, payload, slots.payload_limits[slot], transaction_id, headers))
     ), journaled AS (
         INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
-        SELECT slots.queue_ids[slot], array_agg(slots.partition_ids[slot]), array_agg(slots.next_offsets[slot]), array_agg(last)
+        SELECT slots.queue_ids[slot], array_agg(slots.partition_ids[slot]), array_agg(slots.next_offsets[slot]),
+               array_agg(last)
         FROM (SELECT slot, max("offset") AS last FROM placed GROUP BY slot) grown GROUP BY 1
     ), stored AS (
-        INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, transaction_id, trace_id, producer)
-        SELECT slots.partition_ids[slot], "offset", greatest(slots.last_times[slot], stamp), payload, headers, transaction_id,
-               trace_id, producer
+        INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, transaction_id, trace_id,
+                                   producer)
+        SELECT slots.partition_ids[slot], "offset", greatest(slots.last_times[slot], stamp), payload, headers,
+               transaction_id, trace_id, producer
         FROM placed
     )
-    SELECT ord, 'queued', slots.partition_ids[slot], "offset", greatest(slots.last_times[slot], stamp), NULL::uuid, NULL::timestamptz FROM placed;
+    SELECT ord, 'queued', slots.partition_ids[slot], "offset", greatest(slots.last_times[slot], stamp), NULL::uuid,
+           NULL::timestamptz FROM placed;
 
     IF false = ANY (fresh) THEN
         RETURN QUERY
-        SELECT item.ord, 'duplicate', slots.partition_ids[slot], first."offset", first.created_at, first.delayed_id, first.due_at
-        FROM unnest(slots.slot_of, fresh, push_many.transaction_ids) WITH ORDINALITY AS item (slot, fresh, transaction_id, ord)
+        SELECT item.ord, 'duplicate', slots.partition_ids[slot], first."offset", first.created_at, first.delayed_id,
+               first.due_at
+        FROM unnest(slots.slot_of, fresh, push_many.transaction_ids)
+        WITH ORDINALITY AS item (slot, fresh, transaction_id, ord)
         CROSS JOIN LATERAL skep._find_first(slots.partition_ids[slot], item.transaction_id) first
         WHERE NOT item.fresh;
     END IF;
@@ -261,11 +299,13 @@ COMMENT ON FUNCTION skep.push_many IS
     'match them by ord.';
 CALL skep._allow('skep_producer', 'push_many');
 
--- Returns true if a transaction id cannot be pushed as new: it is stored, waits for its time, or has not 1 to 255 bytes.
+-- Returns true if a transaction id cannot be pushed as new: it is stored, waits for its time, or has not 1 to 255
+-- bytes.
 CREATE FUNCTION skep._is_known(partition_id bigint, transaction_id text, dedup_window double precision) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = _is_known.partition_id AND m.transaction_id = _is_known.transaction_id
+    RETURN EXISTS (SELECT FROM skep.messages m
+                   WHERE m.partition_id = _is_known.partition_id AND m.transaction_id = _is_known.transaction_id
                       AND m.created_at >= coalesce(clock_timestamp() - skep._seconds(dedup_window), '-infinity'))
         OR EXISTS (SELECT FROM skep.delayed_messages d WHERE d.partition_id = _is_known.partition_id
                       AND d.transaction_id = _is_known.transaction_id)
@@ -274,9 +314,10 @@ END $$;
 
 -- One message, the usual case, by a shorter way than push_many: the same checks, and four statements.
 CREATE FUNCTION skep.push(
-    queue text, payload jsonb, partition text DEFAULT 'Default', transaction_id text DEFAULT NULL, headers jsonb DEFAULT NULL,
-    trace_id uuid DEFAULT NULL, producer text DEFAULT NULL, delay double precision DEFAULT NULL, deliver_at timestamptz DEFAULT NULL,
-    OUT status text, OUT id uuid, OUT partition_id bigint, OUT "offset" bigint, OUT created_at timestamptz, OUT due_at timestamptz
+    queue text, payload jsonb, partition text DEFAULT 'Default', transaction_id text DEFAULT NULL,
+    headers jsonb DEFAULT NULL, trace_id uuid DEFAULT NULL, producer text DEFAULT NULL,
+    delay double precision DEFAULT NULL, deliver_at timestamptz DEFAULT NULL, OUT status text, OUT id uuid,
+    OUT partition_id bigint, OUT "offset" bigint, OUT created_at timestamptz, OUT due_at timestamptz
 ) LANGUAGE plpgsql AS $$
 DECLARE
     place record;
@@ -284,23 +325,28 @@ BEGIN
     SELECT p.id, p.queue_id, q.max_payload_bytes, q.block_without_subscribers, q.dedup_window INTO place
     FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
     WHERE q.name = push.queue AND p.name = push.partition FOR NO KEY UPDATE OF p;
-    IF NOT FOUND OR place.block_without_subscribers OR push.payload IS NULL OR skep._exceeds(push.payload, place.max_payload_bytes)
+    IF NOT FOUND OR place.block_without_subscribers OR push.payload IS NULL
+        OR skep._exceeds(push.payload, place.max_payload_bytes)
        OR jsonb_typeof(push.headers) <> 'object' OR num_nonnulls(push.delay, push.deliver_at) > 0
        OR current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
        OR push.transaction_id IS NOT NULL AND skep._is_known(place.id, push.transaction_id, place.dedup_window) THEN
-        SELECT p.status, coalesce(p.delayed_id, skep.message_id(p.partition_id, p."offset")), p.partition_id, p."offset", p.created_at, p.due_at
+        SELECT p.status, coalesce(p.delayed_id, skep.message_id(p.partition_id, p."offset")), p.partition_id,
+               p."offset", p.created_at, p.due_at
         INTO push.status, push.id, push.partition_id, push."offset", push.created_at, push.due_at
         FROM skep.push_many(ARRAY[push.queue], ARRAY[push.partition], ARRAY[push.payload], ARRAY[push.transaction_id],
                             ARRAY[push.headers], ARRAY[push.trace_id], ARRAY[push.producer],
-                            CASE WHEN num_nonnulls(push.delay, push.deliver_at) > 0 THEN ARRAY[skep._due_time(1, push.delay, push.deliver_at)] END) p;
+                            CASE WHEN num_nonnulls(push.delay, push.deliver_at) > 0
+                                THEN ARRAY[skep._due_time(1, push.delay, push.deliver_at)] END) p;
         RETURN;
     END IF;
     -- Three short statements are cheaper than one with two inserts.
-    SELECT head.next_offset, greatest(head.last_time, clock_timestamp()) INTO push."offset", push.created_at FROM skep._head_of(place.id) head;
+    SELECT head.next_offset, greatest(head.last_time, clock_timestamp()) INTO push."offset", push.created_at
+    FROM skep._head_of(place.id) head;
     INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
     VALUES (place.queue_id, ARRAY[place.id], ARRAY[push."offset"], ARRAY[push."offset"]);
     INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, transaction_id, trace_id, producer)
-    VALUES (place.id, push."offset", push.created_at, push.payload, push.headers, push.transaction_id, push.trace_id, push.producer);
+    VALUES (place.id, push."offset", push.created_at, push.payload, push.headers, push.transaction_id, push.trace_id,
+            push.producer);
     partition_id := place.id;
     status := 'queued';
     id := skep.message_id(place.id, push."offset");

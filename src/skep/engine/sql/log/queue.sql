@@ -1,10 +1,14 @@
 -- Queues and their options; deleting queues, partitions and messages.
 --
--- Whoever deletes locks in the order of the whole engine: queues > group_queues > subscriptions > partition_floors > runs > partitions. The
--- commands here are given by people, and wait 5 seconds for a lock at most: a forgotten transaction must not stop others through them.
+-- Whoever deletes locks in the order of the whole engine: queues > group_queues > subscriptions > partition_floors >
+-- runs > partitions. The commands here are given by people, and wait 5 seconds for a lock at most: a forgotten
+-- transaction must not stop others through them.
 
--- A work queue serves many workers at once: semantics 'queue' sets concurrency to 64, unless the queue has a concurrency or gets one.
-CREATE FUNCTION skep.configure_queue(queue text, options jsonb DEFAULT '{}', namespace text DEFAULT NULL, task text DEFAULT NULL)
+-- A work queue serves many workers at once: semantics 'queue' sets concurrency to 64, unless the queue has a
+-- concurrency or gets one.
+CREATE FUNCTION skep.configure_queue(
+    queue text, options jsonb DEFAULT '{}', namespace text DEFAULT NULL, task text DEFAULT NULL
+)
 RETURNS skep.queues LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
     old   skep.queues;
@@ -13,7 +17,8 @@ DECLARE
     rule  text;
 BEGIN
     PERFORM skep._check_name('queue', queue);
-    PERFORM skep._check_name(label, name) FROM (VALUES ('namespace', namespace), ('task', task)) AS v (label, name) WHERE name <> '';
+    PERFORM skep._check_name(label, name) FROM (VALUES ('namespace', namespace), ('task', task)) AS v (label, name)
+    WHERE name <> '';
     PERFORM skep._check_options(queue, options);
     INSERT INTO skep.queues (name, namespace, task) VALUES (queue, split_part(queue, '.', 1), split_part(queue, '.', 2))
     ON CONFLICT DO NOTHING;
@@ -21,7 +26,8 @@ BEGIN
     IF options ->> 'semantics' = 'queue' AND NOT options ? 'concurrency' AND old.concurrency = 1 THEN
         options := options || '{"concurrency": 64}';
     END IF;
-    q := skep._write_options(old, options || jsonb_strip_nulls(jsonb_build_object('namespace', namespace, 'task', task)));
+    q := skep._write_options(old, options
+                             || jsonb_strip_nulls(jsonb_build_object('namespace', namespace, 'task', task)));
     PERFORM skep._apply_options(old, q);
     RETURN q;
 EXCEPTION WHEN check_violation OR not_null_violation THEN
@@ -44,12 +50,14 @@ DECLARE
     unknown text;
 BEGIN
     IF jsonb_typeof(options) IS DISTINCT FROM 'object' THEN
-        PERFORM skep._refuse('SK001', format('options must be a JSON object, got %s', coalesce('a JSON ' || jsonb_typeof(options), 'NULL')),
-                            'Options: ' || array_to_string(known, ', ') || '.');
+        PERFORM skep._refuse('SK001', format('options must be a JSON object, got %s',
+                                             coalesce('a JSON ' || jsonb_typeof(options), 'NULL')),
+                                             'Options: ' || array_to_string(known, ', ') || '.');
     END IF;
     SELECT key INTO unknown FROM jsonb_object_keys(options) AS key WHERE key <> ALL (known) LIMIT 1;
     IF FOUND THEN
-        PERFORM skep._refuse('SK001', format('unknown queue option "%s"', unknown), 'Options: ' || array_to_string(known, ', ') || '.');
+        PERFORM skep._refuse('SK001', format('unknown queue option "%s"', unknown),
+                             'Options: ' || array_to_string(known, ', ') || '.');
     END IF;
     PERFORM skep._check_option(queue, key, value) FROM jsonb_each(options);
 END $$;
@@ -92,7 +100,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     q := jsonb_populate_record(q, given);
     q.was_shared := q.was_shared OR q.concurrency > 1;
-    EXECUTE (SELECT format('UPDATE skep.queues o SET (%1$s) = (SELECT %1$s FROM (SELECT ($1).*) n) WHERE o.id = ($1).id RETURNING o.*',
+    EXECUTE (SELECT format('UPDATE skep.queues o SET (%1$s) = (SELECT %1$s FROM (SELECT ($1).*) n) '
+                           'WHERE o.id = ($1).id RETURNING o.*',
                            string_agg(quote_ident(name), ', '))
              FROM (SELECT jsonb_object_keys(given) AS name UNION SELECT 'was_shared') changed) INTO q USING q;
     RETURN q;
@@ -110,7 +119,8 @@ BEGIN
         PERFORM skep._discover_again(ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = 0));
     END IF;
     IF q.priority <> old.priority THEN
-        PERFORM FROM skep.group_queues g WHERE g.queue_id = q.id ORDER BY g.id FOR UPDATE;  -- runs that are being added have the old one
+        -- runs that are being added have the old one
+        PERFORM FROM skep.group_queues g WHERE g.queue_id = q.id ORDER BY g.id FOR UPDATE;
         changed := ARRAY(
             SELECT r.ctid FROM skep.group_queues g JOIN skep.partitions p ON p.queue_id = g.queue_id
             JOIN skep.runs r ON r.partition_id = p.id AND r.group_queue_id = g.id
@@ -121,17 +131,21 @@ BEGIN
     IF q.was_shared AND NOT old.was_shared THEN
         PERFORM skep._share_runs(q.id);
     END IF;
-    IF (q.delayed_processing, q.window_buffer, q.concurrency) <> (old.delayed_processing, old.window_buffer, old.concurrency) THEN
+    IF (q.delayed_processing, q.window_buffer, q.concurrency)
+        <> (old.delayed_processing, old.window_buffer, old.concurrency) THEN
         -- Runs that wait for a time computed from the old options are ready; a pop goes by the new ones.
         changed := ARRAY(
             SELECT r.ctid FROM skep.group_queues g JOIN skep.runs r ON r.list_id = g.list_id AND r.group_queue_id = g.id
-            WHERE g.queue_id = q.id AND r.ready_at > stamp AND r.lease_id IS NULL AND NOT r.drained AND r.attempts IS NULL
+            WHERE g.queue_id = q.id AND r.ready_at > stamp AND r.lease_id IS NULL AND NOT r.drained
+              AND r.attempts IS NULL
             ORDER BY r.partition_id, r.group_queue_id, r.first_offset FOR NO KEY UPDATE OF r);
         UPDATE skep.runs r SET ready_at = stamp WHERE r.ctid = ANY (changed);
     END IF;
 END $$;
 
-CREATE FUNCTION skep.configure_defaults(subscription_mode text DEFAULT NULL, max_poll_interval double precision DEFAULT NULL)
+CREATE FUNCTION skep.configure_defaults(
+    subscription_mode text DEFAULT NULL, max_poll_interval double precision DEFAULT NULL
+)
 RETURNS skep.settings LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -150,8 +164,8 @@ COMMENT ON FUNCTION skep.configure_defaults IS
     'twice. NULL keeps a value. Returns the settings.';
 CALL skep._allow('skep_admin', 'configure_defaults');
 
--- Under REPEATABLE READ a call would decide by what it cannot see any more: it would delete messages of groups that came since,
--- or leave messages behind that were pushed since.
+-- Under REPEATABLE READ a call would decide by what it cannot see any more: it would delete messages of groups that
+-- came since, or leave messages behind that were pushed since.
 CREATE FUNCTION skep._require_read_committed(function text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -168,8 +182,8 @@ BEGIN
                         'Nothing was changed. Try again; pg_stat_activity shows transactions that are open for long.');
 END $$;
 
--- Locks partitions for their deletion, in the order of the engine: waits for groups that start or seek there, for pops and acks,
--- and last for pushes under way.
+-- Locks partitions for their deletion, in the order of the engine: waits for groups that start or seek there, for pops
+-- and acks, and last for pushes under way.
 CREATE FUNCTION skep._lock_for_delete(partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -179,8 +193,8 @@ BEGIN
     PERFORM FROM skep.partitions p WHERE p.id = ANY (partition_ids) ORDER BY p.id FOR UPDATE;
 END $$;
 
--- What was counted in these partitions stays in the totals of the queue and its groups (see sample.sql). The caller has locked
--- the queue.
+-- What was counted in these partitions stays in the totals of the queue and its groups (see sample.sql). The caller has
+-- locked the queue.
 CREATE FUNCTION skep._keep_totals(partition_ids bigint[]) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO skep.gone_totals AS t (queue, group_name, total)
@@ -204,7 +218,8 @@ $$;
 CREATE FUNCTION skep._delete_partitions(partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM skep._count_again(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p WHERE p.id = ANY (partition_ids)));
+    PERFORM skep._count_again(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p
+                                    WHERE p.id = ANY (partition_ids)));
     DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids);
     DELETE FROM skep.starts s WHERE s.partition_id = ANY (partition_ids);
     DELETE FROM skep.archive_marks a WHERE a.partition_id = ANY (partition_ids);
@@ -263,9 +278,11 @@ DECLARE
 BEGIN
     PERFORM skep._require_read_committed('delete_partition');
     SELECT q.id INTO found FROM skep.queues q WHERE q.name = delete_partition.queue FOR NO KEY UPDATE;
-    PERFORM FROM skep.subscriptions s WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition
+    PERFORM FROM skep.subscriptions s
+    WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition
     ORDER BY s.id FOR UPDATE;
-    DELETE FROM skep.subscriptions s WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition;
+    DELETE FROM skep.subscriptions s
+    WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition;
     ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = found AND p.name = delete_partition.partition);
     PERFORM skep._lock_for_delete(ids);
     PERFORM skep._keep_totals(ids);
@@ -278,8 +295,8 @@ COMMENT ON FUNCTION skep.delete_partition IS
     'Deletes a partition with its messages. Dead letters stay. Returns false if there is no such partition.';
 CALL skep._allow('skep_admin', 'delete_partition');
 
--- Pushes do not wait for it, except to partitions with delayed messages, which are locked so that none is appended meanwhile:
--- a message that commits later is kept.
+-- Pushes do not wait for it, except to partitions with delayed messages, which are locked so that none is appended
+-- meanwhile: a message that commits later is kept.
 CREATE FUNCTION skep.clear_queue(queue text, partition text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -299,7 +316,8 @@ BEGIN
     PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (ids) ORDER BY f.partition_id FOR UPDATE;
     PERFORM FROM skep.runs r WHERE r.partition_id = ANY (ids)
     ORDER BY r.partition_id, r.group_queue_id, r.end_offset IS NOT NULL, r.first_offset FOR UPDATE;
-    PERFORM FROM skep.partitions p WHERE p.id = ANY (ids) AND EXISTS (SELECT FROM skep.delayed_messages d WHERE d.partition_id = p.id)
+    PERFORM FROM skep.partitions p
+    WHERE p.id = ANY (ids) AND EXISTS (SELECT FROM skep.delayed_messages d WHERE d.partition_id = p.id)
     ORDER BY p.id FOR NO KEY UPDATE;
     DELETE FROM skep.delayed_messages d WHERE d.partition_id = ANY (ids);
     GET DIAGNOSTICS delayed = ROW_COUNT;
@@ -307,7 +325,8 @@ BEGIN
     FROM unnest(ids) AS p (id) CROSS JOIN LATERAL skep._head_of(p.id) head;
     PERFORM skep._clear_runs(ids, heads);
     PERFORM skep._count_again(ARRAY[found]);
-    DELETE FROM skep.traces t USING unnest(ids, heads) AS p (id, head) WHERE t.partition_id = ANY (ARRAY[p.id]) AND t."offset" < p.head;
+    DELETE FROM skep.traces t USING unnest(ids, heads) AS p (id, head)
+    WHERE t.partition_id = ANY (ARRAY[p.id]) AND t."offset" < p.head;
     UPDATE skep.partition_floors f  -- as retention does: a reader that is behind learns of it
     SET first_offset = p.head, deleted_xid = last.xid, deleted_created_at = last.created_at, completed_offsets = NULL,
         completed_times = NULL
@@ -315,7 +334,8 @@ BEGIN
     CROSS JOIN LATERAL (SELECT m.xid, m.created_at FROM skep.messages m
                         WHERE m.partition_id = p.id AND m."offset" = p.head - 1 LIMIT 1) last
     WHERE f.partition_id = ANY (ARRAY[p.id]);
-    DELETE FROM skep.messages m USING unnest(ids, heads) AS p (id, head) WHERE m.partition_id = ANY (ARRAY[p.id]) AND m."offset" < p.head;
+    DELETE FROM skep.messages m USING unnest(ids, heads) AS p (id, head)
+    WHERE m.partition_id = ANY (ARRAY[p.id]) AND m."offset" < p.head;
     GET DIAGNOSTICS cleared = ROW_COUNT;
     RETURN cleared + delayed;
 EXCEPTION WHEN lock_not_available THEN
@@ -326,8 +346,8 @@ COMMENT ON FUNCTION skep.clear_queue IS
     'The queue, its options, its groups and their offsets stay; leases end.';
 CALL skep._allow('skep_admin', 'clear_queue');
 
--- Ends all leases of these partitions and moves every group to the head. What is cleared was not processed; what was done before,
--- was.
+-- Ends all leases of these partitions and moves every group to the head. What is cleared was not processed; what was
+-- done before, was.
 CREATE FUNCTION skep._clear_runs(partition_ids bigint[], heads bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -339,14 +359,15 @@ BEGIN
     WHERE s.partition_id = ANY (ARRAY[undone.partition_id]) AND s.group_queue_id = undone.group_queue_id;
     DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids) AND r.end_offset IS NOT NULL;
     UPDATE skep.runs r
-    SET first_offset = p.head, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, drained = false, succeeded = false,
-        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
+    SET first_offset = p.head, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, drained = false,
+        succeeded = false, cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
         ready_at = CASE WHEN r.ready_at IS NOT NULL THEN skep._ready_place(r.served_at, clock_timestamp()) END
     FROM unnest(partition_ids, heads) AS p (id, head) WHERE r.partition_id = ANY (ARRAY[p.id]);
 END $$;
 
--- Leaves a tombstone: the offset and the transaction id stay, so lag is exact and a repeat of the push is still a duplicate. The
--- floor is held so that retention, which never waits, passes the partition by while this transaction is open.
+-- Leaves a tombstone: the offset and the transaction id stay, so lag is exact and a repeat of the push is still a
+-- duplicate. The floor is held so that retention, which never waits, passes the partition by while this transaction is
+-- open.
 CREATE FUNCTION skep.delete_message(id uuid) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -21,7 +21,8 @@ DECLARE
     locked integer[];
 BEGIN
     FOR try IN 1 .. 4 LOOP
-        wanted := ARRAY(SELECT skep._ensure_group_queue(_lock_group_queues.group_name, name) FROM unnest(queues) AS name ORDER BY name);
+        wanted := ARRAY(SELECT skep._ensure_group_queue(_lock_group_queues.group_name, name)
+                        FROM unnest(queues) AS name ORDER BY name);
         wanted := ARRAY(SELECT DISTINCT id FROM unnest(wanted) AS id WHERE id IS NOT NULL ORDER BY id);
         locked := ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.id = ANY (wanted) ORDER BY g.id FOR UPDATE);
         EXIT WHEN locked = wanted;
@@ -42,7 +43,8 @@ BEGIN
         SELECT g.id FROM (
             SELECT g.id, g.queue_id FROM skep.group_queues g
             WHERE g.group_name = _lock_group.group_name
-              AND (_lock_group.queue IS NULL OR g.queue_id IN (0, (SELECT q.id FROM skep.queues q WHERE q.name = _lock_group.queue)))
+              AND (_lock_group.queue IS NULL
+                   OR g.queue_id IN (0, (SELECT q.id FROM skep.queues q WHERE q.name = _lock_group.queue)))
             ORDER BY g.id FOR UPDATE) g
         WHERE _lock_group.queue IS NULL OR g.queue_id <> 0);
 END $$;
@@ -60,7 +62,8 @@ BEGIN
     CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = asked.id LIMIT 1) g
     JOIN skep.partitions p ON p.queue_id = g.queue_id
     CROSS JOIN LATERAL (SELECT FROM skep.starts s WHERE s.partition_id = p.id AND s.group_queue_id = g.id LIMIT 1) s
-    WHERE (_read_partitions.partition IS NULL OR p.name = _read_partitions.partition) AND (p.only_group IS NULL OR with_redriven);
+    WHERE (_read_partitions.partition IS NULL OR p.name = _read_partitions.partition)
+      AND (p.only_group IS NULL OR with_redriven);
 END $$;
 
 -- Locks runs, partition by partition: the open one first, as every ack does. Only who has locked it makes closed ones,
@@ -69,57 +72,13 @@ CREATE FUNCTION skep._lock_runs(partition_ids bigint[], group_queue_ids integer[
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM unnest(partition_ids, group_queue_ids) AS place (partition_id, group_queue_id)
-    CROSS JOIN LATERAL (SELECT FROM skep.runs r WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
+    CROSS JOIN LATERAL (SELECT FROM skep.runs r
+                        WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
                            AND r.end_offset IS NULL ORDER BY r.first_offset DESC LIMIT 1 FOR UPDATE) r;
     PERFORM FROM unnest(partition_ids, group_queue_ids) AS place (partition_id, group_queue_id)
-    CROSS JOIN LATERAL (SELECT FROM skep.runs r WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
+    CROSS JOIN LATERAL (SELECT FROM skep.runs r
+                        WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
                            AND r.end_offset IS NOT NULL ORDER BY r.first_offset FOR UPDATE) r;
-END $$;
-
--- Forgets what groups have done in partitions, with their leases. Returns in how many.
-CREATE FUNCTION skep._delete_runs(partition_ids bigint[], group_queue_ids integer[]) RETURNS bigint
-LANGUAGE plpgsql AS $$
-DECLARE
-    forgotten bigint;
-BEGIN
-    PERFORM skep._lock_runs(partition_ids, group_queue_ids);
-    DELETE FROM skep.runs r USING unnest(partition_ids, group_queue_ids) AS place (partition_id, group_queue_id)
-    WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id;
-    DELETE FROM skep.starts s USING unnest(partition_ids, group_queue_ids) AS place (partition_id, group_queue_id)
-    WHERE s.partition_id = place.partition_id AND s.group_queue_id = place.group_queue_id;
-    GET DIAGNOSTICS forgotten = ROW_COUNT;
-    PERFORM skep._count_again(ARRAY(SELECT g.queue_id FROM skep.group_queues g WHERE g.id = ANY (group_queue_ids)));
-    RETURN forgotten;
-END $$;
-
--- Deletes a cancelled subscription, with those of its partitions, and what the group has done under them: the next one
--- starts again.
-CREATE FUNCTION skep._forget_cancelled(ended skep.subscriptions) RETURNS void
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
-DECLARE
-    locked  integer[] := skep._lock_group(ended.group_name, ended.queue);
-    ids     bigint[];
-    decided record;
-BEGIN
-    ids := ARRAY(SELECT s.id FROM skep.subscriptions s
-                 WHERE s.group_name = ended.group_name AND s.status = 'CANCELLED'
-                   AND (s.id = ended.id OR ended.partition IS NULL AND s.queue = ended.queue)
-                 ORDER BY s.id FOR UPDATE);
-    SELECT array_agg(known.partition_id ORDER BY known.partition_id) AS partition_ids,
-           array_agg(known.group_queue_id ORDER BY known.partition_id) AS group_queue_ids INTO decided
-    FROM skep._read_partitions(locked) read
-    CROSS JOIN LATERAL unnest(read.partition_ids, read.group_queue_ids) AS known (partition_id, group_queue_id)
-    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = known.partition_id LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
-    CROSS JOIN LATERAL skep._subscription_of(ended.group_name, q.name, p.name, q.namespace, q.task) decides
-    WHERE decides.id = ANY (ids);
-    IF decided.partition_ids IS NOT NULL THEN
-        PERFORM skep._delete_runs(decided.partition_ids, decided.group_queue_ids);
-    END IF;
-    PERFORM skep._discover_again(array_agg(g.list_id)) FROM skep.group_queues g WHERE g.id = ANY (locked);
-    DELETE FROM skep.subscriptions s WHERE s.id = ANY (ids);
-EXCEPTION WHEN lock_not_available THEN
-    PERFORM skep._refuse_busy(ended.group_name);
 END $$;
 
 -- Returns the start that a position means: mode, start_at and start_offset of a subscription. The end is 'new':
@@ -140,7 +99,8 @@ END $$;
 
 -- Gives a queue or a partition a subscription with a new start; everything else is as in the one that decided before.
 -- Those of the queue's partitions are deleted: this start is later. Messages from there on are part of the backlog.
-CREATE FUNCTION skep._restart_subscription(group_name text, queue text, partition text, start skep.subscriptions) RETURNS void
+CREATE FUNCTION skep._restart_subscription(group_name text, queue text, partition text, start skep.subscriptions)
+RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -150,8 +110,8 @@ BEGIN
     FOR try IN 1 .. 4 LOOP
         s := skep._covering_subscription(group_name, queue, partition, NULL, NULL);
         IF s.status = 'CANCELLED' THEN
-            PERFORM skep._refuse('SK007', format('the subscription of group "%s" to queue "%s" is cancelled', group_name, queue),
-                                'Subscribe again to start again.');
+            PERFORM skep._refuse('SK007', format('the subscription of group "%s" to queue "%s" is cancelled',
+                                                 group_name, queue), 'Subscribe again to start again.');
         END IF;
         ids := ARRAY(SELECT o.id FROM skep.subscriptions o
                      WHERE o.group_name = _restart_subscription.group_name AND o.queue = _restart_subscription.queue
@@ -160,7 +120,8 @@ BEGIN
         DELETE FROM skep.subscriptions o WHERE o.id = ANY (ids);
         s := skep._without_wider_policy(s, queue, partition);
         s.group_name := group_name; s.queue := queue; s.partition := partition; s.namespace := NULL; s.task := NULL;
-        s.mode := start.mode; s.start_at := start.start_at; s.start_offset := start.start_offset; s.start_snapshot := NULL;
+        s.mode := start.mode; s.start_at := start.start_at; s.start_offset := start.start_offset;
+        s.start_snapshot := NULL;
         s.created_at := NULL; s.backfill := true;
         IF skep._insert_subscription(s) THEN  -- or somebody else has subscribed meanwhile
             RETURN;
@@ -179,13 +140,16 @@ DECLARE
                           ORDER BY s.id FOR UPDATE);
 BEGIN
     UPDATE skep.subscriptions s
-    SET mode = start.mode, start_at = start.start_at, start_offset = start.start_offset, backfill = true, created_at = clock_timestamp(),
+    SET mode = start.mode, start_at = start.start_at, start_offset = start.start_offset, backfill = true,
+        created_at = clock_timestamp(),
         start_snapshot = CASE WHEN start.mode IN ('new', 'offset') THEN skep._current_snapshot() END
     WHERE s.id = ANY (ids) AND s.queue IS NULL AND s.status <> 'CANCELLED';
-    PERFORM skep._restart_subscription(skep._group_of(q.semantics, _restart_subscriptions.group_name), named.name, NULL, start)
+    PERFORM skep._restart_subscription(skep._group_of(q.semantics, _restart_subscriptions.group_name), named.name,
+                                       NULL, start)
     FROM unnest(queues) AS named (name)
     LEFT JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = named.name LIMIT 1) q ON true
-    WHERE EXISTS (SELECT FROM skep.subscriptions s WHERE s.group_name = _restart_subscriptions.group_name AND s.queue = named.name)
+    WHERE EXISTS (SELECT FROM skep.subscriptions s
+                  WHERE s.group_name = _restart_subscriptions.group_name AND s.queue = named.name)
        OR (skep._covering_subscription(_restart_subscriptions.group_name, named.name, NULL, NULL, NULL)).id IS NULL;
 END $$;
 
@@ -197,7 +161,8 @@ LANGUAGE sql STABLE AS $$
         LEFT JOIN LATERAL skep._subscription_of(g.group_name, q.name, NULL, q.namespace, q.task) s ON true
         WHERE g.group_name = $1 AND s.status IS DISTINCT FROM 'CANCELLED'
         UNION
-        SELECT s.queue FROM skep.subscriptions s WHERE s.group_name = $1 AND s.queue IS NOT NULL AND s.status <> 'CANCELLED'
+        SELECT s.queue FROM skep.subscriptions s
+        WHERE s.group_name = $1 AND s.queue IS NOT NULL AND s.status <> 'CANCELLED'
     ) found
 $$;
 
@@ -206,7 +171,8 @@ CREATE FUNCTION skep._pending_of(partition_id bigint, group_queue_id integer) RE
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT coalesce(range_agg(piece), '{}') FROM skep.runs r
-            CROSS JOIN LATERAL unnest(int8multirange(int8range(r.first_offset, r.end_offset)) - coalesce(r.done, '{}')) AS piece
+            CROSS JOIN LATERAL unnest(int8multirange(int8range(r.first_offset, r.end_offset)) - coalesce(r.done, '{}'))
+                AS piece
             WHERE r.partition_id = _pending_of.partition_id AND r.group_queue_id = _pending_of.group_queue_id);
 END $$;
 
@@ -216,7 +182,8 @@ LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT CASE WHEN is_end THEN head.next_offset
                         WHEN start.mode = 'timestamp' THEN skep._offset_at(f.partition_id, start.start_at)
-                        WHEN start.mode = 'offset' THEN least(greatest(start.start_offset, f.first_offset), head.next_offset)
+                        WHEN start.mode = 'offset' THEN least(greatest(start.start_offset, f.first_offset),
+                            head.next_offset)
                         ELSE f.first_offset END
             FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head
             WHERE f.partition_id = _seek_offset.partition_id);
@@ -234,28 +201,36 @@ DECLARE
     stamp timestamptz := clock_timestamp();
     moves record;  -- arrays over the partitions that still exist
 BEGIN
-    SELECT array_agg(place.partition_id ORDER BY n) AS partition_ids, array_agg(place.group_queue_id ORDER BY n) AS group_queue_ids,
+    SELECT array_agg(place.partition_id ORDER BY n) AS partition_ids,
+           array_agg(place.group_queue_id ORDER BY n) AS group_queue_ids,
            array_agg(goal.at ORDER BY n) AS goals, array_agg(c.cursor ORDER BY n) AS cursors,
            array_agg(CASE WHEN is_plain THEN greatest(goal.at - c.cursor, 0)
-                          ELSE skep._count_offsets(pending * int8multirange(int8range(0, goal.at))) END ORDER BY n) AS skipped,
+                          ELSE skep._count_offsets(pending * int8multirange(int8range(0, goal.at))) END
+                              ORDER BY n) AS skipped,
            array_agg(CASE WHEN is_plain THEN greatest(c.cursor - goal.at, 0)
                           ELSE skep._count_offsets(int8multirange(int8range(goal.at, head.next_offset)) - pending) END
                      ORDER BY n) AS again
     INTO moves
-    FROM unnest(_move_runs.partition_ids, _move_runs.group_queue_ids) WITH ORDINALITY AS place (partition_id, group_queue_id, n)
-    CROSS JOIN LATERAL (SELECT min(r.first_offset) AS cursor, count(r.end_offset) = 0 AND count(r.done) = 0 AS is_plain FROM skep.runs r
+    FROM unnest(_move_runs.partition_ids, _move_runs.group_queue_ids)
+    WITH ORDINALITY AS place (partition_id, group_queue_id, n)
+    CROSS JOIN LATERAL (SELECT min(r.first_offset) AS cursor, count(r.end_offset) = 0 AND count(r.done) = 0 AS is_plain
+                        FROM skep.runs r
                         WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id) c
     CROSS JOIN LATERAL skep._seek_offset(place.partition_id, start, is_end) AS goal (at)
     CROSS JOIN LATERAL skep._head_of(place.partition_id) head
-    CROSS JOIN LATERAL (SELECT CASE WHEN NOT is_plain THEN skep._pending_of(place.partition_id, place.group_queue_id) END AS pending) p;
+    CROSS JOIN LATERAL (SELECT CASE
+                               WHEN NOT is_plain THEN skep._pending_of(place.partition_id, place.group_queue_id) END
+                               AS pending) p;
 
-    DELETE FROM skep.runs r USING unnest(moves.partition_ids, moves.group_queue_ids) AS place (partition_id, group_queue_id)
+    DELETE FROM skep.runs r USING unnest(moves.partition_ids, moves.group_queue_ids)
+        AS place (partition_id, group_queue_id)
     WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id AND r.end_offset IS NOT NULL;
     UPDATE skep.runs r
-    SET first_offset = goal.at, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, succeeded = false, is_logged = false,
-        cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
+    SET first_offset = goal.at, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, succeeded = false,
+        is_logged = false, cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
         ready_at = skep._ready_place(r.served_at, stamp),
-        drained = NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = goal.partition_id AND m."offset" >= goal.at)
+        drained = NOT EXISTS (SELECT FROM skep.messages m
+                              WHERE m.partition_id = goal.partition_id AND m."offset" >= goal.at)
     FROM unnest(moves.partition_ids, moves.group_queue_ids, moves.goals) AS goal (partition_id, group_queue_id, at)
     WHERE r.partition_id = goal.partition_id AND r.group_queue_id = goal.group_queue_id;
     UPDATE skep.starts s
@@ -283,16 +258,19 @@ BEGIN
     goals := ARRAY(SELECT skep._seek_offset(id, start, is_end)
                    FROM unnest(_open_runs.partition_ids) WITH ORDINALITY AS place (id, n) ORDER BY n);
     INSERT INTO skep.starts (partition_id, group_queue_id, start_offset)
-    SELECT goal.* FROM unnest(_open_runs.partition_ids, _open_runs.group_queue_ids, goals) AS goal (partition_id, group_queue_id, at)
+    SELECT goal.* FROM unnest(_open_runs.partition_ids, _open_runs.group_queue_ids, goals)
+        AS goal (partition_id, group_queue_id, at)
     WHERE goal.at IS NOT NULL;  -- deleted since
     INSERT INTO skep.runs (partition_id, group_queue_id, list_id, first_offset, ready_at, priority, drained)
-    SELECT goal.partition_id, g.id, g.list_id, goal.at, skep._ready_place(NULL, stamp), CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END,
+    SELECT goal.partition_id, g.id, g.list_id, goal.at, skep._ready_place(NULL, stamp), CASE
+        WHEN g.list_id = g.id THEN 0 ELSE -q.priority END,
            NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = goal.partition_id AND m."offset" >= goal.at)
     FROM unnest(_open_runs.partition_ids, _open_runs.group_queue_ids, goals) AS goal (partition_id, group_queue_id, at)
     CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = goal.group_queue_id LIMIT 1) g
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = g.queue_id LIMIT 1) q
     WHERE goal.at IS NOT NULL;
-    SELECT coalesce(sum(greatest(goal.at - goal.place, 0)), 0), coalesce(sum(greatest(goal.place - goal.at, 0)), 0) INTO skipped, again
+    SELECT coalesce(sum(greatest(goal.at - goal.place, 0)), 0), coalesce(sum(greatest(goal.place - goal.at, 0)), 0)
+    INTO skipped, again
     FROM unnest(goals, places) AS goal (at, place);
 END $$;
 
@@ -303,7 +281,8 @@ CREATE FUNCTION skep._unread_partitions(
     OUT partition_ids bigint[], OUT group_queue_ids integer[], OUT places bigint[]
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    SELECT coalesce(array_agg(s.partition_id ORDER BY s.partition_id), '{}'), coalesce(array_agg(g.id ORDER BY s.partition_id), '{}'),
+    SELECT coalesce(array_agg(s.partition_id ORDER BY s.partition_id), '{}'),
+           coalesce(array_agg(g.id ORDER BY s.partition_id), '{}'),
            coalesce(array_agg(CASE WHEN known.is_known THEN s.start_offset END ORDER BY s.partition_id), '{}')
     INTO partition_ids, group_queue_ids, places
     FROM unnest(group_queues) AS asked (id)
@@ -311,7 +290,8 @@ BEGIN
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = g.queue_id LIMIT 1) q
     CROSS JOIN LATERAL (SELECT EXISTS (
         SELECT FROM skep.subscriptions s WHERE s.group_name = g.group_name AND (s.queue = q.name OR s.queue IS NULL
-           AND (s.namespace IS NULL OR s.namespace = q.namespace) AND (s.task IS NULL OR s.task = q.task))) AS is_known) known
+           AND (s.namespace IS NULL OR s.namespace = q.namespace)
+           AND (s.task IS NULL OR s.task = q.task))) AS is_known) known
     CROSS JOIN LATERAL skep._starting_offsets(g.group_name, q.id, ARRAY(
         SELECT p.id FROM skep.partitions p
         WHERE p.queue_id = q.id AND (_unread_partitions.partition IS NULL OR p.name = _unread_partitions.partition)
@@ -344,7 +324,8 @@ BEGIN
     start := skep._parse_position("position");
     queues := CASE WHEN seek.queue IS NULL THEN skep._queues_of_group(seek.group_name) ELSE ARRAY[seek.queue] END;
     locked := skep._lock_group_queues(seek.group_name, queues);
-    unread := skep._unread_partitions(locked, seek.partition, start.mode <> 'offset');  -- by the subscriptions as they still are
+    -- by the subscriptions as they still are
+    unread := skep._unread_partitions(locked, seek.partition, start.mode <> 'offset');
     IF seek.queue IS NULL THEN
         PERFORM skep._restart_subscriptions(seek.group_name, queues, start);
     ELSE
@@ -369,32 +350,3 @@ COMMENT ON FUNCTION skep.seek IS
     'leases end. Returns how many partitions moved, how many pending messages are skipped and how many completed '
     'ones are delivered again.';
 CALL skep._allow('skep_admin', 'seek');
-
-CREATE FUNCTION skep.delete_group(group_name text, queue text DEFAULT NULL, keep_subscription boolean DEFAULT false) RETURNS bigint
-LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
-#variable_conflict use_column
-DECLARE
-    locked    integer[] := skep._lock_group(delete_group.group_name, delete_group.queue);
-    ids       bigint[];
-    read      record;
-    forgotten bigint;
-BEGIN
-    IF NOT keep_subscription THEN
-        ids := ARRAY(SELECT s.id FROM skep.subscriptions s
-                     WHERE s.group_name = delete_group.group_name AND (delete_group.queue IS NULL OR s.queue = delete_group.queue)
-                     ORDER BY s.id FOR UPDATE);
-        DELETE FROM skep.subscriptions s WHERE s.id = ANY (ids);
-    END IF;
-    read := skep._read_partitions(locked);
-    forgotten := skep._delete_runs(read.partition_ids, read.group_queue_ids);
-    DELETE FROM skep.discoveries d WHERE d.list_id = ANY (locked);
-    PERFORM skep._discover_again(array_agg(g.list_id)) FROM skep.group_queues g WHERE g.id = ANY (locked) AND g.list_id <> ALL (locked);
-    DELETE FROM skep.group_queues g WHERE g.id = ANY (locked);
-    RETURN forgotten;
-EXCEPTION WHEN lock_not_available THEN
-    PERFORM skep._refuse_busy(delete_group.group_name);
-END $$;
-COMMENT ON FUNCTION skep.delete_group IS
-    'Forgets what a group has done, in one queue or everywhere, and returns in how many partitions. With '
-    'keep_subscription it starts again where its subscription says.';
-CALL skep._allow('skep_admin', 'delete_group');

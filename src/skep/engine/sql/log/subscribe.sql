@@ -5,10 +5,12 @@
 --       | offset, message_id (start_from: a number or an id)
 -- start_from alone: "now", a time, or a number.
 CREATE FUNCTION skep._parse_start(
-    mode text, start_from text, OUT start_mode text, OUT start_at timestamptz, OUT start_offset bigint, OUT start_id uuid
+    mode text, start_from text, OUT start_mode text, OUT start_at timestamptz, OUT start_offset bigint,
+    OUT start_id uuid
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    word text := lower(coalesce(mode, CASE WHEN start_from ~ '^\d+$' THEN 'offset' WHEN lower(start_from) = 'now' THEN 'new'
+    word text := lower(coalesce(mode, CASE WHEN start_from ~ '^\d+$' THEN 'offset'
+                                WHEN lower(start_from) = 'now' THEN 'new'
                                            WHEN start_from <> '' THEN 'timestamp' END,
                                 (SELECT default_subscription_mode FROM skep.settings)));
 BEGIN
@@ -29,22 +31,26 @@ BEGIN
         start_id := CASE WHEN start_from !~ '^\d+$' THEN start_from::uuid END;
         start_offset := CASE WHEN start_id IS NULL THEN start_from::bigint ELSE skep.offset_of(start_id) END;
     ELSE
-        PERFORM skep._refuse('SK001', format('unknown subscription mode "%s"', mode), 'Modes: all, new, timestamp, offset, message_id.');
+        PERFORM skep._refuse('SK001', format('unknown subscription mode "%s"', mode),
+                             'Modes: all, new, timestamp, offset, message_id.');
     END IF;
     IF start_mode = 'timestamp' AND start_at IS NULL OR start_mode = 'offset' AND start_offset IS NULL THEN
         PERFORM skep._refuse('SK001', format('mode "%s" needs a place to start from', word), 'Give start_from.');
     END IF;
-EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR invalid_parameter_value OR invalid_text_representation
+EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR invalid_parameter_value
+    OR invalid_text_representation
                OR numeric_value_out_of_range THEN
     PERFORM skep._refuse('SK001', format('cannot read "%s" as a place to start from', start_from),
                         'Give a time such as 2026-01-31T12:00:00Z, an offset, or a message id.');
 END $$;
 
 -- Returns the subscription of exactly this scope.
-CREATE FUNCTION skep._subscription_for(group_name text, queue text, partition text, namespace text, task text) RETURNS skep.subscriptions
+CREATE FUNCTION skep._subscription_for(group_name text, queue text, partition text, namespace text, task text)
+RETURNS skep.subscriptions
 LANGUAGE sql STABLE AS $$
     SELECT s FROM skep.subscriptions s
-    WHERE s.group_name = $1 AND coalesce(s.queue, '') = coalesce($2, '') AND coalesce(s.partition, '') = coalesce($3, '')
+    WHERE s.group_name = $1 AND coalesce(s.queue, '') = coalesce($2, '')
+      AND coalesce(s.partition, '') = coalesce($3, '')
       AND coalesce(s.namespace, '') = coalesce($4, '') AND coalesce(s.task, '') = coalesce($5, '')
 $$;
 
@@ -75,11 +81,13 @@ DECLARE
 BEGIN
     SELECT p.id, p.name, m.created_at, q.name AS queue, q.semantics INTO message
     FROM (SELECT * FROM skep.messages m
-          WHERE m.partition_id = skep.partition_of(_find_start.id) AND m."offset" = skep.offset_of(_find_start.id) LIMIT 1) m
+          WHERE m.partition_id = skep.partition_of(_find_start.id) AND m."offset" = skep.offset_of(_find_start.id)
+          LIMIT 1) m
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = m.partition_id LIMIT 1) p
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
     WHERE (p.only_group IS NULL OR p.only_group = _find_start.group_name)
-      AND (q.name = _find_start.queue OR _find_start.queue IS NULL AND q.namespace = coalesce(_find_start.namespace, q.namespace)
+      AND (q.name = _find_start.queue OR _find_start.queue IS NULL
+           AND q.namespace = coalesce(_find_start.namespace, q.namespace)
                                          AND q.task = coalesce(_find_start.task, q.task));
     IF NOT FOUND THEN
         PERFORM skep._refuse('SK002', format('there is no message %s in %s', _find_start.id, coalesce(
@@ -100,7 +108,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     floor bigint;
 BEGIN
-    SELECT f.first_offset INTO floor FROM skep.partition_floors f WHERE f.partition_id = _start_at_message.partition_id FOR KEY SHARE;
+    SELECT f.first_offset INTO floor FROM skep.partition_floors f WHERE f.partition_id = _start_at_message.partition_id
+    FOR KEY SHARE;
     IF NOT FOUND THEN  -- deleted meanwhile
         RETURN;
     END IF;
@@ -114,7 +123,8 @@ BEGIN
     INSERT INTO skep.runs (partition_id, group_queue_id, list_id, first_offset, ready_at, priority)
     SELECT _start_at_message.partition_id, g.id, g.list_id, s.start_offset, skep._ready_place(NULL, clock_timestamp()),
            CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END
-    FROM started s JOIN skep.group_queues g ON g.id = _start_at_message.group_queue_id JOIN skep.queues q ON q.id = g.queue_id;
+    FROM started s JOIN skep.group_queues g ON g.id = _start_at_message.group_queue_id
+    JOIN skep.queues q ON q.id = g.queue_id;
 END $$;
 
 -- Makes the next discovery of a list ask every partition. It inserts a row instead of deleting those that exist: a
@@ -123,7 +133,8 @@ END $$;
 CREATE FUNCTION skep._discover_again(list_ids integer[]) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO skep.discoveries (list_id, snapshot, discovered_at, server_started, ready_from, scan_at)
-    SELECT list.id, pg_current_snapshot(), timestamptz 'epoch', timestamptz '-infinity', timestamptz '-infinity', timestamptz 'epoch'
+    SELECT list.id, pg_current_snapshot(), timestamptz 'epoch', timestamptz '-infinity', timestamptz '-infinity',
+           timestamptz 'epoch'
     FROM (SELECT g.id FROM skep.group_queues g WHERE g.id = ANY ($1) ORDER BY g.id FOR KEY SHARE) list
 $$;
 
@@ -133,18 +144,20 @@ CREATE FUNCTION skep._insert_subscription(s skep.subscriptions) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO skep.subscriptions (
-        group_name, queue, partition, namespace, task, mode, start_at, start_offset, start_snapshot, created_at, status, backfill,
-        heartbeat_interval, heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at, conflation,
-        retry_limit, retry_delay, max_retry_delay, retry_jitter)
+        group_name, queue, partition, namespace, task, mode, start_at, start_offset, start_snapshot, created_at,
+        status, backfill, heartbeat_interval, heartbeat_timeout, miss_threshold, last_heartbeat_at, status_changed_at,
+        conflation, retry_limit, retry_delay, max_retry_delay, retry_jitter)
     VALUES (s.group_name, s.queue, s.partition, s.namespace, s.task, s.mode, s.start_at, s.start_offset,
             CASE WHEN s.mode IN ('new', 'offset') THEN coalesce(s.start_snapshot, skep._current_snapshot()) END,
-            coalesce(s.created_at, clock_timestamp()), coalesce(s.status, 'ACTIVE'), coalesce(s.backfill, s.mode <> 'new'),
+            coalesce(s.created_at, clock_timestamp()), coalesce(s.status, 'ACTIVE'),
+            coalesce(s.backfill, s.mode <> 'new'),
             coalesce(s.heartbeat_interval, 60), coalesce(s.heartbeat_timeout, 300), coalesce(s.miss_threshold, 3),
             coalesce(s.last_heartbeat_at, clock_timestamp()), coalesce(s.status_changed_at, clock_timestamp()),
             coalesce(s.conflation, false), s.retry_limit, s.retry_delay, s.max_retry_delay, s.retry_jitter)
     ON CONFLICT DO NOTHING;
     IF FOUND AND s.queue IS NULL THEN  -- discovery has to find the queues that it covers
-        PERFORM skep._discover_again(array_agg(g.id)) FROM skep.group_queues g WHERE g.group_name = s.group_name AND g.queue_id = 0;
+        PERFORM skep._discover_again(array_agg(g.id)) FROM skep.group_queues g
+        WHERE g.group_name = s.group_name AND g.queue_id = 0;
         RETURN true;
     END IF;
     RETURN FOUND;
@@ -158,7 +171,8 @@ DECLARE
     wider skep.subscriptions := skep._covering_subscription(s.group_name, s.queue, s.partition, s.namespace, s.task);
 BEGIN
     IF wider.status <> 'CANCELLED' AND (any_mode OR wider.mode = s.mode) THEN
-        s.mode := wider.mode; s.start_at := wider.start_at; s.start_offset := wider.start_offset; s.start_snapshot := wider.start_snapshot;
+        s.mode := wider.mode; s.start_at := wider.start_at; s.start_offset := wider.start_offset;
+        s.start_snapshot := wider.start_snapshot;
         s.created_at := wider.created_at;  -- retention keeps messages for it from then on
         s.backfill := coalesce(s.backfill, wider.backfill);
     END IF;
@@ -169,8 +183,9 @@ END $$;
 -- its retry options.
 CREATE FUNCTION skep._store_subscription(
     group_name text, queue text, partition text, namespace text, task text, mode text, start_from text,
-    backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL, heartbeat_timeout double precision DEFAULT NULL,
-    miss_threshold integer DEFAULT NULL, inherits boolean DEFAULT true, retry jsonb DEFAULT '{}'
+    backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL,
+    heartbeat_timeout double precision DEFAULT NULL, miss_threshold integer DEFAULT NULL,
+    inherits boolean DEFAULT true, retry jsonb DEFAULT '{}'
 ) RETURNS skep.subscriptions LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -183,7 +198,8 @@ BEGIN
     wanted.group_name := coalesce((SELECT skep._group_of(q.semantics, _store_subscription.group_name) FROM skep.queues q
                                    WHERE q.name = _store_subscription.queue), _store_subscription.group_name);
     wanted.queue := queue; wanted.partition := partition; wanted.namespace := namespace; wanted.task := task;
-    wanted.backfill := backfill; wanted.heartbeat_interval := heartbeat_interval; wanted.heartbeat_timeout := heartbeat_timeout;
+    wanted.backfill := backfill; wanted.heartbeat_interval := heartbeat_interval;
+    wanted.heartbeat_timeout := heartbeat_timeout;
     wanted.miss_threshold := miss_threshold; wanted.mode := start.start_mode; wanted.start_at := start.start_at;
     wanted.start_offset := start.start_offset;
     IF wanted.group_name = '__QUEUE_MODE__' THEN  -- every consumer shares it: it always starts at the beginning
@@ -202,17 +218,21 @@ BEGIN
         wanted.start_offset := CASE WHEN wanted.mode = 'offset' THEN start.start_offset END;
         wanted.start_at := CASE WHEN wanted.mode = 'timestamp' THEN origin.created_at END;
     END IF;
-    IF skep._insert_subscription(wanted) AND start.start_id IS NOT NULL AND wanted.mode = 'timestamp' AND wanted.partition IS NULL THEN
-        -- Other partitions start by time. In this one the time is not exact: messages that were pushed together have the same.
+    IF skep._insert_subscription(wanted) AND start.start_id IS NOT NULL AND wanted.mode = 'timestamp'
+        AND wanted.partition IS NULL THEN
+        -- Other partitions start by time. In this one the time is not exact: messages that were pushed together have
+        -- the same.
         PERFORM skep._start_at_message(origin.partition_id, origin.group_queue_id, start.start_offset);
     END IF;
     RETURN skep._subscription_for(wanted.group_name, queue, partition, namespace, task);
 EXCEPTION WHEN check_violation THEN
     GET STACKED DIAGNOSTICS place = CONSTRAINT_NAME;
     PERFORM skep._refuse_retry_option(_store_subscription.group_name, place, retry);
-    PERFORM skep._refuse('SK001', format('subscription of group "%s": %s is out of range', _store_subscription.group_name,
-                            replace(substring(place FROM '^subscriptions_(.*)_check\d*$'), 'timeout', 'heartbeat_timeout')),
-                        'heartbeat_interval > 0, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
+    PERFORM skep._refuse('SK001', format('subscription of group "%s": %s is out of range',
+                                         _store_subscription.group_name,
+                                         replace(substring(place FROM '^subscriptions_(.*)_check\d*$'), 'timeout',
+                                                 'heartbeat_timeout')),
+                            'heartbeat_interval > 0, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
 END $$;
 
 -- Refuses a retry option whose CHECK has failed; of any other constraint, does nothing.
@@ -229,10 +249,10 @@ BEGIN
 END $$;
 
 CREATE FUNCTION skep.subscribe(
-    group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
-    mode text DEFAULT NULL, start_from text DEFAULT NULL, backfill boolean DEFAULT NULL, heartbeat_interval double precision DEFAULT NULL,
-    heartbeat_timeout double precision DEFAULT NULL, miss_threshold integer DEFAULT NULL,
-    retry_limit integer DEFAULT NULL, retry_delay double precision DEFAULT NULL,
+    group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL,
+    task text DEFAULT NULL, mode text DEFAULT NULL, start_from text DEFAULT NULL, backfill boolean DEFAULT NULL,
+    heartbeat_interval double precision DEFAULT NULL, heartbeat_timeout double precision DEFAULT NULL,
+    miss_threshold integer DEFAULT NULL, retry_limit integer DEFAULT NULL, retry_delay double precision DEFAULT NULL,
     max_retry_delay double precision DEFAULT NULL, retry_jitter double precision DEFAULT NULL
 ) RETURNS skep.subscriptions LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -242,12 +262,13 @@ DECLARE
     stored skep.subscriptions;
 BEGIN
     PERFORM skep._check_pop(queue, group_name, partition, namespace, task, 1, 1, NULL);
-    stored := skep._store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
-                                      heartbeat_timeout, miss_threshold, retry => retry);
+    stored := skep._store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill,
+                                       heartbeat_interval, heartbeat_timeout, miss_threshold, retry => retry);
     IF stored.status = 'CANCELLED' THEN
         PERFORM skep._forget_cancelled(stored);
-        stored := skep._store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill, heartbeat_interval,
-                                          heartbeat_timeout, miss_threshold, inherits => false, retry => retry);
+        stored := skep._store_subscription(group_name, queue, partition, namespace, task, mode, start_from, backfill,
+                                           heartbeat_interval, heartbeat_timeout, miss_threshold, inherits => false,
+                                           retry => retry);
     ELSIF stored.status = 'DEAD' THEN
         PERFORM skep._record_heartbeat(stored.id);
         SELECT * INTO stored FROM skep.subscriptions s WHERE s.id = stored.id;
@@ -255,7 +276,8 @@ BEGIN
     RETURN stored;
 END $$;
 COMMENT ON FUNCTION skep.subscribe IS
-    'Stores where a group starts, how it is watched and its retry policy, and returns the subscription. An existing one '
+    'Stores where a group starts, how it is watched and its retry policy, and returns the subscription. '
+    'An existing one '
     'is kept as it is; a dead one continues at its cursor; a cancelled one starts again.';
 CALL skep._allow('skep_consumer', 'subscribe');
 

@@ -1,7 +1,9 @@
--- Acks by Queen's addresses: a message is named by partition and transaction id, a lease by the one id that a pop answered.
+-- Acks by Queen's addresses: a message is named by partition and transaction id, a lease by the one id that a pop
+-- answered.
 
--- Queen's clients know one lease id for all partitions of a pop. A pop of one partition answers the lease's own id, a pop of several
--- partitions the id of a lease set. As no partition has the number 0, the first 35 bits of an id tell which of the two it is.
+-- Queen's clients know one lease id for all partitions of a pop. A pop of one partition answers the lease's own id, a
+-- pop of several partitions the id of a lease set. As no partition has the number 0, the first 35 bits of an id tell
+-- which of the two it is.
 CREATE FUNCTION skep._is_lease_set(id uuid) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$ SELECT $1 < '00000000-2000-0000-0000-000000000000' $$;
 
@@ -10,9 +12,11 @@ CREATE FUNCTION skep._partition_of_lease(lease uuid) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT ('x00' || left(replace($1::text, '-', ''), 14))::bit(64)::bigint >> 21 $$;
 
 CREATE FUNCTION skep._group_queue_of_lease(lease uuid) RETURNS integer
-LANGUAGE sql IMMUTABLE AS $$ SELECT (('x00' || left(replace($1::text, '-', ''), 14))::bit(64)::bigint & 2097151)::integer $$;
+LANGUAGE sql IMMUTABLE AS $$ SELECT (('x00'
+                                      || left(replace($1::text, '-', ''), 14))::bit(64)::bigint & 2097151)::integer $$;
 
--- Returns the lease id that each request of a pop is answered. The ids in a set are sorted, so that a member is found by binary search.
+-- Returns the lease id that each request of a pop is answered. The ids in a set are sorted, so that a member is found
+-- by binary search.
 CREATE FUNCTION skep._queen_lease_ids(leases skep.lease[], requests integer) RETURNS uuid[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -20,10 +24,12 @@ DECLARE
 BEGIN
     WITH answered AS MATERIALIZED (
         SELECT l.request, array_agg(l.lease_id ORDER BY l.lease_id) AS lease_ids,
-               CASE WHEN count(*) > 1 THEN ('000000000' || right(replace(gen_random_uuid()::text, '-', ''), 23))::uuid END AS set_id
+               CASE WHEN count(*) > 1 THEN ('000000000'
+                                            || right(replace(gen_random_uuid()::text, '-', ''), 23))::uuid END AS set_id
         FROM unnest(leases) l GROUP BY l.request
     ), stored AS (
-        INSERT INTO skep.lease_sets (id, lease_ids) SELECT a.set_id, a.lease_ids FROM answered a WHERE a.set_id IS NOT NULL
+        INSERT INTO skep.lease_sets (id, lease_ids) SELECT a.set_id, a.lease_ids FROM answered a
+        WHERE a.set_id IS NOT NULL
     )
     SELECT array_agg(coalesce(a.set_id, a.lease_ids[1]) ORDER BY n) INTO ids
     FROM generate_series(1, requests) AS n LEFT JOIN answered a ON a.request = n;
@@ -37,7 +43,8 @@ LANGUAGE sql STABLE AS $$
         SELECT id AS lease FROM unnest($1) AS id WHERE NOT skep._is_lease_set(id)
         UNION
         SELECT unnest(s.lease_ids) FROM unnest($1) AS id
-        CROSS JOIN LATERAL (SELECT s.lease_ids FROM skep.lease_sets s WHERE s.id = id.id LIMIT 1) s WHERE skep._is_lease_set(id)) named
+        CROSS JOIN LATERAL (SELECT s.lease_ids FROM skep.lease_sets s WHERE s.id = id.id LIMIT 1) s
+        WHERE skep._is_lease_set(id)) named
 $$;
 
 -- Deletes lease sets of which no lease is left.
@@ -61,8 +68,8 @@ BEGIN
     RETURN pruned;
 END $$;
 
--- Returns the offset of a message in the partition with this address; NULL if the text is not the id of a message of it. Ids of a partition
--- have their first 18 characters in common.
+-- Returns the offset of a message in the partition with this address; NULL if the text is not the id of a message of
+-- it. Ids of a partition have their first 18 characters in common.
 CREATE FUNCTION skep._offset_in(address uuid, id text) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN left($2, 18) = left($1::text, 18) AND substr($2, 19) ~ '^-[89ab][0-9a-f]{3}-[0-9a-f]{12}$' THEN
@@ -73,19 +80,31 @@ $$;
 CREATE FUNCTION skep._first_lease_id(partition_id bigint, group_queue_id integer) RETURNS uuid
 LANGUAGE sql IMMUTABLE AS $$ SELECT (lpad(to_hex($1 << 21 | $2), 14, '0') || repeat('0', 18))::uuid $$;
 
--- Returns where each ack points: its partition and offset, the lease it counts for, and whether the group is done with the message. A lease
--- that is named counts only for its own partition, and its group is the one that acknowledges. An ack that names no lease counts for the
--- live lease of its group that holds the message, if there is one. Within the dedup window a transaction id is unique; beyond it, it means
--- the message that is leased, else the last one.
+-- Returns the offsets of messages that are known by this id: a transaction id, or the id of a message without one.
+CREATE FUNCTION skep._queen_offsets(partition_id bigint, transaction_id text) RETURNS SETOF bigint
+LANGUAGE sql STABLE AS $$
+    SELECT m."offset" FROM skep.messages m WHERE m.partition_id = $1 AND m.transaction_id = $2
+    UNION ALL
+    SELECT m."offset" FROM skep.messages m
+    WHERE m.partition_id = $1 AND m."offset" = skep._offset_in(skep._partition_uuid($1), $2)
+$$;
+
+-- Returns where each ack points: its partition and offset, the lease it counts for, and whether the group is done with
+-- the message. A lease that is named counts only for its own partition, and its group is the one that acknowledges. An
+-- ack that names no lease counts for the live lease of its group that holds the message, if there is one. Within the
+-- dedup window a transaction id is unique; beyond it, it means the message that is leased, else the last one.
 CREATE FUNCTION skep._queen_find(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[])
 RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
     SELECT item.ord, p.id, who.id, q.name, p.name, m."offset",
-           CASE WHEN item.lease IS NULL THEN CASE WHEN m.leased_to > m."offset" AND m.expires_at > clock_timestamp() THEN m.lease_id END
+           CASE WHEN item.lease IS NULL THEN CASE WHEN m.leased_to > m."offset"
+               AND m.expires_at > clock_timestamp() THEN m.lease_id END
                 WHEN named.members IS NULL THEN named.lease
-                WHEN m.leased_to > m."offset" AND named.members[width_bucket(m.lease_id, named.members)] = m.lease_id THEN m.lease_id END,
+                WHEN m.leased_to > m."offset" AND named.members[width_bucket(m.lease_id, named.members)] = m.lease_id
+                    THEN m.lease_id END,
            coalesce(CASE WHEN m.first_offset IS NOT NULL THEN m.end_offset <= m."offset" OR m.done @> m."offset"
                          WHEN m."offset" IS NOT NULL THEN (SELECT true FROM skep.starts s
-                                                           WHERE s.partition_id = p.id AND s.group_queue_id = who.id LIMIT 1) END, false)
+                                                           WHERE s.partition_id = p.id AND s.group_queue_id = who.id
+                                                           LIMIT 1) END, false)
     FROM unnest($1, $2, $3, $4) WITH ORDINALITY AS item (address, transaction_id, group_name, lease, ord)
     LEFT JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = skep.partition_of(item.address) LIMIT 1) p ON true
     LEFT JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q ON true
@@ -94,7 +113,8 @@ RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
         WHERE NOT skep._is_lease_set(item.lease) AND skep._partition_of_lease(item.lease) = p.id
         UNION ALL
         SELECT s.lease_ids[1 + width_bucket(skep._first_lease_id(p.id, 0), s.lease_ids)], s.lease_ids
-        FROM (SELECT s.lease_ids || '{}' AS lease_ids FROM skep.lease_sets s WHERE skep._is_lease_set(item.lease) AND s.id = item.lease
+        FROM (SELECT s.lease_ids || '{}' AS lease_ids FROM skep.lease_sets s
+              WHERE skep._is_lease_set(item.lease) AND s.id = item.lease
               OFFSET 0) s  -- read once, even if it is toasted
     ) named ON true
     LEFT JOIN LATERAL (
@@ -105,12 +125,7 @@ RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
           AND g.queue_id = q.id AND g.group_name = skep._group_of(q.semantics, item.group_name)
     ) who ON true
     LEFT JOIN LATERAL (
-        SELECT m."offset", r.* FROM (
-            SELECT m."offset" FROM skep.messages m WHERE m.partition_id = p.id AND m.transaction_id = item.transaction_id
-            UNION ALL
-            SELECT m."offset" FROM skep.messages m
-            WHERE m.partition_id = p.id AND m."offset" = skep._offset_in(skep._partition_uuid(p.id), item.transaction_id)
-        ) m
+        SELECT m."offset", r.* FROM skep._queen_offsets(p.id, item.transaction_id) AS m ("offset")
         LEFT JOIN LATERAL (
             SELECT r.first_offset, r.end_offset, r.leased_to, r.lease_id, r.expires_at, r.done FROM skep.runs r
             WHERE r.partition_id = p.id AND r.group_queue_id = who.id AND r.first_offset <= m."offset"
@@ -120,40 +135,50 @@ RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
     ) m ON true
 $$;
 
--- For clients that name the leases of a transaction beside its acks, not in them. Returns the lease of each ack: its own, or the one by
--- which its group holds the message now, if that is required; else a lease id that matches no lease, so that the ack is refused as stale.
-CREATE FUNCTION skep._queen_find_leases(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], required uuid[]) RETURNS uuid[]
+-- For clients that name the leases of a transaction beside its acks, not in them. Returns the lease of each ack: its
+-- own, or the one by which its group holds the message now, if that is required; else a lease id that matches no lease,
+-- so that the ack is refused as stale.
+CREATE FUNCTION skep._queen_find_leases(
+    partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], required uuid[]
+) RETURNS uuid[]
 LANGUAGE sql STABLE AS $$
-    SELECT array_agg(coalesce($4[f.ord], CASE WHEN f.lease = ANY (r.leases) THEN f.lease END, '00000000-0000-0000-0000-000000000000')
+    SELECT array_agg(coalesce($4[f.ord], CASE WHEN f.lease = ANY (r.leases) THEN f.lease END,
+                              '00000000-0000-0000-0000-000000000000')
                      ORDER BY f.ord)
     FROM (SELECT skep._leases_of($5) AS leases) r CROSS JOIN LATERAL skep._queen_find($1, $2, $3, $4) f
 $$;
 CALL skep._allow('skep_consumer', '_queen_find_leases');
 
--- Completes leases of which every message is acknowledged as completed: the usual case, at less cost. Returns these leases, sorted, and
--- whether they are all. A message that is looked up wrongly does no harm: the acks then do not cover the lease.
+-- Completes leases of which every message is acknowledged as completed: the usual case, at less cost. Returns these
+-- leases, sorted, and whether they are all. A message that is looked up wrongly does no harm: the acks then do not
+-- cover the lease.
 CREATE FUNCTION skep._queen_ack_whole(
     partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT acked uuid[], OUT is_all boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
     whole record;
 BEGIN
-    SELECT array_agg(l.lease) FILTER (WHERE l.may_be_whole) AS leases, array_agg(l.run) FILTER (WHERE l.may_be_whole) AS runs,
+    SELECT array_agg(l.lease) FILTER (WHERE l.may_be_whole) AS leases,
+           array_agg(l.run) FILTER (WHERE l.may_be_whole) AS runs,
            count(*) AS count
     INTO whole
     FROM (
         SELECT named.lease, said.run, said.is_completed AND skep._partition_of_lease(named.lease) = said.partition_id
-               AND said.first_offset & 4294967295 = ('x' || substr(replace(named.lease::text, '-', ''), 15, 8))::bit(32)::bigint
+               AND said.first_offset & 4294967295
+                   = ('x' || substr(replace(named.lease::text, '-', ''), 15, 8))::bit(32)::bigint
                AS may_be_whole
         FROM (
             SELECT item.lease, p.id AS partition_id, range_agg(int8range(m."offset", m."offset" + 1)) AS run,
-                   min(m."offset") AS first_offset, bool_and(item.status = 'completed' AND m."offset" IS NOT NULL) AS is_completed
-            FROM unnest(_queen_ack_whole.partition_ids, _queen_ack_whole.transaction_ids, _queen_ack_whole.leases, _queen_ack_whole.statuses)
+                   min(m."offset") AS first_offset,
+                   bool_and(item.status = 'completed' AND m."offset" IS NOT NULL) AS is_completed
+            FROM unnest(_queen_ack_whole.partition_ids, _queen_ack_whole.transaction_ids, _queen_ack_whole.leases,
+                        _queen_ack_whole.statuses)
                  AS item (address, transaction_id, lease, status)
             CROSS JOIN LATERAL (SELECT skep.partition_of(item.address) AS id OFFSET 0) p
             CROSS JOIN LATERAL (
                 SELECT coalesce(skep._offset_in(item.address, item.transaction_id), (
-                    SELECT m."offset" FROM skep.messages m WHERE m.partition_id = p.id AND m.transaction_id = item.transaction_id
+                    SELECT m."offset" FROM skep.messages m
+                    WHERE m.partition_id = p.id AND m.transaction_id = item.transaction_id
                     ORDER BY m."offset" DESC LIMIT 1)) AS "offset" OFFSET 0) m
             GROUP BY item.lease, p.id
         ) said
@@ -166,33 +191,41 @@ BEGIN
     is_all := cardinality(acked) = whole.count;
 END $$;
 
--- Returns which acks were for one of these whole leases. To other acks of its messages in the same call they are not done yet: they are
--- judged by how it was before.
+-- Returns which acks were for one of these whole leases. To other acks of its messages in the same call they are not
+-- done yet: they are judged by how it was before.
 CREATE FUNCTION skep._mark_acked(INOUT places skep.wire_place[], leases uuid[], acked uuid[], OUT is_acked boolean[])
 LANGUAGE sql STABLE AS $$
     SELECT array_agg(ROW(f.ord, f.partition_id, f.group_queue_id, f.queue, f.partition, f."offset", f.lease,
-                         f.done AND coalesce(((f."offset" - mine.first_offset) & 4294967295) >= 2147483648, true))::skep.wire_place
+                         f.done AND coalesce(((f."offset" - mine.first_offset) & 4294967295) >= 2147483648,
+                                             true))::skep.wire_place
                      ORDER BY f.ord),
            array_agg(coalesce(CASE WHEN skep._is_lease_set($2[f.ord]) THEN (
                          SELECT s.lease_ids[width_bucket(mine.lease, s.lease_ids)] = mine.lease FROM skep.lease_sets s
                          WHERE s.id = $2[f.ord] LIMIT 1) ELSE mine.lease = $2[f.ord] END, false) ORDER BY f.ord)
     FROM unnest($1) f
     CROSS JOIN LATERAL (
-        SELECT $3[nullif(width_bucket(skep._first_lease_id(f.partition_id, f.group_queue_id + 1), $3), 0)] AS lease OFFSET 0) last
+        SELECT $3[nullif(width_bucket(skep._first_lease_id(f.partition_id, f.group_queue_id + 1), $3), 0)]
+            AS lease OFFSET 0) last
     LEFT JOIN LATERAL (
         SELECT last.lease, ('x' || substr(replace(last.lease::text, '-', ''), 15, 8))::bit(32)::bigint AS first_offset
-        WHERE skep._partition_of_lease(last.lease) = f.partition_id AND skep._group_queue_of_lease(last.lease) = f.group_queue_id
+        WHERE skep._partition_of_lease(last.lease) = f.partition_id
+          AND skep._group_queue_of_lease(last.lease) = f.group_queue_id
     ) mine ON true
 $$;
 
--- ack_many by Queen's addresses. A repeat of an ack that has counted is no error: noop. Queen's clients forget the messages behind one that
--- they fail, so that a lease with a failure and without all acks ends here, and its rest is delivered again at once.
-CREATE FUNCTION skep._queen_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[])
-RETURNS TABLE (ord bigint, success boolean, noop boolean, error text, queue text, partition text, released boolean, dlq boolean)
+-- ack_many by Queen's addresses. A repeat of an ack that has counted is no error: noop. Queen's clients forget the
+-- messages behind one that they fail, so that a lease with a failure and without all acks ends here, and its rest is
+-- delivered again at once.
+CREATE FUNCTION skep._queen_ack(
+    partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[]
+)
+RETURNS TABLE (ord bigint, success boolean, noop boolean, error text, queue text, partition text, released boolean,
+               dlq boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    whole    record := skep._queen_ack_whole(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.leases, _queen_ack.statuses);
+    whole    record := skep._queen_ack_whole(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.leases,
+                                             _queen_ack.statuses);
     places   skep.wire_place[];
     is_acked boolean[];  -- with a whole lease
     applied  boolean[];
@@ -201,23 +234,27 @@ BEGIN
         RETURN QUERY
         SELECT item.ord, true, false, NULL::text, q.name, p.name, true, false
         FROM unnest(_queen_ack.partition_ids) WITH ORDINALITY AS item (address, ord)
-        CROSS JOIN LATERAL (SELECT p.name, p.queue_id FROM skep.partitions p WHERE p.id = skep.partition_of(item.address) LIMIT 1) p
+        CROSS JOIN LATERAL (SELECT p.name, p.queue_id FROM skep.partitions p
+                            WHERE p.id = skep.partition_of(item.address) LIMIT 1) p
         CROSS JOIN LATERAL (SELECT q.name FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q;
         RETURN;
     END IF;
     SELECT array_agg(f ORDER BY f.ord) INTO places
     FROM skep._queen_find(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.groups, _queen_ack.leases) f;
     IF whole.acked <> '{}' THEN
-        SELECT m.places, m.is_acked INTO places, is_acked FROM skep._mark_acked(places, _queen_ack.leases, whole.acked) m;
+        SELECT m.places, m.is_acked INTO places, is_acked
+        FROM skep._mark_acked(places, _queen_ack.leases, whole.acked) m;
     END IF;
     SELECT array_agg(a.applied OR coalesce(is_acked[a.ord], false) ORDER BY a.ord) INTO applied
     FROM (SELECT array_agg(CASE WHEN f."offset" IS NOT NULL AND is_acked[f.ord] IS NOT TRUE THEN f.lease END) AS leases,
                  array_agg(f.partition_id) AS partition_ids, array_agg(f."offset") AS offsets
           FROM unnest(places) f) said
-    CROSS JOIN LATERAL skep._apply_acks(said.leases, said.partition_ids, said.offsets, _queen_ack.statuses, _queen_ack.errors) a;
+    CROSS JOIN LATERAL skep._apply_acks(said.leases, said.partition_ids, said.offsets, _queen_ack.statuses,
+                                        _queen_ack.errors) a;
     IF 'failed' = ANY (_queen_ack.statuses) THEN
         PERFORM skep._end_lease(held.row_id, held.run, 'nacked')
-        FROM (SELECT DISTINCT f.lease FROM unnest(places) f WHERE _queen_ack.statuses[f.ord] = 'failed' AND f.lease IS NOT NULL ORDER BY 1) f
+        FROM (SELECT DISTINCT f.lease FROM unnest(places) f
+              WHERE _queen_ack.statuses[f.ord] = 'failed' AND f.lease IS NOT NULL ORDER BY 1) f
         CROSS JOIN LATERAL skep._lock_lease(f.lease) held WHERE (held.run).failed IS NOT NULL;
     END IF;
     RETURN QUERY
@@ -235,7 +272,8 @@ BEGIN
         ORDER BY r.first_offset DESC LIMIT 1
     ) run ON true
     CROSS JOIN LATERAL (
-        SELECT applied[f.ord] AS yes, _queen_ack.statuses[f.ord] AS status, f.done AND _queen_ack.statuses[f.ord] = 'completed' AS noop,
+        SELECT applied[f.ord] AS yes, _queen_ack.statuses[f.ord] AS status,
+               f.done AND _queen_ack.statuses[f.ord] = 'completed' AS noop,
                is_acked[f.ord] IS TRUE OR run.lease_id IS DISTINCT FROM f.lease AS is_over,
                run.first_offset IS NULL OR coalesce(run.end_offset <= f."offset", false)
                OR coalesce(run.done @> f."offset", false) AS is_done) o
@@ -245,22 +283,25 @@ CALL skep._allow('skep_consumer', '_queen_ack');
 
 -- Acks and pushes as one. An ack that does not count now, or a push that is a repeat, undoes it all.
 CREATE FUNCTION skep._queen_transaction(
-    partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[], messages jsonb,
-    OUT dlq boolean[], OUT stored_in bigint[], OUT offsets bigint[], OUT delayed jsonb
+    partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[],
+    messages jsonb, OUT dlq boolean[], OUT stored_in bigint[], OUT offsets bigint[], OUT delayed jsonb
 ) LANGUAGE plpgsql AS $$
 DECLARE
     refused text;
     repeats boolean[];
 BEGIN
-    SELECT array_agg(a.dlq ORDER BY a.ord), min(CASE WHEN a.noop THEN 'already committed: the group is past this message' ELSE a.error END)
+    SELECT array_agg(a.dlq ORDER BY a.ord),
+           min(CASE WHEN a.noop THEN 'already committed: the group is past this message' ELSE a.error END)
     INTO dlq, refused
-    FROM skep._queen_ack(_queen_transaction.partition_ids, _queen_transaction.transaction_ids, _queen_transaction.groups, _queen_transaction.leases,
-                       _queen_transaction.statuses, _queen_transaction.errors) a;
+    FROM skep._queen_ack(_queen_transaction.partition_ids, _queen_transaction.transaction_ids,
+                         _queen_transaction.groups, _queen_transaction.leases, _queen_transaction.statuses,
+                         _queen_transaction.errors) a;
     IF refused IS NOT NULL THEN
         PERFORM skep._refuse('SK003', 'ACK operation failed: ' || refused);
     END IF;
     IF messages <> '[]' THEN
-        SELECT p.duplicates, p.partition_ids, p.offsets, p.delayed INTO repeats, stored_in, offsets, delayed FROM skep._queen_push(messages) p;
+        SELECT p.duplicates, p.partition_ids, p.offsets, p.delayed INTO repeats, stored_in, offsets, delayed
+        FROM skep._queen_push(messages) p;
         IF true = ANY (repeats) THEN
             PERFORM skep._refuse('SK007', format('duplicate transactionId %s',
                                                 messages -> (array_position(repeats, true) - 1) -> 'transaction_id'));
@@ -269,15 +310,19 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_transaction', definer => false);
 
--- Extends every live lease that the id stands for, and never shortens one. Returns how many partitions that are, and until when at least.
-CREATE FUNCTION skep._queen_extend(lease uuid, seconds double precision, OUT partition_count bigint, OUT expires_at timestamptz)
+-- Extends every live lease that the id stands for, and never shortens one. Returns how many partitions that are, and
+-- until when at least.
+CREATE FUNCTION skep._queen_extend(
+    lease uuid, seconds double precision, OUT partition_count bigint, OUT expires_at timestamptz
+)
 LANGUAGE plpgsql AS $$
 DECLARE
     stamp        timestamptz := clock_timestamp();
     group_queues integer[];
 BEGIN
     IF seconds IS NULL OR seconds NOT BETWEEN 0.001 AND 604800 THEN
-        PERFORM skep._refuse('SK001', format('seconds must be between 0.001 and 604800, got %s', coalesce(seconds::text, 'NULL')), '');
+        PERFORM skep._refuse('SK001', format('seconds must be between 0.001 and 604800, got %s',
+                                             coalesce(seconds::text, 'NULL')), '');
     END IF;
     WITH extended AS (
         UPDATE skep.runs r SET expires_at = greatest(r.expires_at, stamp + skep._seconds(_queen_extend.seconds))
@@ -299,16 +344,19 @@ LANGUAGE plpgsql AS $$
 DECLARE
     leases uuid[] := skep._leases_of(ARRAY[_queen_release.lease]);
 BEGIN
-    RETURN (SELECT count(*) FROM skep._apply_acks(leases, NULL, NULL, array_fill('retry'::text, ARRAY[cardinality(leases)]), NULL) a
+    RETURN (SELECT count(*) FROM skep._apply_acks(leases, NULL, NULL,
+                                                  array_fill('retry'::text, ARRAY[cardinality(leases)]), NULL) a
             WHERE a.applied);
 END $$;
 CALL skep._allow('skep_consumer', '_queen_release');
 
--- Returns the queues of the partitions inside a lease id: these, and nothing that the caller says, decide what he may do with it.
+-- Returns the queues of the partitions inside a lease id: these, and nothing that the caller says, decide what he may
+-- do with it.
 CREATE FUNCTION skep._queen_lease_queues(lease uuid) RETURNS SETOF text
 LANGUAGE sql STABLE AS $$
     SELECT DISTINCT q.name FROM unnest(skep._leases_of(ARRAY[$1])) AS member (id)
-    CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = skep._partition_of_lease(member.id) LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = skep._partition_of_lease(member.id)
+                        LIMIT 1) p
     CROSS JOIN LATERAL (SELECT q.name FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
 $$;
 CALL skep._allow('skep_consumer', '_queen_lease_queues');
