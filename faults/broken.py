@@ -34,8 +34,8 @@ BUILDS = {
         (
             (
                 "_lock_partitions",
-                "cardinality(_lock_partitions.queues) FOR NO KEY UPDATE)",
-                "cardinality(_lock_partitions.queues))",
+                "FOR NO KEY UPDATE) p",
+                ") p",
             ),
             (
                 "_lock_partitions",
