@@ -22,7 +22,7 @@ def test_list(cli: Cli, orders: Skep):
     done = cli("queue", "list")
     assert (done.code, done.stderr) == (0, "")
     assert row(done.stdout, "orders")[:3] == ["orders", "3", "3,000"]
-    assert row(done.stdout, "mail")[:4] == ["mail", "0", "0", "-"]
+    assert row(done.stdout, "mail")[:5] == ["mail", "0", "0", "0", "-"]
 
 
 def test_list_as_json(cli: Cli, orders: Skep):

@@ -63,6 +63,11 @@ DAMAGES: dict[str, list[LiteralString]] = {
     ],
     "a ready list belongs to its group": ["UPDATE skep.group_queues SET list_id = 1 WHERE group_name = 'wide'"],
     "discoveries belong to a ready list": ["UPDATE skep.discoveries SET list_id = 99"],
+    "delayed messages belong to a partition of their queue": [
+        "UPDATE skep.delayed_messages SET partition_id = 99",
+        "UPDATE skep.delayed_messages SET queue_id = 99",
+    ],
+    "the next tick of a schedule is after its last": ["UPDATE skep.schedules SET last_at = next_at"],
 }
 
 
@@ -81,6 +86,8 @@ def busy(mq: psycopg.Connection) -> psycopg.Connection:
     pop(mq, "shared", batch=2)
     pop(mq, None, "wide", namespace="ns", batch=1)
     pop(mq, "q", batch=1, lease_time=600)  # with a discovery: nothing is left to be found
+    mq.execute("SELECT skep.push('q', '1', 'a', delay => 3600)")
+    mq.execute("SELECT skep.create_schedule('hourly', '@hourly', 'q', '1')")
     return mq
 
 

@@ -19,7 +19,7 @@ RELATIONS = """
 INTERNAL = {
     "migrations", "schema_info", "journal_floor", "discoveries", "starts", "gone_totals", "outbox_transactions",
     "lease_sets", "retention_visits", "sample_counts", "sink_pieces", "stream_groups", "stream_queries", "trace_names",
-    "traced_names", "_queen_stream_state",
+    "traced_names", "stream_state",
 }  # fmt: skip
 # For readers by snapshot, which do not ask yet whether the database was set back.
 NOT_CALLED_YET = {"_has_journal_mark"}

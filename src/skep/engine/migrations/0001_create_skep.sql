@@ -599,7 +599,7 @@ CREATE TABLE skep.stream_queries (
 );
 
 -- No foreign key to partitions: _delete_partitions() deletes the rows.
-CREATE TABLE skep._queen_stream_state (
+CREATE TABLE skep.stream_state (
     query_id     uuid NOT NULL REFERENCES skep.stream_queries,
     partition_id bigint NOT NULL,
     key          text COLLATE "C" NOT NULL CHECK (octet_length(key) <= 2000),  -- what fits into an index

@@ -224,7 +224,7 @@ BEGIN
     DELETE FROM skep.starts s WHERE s.partition_id = ANY (partition_ids);
     DELETE FROM skep.archive_marks a WHERE a.partition_id = ANY (partition_ids);
     DELETE FROM skep.traces t WHERE t.partition_id = ANY (partition_ids);
-    DELETE FROM skep._queen_stream_state s USING skep.stream_queries q
+    DELETE FROM skep.stream_state s USING skep.stream_queries q
     WHERE s.query_id = ANY (ARRAY[q.id]) AND s.partition_id = ANY (partition_ids);
     DELETE FROM skep.messages m WHERE m.partition_id = ANY (partition_ids);
     DELETE FROM skep.delayed_messages d WHERE d.partition_id = ANY (partition_ids);

@@ -29,7 +29,7 @@ BEGIN
     SELECT q.id, q.config_hash INTO query_id, stored_hash FROM skep.stream_queries q
     WHERE q.name = _queen_stream_register.name FOR UPDATE;
     IF stored_hash <> _queen_stream_register.config_hash AND reset THEN
-        DELETE FROM skep._queen_stream_state s WHERE s.query_id = _queen_stream_register.query_id;
+        DELETE FROM skep.stream_state s WHERE s.query_id = _queen_stream_register.query_id;
         UPDATE skep.stream_queries q
         SET config_hash = _queen_stream_register.config_hash, source_queue = _queen_stream_register.source_queue,
             sink_queue = _queen_stream_register.sink_queue
@@ -48,7 +48,7 @@ RETURNS text LANGUAGE sql STABLE AS $$
     SELECT coalesce(string_agg(json_build_object('key', s.key, 'value', s.value,
                                                  'updated_at', skep._queen_time(s.updated_at))::text, ','
                                ORDER BY s.key), '')
-    FROM skep._queen_stream_state s
+    FROM skep.stream_state s
     WHERE s.query_id = _queen_stream_state.query_id
       AND s.partition_id = skep.partition_of(_queen_stream_state.partition_id) AND (keys = '{}' OR s.key = ANY (keys))
       AND s.key >= coalesce(key_prefix, '') AND starts_with(s.key, coalesce(key_prefix, ''))
@@ -71,12 +71,12 @@ BEGIN
                coalesce(op -> 'value', 'null') AS value
         FROM jsonb_array_elements(ops) WITH ORDINALITY AS item (op, n) ORDER BY op ->> 'key', n DESC
     ), gone AS (
-        DELETE FROM skep._queen_stream_state s USING said
+        DELETE FROM skep.stream_state s USING said
         WHERE said.type = 'delete' AND s.query_id = _write_stream_state.query_id
           AND s.partition_id = _write_stream_state.partition_id
           AND s.key = ANY (ARRAY[said.key])
     )
-    INSERT INTO skep._queen_stream_state AS s (query_id, partition_id, key, value)
+    INSERT INTO skep.stream_state AS s (query_id, partition_id, key, value)
     SELECT _write_stream_state.query_id, _write_stream_state.partition_id, said.key, said.value FROM said
     WHERE said.type = 'upsert'
     ON CONFLICT (query_id, partition_id, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at;
