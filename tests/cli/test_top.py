@@ -111,7 +111,7 @@ def test_no_message_is_counted(busy: Skep, connect: Connect):
     costs = [cost(connect())]
     busy.queue("orders").push_many(range(5000))
     costs += [cost(connect())]
-    assert costs[0] == costs[1] < 10
+    assert costs[1] <= costs[0] < 10  # a queue that did not change is not looked at again
 
 
 def cost(db: psycopg.Connection) -> int:

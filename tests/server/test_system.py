@@ -222,10 +222,10 @@ def test_what_is_held_is_sealed(database_url: str, db: psycopg.Connection):
     with serving(database_url, encryption_keys=f"k1:{'ab' * 32}") as server:
         server.post("/api/v1/configure", {"queue": "q", "options": {"encryptionEnabled": True}})
         switch(server, on=True)
-        server.push("q", {"card": 42})
-        assert "42" not in str(db.execute("SELECT items FROM skep.held_pushes").fetchall())
+        server.push("q", {"card": "4242 4242 4242 4242"})
+        assert "4242 4242" not in str(db.execute("SELECT items FROM skep.held_pushes").fetchall())
         switch(server, on=False)
-        assert payloads(server) == [{"card": 42}]
+        assert payloads(server) == [{"card": "4242 4242 4242 4242"}]
 
 
 def test_paused_pops_are_empty_and_have_no_body(server: Client):
