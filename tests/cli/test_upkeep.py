@@ -43,10 +43,11 @@ def test_once(cli: Cli, orders: Skep):
     done = cli("upkeep", "--once")
     assert (done.code, done.stderr) == (0, "")
     did = {line.split()[0]: " ".join(line.split()[3:]) for line in done.lines[1:]}
-    assert set(did) == {"reaper", "watch", "retainer", "sampler", "pruner", "drainer", "mover"}
+    jobs = {"reaper", "watch", "retainer", "sampler", "pruner", "drainer", "mover", "delayed", "scheduler"}
+    assert set(did) == jobs
     assert did["retainer"].startswith("deleted 4 messages")
     assert did["watch"] == "nothing to do"
-    assert [row["did"] for row in cli("upkeep", "--once", "--json").json] == [None] * 7
+    assert [row["did"] for row in cli("upkeep", "--once", "--json").json] == [None] * len(jobs)
     assert orders.queue("orders").status().messages == 1
 
 
