@@ -35,7 +35,7 @@ PAGES: dict[str, dict[str, float]] = {
     f"queues/{QUEUE}": {
         f"/api/v1/queues/{QUEUE}": 5,
         f"{OF_QUEUE}/trend?seconds=3600": 10,
-        f"{OF_QUEUE}/lanes?sort=lag&limit=20": 10,
+        f"{OF_QUEUE}/partitions?sort=lag&limit=20": 10,
         f"{OF_QUEUE}/holders": 10,
         f"{DASHBOARD}/identity?queue={QUEUE}": 60,
     },
@@ -44,7 +44,8 @@ PAGES: dict[str, dict[str, float]] = {
         f"/api/v1/groups?group={GROUP}&queue={QUEUE}": 5,
         f"{OF_QUEUE}/trend?group={GROUP}&seconds=3600": 10,
         f"{OF_QUEUE}/members?group={GROUP}&limit=20": 5,
-        f"{OF_QUEUE}/lanes?sort=lag&limit=20&group={GROUP}": 10,
+        f"{OF_QUEUE}/partitions?sort=lag&limit=20&group={GROUP}": 10,
+        f"/api/v1/subscriptions/{GROUP}/start/{QUEUE}?partition=Default": 60,
         f"{DASHBOARD}/identity?queue={QUEUE}": 60,
     },
     f"messages?queue={QUEUE}": {

@@ -10,6 +10,7 @@ BEGIN
     END LOOP;
     DELETE FROM skep.settings;
     INSERT INTO skep.settings DEFAULT VALUES;
+    INSERT INTO skep.retention_visits DEFAULT VALUES;
     UPDATE skep.journal_floor SET xid = DEFAULT;
     PERFORM setval(c.oid, 1, false) FROM pg_class c WHERE c.relnamespace = 'skep'::regnamespace AND c.relkind = 'S';
 END $$
