@@ -145,6 +145,26 @@ def test_auto_ack_beside_tombstones(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
+def test_no_lease_of_a_shared_partition_is_empty(mq: psycopg.Connection):
+    """Several leases of one partition in a pop: none of them has deleted messages only."""
+    configure(mq, Q, concurrency=3)
+    delete(mq, push(mq, Q, *range(6)), [0, 1, 3])
+    assert [row.offset for row in pop(mq, Q, batch=1, partitions=3)] == [2]
+    assert [row.offset for row in pop(mq, Q, batch=1, partitions=3)] == [4]
+    assert [row.offset for row in pop(mq, Q, batch=1)] == [5]
+    assert broken(mq) == {}
+
+
+def test_a_shared_partition_passes_deleted_messages_beside_leases(mq: psycopg.Connection):
+    configure(mq, Q, concurrency=3)
+    lane = push(mq, Q, *range(4))
+    held = pop(mq, Q, batch=1)
+    delete(mq, lane, [1, 2])
+    assert [row.offset for row in pop(mq, Q, batch=1)] == [3]
+    ack(mq, held)
+    assert broken(mq) == {}
+
+
 def test_deleted_twice_and_unknown(mq: psycopg.Connection):
     """False: there was nothing to delete."""
     lane = push(mq, Q, 0)
@@ -159,3 +179,8 @@ def test_a_repeat_of_a_deleted_message_is_a_duplicate(mq: psycopg.Connection):
     delete(mq, lane, [0])
     assert [(row.status, row.offset) for row in push(mq, Q, 0, transaction_ids=["t"])] == [("duplicate", 0)]
     assert call(mq, "pop", queue=Q) == []
+
+
+def test_a_namespace_begins_with_a_deleted_message(mq: psycopg.Connection):
+    delete(mq, push(mq, "shop.orders", *range(3)), [0])
+    assert [row.offset for row in pop(mq, None, "late", namespace="shop", batch=1)] == [1]

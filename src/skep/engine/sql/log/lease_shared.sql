@@ -190,6 +190,17 @@ BEGIN
     RETURN leases;
 END $$;
 
+-- Returns the first offset of a run that has a message to deliver, before this end; the end if there is none. A lease
+-- begins there, so that it is never empty.
+CREATE FUNCTION skep._first_message(r skep.runs, ends bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN coalesce((SELECT m."offset" FROM skep.messages m
+                     WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset AND m."offset" < ends
+                       AND m.payload IS NOT NULL AND (r.done IS NULL OR NOT r.done @> m."offset")
+                     ORDER BY m."offset" LIMIT 1), ends);
+END $$;
+
 -- Gives runs away from an open run, one for each slot, as far as its messages and the concurrency go.
 CREATE FUNCTION skep._give_runs(
     g skep.group_state, row_id tid, open skep.runs, ends bigint, requests integer[], sizes integer[], conflate boolean,
@@ -200,7 +211,9 @@ DECLARE
     given  skep.lease;
     slot   integer := 1;
 BEGIN
-    WHILE slot <= cardinality(sizes) AND open.leases < g.concurrency AND open.first_offset < ends LOOP
+    LOOP
+        open := skep._move_run(open, skep._first_message(open, ends));
+        EXIT WHEN slot > cardinality(sizes) OR open.leases >= g.concurrency OR open.first_offset >= ends;
         given := ROW(requests[slot], g.queue_id, g.queue, g.id, open.partition_id, open.first_offset,
                      least(ends, open.first_offset + sizes[slot], open.cuts[1]), NULL, deadline,
                      coalesce(open.attempts[1], 1), NULL)::skep.lease;
@@ -244,6 +257,7 @@ BEGIN
         RETURN '{}';
     END IF;
     UPDATE skep.runs r SET leases = r.leases + 1 WHERE r.ctid = open_row;
+    closed := skep._move_run(closed, skep._first_message(closed, ends));
     given := ROW(request, g.queue_id, g.queue, g.id, closed.partition_id, closed.first_offset,
                  least(ends, closed.first_offset + size, closed.cuts[1]), NULL, deadline,
                  coalesce(closed.attempts[1], 1), closed.done)::skep.lease;

@@ -67,7 +67,7 @@ BEGIN
                WHERE d.list_id = list AND num_nonnulls(d.left_over, d.scan_after) > 0) THEN
         PERFORM skep._discover(list, 0, false, max_rows);
     END IF;
-    FOR try IN 1 .. 2 LOOP
+    FOR try IN 1 .. 4 LOOP  -- a discovery may add a run, and the next one move it past deleted messages
         FOREACH chosen IN ARRAY skep._choose_queues(list, _lease_wide.namespace, _lease_wide.task,
                                                     cardinality(sizes)) LOOP
             left_over := skep._slots_left(requests, sizes, leases);
@@ -85,7 +85,7 @@ BEGIN
                 ELSE skep._lease_queue(g, left_over.requests, left_over.sizes,
                                        auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate) END;
         END LOOP;
-        EXIT WHEN cardinality(leases) > 0 OR try = 2;
+        EXIT WHEN cardinality(leases) > 0 OR try = 4;
         has_grown := EXISTS (SELECT FROM skep.delayed_messages d WHERE d.due_at <= clock_timestamp())
                      AND skep._append_for_pop(NULL, autocommit);
         EXIT WHEN NOT skep._discover(list, 0, false, max_rows) AND NOT has_grown;

@@ -61,7 +61,7 @@ BEGIN
         FROM (SELECT r.ctid AS row_id, r.partition_id, r.group_queue_id, r.first_offset, r.end_offset FROM skep.runs r
               WHERE r.list_id = list AND r.priority = _clean_front.priority AND r.ready_at >= after
                 AND r.ready_at <= stamp
-                AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND NOT r.drained AND r.leases = 0
+                AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND NOT r.drained
               ORDER BY r.ready_at LIMIT max_rows) at_front
         CROSS JOIN LATERAL skep._head_of(at_front.partition_id) head
         CROSS JOIN LATERAL (SELECT q.delayed_processing, q.window_buffer FROM skep.group_queues g
