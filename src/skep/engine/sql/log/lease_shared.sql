@@ -256,8 +256,13 @@ BEGIN
     IF NOT FOUND THEN
         RETURN '{}';
     END IF;
+    closed := skep._move_run(closed, skep._first_message(closed, closed.end_offset));
+    IF closed.first_offset >= closed.end_offset THEN  -- its messages were completed or deleted meanwhile
+        DELETE FROM skep.runs r WHERE r.ctid = row_id;
+        RETURN '{}';
+    END IF;
+    ends := greatest(ends, closed.first_offset + 1);
     UPDATE skep.runs r SET leases = r.leases + 1 WHERE r.ctid = open_row;
-    closed := skep._move_run(closed, skep._first_message(closed, ends));
     given := ROW(request, g.queue_id, g.queue, g.id, closed.partition_id, closed.first_offset,
                  least(ends, closed.first_offset + size, closed.cuts[1]), NULL, deadline,
                  coalesce(closed.attempts[1], 1), closed.done)::skep.lease;
