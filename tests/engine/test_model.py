@@ -338,7 +338,7 @@ def test_the_engine_follows_the_model(module_database_url: str):
                 max_examples=320 if EVERYTHING else 200,
                 stateful_step_count=60,
                 deadline=None,
-                derandomize=not EVERYTHING,
+                derandomize=True,
                 database=None,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
                 phases=[Phase.generate, Phase.shrink],

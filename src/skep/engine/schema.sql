@@ -1289,6 +1289,7 @@ _find_start(id uuid, group_name text, queue text, namespace text, task text, OUT
 _first_contact(group_name text, queue text, partition text, namespace text, task text, mode text, start_from text)
     RETURNS boolean
 _first_lease_id(partition_id bigint, group_queue_id integer) RETURNS uuid
+_first_message(r runs, ends bigint) RETURNS bigint
 _first_place(list integer, priorities integer[], after timestamptz) RETURNS timestamptz
 _first_undone("offset" bigint, done int8multirange) RETURNS bigint
 _follow_targets(group_queues integer[], read_partitions bigint[], start_offsets bigint[], offsets bigint[], OUT
