@@ -39,6 +39,14 @@ LANGUAGE sql VOLATILE AS $$
             || right(gen_random_uuid()::text, 10))::uuid
 $$;
 
+-- Returns the partition and the group that a lease id is for (see _lease_id).
+CREATE FUNCTION skep._partition_of_lease(lease uuid) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT ('x00' || left(replace($1::text, '-', ''), 14))::bit(64)::bigint >> 21 $$;
+
+CREATE FUNCTION skep._group_queue_of_lease(lease uuid) RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$ SELECT (('x00'
+                                      || left(replace($1::text, '-', ''), 14))::bit(64)::bigint & 2097151)::integer $$;
+
 -- Slots for requests: every request gets its first partition, then its second, as far as its partitions go.
 CREATE FUNCTION skep._slots(batches integer[], partitions integer[], OUT requests integer[], OUT sizes integer[])
 LANGUAGE plpgsql IMMUTABLE AS $$

@@ -7,14 +7,6 @@
 CREATE FUNCTION skep._is_lease_set(id uuid) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$ SELECT $1 < '00000000-2000-0000-0000-000000000000' $$;
 
--- Returns the partition and the group that a lease id is for (see _lease_id).
-CREATE FUNCTION skep._partition_of_lease(lease uuid) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$ SELECT ('x00' || left(replace($1::text, '-', ''), 14))::bit(64)::bigint >> 21 $$;
-
-CREATE FUNCTION skep._group_queue_of_lease(lease uuid) RETURNS integer
-LANGUAGE sql IMMUTABLE AS $$ SELECT (('x00'
-                                      || left(replace($1::text, '-', ''), 14))::bit(64)::bigint & 2097151)::integer $$;
-
 -- Returns the lease id that each request of a pop is answered. The ids in a set are sorted, so that a member is found
 -- by binary search.
 CREATE FUNCTION skep._queen_lease_ids(leases skep.lease[], requests integer) RETURNS uuid[]
