@@ -22,7 +22,7 @@ CALLED = """
     ORDER BY p.proname, p.oid
 """
 # Raises what it is told to.
-LEFT_OUT = ["refuse"]
+LEFT_OUT = ["_refuse"]
 # SK is Skep's own; PostgreSQL's 22 is for values that are none of their type, 23 names the column of a table that may
 # not be so (functions for pipelines, which nobody else calls).
 CLEAR = ("SK", "22", "23")

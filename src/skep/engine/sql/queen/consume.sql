@@ -114,12 +114,15 @@ DECLARE
     one record;
 BEGIN
     IF NOT has_delays AND jsonb_array_length(messages) = 1 THEN
-        SELECT p.status = 'duplicate' AS duplicate, p.partition_id, p."offset" INTO one
+        SELECT p.status = 'duplicate' AS duplicate, p.id, p.partition_id, p."offset", p.due_at INTO one
         FROM (SELECT messages -> 0 AS value OFFSET 0) item
         CROSS JOIN LATERAL skep.push(value ->> 'queue', value -> 'payload', value ->> 'partition',
                                      value ->> 'transaction_id', value -> 'headers', (value ->> 'trace_id')::uuid,
                                      value ->> 'producer') p;
         duplicates := ARRAY[one.duplicate]; partition_ids := ARRAY[one.partition_id]; offsets := ARRAY[one."offset"];
+        IF one.due_at IS NOT NULL THEN  -- a duplicate of a delayed message
+            delayed := jsonb_build_object(0, jsonb_build_array(one.id, skep._queen_time(one.due_at)));
+        END IF;
         RETURN;
     END IF;
     SELECT array_agg(value ->> 'queue') AS queues, array_agg(value ->> 'partition') AS partitions,

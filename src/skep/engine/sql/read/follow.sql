@@ -26,8 +26,9 @@ CREATE FUNCTION skep._follow_targets(
     SELECT array_agg(p.id), array_agg(g.id), array_agg(g.list_id),
            array_agg(CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END),
            array_agg(least(read.first, at.cursor)), array_agg(at.cursor)
-    FROM (SELECT * FROM unnest(read_partitions, start_offsets, _follow_targets.offsets) AS read (id, first, ends)
-          ORDER BY id) read
+    FROM (SELECT id, min(first) AS first, max(ends) AS ends
+          FROM unnest(read_partitions, start_offsets, _follow_targets.offsets) AS read (id, first, ends)
+          GROUP BY id ORDER BY id) read
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = read.id LIMIT 1) p
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = read.id LIMIT 1) f
     CROSS JOIN LATERAL skep._head_of(read.id) head
