@@ -21,7 +21,7 @@ PAYLOAD = {"id": 1, "customer": "c" * 150, "total": 99.5, "paid": False}
 
 def _push_bare(connection: Connection) -> None:
     messages = json.dumps([{"queue": "overhead", "payload": PAYLOAD} for _ in range(BATCH)])
-    connection.execute(calls.PUSH, {"messages": messages}).fetchall()
+    connection.execute(calls.PUSH, {"messages": messages, "has_delays": False}).fetchall()
 
 
 def _consume_bare(connection: Connection, group: str) -> None:

@@ -194,10 +194,10 @@ class SkepServer:
         pass
 
     def push(self, run: Run, size: int) -> None:
-        run(server_calls.PUSH, messages=_messages(self.queue, ["Default"] * size))
+        run(server_calls.PUSH, messages=_messages(self.queue, ["Default"] * size), has_delays=False)
 
     def push_wide(self, run: Run, size: int) -> None:
-        run(server_calls.PUSH, messages=_messages(f"{self.queue} wide", _partitions(size)))
+        run(server_calls.PUSH, messages=_messages(f"{self.queue} wide", _partitions(size)), has_delays=False)
 
     def pop(self, run: Run, size: int) -> Lease | None:
         absent = dict.fromkeys(("names", "namespace", "task", "lease_time", "mode", "start"))
