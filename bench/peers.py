@@ -2,6 +2,8 @@
 
 Seconds depend on the disk and on everything else that runs; these do not, or less. Each PostgreSQL at hand gets a fresh
 cluster with durable commits and no autovacuum; every table is vacuumed before each round, so that all start alike.
+Queues are popped from with a backlog behind what is popped: an almost empty table has room for a second version of
+each row on its page, and none has that for long.
 """
 
 import os
@@ -22,7 +24,9 @@ from bench.plot import draw
 from bench.report import Comparison, Row, number, progress
 from skep.embedded import start
 
-CALLS = 50  # of each kind in a round
+CALLS = 200  # of each kind in a round
+UNMEASURED = 3  # calls before those: VACUUM makes PostgreSQL plan again
+BACKLOG = 2_000  # messages that stay in a queue
 FIRST_POPS = 5
 SETTINGS = {
     "shared_buffers": "512MB",
@@ -34,7 +38,8 @@ SETTINGS = {
 }
 CONDITIONS = (
     "CPU of the backend per call on one connection, prepared statements, payloads of 200 bytes, durable commits.\n"
-    "Medians of {rounds} rounds of {calls} calls, taken in turn. Machine with {cores} cores."
+    "Medians of {rounds} rounds of {calls} calls, taken in turn; pops have a backlog of {backlog} messages behind them.\n"
+    "Machine with {cores} cores."
 )
 COUNTERS = """
     SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint, blks_hit + blks_read
@@ -135,21 +140,20 @@ def _pop_nothing(queue: tables.Queue) -> Work:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of call. `size` messages are pushed for each measured call before the round, if it pops."""
+    """One kind of call. `taken` messages are taken from the queue by each of them."""
 
     name: str
     works: dict[str, Work]
-    fills: dict[str, Work]
+    taken: int = 0
 
 
 def _kinds() -> Iterator[Kind]:
     for size in (1, 100):
-        yield Kind(f"push {size}", {table.name: _push(table, size) for table in tables.TABLES}, {})
-    yield Kind("push 100 to 100 partitions", {table.name: _push_wide(table, 100) for table in tables.WIDE}, {})
+        yield Kind(f"push {size}", {table.name: _push(table, size) for table in tables.TABLES})
+    yield Kind("push 100 to 100 partitions", {table.name: _push_wide(table, 100) for table in tables.WIDE})
     for size in (1, 10, 100):
-        works = {queue.name: _pop_ack(queue, size) for queue in tables.QUEUES}
-        yield Kind(f"pop + ack {size}", works, {queue.name: _push(queue, size) for queue in tables.QUEUES})
-    yield Kind("empty pop", {queue.name: _pop_nothing(queue) for queue in tables.QUEUES}, {})
+        yield Kind(f"pop + ack {size}", {queue.name: _pop_ack(queue, size) for queue in tables.QUEUES}, size)
+    yield Kind("empty pop", {queue.name: _pop_nothing(queue) for queue in tables.QUEUES})
 
 
 Samples = dict[tuple[str, str], list[Cost]]  # by kind and table
@@ -161,17 +165,23 @@ def _drain(backend: Backend) -> None:
             queue.ack(backend.run, lease)
 
 
+def _fill(backend: Backend, messages: int) -> None:
+    for queue in tables.QUEUES:
+        for _ in range(0, messages, 100):
+            queue.push(backend.run, 100)
+
+
 def _round(meter: Meter, calls: int) -> Iterator[tuple[str, str, Cost]]:
     backend = meter.backend
     for kind in _kinds():
-        for fill in kind.fills.values():
-            for _ in range(calls):
-                fill(backend)
+        if kind.taken:
+            _fill(backend, (UNMEASURED + calls) * kind.taken + BACKLOG)
         backend.connection.execute("VACUUM")
         for name, work in kind.works.items():
+            for _ in range(UNMEASURED):
+                work(backend)
             yield kind.name, name, meter.measure(work, calls)
-        if not kind.fills:
-            _drain(backend)
+        _drain(backend)
 
 
 def _first_pops(url: str, backend: Backend) -> Iterator[tuple[str, str, Cost]]:
@@ -292,6 +302,6 @@ def measure(plot: Path, rounds: int) -> list[Row]:
         _show(label, samples)
         rows += _rows(label, samples)
         comparisons += _comparisons(label, samples)
-    conditions = CONDITIONS.format(rounds=rounds, calls=CALLS, cores=os.cpu_count())
+    conditions = CONDITIONS.format(rounds=rounds, calls=CALLS, backlog=BACKLOG, cores=os.cpu_count())
     draw(comparisons, lambda name: name.startswith("Skep"), plot, conditions)
     return rows
