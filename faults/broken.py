@@ -39,6 +39,16 @@ BUILDS = {
             ),
             (
                 "_lock_partitions",
+                "AND NOT q.block_without_subscribers\n        FOR NO KEY UPDATE OF p;",
+                "AND NOT q.block_without_subscribers;",
+            ),
+            (
+                "_lock_partitions",
+                "FROM skep._head_of(partition_ids[1]) head;",
+                "FROM skep._head_of(partition_ids[1]) head;\n            PERFORM pg_sleep(0.01);",
+            ),
+            (
+                "_lock_partitions",
                 "    IF cardinality(partition_ids) = 1 THEN",
                 "    PERFORM pg_sleep(0.01);\n    IF cardinality(partition_ids) = 1 THEN",
             ),

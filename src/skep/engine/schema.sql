@@ -1148,6 +1148,10 @@ _append_due(queue_id integer, max_rows integer, OUT messages bigint, OUT queue_i
 _append_for_pop(queue_id integer, autocommit boolean) RETURNS boolean
 _append_outbox(xids xid8[], ids bigint[]) RETURNS bigint
 _append_piece(sink text, batch bigint, piece uuid) RETURNS bigint
+_append_to_partition(queue_id integer, partition_id bigint, next_offset bigint, created_at timestamptz, payload_limit
+    integer, payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids uuid[], producers text[]) RETURNS
+    TABLE(ord bigint, status text, partition bigint, "offset" bigint, stored_at timestamptz, delayed_id uuid, due_at
+    timestamptz)
 _apply_ack(lease uuid, id uuid, status text, error text, delay double precision DEFAULT NULL) RETURNS void
 _apply_acks(leases uuid[], partition_ids bigint[], offsets bigint[], statuses text[], errors text[], delays double
     precision[] DEFAULT NULL) RETURNS TABLE(ord bigint, applied boolean)

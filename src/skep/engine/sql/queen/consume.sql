@@ -130,13 +130,13 @@ BEGIN
            array_agg(value -> 'headers') AS headers,
            array_agg((value ->> 'trace_id')::uuid) AS trace_ids, array_agg(value ->> 'producer') AS producers
     INTO m FROM jsonb_array_elements(messages) AS value;  -- in order, which aggregates keep
-    SELECT array_agg(p.status = 'duplicate' ORDER BY p.ord), array_agg(p.partition_id ORDER BY p.ord),
-           array_agg(p."offset" ORDER BY p.ord),
+    SELECT array_agg(p.status = 'duplicate'), array_agg(p.partition_id), array_agg(p."offset"),
            jsonb_object_agg(p.ord - 1, jsonb_build_array(p.delayed_id, skep._queen_time(p.due_at)))
                FILTER (WHERE p.due_at IS NOT NULL)
     INTO duplicates, partition_ids, offsets, delayed
-    FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids,
-                        m.producers, CASE WHEN has_delays THEN skep._due_times(messages) END) p;
+    FROM (SELECT * FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids,
+                                       m.producers, CASE WHEN has_delays THEN skep._due_times(messages) END) p
+          ORDER BY p.ord) p;
 END $$;
 CALL skep._allow('skep_producer', '_queen_push');
 
