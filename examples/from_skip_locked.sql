@@ -1,7 +1,7 @@
 -- From a table of jobs that workers lock with SKIP LOCKED to a queue. No job is lost, none is done twice.
 BEGIN;
 
--- From now on a new job is a message. One lane for each customer keeps his jobs in order.
+-- From now on a new job is a message. One partition for each customer keeps the jobs of a customer in order.
 CREATE FUNCTION forward_job() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO skep.outbox (queue, partition, payload, transaction_id)

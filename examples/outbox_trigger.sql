@@ -1,7 +1,7 @@
 CREATE SCHEMA shop;
 CREATE TABLE shop.orders (id bigint PRIMARY KEY, customer text NOT NULL, status text NOT NULL DEFAULT 'new');
 
--- One lane for each customer: what happens to a customer's orders arrives in the order in which it happened.
+-- One partition for each customer: what happens to a customer's orders arrives in the order in which it happened.
 CREATE FUNCTION shop.tell_of_order() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO skep.outbox (queue, partition, payload, headers)

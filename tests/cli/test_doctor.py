@@ -106,7 +106,7 @@ def test_for_programs(cli: Cli, database_url: str, mq: Skep):
     assert checks["upkeep"] == {
         "check": "upkeep",
         "verdict": "warn",
-        "found": "no duty has ever run",
+        "found": "no upkeep has ever run",
         "advice": "run `skep serve` or `skep upkeep`: without them nothing is deleted, and no group is declared dead",
     }
 
@@ -406,7 +406,7 @@ def test_nobody_looks_after_it(database_url: str, connect: Connect, mq: Skep, cl
     db = connect()
     assert verdict(database_url, "upkeep") == "ok"
     mq.queue("orders").push(1)
-    assert look(database_url, "upkeep").found == "no duty has ever run"
+    assert look(database_url, "upkeep").found == "no upkeep has ever run"
     assert cli("upkeep", "--once").code == 0
     assert verdict(database_url, "upkeep") == "ok"
     db.execute("UPDATE skep.samples SET at = at - interval '1 hour'")

@@ -123,11 +123,12 @@ def test_single_functions_are_granted_without_the_roles(cluster: Cluster):
     install(url, UPGRADE)
     with psycopg.connect(cluster.url_as("app", "bob"), autocommit=True) as app:
         app.execute("""SELECT skep.push('[{"queue": "q", "payload": 1}]'::jsonb)""")
-        app.execute("INSERT INTO skep.outbox (queue, payload) VALUES ('q', '2')")
+        app.execute("SELECT skep.push('q', '2')")
+        app.execute("INSERT INTO skep.outbox (queue, payload, delay) VALUES ('q', '3', 0)")
         with refused("42501"):
             drain(app, "q")
     with psycopg.connect(url, autocommit=True) as bob:
-        assert [delivery.payload for delivery in drain(bob, "q")] == [1, 2]
+        assert [delivery.payload for delivery in drain(bob, "q")] == [1, 2, 3]
 
 
 def test_the_roles_can_be_added_later(cluster: Cluster):

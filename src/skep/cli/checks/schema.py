@@ -74,7 +74,7 @@ def upkeep(patient: Patient) -> Finding:
         return ok("there is nothing to look after yet")
     advice = "run `skep serve` or `skep upkeep`: without them nothing is deleted, and no group is declared dead"
     if sampled is None or sampled > SILENT:
-        return warn("no duty has ever run" if sampled is None else f"the last sample is {span(sampled)} old", advice)
+        return warn("no upkeep has ever run" if sampled is None else f"the last sample is {span(sampled)} old", advice)
     if journal is not None and journal > FORGOTTEN:
         advice = "an open transaction keeps it (see above), or the pruner fails: `skep upkeep --once` tells"
         return warn(f"the journal is {span(journal)} old, and should not be older than 10 min", advice)

@@ -233,7 +233,7 @@ CREATE TABLE skep.discoveries (
     server_started timestamptz NOT NULL,                     -- transaction ids mean nothing in another cluster
     ready_from     timestamptz NOT NULL,                     -- no live entry of the ready list is older, except those committed late
     scan_at        timestamptz NOT NULL,                     -- when to look for those next
-    crowded        boolean NOT NULL DEFAULT false,           -- the ready list is long: acks take drained partitions out of it
+    crowded        boolean NOT NULL DEFAULT false,           -- the ready list is long: acks mark runs as probably drained
     left_over      bigint[],                                 -- partitions with news that were locked: news to the next discovery, too
     scan_after     text COLLATE "C",                         -- first contact: partitions up to this name (of a wide list: id) have been
                                                              --   asked; NULL: all
@@ -256,7 +256,7 @@ CREATE TABLE skep.starts (
 --   ready                NULL       its place in the list     false     runs_ready
 --   leased               set        the deadline              -         runs_leased     (late if it was extended: expires_at counts)
 --   returned             NULL       when it may be retried    false     runs_ready
---   probably drained     NULL       when it was acknowledged  true      runs_drained    (only while the list is crowded)
+--   probably drained     NULL       its place in the list     true      runs_drained    (acks while the list is crowded, and seeks to the end)
 --   drained              NULL       NULL                      -         none            (only discovery puts a run here)
 --
 -- No CHECK constraints: PostgreSQL parses each of them again for every statement. check_consistency() has them.
