@@ -38,7 +38,7 @@ SETTINGS = {
 }
 CONDITIONS = (
     "CPU of the backend per call on one connection, prepared statements, payloads of 200 bytes, durable commits.\n"
-    "Medians of {rounds} rounds of {calls} calls, taken in turn; pops have a backlog of {backlog} messages behind them.\n"
+    "Medians of {rounds} rounds of {calls} calls, taken in turn; pops leave a backlog of {backlog} messages.\n"
     "Machine with {cores} cores."
 )
 COUNTERS = """

@@ -1333,6 +1333,7 @@ _has_work(queues text[], groups text[]) RETURNS boolean[]
 _head_of(partition_id bigint) RETURNS TABLE(next_offset bigint, last_time timestamptz)
 _hit_ratio(hits numeric, reads numeric) RETURNS numeric
 _hold_push(messages jsonb) RETURNS boolean
+_id_text(id_start text, "offset" bigint) RETURNS text
 _inherit_start(s subscriptions, any_mode boolean) RETURNS subscriptions
 _insert_subscription(s subscriptions) RETURNS boolean
 _instant_of(local timestamp without time zone, time_zone text) RETURNS timestamptz
@@ -1488,6 +1489,7 @@ _pushed_since(snapshot pg_snapshot) RETURNS bigint[]
 _queen_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[])
     RETURNS TABLE(ord bigint, success boolean, noop boolean, error text, queue text, partition text, released boolean,
     dlq boolean)
+_queen_ack_lease(address uuid, transaction_ids text[], lease uuid) RETURNS boolean
 _queen_ack_whole(partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT acked uuid[], OUT
     is_all boolean) RETURNS record
 _queen_changed(queue text, since timestamptz, after_name text, max_rows integer) RETURNS json
@@ -1500,6 +1502,8 @@ _queen_dead_letters_of(dead_letter_id bigint, message_id uuid, partition_id uuid
     RETURNS TABLE(id bigint, queue text)
 _queen_delete_message(partition_id uuid, transaction_id text) RETURNS boolean
 _queen_depth(queue text, group_name text) RETURNS json
+_queen_encode(partition_id bigint, first_offset bigint, leased_to bigint, done int8multirange, tail text) RETURNS
+    TABLE(messages text, sealed boolean, size bigint)
 _queen_extend(lease uuid, seconds double precision, OUT partition_count bigint, OUT expires_at timestamptz) RETURNS
     record
 _queen_fetch(queues text[], partitions text[], offsets bigint[], max_bytes bigint[], all_bytes bigint, max_rows
@@ -1565,6 +1569,7 @@ _queen_sums(since timestamptz, until timestamptz, minutes integer, queue text, n
     bigint, max_lag_ms bigint)
 _queen_table_stats(OUT cache json, OUT ratio numeric, OUT dead json, OUT hot json, OUT vacuum json, OUT sizes json)
     RETURNS record
+_queen_tail(queue text, partition text, address uuid, lease uuid, group_name text, attempt integer) RETURNS text
 _queen_tasks(visible text[]) RETURNS json
 _queen_throughput(since timestamptz, until timestamptz, queue text, namespace text, task text, visible text[]) RETURNS
     json

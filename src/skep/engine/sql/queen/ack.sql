@@ -142,44 +142,39 @@ $$;
 CALL skep._allow('skep_consumer', '_queen_find_leases');
 
 -- Completes leases of which every message is acknowledged as completed: the usual case, at less cost. Returns these
--- leases, sorted, and whether they are all. A message that is looked up wrongly does no harm: the acks then do not
--- cover the lease.
+-- leases, sorted, and whether they are all.
 CREATE FUNCTION skep._queen_ack_whole(
     partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT acked uuid[], OUT is_all boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
     whole record;
 BEGIN
-    SELECT array_agg(l.lease) FILTER (WHERE l.may_be_whole) AS leases,
-           array_agg(l.run) FILTER (WHERE l.may_be_whole) AS runs,
-           count(*) AS count
+    SELECT array_agg(named.lease) FILTER (WHERE said.is_completed AND said.ids = held.ids) AS leases, count(*) AS count
     INTO whole
     FROM (
-        SELECT named.lease, said.run, said.is_completed AND skep._partition_of_lease(named.lease) = said.partition_id
-               AND said.first_offset & 4294967295
-                   = ('x' || substr(replace(named.lease::text, '-', ''), 15, 8))::bit(32)::bigint
-               AS may_be_whole
-        FROM (
-            SELECT item.lease, p.id AS partition_id, range_agg(int8range(m."offset", m."offset" + 1)) AS run,
-                   min(m."offset") AS first_offset,
-                   bool_and(item.status = 'completed' AND m."offset" IS NOT NULL) AS is_completed
-            FROM unnest(_queen_ack_whole.partition_ids, _queen_ack_whole.transaction_ids, _queen_ack_whole.leases,
-                        _queen_ack_whole.statuses)
-                 AS item (address, transaction_id, lease, status)
-            CROSS JOIN LATERAL (SELECT skep.partition_of(item.address) AS id OFFSET 0) p
-            CROSS JOIN LATERAL (
-                SELECT coalesce(skep._offset_in(item.address, item.transaction_id), (
-                    SELECT m."offset" FROM skep.messages m
-                    WHERE m.partition_id = p.id AND m.transaction_id = item.transaction_id
-                    ORDER BY m."offset" DESC LIMIT 1)) AS "offset" OFFSET 0) m
-            GROUP BY item.lease, p.id
-        ) said
-        CROSS JOIN LATERAL (
-            SELECT CASE WHEN NOT skep._is_lease_set(said.lease) THEN said.lease ELSE (
-                SELECT s.lease_ids[1 + width_bucket(skep._first_lease_id(said.partition_id, 0), s.lease_ids)]
-                FROM skep.lease_sets s WHERE s.id = said.lease LIMIT 1) END AS lease OFFSET 0) named
-    ) l;
-    acked := CASE WHEN whole.leases IS NOT NULL THEN skep._ack_leases(whole.leases, whole.runs) ELSE '{}' END;
+        SELECT item.lease, item.address,
+               array_agg(item.transaction_id ORDER BY item.transaction_id COLLATE "C") AS ids,
+               bool_and(item.status = 'completed') AS is_completed
+        FROM unnest(_queen_ack_whole.partition_ids, _queen_ack_whole.transaction_ids, _queen_ack_whole.leases,
+                    _queen_ack_whole.statuses)
+             AS item (address, transaction_id, lease, status)
+        GROUP BY item.lease, item.address
+    ) said  -- sorted: their order does not matter
+    CROSS JOIN LATERAL (SELECT skep.partition_of(said.address) AS id OFFSET 0) p
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN NOT skep._is_lease_set(said.lease) THEN said.lease ELSE (
+            SELECT s.lease_ids[1 + width_bucket(skep._first_lease_id(p.id, 0), s.lease_ids)]
+            FROM skep.lease_sets s WHERE s.id = said.lease LIMIT 1) END AS lease OFFSET 0) named
+    LEFT JOIN LATERAL (
+        SELECT ARRAY(SELECT coalesce(m.transaction_id, skep._id_text(left(said.address::text, 19), m."offset")) AS id
+                     FROM skep.messages m
+                     WHERE m.partition_id = p.id AND m."offset" >= r.first_offset AND m."offset" < r.leased_to
+                       AND m.payload IS NOT NULL ORDER BY id) AS ids
+        FROM skep.runs r
+        WHERE r.partition_id = p.id AND r.group_queue_id = skep._group_queue_of_lease(named.lease)
+          AND r.first_offset = ('x' || substr(replace(named.lease::text, '-', ''), 15, 8))::bit(32)::bigint
+          AND r.lease_id IS NOT DISTINCT FROM named.lease LIMIT 1) held ON true;
+    acked := CASE WHEN whole.leases IS NOT NULL THEN skep._ack_leases(whole.leases) ELSE '{}' END;
     is_all := cardinality(acked) = whole.count;
 END $$;
 
@@ -205,6 +200,37 @@ LANGUAGE sql STABLE AS $$
     ) mine ON true
 $$;
 
+-- Completes a lease if these acks are for all its messages, in their order: that is what a client says which has
+-- processed what it popped. One statement, the same as in skep.ack(). False: nothing has changed.
+CREATE FUNCTION skep._queen_ack_lease(address uuid, transaction_ids text[], lease uuid) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    quiet integer;
+BEGIN
+    UPDATE skep.runs r
+    SET first_offset = r.leased_to, lease_id = NULL, leased_to = NULL, expires_at = NULL,
+        ready_at = skep._ready_place(r.served_at, key.stamp),
+        drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m
+                                            WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
+    FROM (SELECT skep._partition_of_lease(lease) AS partition_id, skep._group_queue_of_lease(lease) AS group_queue_id,
+                 ('x' || substr(replace(lease::text, '-', ''), 15, 8))::bit(32)::bigint AS first_offset,
+                 left(address::text, 19) AS id_start, clock_timestamp() AS stamp OFFSET 0) key
+    WHERE r.partition_id = ANY (ARRAY[key.partition_id]) AND r.group_queue_id = key.group_queue_id
+      AND r.first_offset = key.first_offset AND key.partition_id = skep.partition_of(address)
+      AND r.lease_id IS NOT DISTINCT FROM lease AND r.expires_at > key.stamp AND r.end_offset IS NULL
+      AND NOT r.is_logged
+      AND r.failed IS NULL AND r.done IS NULL AND r.cuts IS NULL
+      AND transaction_ids = ARRAY(SELECT coalesce(m.transaction_id, skep._id_text(key.id_start, m."offset"))
+                                  FROM skep.messages m WHERE m.partition_id = r.partition_id
+                                     AND m."offset" >= r.first_offset AND m."offset" < r.leased_to
+                                     AND m.payload IS NOT NULL ORDER BY m."offset")
+    RETURNING CASE WHEN r.served_at < key.stamp - interval '10 seconds' THEN r.group_queue_id ELSE 0 END INTO quiet;
+    IF quiet > 0 THEN
+        PERFORM skep._record_activity(quiet);
+    END IF;
+    RETURN quiet IS NOT NULL;
+END $$;
+
 -- ack_many by Queen's addresses. A repeat of an ack that has counted is no error: noop. Queen's clients forget the
 -- messages behind one that they fail, so that a lease with a failure and without all acks ends here, and its rest is
 -- delivered again at once.
@@ -216,12 +242,23 @@ RETURNS TABLE (ord bigint, success boolean, noop boolean, error text, queue text
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    whole    record := skep._queen_ack_whole(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.leases,
-                                             _queen_ack.statuses);
+    whole    record;
     places   skep.wire_place[];
     is_acked boolean[];  -- with a whole lease
     applied  boolean[];
 BEGIN
+    IF 'completed' = ALL (_queen_ack.statuses) AND _queen_ack.leases[1] = ALL (_queen_ack.leases)
+       AND _queen_ack.partition_ids[1] = ALL (_queen_ack.partition_ids) AND NOT skep._is_lease_set(_queen_ack.leases[1])
+       AND skep._queen_ack_lease(_queen_ack.partition_ids[1], _queen_ack.transaction_ids, _queen_ack.leases[1]) THEN
+        RETURN QUERY
+        SELECT n::bigint, true, false, NULL::text, q.name, p.name, true, false
+        FROM skep.partitions p JOIN skep.queues q ON q.id = p.queue_id
+        CROSS JOIN generate_series(1, cardinality(_queen_ack.leases)) AS n
+        WHERE p.id = skep.partition_of(_queen_ack.partition_ids[1]);
+        RETURN;
+    END IF;
+    whole := skep._queen_ack_whole(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.leases,
+                                   _queen_ack.statuses);
     IF whole.is_all THEN
         RETURN QUERY
         SELECT item.ord, true, false, NULL::text, q.name, p.name, true, false

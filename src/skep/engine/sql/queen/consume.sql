@@ -15,11 +15,48 @@ LANGUAGE sql STABLE STRICT PARALLEL SAFE
 CALL skep._allow('skep_producer', '_queen_time', definer => false);
 CALL skep._allow('skep_consumer', '_queen_time', definer => false);
 
+-- Returns the id of a message as text. id_start: the first 19 characters, which all ids of a partition have in common.
+CREATE FUNCTION skep._id_text(id_start text, "offset" bigint) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$ SELECT $1 || overlay(to_hex($2 | (-9223372036854775808)) PLACING '-' FROM 5 FOR 0) $$;
+
+-- The messages of a lease as JSON, comma-separated. Strings are put together by hand: that is twice as fast as
+-- json_build_object. `tail`, which all messages of a partition have in common, is put in behind, in place of \x01,
+-- which cannot be in JSON. sealed: some payload is encrypted and the server has to open it.
+CREATE FUNCTION skep._queen_encode(
+    partition_id bigint, first_offset bigint, leased_to bigint, done int8multirange, tail text
+) RETURNS TABLE (messages text, sealed boolean, size bigint) LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT '{' || replace(m.heads, E'\x01', tail || ',{') || tail, coalesce(m.sealed, false), m.size
+    FROM (
+        SELECT bool_or(m.headers ? 'skep-sealed') AS sealed, count(*) AS size,
+               string_agg('"id":"' || id || coalesce('","transactionId":' || to_json(m.transaction_id)::text,
+                                                     '","transactionId":"' || id || '"')
+                          || coalesce(',"traceId":"' || m.trace_id::text || '"', ',"traceId":null')
+                          || ',"data":' || m.payload::text
+                          || coalesce(',"producerSub":' || to_json(m.producer)::text, ',"producerSub":null')
+                          || ',"createdAt":"'
+                          || to_char(m.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+                          || coalesce('","headers":' || m.headers::text, '","headers":null')
+                          || ',"offset":' || m."offset"::text, E'\x01' ORDER BY m."offset") AS heads
+        FROM (SELECT left(skep.message_id($1, 0)::text, 19) AS id_start OFFSET 0) lease
+        CROSS JOIN LATERAL (
+            SELECT m.*, skep._id_text(lease.id_start, m."offset") AS id
+            FROM skep.messages m WHERE m.partition_id = $1 AND m."offset" >= $2 AND m."offset" < $3
+            ORDER BY m."offset" OFFSET 0) m
+        WHERE m.payload IS NOT NULL AND ($4 IS NULL OR NOT $4 @> m."offset")
+    ) m
+$$;
+
+-- What all messages of a lease have in common.
+CREATE FUNCTION skep._queen_tail(
+    queue text, partition text, address uuid, lease uuid, group_name text, attempt integer
+) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT concat(',"queue":', to_json($1), ',"partition":', to_json($2), ',"partitionId":"', $3, '","leaseId":"', $4,
+                  '","consumerGroup":', to_json($5), ',"deliveryAttempt":', $6, '}')
+$$;
+
 -- pop for many requests that differ in nothing but their size and, if partitions are named, their partition. Returns a
--- row for each request that got something: its lease id, its first partition, how many partitions, and the messages as
--- JSON, comma-separated. They are read by a statement of its own, which sees all that the leases have seen. Strings are
--- put together by hand, and the part that all messages of a partition have in common only once: that is twice as fast
--- as json_build_object, and \x01 cannot be in JSON. sealed: some payload is encrypted and the server has to open it.
+-- row for each request that got something: its lease id, its first partition, how many partitions, and the messages.
+-- They are read by a statement of its own, which sees all that the leases have seen.
 CREATE FUNCTION skep._queen_pop(
     queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
     lease_time double precision, auto_ack boolean, subscription_mode text, subscription_from text, conflate boolean
@@ -63,39 +100,31 @@ BEGIN
     ELSE
         lease_ids := skep._queen_lease_ids(leases, cardinality(_queen_pop.batches));
     END IF;
-    RETURN QUERY
-    SELECT got.request, lease_ids[got.request], (array_agg(got.queue ORDER BY n))[1],
-           (array_agg(got.partition ORDER BY n))[1], (array_agg(got.address ORDER BY n))[1],
-           count(DISTINCT got.address), coalesce(string_agg(got.messages, ',' ORDER BY n), ''), bool_or(got.sealed),
-           sum(got.size)::bigint
-    FROM (
-        SELECT l.ordinality AS n, l.request, l.queue, p.name AS partition, a.address, m.sealed, m.size,
-               '{' || replace(m.heads, E'\x01', tail || ',{') || tail AS messages
-        FROM unnest(leases) WITH ORDINALITY l
+    IF cardinality(leases) = 1 THEN
+        RETURN QUERY
+        SELECT l.request, lease_ids[l.request], l.queue, p.name, a.address, 1::bigint, m.messages, m.sealed, m.size
+        FROM unnest(leases) l
         CROSS JOIN LATERAL (SELECT p.name FROM skep.partitions p WHERE p.id = l.partition_id LIMIT 1) p
-        CROSS JOIN LATERAL (SELECT skep._partition_uuid(l.partition_id) AS address) a
-        CROSS JOIN LATERAL (
-            SELECT coalesce(bool_or(m.headers ? 'skep-sealed'), false) AS sealed, count(*) AS size, string_agg(concat(
-                       '"id":"', id, '","transactionId":',
-                       coalesce(to_json(m.transaction_id)::text, concat('"', id, '"')), ',"traceId":',
-                       coalesce(to_json(m.trace_id)::text, 'null'), ',"data":', m.payload, ',"producerSub":',
-                       coalesce(to_json(m.producer)::text, 'null'), ',"createdAt":"',
-                       to_char(m.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-                       '","headers":', coalesce(m.headers::text, 'null'), ',"offset":', m."offset"), E'\x01'
-                           ORDER BY m."offset") AS heads
-            FROM (SELECT * FROM skep.messages m
-                  WHERE m.partition_id = l.partition_id AND m."offset" >= l.first_offset AND m."offset" < l.leased_to
-                  ORDER BY m."offset" OFFSET 0) m
-            CROSS JOIN LATERAL (SELECT skep.message_id(l.partition_id, m."offset") AS id OFFSET 0) i
-            WHERE m.payload IS NOT NULL AND (l.done IS NULL OR NOT l.done @> m."offset")
-        ) m
-        CROSS JOIN LATERAL (SELECT concat(
-            ',"queue":', to_json(l.queue), ',"partition":', to_json(p.name), ',"partitionId":"', a.address,
-            '","leaseId":"',
-            lease_ids[l.request], '","consumerGroup":', to_json(_queen_pop.group_name), ',"deliveryAttempt":',
-            l.attempt, '}') AS tail) t
-    ) got
-    GROUP BY got.request;
+        CROSS JOIN LATERAL (SELECT skep._partition_uuid(l.partition_id) AS address OFFSET 0) a
+        CROSS JOIN LATERAL skep._queen_encode(
+            l.partition_id, l.first_offset, l.leased_to, l.done,
+            skep._queen_tail(l.queue, p.name, a.address, lease_ids[l.request], _queen_pop.group_name, l.attempt)) m;
+    ELSE
+        RETURN QUERY
+        SELECT got.request, lease_ids[got.request], (array_agg(got.queue ORDER BY n))[1],
+               (array_agg(got.partition ORDER BY n))[1], (array_agg(got.address ORDER BY n))[1],
+               count(DISTINCT got.address), coalesce(string_agg(got.messages, ',' ORDER BY n), ''),
+               bool_or(got.sealed), sum(got.size)::bigint
+        FROM (SELECT l.ordinality AS n, l.request, l.queue, p.name AS partition, a.address, m.*
+              FROM unnest(leases) WITH ORDINALITY l
+              CROSS JOIN LATERAL (SELECT p.name FROM skep.partitions p WHERE p.id = l.partition_id LIMIT 1) p
+              CROSS JOIN LATERAL (SELECT skep._partition_uuid(l.partition_id) AS address OFFSET 0) a
+              CROSS JOIN LATERAL skep._queen_encode(
+                  l.partition_id, l.first_offset, l.leased_to, l.done,
+                  skep._queen_tail(l.queue, p.name, a.address, lease_ids[l.request], _queen_pop.group_name,
+                                   l.attempt)) m) got
+        GROUP BY got.request;
+    END IF;
     IF auto_ack THEN
         PERFORM skep._complete_leases(leases);
     END IF;
