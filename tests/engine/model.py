@@ -17,6 +17,14 @@ FINAL = ("completed", "dlq")
 FAILED = ("failed", "failed_alone")
 
 
+Scope = tuple[str, str | None, str | None]  # group, queue (None: the namespace), partition (None: all of them)
+
+
+def covering(group: str, queue: str | None, name: str | None) -> list[Scope]:
+    """Return the scopes whose subscription may decide, the most specific one first."""
+    return [(group, queue, name), (group, queue, None), (group, None, None)]
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of a queue that the verdict depends on."""
@@ -60,6 +68,7 @@ class Lease:
     largest_run: int
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     answers: dict[int, str] = field(default_factory=dict)
+    succeeded: bool = False
     retry_after: bool = False
     expired: bool = False
     over: bool = False
@@ -71,6 +80,11 @@ class Lease:
     def unanswered(self) -> set[int]:
         return {*self.offsets} - {*self.answers}
 
+    @property
+    def is_answered(self) -> bool:
+        """Every message has its ack, or was deleted."""
+        return self.place.lane.alive(self.unanswered()) == []
+
     def failed(self) -> set[int]:
         return {offset for offset, status in self.answers.items() if status in FAILED}
 
@@ -78,6 +92,8 @@ class Lease:
         if self.answers.get(offset) not in FINAL:
             if status == "dlq":
                 self.place.bury([offset], self.attempt)
+            if status == "completed" and offset not in self.place.lane.deleted:
+                self.succeeded = True
             self.answers[offset] = status
 
 
@@ -88,7 +104,7 @@ class Place:
     group: str
     lane: Lane
     dead_letters: list[tuple[str, str, str, int, int]]
-    limits: Mapping[tuple[str, str], int]
+    subscriptions: Mapping[Scope, int | None]
     start: int
     next: int = field(init=False)
     waiting: dict[int, Waiting] = field(default_factory=dict)
@@ -120,7 +136,8 @@ class Place:
 
     @property
     def retry_limit(self) -> int:
-        return self.limits.get((self.group, self.lane.queue), self.lane.options.retry_limit)
+        limits = (self.subscriptions.get(scope) for scope in covering(self.group, self.lane.queue, self.lane.name))
+        return next((limit for limit in limits if limit is not None), self.lane.options.retry_limit)
 
     def take(self, offsets: Sequence[int], attempt: int) -> Lease:
         """Accept a delivery, if the design allows it."""
@@ -149,16 +166,15 @@ class Place:
     def judge(self, lease: Lease, reason: str, *, delayed: bool = False) -> None:
         """The verdict: reason is answered, expired or released, with or without a delay."""
         failed = lease.failed()
-        some_completed = "completed" in lease.answers.values()
-        gives_up = some_completed and self.lane.options.partial_failure == "dead_letter" and not lease.retry_after
+        gives_up = lease.succeeded and self.lane.options.partial_failure == "dead_letter" and not lease.retry_after
         dead = failed if gives_up else set()
         again = (failed - dead) | lease.unanswered()
         alone = reason == "answered" or (reason == "expired" and len(self.lane.alive(again)) == 1)
         if alone and lease.attempt > self.retry_limit:
             dead, again = dead | again, set()
         self.bury(dead, lease.attempt)
-        largest_run = max(1, len(again) - 1) if reason == "expired" else lease.largest_run
         alive = {*self.lane.alive(again)}
+        largest_run = max(1, len(alive) - 1) if reason == "expired" else lease.largest_run
         delayed = (delayed and alive != set()) or (
             lease.retry_after and reason != "expired" and alive & failed != set()
         )
@@ -204,7 +220,7 @@ class Model:
         self.places: dict[tuple[str, Lane], Place] = {}
         self.starts: dict[tuple[str, str, str | None], dict[Lane, int]] = {}
         self.dead_letters: list[tuple[str, str, str, int, int]] = []
-        self.limits: dict[tuple[str, str], int] = {}
+        self.subscriptions: dict[Scope, int | None] = {}
 
     def lane(self, queue: str, name: str) -> Lane:
         return self.lanes.setdefault((queue, name), Lane(queue, name, self.options[queue]))
@@ -216,17 +232,34 @@ class Model:
         if (group, lane) not in self.places:
             scopes = ((group, lane.queue, lane.name), (group, lane.queue, None))
             starts = next((self.starts[scope] for scope in scopes if scope in self.starts), {})
-            self.places[group, lane] = Place(group, lane, self.dead_letters, self.limits, starts.get(lane, 0))
+            self.places[group, lane] = Place(group, lane, self.dead_letters, self.subscriptions, starts.get(lane, 0))
         return self.places[group, lane]
 
     def places_of(self, group: str, queue: str, name: str | None = None) -> list[Place]:
         return [self.place(group, lane) for lane in self.lanes_of(queue, name)]
 
+    def subscribe(self, group: str, queue: str | None, name: str | None) -> None:
+        """The first pop of a scope subscribes the group to it, if no subscription covers it."""
+        if not any(scope in self.subscriptions for scope in covering(group, queue, name)):
+            self.subscriptions[group, queue, name] = None
+
+    def configure_group(self, group: str, queue: str, limit: int | None) -> None:
+        """Change what the group has for a queue and its partitions; under a namespace it gets one for the queue."""
+        if (group, None, None) in self.subscriptions:
+            self.subscriptions.setdefault((group, queue, None))
+        self.subscriptions.update({scope: limit for scope in self.subscriptions if scope[:2] == (group, queue)})
+
+    def unsubscribe(self, group: str, queue: str, *, keep: Scope | None = None) -> None:
+        for scope in [scope for scope in self.subscriptions if scope[:2] == (group, queue) and scope != keep]:
+            del self.subscriptions[scope]
+
     def seek(self, group: str, queue: str, name: str | None, offset: int | None) -> None:
         """Go to an offset, at most to the end: in partitions that are not there yet, to their beginning."""
         self.forget(group, queue, name)
+        self.subscriptions.setdefault((group, queue, name))
         ends = {lane: len(lane.payloads) for lane in self.lanes_of(queue)}
         if name is None:
+            self.unsubscribe(group, queue, keep=(group, queue, None))
             self.starts = {scope: at for scope, at in self.starts.items() if scope[:2] != (group, queue)}
         self.starts[group, queue, name] = {
             lane: end if offset is None else min(offset, end) for lane, end in ends.items()

@@ -122,6 +122,7 @@ class Engine(RuleBasedStateMachine):
         batch_size = {"batch": batch, "partitions": partitions, "auto_ack": auto_ack}
         rows = pop(self.mq, group=group, **scope, **batch_size)
         self.met |= {(group, queue) for queue in queues}
+        self.model.subscribe(group, scope["queue"], lane)
         in_scope = [place for queue in queues for place in self.model.places_of(group, queue, lane)]
         self.return_expired(group)
         if not rows:
@@ -152,7 +153,7 @@ class Engine(RuleBasedStateMachine):
             leases.append(lease)
         assert len(leases) <= partitions
         if auto_ack:
-            self.settle(leases, {(lease, offset): "completed" for lease in leases for offset in lease.offsets})
+            self.complete(leases)
         self.held.append(leases)
 
     def pick(self, which: int) -> list[Lease]:
@@ -199,17 +200,20 @@ class Engine(RuleBasedStateMachine):
         if rest:
             unanswered = ((lease, offset) for lease in leases for offset in lease.unanswered())
             given = dict.fromkeys(unanswered, rest) | given
-        self.settle(leases, given)
+        self.settle({*whole, *(lease for lease, _ in given)}, given)
 
-    def settle(self, leases: list[Lease], given: dict[tuple[Lease, int], str]) -> None:
+    def complete(self, leases: list[Lease]) -> None:
+        self.settle({*leases}, {(lease, offset): "completed" for lease in leases for offset in lease.offsets})
+
+    def settle(self, answered: set[Lease], given: dict[tuple[Lease, int], str]) -> None:
         for (lease, offset), status in given.items():
             if lease.live:
                 lease.answer(offset, status)
-        for lease in leases:
+        for lease in answered:
             lease.retry_after &= bool(lease.failed())
             if lease.live and "failed_alone" in lease.answers.values():
                 lease.place.judge_alone(lease)
-            elif lease.live and not lease.unanswered():
+            elif lease.live and lease.is_answered:
                 lease.place.judge(lease, "answered")
 
     @precondition(lambda self: self.held)
@@ -223,8 +227,9 @@ class Engine(RuleBasedStateMachine):
                 call(self.mq, "release_all", **arguments)
         else:
             call(self.mq, "release_all", **arguments)
-        for lease in live:
-            lease.place.judge(lease, "released", delayed=delayed)
+        for lease in live:  # if the last messages without ack were deleted, the verdict was due before
+            reason = "answered" if lease.is_answered else "released"
+            lease.place.judge(lease, reason, delayed=delayed and reason == "released")
 
     @rule()
     def pass_time(self) -> None:
@@ -238,9 +243,7 @@ class Engine(RuleBasedStateMachine):
     def configure_group(self, which: int, limit: int | None) -> None:
         group, queue = sorted(self.met)[which % len(self.met)]
         call(self.mq, "configure_group", group_name=group, queue=queue, options=Jsonb({"retry_limit": limit}))
-        self.model.limits.pop((group, queue), None)
-        if limit is not None:
-            self.model.limits[group, queue] = limit
+        self.model.configure_group(group, queue, limit)
 
     @precondition(lambda self: self.held)
     @rule(which=recent)
@@ -285,7 +288,7 @@ class Engine(RuleBasedStateMachine):
         self.met.discard(("wanderer", queue))
         self.model.forget("wanderer", queue)
         if not keep:
-            self.model.limits.pop(("wanderer", queue), None)
+            self.model.unsubscribe("wanderer", queue)
             self.model.starts = {scope: at for scope, at in self.model.starts.items() if scope[1] != queue}
 
     @invariant()
@@ -311,19 +314,17 @@ class Engine(RuleBasedStateMachine):
             self.expire(which)
         self.pass_time()
         for group in GROUPS:
-            while rows := self.pop(group, QUEUES, batch=100, partitions=10):
+            while self.pop(group, QUEUES, batch=100, partitions=10):
                 leases = self.held[-1]
                 call(self.mq, "ack_all", leases=[lease.id for lease in leases])
-                given = {(lease, row): "completed" for lease in leases for row in lease.offsets}
-                self.settle(leases, given)
-                assert rows
+                self.complete(leases)
             self.agrees()
             for place in (place for queue in QUEUES for place in self.model.places_of(group, queue)):
                 assert place.todo() == []
                 assert place.lowest_cursor == max(place.start, len(place.lane.payloads))
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)  # finding the smallest example that fails takes up to five minutes
 def test_the_engine_follows_the_model(module_database_url: str):
     """C1, C3, C5, C7, C8, C11: deliveries, dead letters and lag agree with the design after every step."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:
@@ -338,8 +339,9 @@ def test_the_engine_follows_the_model(module_database_url: str):
                 max_examples=320 if EVERYTHING else 200,
                 stateful_step_count=60,
                 deadline=None,
-                derandomize=True,
+                derandomize=not EVERYTHING,
                 database=None,
+                print_blob=True,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
                 phases=[Phase.generate, Phase.shrink],
             ),

@@ -57,6 +57,17 @@ def test_a_batch_of_returned_and_new_messages(mq: psycopg.Connection):
     assert lag(mq) == {"a": 0, "b": 0}
 
 
+def test_a_returned_run_in_halves_fills_its_place_in_the_batch(mq: psycopg.Connection):
+    """The first half is delivered; what was completed in the second half makes no room in the batch."""
+    configure(mq, Q, lease_time=10)
+    for partition in "ab":
+        push(mq, Q, *range(3), partition=partition)
+    one_by_one(mq, pop(mq, Q, batch=6, partitions=2), "..c..c")
+    pass_time(mq, 11)
+    assert [row.offset for row in pop(mq, Q, batch=1, partitions=2)] == [0]
+    assert broken(mq) == {}
+
+
 def test_a_batch_counts_messages_and_not_offsets(mq: psycopg.Connection):
     """What was completed between messages that come again takes no room from the next lane."""
     configure(mq, Q, partial_failure="retry", retry_delay=0)

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tests.engine.answers import WAYS, as_batch, dead_offsets, one_by_one, runs
-from tests.engine.verbs import Row, ack, broken, call, configure, drain, lag, pass_time, pop, push
+from tests.engine.verbs import Row, ack, broken, call, configure, drain, lag, pass_time, pop, push, refused
 
 Q = "orders"
 LEASE_SECONDS = 300
@@ -115,6 +115,37 @@ def test_a_deleted_message_is_not_a_success(mq: psycopg.Connection):
     one_by_one(mq, pop(mq, Q), "ff")
     assert dead_offsets(mq, Q) == []
     assert runs(mq, Q) == [([0, 2], 2)]
+
+
+@pytest.mark.parametrize("answer", [one_by_one, as_batch])
+def test_completing_a_deleted_message_is_not_a_success(mq: psycopg.Connection, answer: Callable[..., None]):
+    """All messages that are left have failed: they are retried, also if their acks come later."""
+    configure(mq, Q, retry_delay=0)
+    lane = push(mq, Q, *range(3))
+    batch = pop(mq, Q, batch=3)
+    delete(mq, lane, [0])
+    answer(mq, batch, "cff")
+    assert dead_offsets(mq, Q) == []
+    assert runs(mq, Q) == [([1, 2], 2)]
+
+
+def test_the_lease_ends_when_only_deleted_messages_have_no_ack(mq: psycopg.Connection):
+    """A released lease, too, is then one whose messages were all answered: they are charged."""
+    configure(mq, Q, retry_delay=0)
+    lane = push(mq, Q, *range(4))
+    batch = pop(mq, Q, batch=2)
+    delete(mq, lane, [1])
+    one_by_one(mq, batch, "f.")
+    with refused("SK003"):
+        call(mq, "extend", lease=batch[0].lease)
+    batch = pop(mq, Q, batch=1)
+    assert [(message.offset, message.attempt) for message in batch] == [(0, 2)]
+    ack(mq, batch)
+    batch = pop(mq, Q, batch=2)
+    one_by_one(mq, batch, "f.")
+    delete(mq, lane, [3])
+    call(mq, "release", lease=batch[0].lease)
+    assert runs(mq, Q) == [([2], 2)]
 
 
 def test_deleted_between_two_deliveries(mq: psycopg.Connection):

@@ -277,17 +277,14 @@ BEGIN
         SELECT * INTO policy FROM skep._policy_of(r.partition_id, r.group_queue_id);
         PERFORM skep._write_dead_letters(r, policy, dead, coalesce(r.attempts[1], 1), 'dead-lettered');
     END IF;
-    IF failed <> '{}' THEN  -- an offset whose message was deleted is done, but no success
-        r.succeeded := r.succeeded
-                       OR acked * skep._messages_in(r.partition_id, r.first_offset, r.leased_to)
-                           - coalesce(r.done, '{}') <> '{}';
-    ELSE
-        r.succeeded := r.succeeded OR acked - coalesce(r.done, '{}') <> '{}';
-    END IF;
+    acked := acked - coalesce(r.done, '{}');
     failed := failed + CASE WHEN said.rest_failed THEN whole
         ELSE '{}' END - coalesce(r.done, '{}') - said.completed - said.dead;
     r.done := coalesce(r.done, '{}') + acked + dead;
     r.failed := failed;
+    -- An offset whose message was deleted is done, but no success. If all are done, nobody asks.
+    r.succeeded := r.succeeded OR acked <> '{}' AND NOT r.done @> whole
+        AND acked * skep._messages_in(r.partition_id, lower(acked), upper(acked)) <> '{}';
     r.retry_after := CASE WHEN failed <> '{}' THEN greatest(r.retry_after, said.retry_after) END;
     PERFORM skep._settle_lease(row_id, r, whole, said);
 END $$;

@@ -24,7 +24,8 @@ DECLARE
 BEGIN
     WITH ready AS (
         SELECT found.*, row_number() OVER () AS slot,
-               found.ends - found.first_offset - skep._done_count(found.done) AS size
+               found.ends - found.first_offset - CASE WHEN found.done IS NULL THEN 0 ELSE skep._count_offsets(
+                   found.done * int8multirange(int8range(found.first_offset, found.ends))) END AS size
         FROM (SELECT r.ctid AS row_id, CASE WHEN conflate THEN ends.last ELSE r.first_offset END AS first_offset,
                      ends.last + 1 AS ends, r.attempts[1] AS attempt, r.done
               FROM skep.runs r
