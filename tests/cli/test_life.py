@@ -5,6 +5,8 @@ import pytest
 from skep import Skep
 from tests.cli.conftest import Cli
 
+CANCELLED = 'error: the subscription of group "billing" is cancelled\n'
+
 
 @pytest.fixture
 def orders(mq: Skep) -> Skep:
@@ -127,7 +129,7 @@ def test_cancel(cli: Cli, orders: Skep):
     )
     assert cli("group", "cancel", "billing", "orders", "--yes").stdout.startswith("group billing on orders: CANCELLED")
     assert cli("group", "cancel", "billing", "--yes", "--json").json == []
-    assert cli("group", "heartbeat", "billing").stderr.startswith("error: the subscription is cancelled\nhint: ")
+    assert cli("group", "heartbeat", "billing").stderr.startswith(CANCELLED + "hint: ")
 
 
 def test_remove(cli: Cli, orders: Skep):
@@ -135,7 +137,7 @@ def test_remove(cli: Cli, orders: Skep):
     done = cli("group", "remove", "billing", stdin=b"y\n")
     assert done.stdout == "group billing on all its queues removed, 10 messages released\n"
     assert done.stderr == "Remove group billing on all its queues, for which 10 messages wait? [y/N] "
-    assert cli("group", "remove", "billing", "--yes").stderr.startswith("error: the subscription is cancelled\n")
+    assert cli("group", "remove", "billing", "--yes").stderr.startswith(CANCELLED)
     orders.subscribe("audit", "orders")
     released = {"group": "audit", "queue": "orders", "released": 10}
     assert cli("group", "remove", "audit", "orders", "--yes", "--json").json == released
@@ -189,5 +191,5 @@ def test_defaults_that_cannot_be(cli: Cli):
     for wrong in (("--mode", "timestamp"), ("--max-poll-interval", "0"), ("--max-poll-interval", "soon")):
         done = cli("group", "defaults", *wrong)
         assert (done.code, done.stdout) == (1, "")
-        assert "hint: " in done.stderr
+        assert "must be" in done.stderr or "hint: " in done.stderr
     assert cli("group", "defaults", "--json").json == {"subscription_mode": "all", "max_poll_interval": 2}

@@ -95,7 +95,7 @@ STARTS = {
     "seek everywhere to a word": ("seek('g', NULL, 'middle')", "SK001", '"middle"'),
     "seek a partition of no queue": ("seek('g', NULL, 'end', 'p')", "SK001", "queue"),
     "seek partition over 255": ("seek('g', 'q', 'end', repeat('p', 256))", "SK001", "partition name is 256"),
-    "default mode unknown": ("configure_defaults('timestamp')", "SK001", "default_subscription_mode"),
+    "default mode unknown": ("configure_defaults('timestamp')", "SK001", "subscription_mode must be all or new"),
     "poll interval 0": ("configure_defaults(max_poll_interval => 0)", "SK001", "max_poll_interval"),
     "poll interval NaN": ("configure_defaults(max_poll_interval => 'NaN')", "SK001", "max_poll_interval"),
     "poll interval without end": ("configure_defaults(max_poll_interval => 'Infinity')", "SK001", "max_poll_interval"),

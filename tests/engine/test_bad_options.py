@@ -128,6 +128,9 @@ RANGES = {
     "concurrency": (0, "must be between 1 and 10000, got 0"),
     "window_buffer": (86401, "must be between 0 and 86400, got 86401"),
     "semantics": ("topic", "must be one of queue, pub_sub, mixed, got topic"),
+    "retention_seconds": ("1 day", 'must be a number, got "1 day"'),
+    "priority": (3_000_000_000, "must be a whole number up to 2147483647, got 3000000000"),
+    "retain_until_archived": ("maybe", 'must be true or false, got "maybe"'),
 }
 
 

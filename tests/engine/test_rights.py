@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 from skep.engine.install import ROLES, install, uninstall, verify
 from skep.engine.script import script
 from skep.engine.sources import SqlFile, packaged
+from skep.errors import PermissionDenied
 from tests.engine.servers import server
 from tests.engine.verbs import drain, push, refused
 from tests.postgres_binaries import MAJORS
@@ -158,6 +159,19 @@ def test_the_printed_script_needs_no_more(cluster: Cluster, options: LiteralStri
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(script(sources).encode())
         check_use(url)
+
+
+def test_a_superuser_upgrades_as_the_owner_only(cluster: Cluster):
+    """Its functions would run with the rights of the superuser, on tables to which the owner may add triggers."""
+    install(cluster.owner("Ann's"))
+    superuser = make_conninfo(cluster.url, dbname="Ann's")
+    with pytest.raises(PermissionDenied, match='schema skep belongs to "Ann\'s", not to') as caught:
+        install(superuser, UPGRADE)
+    assert "SET ROLE" in (caught.value.hint or "")
+    assert install(make_conninfo(superuser, options="-crole=Ann's"), UPGRADE).functions
+    with psycopg.connect(cluster.url_as("Ann's", "Ann's"), autocommit=True) as connection:
+        owners = "SELECT DISTINCT pg_get_userbyid(proowner) FROM pg_proc WHERE pronamespace = 'skep'::regnamespace"
+        assert connection.execute(owners).fetchall() == [("Ann's",)]
 
 
 def test_an_administrator_may_produce_and_consume_in_every_database(cluster: Cluster):

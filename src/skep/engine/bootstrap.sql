@@ -1,6 +1,8 @@
 -- The first step of an install: checks the server, and creates the tables that say what is installed. It can be run
 -- again.
 DO $$
+DECLARE
+    owner name := (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'skep');
 BEGIN
     IF current_setting('server_version_num')::int < 140000 THEN
         RAISE EXCEPTION USING
@@ -16,8 +18,15 @@ BEGIN
                              HINT = 'create the database with ENCODING ''UTF8'' TEMPLATE template0';
     END IF;
     -- IF NOT EXISTS would ask for CREATE on the database even where a DBA has made the schema beforehand.
-    IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'skep') THEN
+    IF owner IS NULL THEN
         CREATE SCHEMA skep;
+    -- Functions run with the rights of the user who installs them. A superuser must not lend its rights to the schema of
+    -- another user, who could use them by a trigger on a table.
+    ELSIF owner <> current_user AND has_schema_privilege('skep', 'CREATE') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('schema skep belongs to "%s", not to "%s"', owner, current_user),
+            HINT = format('install as "%s": with SET ROLE, or options=-crole%%3D%s in the URL', owner, owner);
     END IF;
 END
 $$;

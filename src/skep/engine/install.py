@@ -318,5 +318,5 @@ def _explained(rights: str) -> Generator[None]:
         if known is None:
             raise
         if isinstance(known, PermissionDenied):
-            known.hint = rights
+            known.hint = known.hint or rights
         raise known from error

@@ -1610,7 +1610,7 @@ _record_activity(group_queue_id integer) RETURNS void
 _record_heartbeat(subscription_id bigint) RETURNS void
 _redrive_partition(group_name text, partition text) RETURNS text
 _redriven_headers(old jsonb, new jsonb, edited boolean, origin jsonb) RETURNS jsonb
-_refuse(state text, message text, hint text DEFAULT '', detail text DEFAULT '') RETURNS boolean
+_refuse(state text, message text, hint text DEFAULT '') RETURNS boolean
 _refuse_blocked(queue text) RETURNS void
 _refuse_busy(group_name text) RETURNS void
 _refuse_cron(cron text, what text, allowed text, got text) RETURNS void

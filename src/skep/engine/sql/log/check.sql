@@ -1,10 +1,15 @@
 -- Typed errors, class SK. The table in skep/errors.py maps each to a Python class.
 --   SK001 invalid argument   SK002 not found   SK003 stale lease   SK004 payload too large
+--   SK006 no subscribers     SK007 conflict
 
-CREATE FUNCTION skep._refuse(state text, message text, hint text DEFAULT '', detail text DEFAULT '') RETURNS boolean
+-- Raises an error. It has no empty hint: psql would print the line.
+CREATE FUNCTION skep._refuse(state text, message text, hint text DEFAULT '') RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION USING ERRCODE = state, MESSAGE = message, HINT = hint, DETAIL = detail;
+    IF coalesce(hint, '') = '' THEN
+        RAISE EXCEPTION USING ERRCODE = state, MESSAGE = message;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = state, MESSAGE = message, HINT = hint;
 END $$;
 CALL skep._allow('skep_producer', '_refuse', definer => false);
 CALL skep._allow('skep_consumer', '_refuse', definer => false);

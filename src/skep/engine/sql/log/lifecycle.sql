@@ -144,7 +144,7 @@ BEGIN
         ORDER BY s.id FOR NO KEY UPDATE);
     IF found = '{}' THEN
         PERFORM skep._refuse('SK002', format('group "%s" has no subscription%s', _lock_subscriptions.group_name,
-                                            coalesce(format(' to queue "%s"', _lock_subscriptions.queue), '')),
+                                            coalesce(' to queue "' || _lock_subscriptions.queue || '"', '')),
                                             'Subscribe first.');
     END IF;
     RETURN found;
@@ -159,7 +159,9 @@ BEGIN
     ids := ARRAY(SELECT s.id FROM skep.subscriptions s WHERE s.id = ANY (ids) AND s.status <> 'CANCELLED'
                  ORDER BY s.id);
     IF ids = '{}' THEN
-        PERFORM skep._refuse('SK007', 'the subscription is cancelled', 'Subscribe again to start again.');
+        PERFORM skep._refuse('SK007', format('the subscription of group "%s"%s is cancelled', group_name,
+                                             coalesce(' to queue "' || queue || '"', '')),
+                             'Subscribe again to start again.');
     END IF;
     RETURN ids;
 END $$;

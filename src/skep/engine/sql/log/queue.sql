@@ -34,7 +34,7 @@ EXCEPTION WHEN check_violation OR not_null_violation THEN
     GET STACKED DIAGNOSTICS rule = CONSTRAINT_NAME, wrong = COLUMN_NAME;
     wrong := coalesce(substring(rule FROM '^queues_(.*)_check$'), nullif(wrong, ''));
     PERFORM skep._refuse('SK001', format('queue "%s": %s must be %s, got %s', queue, wrong, skep._allowed_values(wrong),
-                                        coalesce(options ->> wrong, 'null')), SQLERRM);
+                                        coalesce(options ->> wrong, 'null')));
 WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
@@ -67,7 +67,12 @@ LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM jsonb_populate_record(NULL::skep.queues, jsonb_build_object(option, value));
 EXCEPTION WHEN data_exception THEN
-    PERFORM skep._refuse('SK001', format('queue "%s": %s cannot be %s', queue, option, left(value::text, 60)), SQLERRM);
+    PERFORM skep._refuse('SK001', format('queue "%s": %s must be %s, got %s', queue, option,
+                                         CASE format_type(a.atttypid, NULL) WHEN 'boolean' THEN 'true or false'
+                                             WHEN 'integer' THEN 'a whole number up to 2147483647'
+                                             WHEN 'bigint' THEN 'a whole number' ELSE 'a number' END,
+                                         left(value::text, 60)))
+    FROM pg_attribute a WHERE a.attrelid = 'skep.queues'::regclass AND a.attname = option;
 END $$;
 
 CREATE FUNCTION skep._queue_options() RETURNS text[]
@@ -157,7 +162,11 @@ BEGIN
     RETURNING * INTO changed;
     RETURN changed;
 EXCEPTION WHEN check_violation THEN
-    PERFORM skep._refuse('SK001', SQLERRM, 'The default mode is all or new; the poll interval is seconds above zero.');
+    IF subscription_mode NOT IN ('all', 'new') THEN
+        PERFORM skep._refuse('SK001', format('subscription_mode must be all or new, got "%s"', subscription_mode));
+    END IF;
+    PERFORM skep._refuse('SK001', format('max_poll_interval must be above 0 and at most 86400 seconds, got %s',
+                                         configure_defaults.max_poll_interval));
 END $$;
 COMMENT ON FUNCTION skep.configure_defaults IS
     'Sets the start of groups that do not ask for one (all or new), and how many seconds a new group may look back '

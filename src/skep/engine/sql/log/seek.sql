@@ -86,14 +86,19 @@ END $$;
 CREATE FUNCTION skep._parse_position("position" text) RETURNS skep.subscriptions
 LANGUAGE plpgsql AS $$
 DECLARE
-    start skep.subscriptions;
+    allowed constant text := 'Give beginning, end, a time such as 2026-01-31T12:00:00Z, or an offset.';
+    start   skep.subscriptions;
 BEGIN
     IF coalesce("position", '') = '' THEN
-        PERFORM skep._refuse('SK001', 'seek needs a position', 'Give beginning, end, a time, or an offset.');
+        PERFORM skep._refuse('SK001', 'seek needs a position', allowed);
     END IF;
-    SELECT p.start_mode, p.start_at, p.start_offset INTO start.mode, start.start_at, start.start_offset
-    FROM skep._parse_start(CASE lower("position") WHEN 'beginning' THEN 'all' WHEN 'end' THEN 'new' END,
-                          CASE WHEN lower("position") NOT IN ('beginning', 'end') THEN "position" END) p;
+    BEGIN
+        SELECT p.start_mode, p.start_at, p.start_offset INTO start.mode, start.start_at, start.start_offset
+        FROM skep._parse_start(CASE lower("position") WHEN 'beginning' THEN 'all' WHEN 'end' THEN 'new' END,
+                              CASE WHEN lower("position") NOT IN ('beginning', 'end') THEN "position" END) p;
+    EXCEPTION WHEN SQLSTATE 'SK001' THEN  -- its hint is for a subscription
+        PERFORM skep._refuse('SK001', format('cannot read "%s" as a position', left("position", 60)), allowed);
+    END;
     RETURN start;
 END $$;
 

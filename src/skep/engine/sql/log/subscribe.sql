@@ -91,7 +91,7 @@ BEGIN
                                          AND q.task = coalesce(_find_start.task, q.task));
     IF NOT FOUND THEN
         PERFORM skep._refuse('SK002', format('there is no message %s in %s', _find_start.id, coalesce(
-                                format('queue "%s"', _find_start.queue), 'the queues of the subscription')),
+                                'queue "' || _find_start.queue || '"', 'the queues of the subscription')),
                             'Give the id of a message that still exists, or a time.');
     END IF;
     partition_id := message.id; partition := message.name; created_at := message.created_at;
