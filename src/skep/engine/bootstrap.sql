@@ -20,8 +20,8 @@ BEGIN
     -- IF NOT EXISTS would ask for CREATE on the database even where a DBA has made the schema beforehand.
     IF owner IS NULL THEN
         CREATE SCHEMA skep;
-    -- Functions run with the rights of the user who installs them. A superuser must not lend its rights to the schema of
-    -- another user, who could use them by a trigger on a table.
+    -- Functions run with the rights of the user who installs them. A superuser must not lend its rights to the schema
+    -- of another user, who could use them by a trigger on a table.
     ELSIF owner <> current_user AND has_schema_privilege('skep', 'CREATE') THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
