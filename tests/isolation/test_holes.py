@@ -555,3 +555,12 @@ def test_a_pruned_push_that_a_snapshot_did_not_see_is_found(connect: Connect):
     assert call(mq, "prune_journal", older_than="0 s") == [(2,)]
     assert take(mq, "q") == ["late"]
     assert broken(mq) == {}
+
+
+def test_advisory_locks_of_an_application(connect: Connect):
+    """An application that holds advisory locks of small numbers, for ever, keeps no group from a partition."""
+    mq, application = connect(), connect()
+    push(mq, "q", 1)
+    application.execute("SELECT pg_advisory_lock(a, b) FROM generate_series(0, 9) AS a, generate_series(0, 9) AS b")
+    application.execute("SELECT pg_advisory_lock(a) FROM generate_series(0, 99) AS a")
+    assert (take(mq, "q"), take(mq, "q", "another", partition="Default")) == ([1], [1])

@@ -1392,8 +1392,8 @@ _lock_group_queues(group_name text, queues text[]) RETURNS integer[]
 _lock_idle(partition_ids bigint[], idle_seconds double precision) RETURNS bigint[]
 _lock_lease(lease uuid, OUT row_id tid, OUT run runs) RETURNS record
 _lock_open_subscriptions(group_name text, queue text, namespace text, task text) RETURNS bigint[]
-_lock_outbox(max_rows integer, OUT xids xid8[], OUT ids bigint[], OUT queues text[], OUT partitions text[]) RETURNS
-    record
+_lock_outbox(max_rows integer, after_xid xid8, after_id bigint, OUT xids xid8[], OUT ids bigint[], OUT queues text[],
+    OUT partitions text[], OUT last_xid xid8, OUT last_id bigint) RETURNS record
 _lock_partitions(queues text[], partitions text[], OUT queue_ids integer[], OUT partition_ids bigint[], OUT
     next_offsets bigint[], OUT last_times timestamptz[], OUT payload_limits integer[], OUT dedup_since timestamptz[],
     OUT slot_of integer[]) RETURNS record
@@ -1421,6 +1421,7 @@ _metrics() RETURNS TABLE(queue text, group_name text, total bigint, lag bigint, 
     oldest_seconds double precision)
 _microseconds(instant timestamptz) RETURNS bigint
 _missed_heartbeats(silence double precision, heartbeat_interval double precision) RETURNS integer
+_misses_queue(list integer, queue_ids integer[]) RETURNS boolean
 _move_group(group_name text, partition_ids bigint[], start_offsets bigint[], offsets bigint[]) RETURNS bigint
 _move_outbox() RETURNS trigger
 _move_run(r runs, to_offset bigint) RETURNS runs
@@ -1446,6 +1447,7 @@ _open_redrive_partitions(dead dead_letters[]) RETURNS void
 _open_runs(partition_ids bigint[], group_queue_ids integer[], places bigint[], start subscriptions, is_end boolean, OUT
     skipped bigint, OUT again bigint) RETURNS record
 _open_sink(sink text, query text) RETURNS void
+_origin_partition(group_name text, partition text) RETURNS text
 _overtake(partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed bigint) RETURNS
     record
 _parse_cron(cron text) RETURNS cron_rule
@@ -1480,6 +1482,8 @@ _prune_samples(keep interval DEFAULT '7 days') RETURNS bigint
 _prune_sinks(older_than interval DEFAULT '1 day') RETURNS bigint
 _prune_traces(keep interval DEFAULT '7 days', at_most bigint DEFAULT 1000000) RETURNS bigint
 _publish_batch(sink text, query text, batch bigint, pieces uuid[], counts bigint[]) RETURNS bigint
+_publish_outbox(xids xid8[], ids bigint[], partition_queues text[], partitions text[], OUT messages bigint, OUT refused
+    bigint, OUT queues text[]) RETURNS record
 _push_delayed(queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids
     uuid[], producers text[], due_times timestamptz[]) RETURNS TABLE(ord bigint, status text, partition_id bigint,
     "offset" bigint, created_at timestamptz, delayed_id uuid, due_at timestamptz)

@@ -126,7 +126,8 @@ BEGIN
 END $$;
 
 -- Adds the queues that a ready list for namespaces and tasks covers. Queues that the group has read on their own move
--- into it. Returns false if one of them is locked.
+-- into it. Returns false if one of them is locked, or if the namespace or task of a queue is being changed: whoever
+-- changes it tells the lists that he sees.
 CREATE FUNCTION skep._cover_queues(list integer) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
@@ -138,6 +139,9 @@ DECLARE
         WHERE s.group_name = who AND s.queue IS NULL AND q.semantics <> 'queue');
     moved   integer[];
 BEGIN
+    IF NOT pg_try_advisory_xact_lock_shared(x'736b6570'::integer, 0) THEN
+        RETURN false;
+    END IF;
     moved := ARRAY(SELECT g.id FROM skep.group_queues g
                    WHERE g.group_name = who AND g.queue_id = ANY (covered) AND g.list_id <> list
                    ORDER BY g.id FOR UPDATE);

@@ -25,6 +25,7 @@ DECLARE
     ids     bigint[];
     decided record;
 BEGIN
+    PERFORM skep._require_read_committed('subscribe after cancel');
     ids := ARRAY(SELECT s.id FROM skep.subscriptions s
                  WHERE s.group_name = ended.group_name AND s.status = 'CANCELLED'
                    AND (s.id = ended.id OR ended.partition IS NULL AND s.queue = ended.queue)
@@ -56,6 +57,7 @@ DECLARE
     read      record;
     forgotten bigint;
 BEGIN
+    PERFORM skep._require_read_committed('delete_group');
     IF NOT keep_subscription THEN
         ids := ARRAY(SELECT s.id FROM skep.subscriptions s
                      WHERE s.group_name = delete_group.group_name

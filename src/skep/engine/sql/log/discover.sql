@@ -55,21 +55,6 @@ BEGIN
             AND r.lease_id IS NULL AND r.drained ORDER BY r.ready_at LIMIT 1));
 END $$;
 
--- Adds group_queues rows for queues that are new to a list of namespaces and tasks.
-CREATE FUNCTION skep._add_group_queues(list integer, group_name text, queue_ids integer[]) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO skep.group_queues (group_name, queue_id, list_id)
-    SELECT _add_group_queues.group_name, q.id, list FROM skep.queues q
-    WHERE q.id = ANY (queue_ids) AND q.semantics <> 'queue'
-      AND NOT EXISTS (SELECT FROM skep.group_queues g
-                      WHERE g.group_name = _add_group_queues.group_name AND g.queue_id = q.id)
-      AND EXISTS (SELECT FROM skep.subscriptions s WHERE s.group_name = _add_group_queues.group_name AND s.queue IS NULL
-                     AND (s.namespace IS NULL OR s.namespace = q.namespace) AND (s.task IS NULL OR s.task = q.task))
-    ORDER BY q.id FOR KEY SHARE OF q SKIP LOCKED
-    ON CONFLICT DO NOTHING;
-END $$;
-
 -- Returns the saved snapshots of a list, and the partitions that have news since then.
 CREATE FUNCTION skep._read_news(list integer, queue_id integer, stamp timestamptz) RETURNS skep.news
 LANGUAGE plpgsql AS $$
@@ -100,35 +85,6 @@ BEGIN
         SELECT * FROM skep._read_wide_news(list, d.snapshot) WHERE NOT d.is_lost AND _read_news.queue_id = 0
     ) news ON true;
     RETURN known;
-END $$;
-
--- The news of a list of namespaces and tasks: pushes to all queues since the snapshot, and of those the ones that the
--- group reads.
-CREATE FUNCTION skep._read_wide_news(list integer, snapshot pg_snapshot) RETURNS SETOF bigint
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    pushed record;
-BEGIN
-    SELECT array_agg(j.queue_id) AS queue_ids, array_agg(j.partition_id) AS partition_ids INTO pushed
-    FROM (
-        SELECT j.queue_id, unnest(j.partition_ids) AS partition_id FROM skep.journal j
-        WHERE j.xid >= pg_snapshot_xmax(_read_wide_news.snapshot)
-        UNION ALL
-        SELECT j.queue_id, unnest(j.partition_ids) FROM pg_snapshot_xip(_read_wide_news.snapshot) AS running
-        CROSS JOIN LATERAL (SELECT * FROM skep.journal j WHERE j.xid = running OFFSET 0) j
-    ) j;
-    IF pushed.queue_ids IS NOT NULL THEN
-        PERFORM skep._add_group_queues(list, g.group_name, ARRAY(SELECT DISTINCT unnest(pushed.queue_ids)))
-        FROM skep.group_queues g WHERE g.id = list;
-        RETURN QUERY
-        SELECT pushed.partition_id FROM unnest(pushed.queue_ids, pushed.partition_ids)
-            AS pushed (queue_id, partition_id)
-        JOIN skep.group_queues w ON w.id = list
-        CROSS JOIN LATERAL (SELECT FROM skep.group_queues g
-                            WHERE g.group_name = w.group_name AND g.queue_id = pushed.queue_id
-                               AND g.list_id = list LIMIT 1) g;
-    END IF;
 END $$;
 
 -- Returns the next partitions of a list for a discovery that has to ask all of them, and where the page after it
@@ -209,7 +165,8 @@ END $$;
 
 -- Locks partitions so that this transaction alone gives its group runs in them; returns those it got. A call for few of
 -- them takes a lock for each: a transaction that stays open blinds its group for no other partition. A call for many
--- takes one lock for all, if nobody has one, because the lock table has room for a few thousand.
+-- takes one lock for all, if nobody has one, because the lock table has room for a few thousand. Applications use
+-- advisory locks of small numbers, and may hold them for ever: the first byte of a key is 's'.
 CREATE FUNCTION skep._lock_starts(group_queue integer, partition_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -222,7 +179,7 @@ BEGIN
         RETURN '{}';
     END IF;
     RETURN ARRAY(SELECT id FROM unnest(partition_ids[:64]) AS id
-                 WHERE pg_try_advisory_xact_lock(group_queue, (id % 2147483647)::integer));
+                 WHERE pg_try_advisory_xact_lock(x'73'::bigint << 56 | group_queue::bigint << 35 | id));
 END $$;
 
 -- Gives a group runs in partitions that it has not read yet, if there is something behind its start; a group without a
@@ -350,6 +307,9 @@ BEGIN
         OR known.rows > 64 OR known.crowded
         OR (known.rows > 0 OR cardinality(known.snapshots) > 1) AND known.discovered_at < stamp - interval '1 second'
         OR known.discovered_at < stamp - interval '1 minute';
+    IF queue_id = 0 AND (0 = ANY (known.partition_ids) OR known.is_lost AND skep._misses_queue(list, NULL)) THEN
+        is_saving := false;  -- a queue is locked: its news would be lost
+    END IF;
     IF is_saving THEN  -- a list that is being deleted or moved, or is gone, gets no snapshot
         PERFORM FROM skep.group_queues g WHERE g.id = list AND g.list_id = list FOR KEY SHARE SKIP LOCKED;
         is_saving := FOUND;

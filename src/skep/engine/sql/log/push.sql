@@ -79,16 +79,24 @@ BEGIN
 END $$;
 
 -- Under REPEATABLE READ a push may not see the head that others have moved since its snapshot. Whether that is so, only
--- an insert tells.
+-- an insert tells; unless the messages behind that head are deleted by now: then the floor has moved, which its lock
+-- tells. Who holds a floor is not waited for, because floors are locked before partitions.
 CREATE FUNCTION skep._check_heads(partition_ids bigint[], next_offsets bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    held bigint;
 BEGIN
+    PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (partition_ids) FOR KEY SHARE SKIP LOCKED;
+    GET DIAGNOSTICS held = ROW_COUNT;
+    IF held < cardinality(partition_ids) THEN
+        RAISE serialization_failure;
+    END IF;
     INSERT INTO skep.messages (partition_id, "offset", created_at)
     SELECT head.id, head.next_offset, clock_timestamp()
     FROM unnest(partition_ids, next_offsets) AS head (id, next_offset);
     DELETE FROM skep.messages m USING unnest(partition_ids, next_offsets) AS head (id, next_offset)
     WHERE m.partition_id = head.id AND m."offset" = head.next_offset;
-EXCEPTION WHEN unique_violation THEN
+EXCEPTION WHEN unique_violation OR serialization_failure THEN
     RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'the partition has messages that this transaction cannot see',
         HINT = 'Push under READ COMMITTED, or INSERT INTO skep.outbox; or try the transaction again.';
 END $$;

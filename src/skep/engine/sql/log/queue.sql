@@ -15,6 +15,7 @@ DECLARE
     q     skep.queues;
     wrong text;
     rule  text;
+    is_new boolean;
 BEGIN
     PERFORM skep._check_name('queue', queue);
     PERFORM skep._check_name(label, name) FROM (VALUES ('namespace', namespace), ('task', task)) AS v (label, name)
@@ -22,12 +23,19 @@ BEGIN
     PERFORM skep._check_options(queue, options);
     INSERT INTO skep.queues (name, namespace, task) VALUES (queue, split_part(queue, '.', 1), split_part(queue, '.', 2))
     ON CONFLICT DO NOTHING;
+    is_new := FOUND;
     SELECT * INTO old FROM skep.queues o WHERE o.name = configure_queue.queue FOR NO KEY UPDATE;
     IF options ->> 'semantics' = 'queue' AND NOT options ? 'concurrency' AND old.concurrency = 1 THEN
         options := options || '{"concurrency": 64}';
     END IF;
     q := skep._write_options(old, options
                              || jsonb_strip_nulls(jsonb_build_object('namespace', namespace, 'task', task)));
+    IF NOT is_new AND (q.priority, q.concurrency, q.delayed_processing, q.window_buffer)
+       <> (old.priority, old.concurrency, old.delayed_processing, old.window_buffer) THEN
+        -- runs that came since the snapshot would keep what was derived from the old options
+        PERFORM skep._require_read_committed(
+            'changing priority, concurrency, delayed_processing or window_buffer of a queue');
+    END IF;
     PERFORM skep._apply_options(old, q);
     RETURN q;
 EXCEPTION WHEN check_violation OR not_null_violation THEN
@@ -120,7 +128,9 @@ DECLARE
     changed tid[];
 BEGIN
     IF (q.namespace, q.task) <> (old.namespace, old.task) THEN
-        -- Groups that read namespaces and tasks find out again which queues those have.
+        -- Groups that read namespaces and tasks find out again which queues those have. The lock waits for those whose
+        -- first pop is still open: see _cover_queues().
+        PERFORM pg_advisory_xact_lock(x'736b6570'::integer, 0);
         PERFORM skep._discover_again(ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = 0));
     END IF;
     IF q.priority <> old.priority THEN

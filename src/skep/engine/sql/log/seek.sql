@@ -321,6 +321,7 @@ DECLARE
     moved  record;
     opened record;
 BEGIN
+    PERFORM skep._require_read_committed('seek');
     IF seek.queue IS NULL AND seek.partition IS NULL THEN
         PERFORM skep._check_name('group', seek.group_name);
     ELSE

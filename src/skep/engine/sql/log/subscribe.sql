@@ -155,9 +155,8 @@ BEGIN
             coalesce(s.last_heartbeat_at, clock_timestamp()), coalesce(s.status_changed_at, clock_timestamp()),
             coalesce(s.conflation, false), s.retry_limit, s.retry_delay, s.max_retry_delay, s.retry_jitter)
     ON CONFLICT DO NOTHING;
-    IF FOUND AND s.queue IS NULL THEN  -- discovery has to find the queues that it covers
-        PERFORM skep._discover_again(array_agg(g.id)) FROM skep.group_queues g
-        WHERE g.group_name = s.group_name AND g.queue_id = 0;
+    IF FOUND AND s.queue IS NULL THEN  -- discovery has to find the queues that it covers; also one that is still open
+        PERFORM skep._discover_again(ARRAY[skep._ensure_wide_list(s.group_name)]);
         RETURN true;
     END IF;
     RETURN FOUND;

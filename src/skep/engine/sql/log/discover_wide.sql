@@ -1,0 +1,60 @@
+-- Discovery for groups that read namespaces and tasks: which queues are new to their list, and what was pushed to them.
+
+-- Adds group_queues rows for queues that are new to a list of namespaces and tasks.
+CREATE FUNCTION skep._add_group_queues(list integer, group_name text, queue_ids integer[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO skep.group_queues (group_name, queue_id, list_id)
+    SELECT _add_group_queues.group_name, q.id, list FROM skep.queues q
+    WHERE q.id = ANY (queue_ids) AND q.semantics <> 'queue'
+      AND NOT EXISTS (SELECT FROM skep.group_queues g
+                      WHERE g.group_name = _add_group_queues.group_name AND g.queue_id = q.id)
+      AND EXISTS (SELECT FROM skep.subscriptions s WHERE s.group_name = _add_group_queues.group_name AND s.queue IS NULL
+                     AND (s.namespace IS NULL OR s.namespace = q.namespace) AND (s.task IS NULL OR s.task = q.task))
+    ORDER BY q.id FOR KEY SHARE OF q SKIP LOCKED
+    ON CONFLICT DO NOTHING;
+END $$;
+
+-- Returns true if one of these queues (NULL: of all) is covered by a list of namespaces and tasks and was not added.
+CREATE FUNCTION skep._misses_queue(list integer, queue_ids integer[]) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM skep.group_queues w
+        JOIN skep.subscriptions s ON s.group_name = w.group_name AND s.queue IS NULL
+        JOIN skep.queues q ON (s.namespace IS NULL OR s.namespace = q.namespace) AND (s.task IS NULL OR s.task = q.task)
+        WHERE w.id = list AND q.semantics <> 'queue' AND (queue_ids IS NULL OR q.id = ANY (queue_ids))
+          AND NOT EXISTS (SELECT FROM skep.group_queues g WHERE g.group_name = w.group_name AND g.queue_id = q.id));
+END $$;
+
+-- The news of a list of namespaces and tasks: pushes to all queues since the snapshot, and of those the ones that the
+-- group reads. 0, which is no partition: a queue that it covers is locked and was not added, so that these news have to
+-- be read again. (delete_queue() has locked it, and may be rolled back.)
+CREATE FUNCTION skep._read_wide_news(list integer, snapshot pg_snapshot) RETURNS SETOF bigint
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    pushed record;
+BEGIN
+    SELECT array_agg(j.queue_id) AS queue_ids, array_agg(j.partition_id) AS partition_ids INTO pushed
+    FROM (
+        SELECT j.queue_id, unnest(j.partition_ids) AS partition_id FROM skep.journal j
+        WHERE j.xid >= pg_snapshot_xmax(_read_wide_news.snapshot)
+        UNION ALL
+        SELECT j.queue_id, unnest(j.partition_ids) FROM pg_snapshot_xip(_read_wide_news.snapshot) AS running
+        CROSS JOIN LATERAL (SELECT * FROM skep.journal j WHERE j.xid = running OFFSET 0) j
+    ) j;
+    IF pushed.queue_ids IS NOT NULL THEN
+        PERFORM skep._add_group_queues(list, g.group_name, ARRAY(SELECT DISTINCT unnest(pushed.queue_ids)))
+        FROM skep.group_queues g WHERE g.id = list;
+        RETURN QUERY
+        SELECT pushed.partition_id FROM unnest(pushed.queue_ids, pushed.partition_ids)
+            AS pushed (queue_id, partition_id)
+        JOIN skep.group_queues w ON w.id = list
+        CROSS JOIN LATERAL (SELECT FROM skep.group_queues g
+                            WHERE g.group_name = w.group_name AND g.queue_id = pushed.queue_id
+                               AND g.list_id = list LIMIT 1) g
+        UNION ALL
+        SELECT 0 WHERE skep._misses_queue(list, pushed.queue_ids);
+    END IF;
+END $$;

@@ -1,0 +1,102 @@
+"""Groups that read a namespace, while the queues that it has are being changed by others."""
+
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from tests.engine.crowd import until
+from tests.engine.verbs import Row, broken, call, pop, push, refused, take
+from tests.isolation.steps import BLOCKED
+
+Connect = Callable[..., psycopg.Connection]
+LATER = """
+    UPDATE skep.discoveries
+    SET discovered_at = discovered_at - interval '2 s', ready_from = ready_from - interval '2 s',
+        scan_at = scan_at - interval '2 s'
+"""
+
+
+@pytest.fixture
+def threads() -> Generator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def look_around(mq: psycopg.Connection, namespace: str = "n") -> list[Row]:
+    """Pop a few times, over some seconds, until something comes."""
+    for _ in range(3):
+        if found := take(mq, None, namespace=namespace):
+            return found
+        mq.execute(LATER)
+    return []
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["by_the_journal", "by_asking_all"])
+def test_a_queue_that_is_nearly_deleted(connect: Connect, *, is_lost: bool):
+    """While it is locked it cannot be added to the list; that its messages are news is not forgotten meanwhile."""
+    mq, other = connect(), connect()
+    push(mq, "n.a", 1)
+    assert take(mq, None, namespace="n") == [1]
+    push(mq, "n.b", 2)
+    if is_lost:
+        call(mq, "prune_journal", older_than="0 s")
+    with other.transaction(force_rollback=True):
+        call(other, "delete_queue", queue="n.b")
+        assert look_around(mq) == []
+        push(mq, "n.a", 3)
+        assert look_around(mq) == [3]  # others are served meanwhile
+        assert look_around(mq) == []
+    assert (look_around(mq), broken(mq)) == ([2], {})
+
+
+def test_a_queue_that_comes_into_the_namespace_at_the_first_pop(connect: Connect, threads: ThreadPoolExecutor):
+    """A first pop that is still open is waited for: it does not see the change, and the change not its list."""
+    consumer, mq, observer = connect(), connect(), connect()
+    push(mq, "elsewhere.q", 1)
+    consumer.execute("BEGIN")
+    assert pop(consumer, None, namespace="n") == []
+    moved = threads.submit(call, mq, "configure_queue", queue="elsewhere.q", namespace="n")
+    until(lambda: moved.done() or observer.execute(BLOCKED, [mq.info.backend_pid]).fetchall() == [(True,)], "it hangs")
+    consumer.execute("COMMIT")
+    moved.result()
+    assert (look_around(mq), broken(mq)) == ([1], {})
+
+
+def test_a_first_pop_while_a_queue_comes_into_the_namespace(connect: Connect):
+    """It does not wait, and finds the queue later."""
+    consumer, mq = connect(), connect()
+    push(mq, "elsewhere.q", 1)
+    consumer.execute("SET statement_timeout = '900ms'")
+    with mq.transaction():
+        call(mq, "configure_queue", queue="elsewhere.q", namespace="n")
+        assert pop(consumer, None, namespace="n") == []
+    assert (look_around(consumer), broken(mq)) == ([1], {})
+
+
+def test_a_forgotten_first_pop_and_a_change_of_namespace(connect: Connect):
+    """The change is refused after some seconds, and can be tried again."""
+    consumer, mq = connect(), connect()
+    push(mq, "elsewhere.q", 1)
+    with consumer.transaction():
+        pop(consumer, None, namespace="n")
+        with refused("55P03", "locked"):
+            call(mq, "configure_queue", queue="elsewhere.q", namespace="n")
+    call(mq, "configure_queue", queue="elsewhere.q", namespace="n")
+    assert look_around(mq) == [1]
+
+
+def test_a_second_namespace_at_the_first_pop(connect: Connect, threads: ThreadPoolExecutor):
+    """One list serves both namespaces: the first pop of one must not take the queues of the other for known."""
+    consumer, mq, observer = connect(), connect(), connect()
+    push(mq, "n.q", 1)
+    push(mq, "other.q", 2)
+    consumer.execute("BEGIN")
+    assert len(pop(consumer, None, namespace="n")) == 1
+    subscribed = threads.submit(call, mq, "subscribe", group_name="g", namespace="other", mode="all")
+    pid = mq.info.backend_pid
+    until(lambda: subscribed.done() or observer.execute(BLOCKED, [pid]).fetchall() == [(True,)], "it hangs")
+    consumer.execute("COMMIT")
+    subscribed.result()
+    assert (look_around(mq, "other"), broken(mq)) == ([2], {})
