@@ -94,7 +94,7 @@ BEGIN
         SELECT p.* FROM (
             SELECT array_agg(coalesce(redrive.to_queue, d.queue) ORDER BY n) AS queues,
                    array_agg(CASE WHEN redrive.to_queue IS NULL THEN skep._redrive_partition(d.group_name, d.partition)
-                             ELSE d.partition END
+                             ELSE skep._origin_partition(d.group_name, d.partition) END
                              ORDER BY n) AS partitions,
                    array_agg(coalesce(redrive.payload, d.payload) ORDER BY n) AS payloads,
                    array_agg(skep._redriven_headers(d.headers, redrive.headers, redrive.payload IS NOT NULL,
@@ -126,26 +126,39 @@ COMMENT ON FUNCTION skep.redrive IS
     'into its own. Returns a row for each; dry_run changes nothing.';
 CALL skep._allow('skep_admin', 'redrive');
 
--- Creates the partitions for one group alone that these dead letters need. A partition of that name that is in use
--- otherwise is refused.
+-- Creates the partitions for one group alone that these dead letters need, and locks them. A partition of that name
+-- that is in use otherwise is refused. One that is dropped as idle meanwhile is created again here: push() would create
+-- it for every group.
 CREATE FUNCTION skep._open_redrive_partitions(dead skep.dead_letters[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    taken text;
+    wanted record;
+    locked bigint;
+    taken  text;
 BEGIN
-    PERFORM skep._create_partitions(array_agg(d.queue), array_agg(skep._redrive_partition(d.group_name, d.partition)))
-    FROM (SELECT DISTINCT d.queue, d.group_name, d.partition FROM unnest(dead) d) d;
-    -- They are locked in the order of push, and read after that, so that a push under way counts.
-    PERFORM FROM (SELECT DISTINCT d.queue, skep._redrive_partition(d.group_name, d.partition) COLLATE "C" AS name
-                  FROM unnest(dead) d ORDER BY 1, 2) wanted
-    CROSS JOIN LATERAL (SELECT q.id FROM skep.queues q WHERE q.name = wanted.queue LIMIT 1) q
-    CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = wanted.name
-                        FOR NO KEY UPDATE) p;
-    UPDATE skep.partitions p SET only_group = skep._group_of(q.semantics, wanted.group_name)
+    SELECT array_agg(d.queue ORDER BY d.queue, d.name) AS queues, array_agg(d.name ORDER BY d.queue, d.name) AS names
+    INTO wanted
+    FROM (SELECT DISTINCT d.queue, skep._redrive_partition(d.group_name, d.partition) COLLATE "C" AS name
+          FROM unnest(dead) d) d;
+    FOR try IN 1 .. 4 LOOP
+        PERFORM skep._create_partitions(wanted.queues, wanted.names);
+        -- They are locked in the order of push, and read after that, so that a push under way counts.
+        PERFORM FROM unnest(wanted.queues, wanted.names) AS one (queue, name)
+        CROSS JOIN LATERAL (SELECT q.id FROM skep.queues q WHERE q.name = one.queue LIMIT 1) q
+        CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = one.name
+                            FOR NO KEY UPDATE) p;
+        GET DIAGNOSTICS locked = ROW_COUNT;
+        EXIT WHEN locked = cardinality(wanted.names);
+        IF try = 4 OR locked > 0 THEN  -- to create one while others are locked could deadlock
+            RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'queue or partition deleted during redrive',
+            HINT = 'Redrive again.';
+        END IF;
+    END LOOP;
+    UPDATE skep.partitions p SET only_group = skep._group_of(q.semantics, one.group_name)
     FROM (SELECT DISTINCT d.queue, d.group_name, skep._redrive_partition(d.group_name, d.partition) AS name
-          FROM unnest(dead) d) wanted
-    JOIN skep.queues q ON q.name = wanted.queue
-    WHERE p.queue_id = q.id AND p.name = wanted.name AND p.only_group IS NULL
+          FROM unnest(dead) d) one
+    JOIN skep.queues q ON q.name = one.queue
+    WHERE p.queue_id = q.id AND p.name = one.name AND p.only_group IS NULL
       AND NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = p.id)
       AND EXISTS (SELECT FROM skep.partition_floors f WHERE f.partition_id = p.id AND f.first_offset = 0);
     SELECT p.name INTO taken FROM unnest(dead) d

@@ -188,6 +188,14 @@ LANGUAGE sql IMMUTABLE AS $$
     FROM format(' (again for %s)', $1) AS again
 $$;
 
+-- Returns the partition that a dead letter was pushed to before any redrive. (Of a name that was cut nobody knows.)
+CREATE FUNCTION skep._origin_partition(group_name text, partition text) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN length($2) > length(again) AND right($2, length(again)) = again THEN left($2, -length(again))
+                ELSE $2 END
+    FROM format(' (again for %s)', $1) AS again
+$$;
+
 -- Leases from named partitions: once directly, and if that was not all, again after what _prepare_named() found and
 -- what was due.
 CREATE FUNCTION skep._lease_names(
