@@ -12,7 +12,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from tests.engine.crowd import PATIENCE, at_once
-from tests.engine.verbs import broken, configure, drain, pass_time, pop, push, refused
+from tests.engine.verbs import broken, call, configure, drain, pass_time, pop, push, refused
 
 Connect = Callable[..., psycopg.Connection]
 INSERT = "INSERT INTO skep.outbox (queue, partition, payload) VALUES (%s, %s, %s)"
@@ -453,3 +453,42 @@ def test_rows_that_are_refused_later_hold_up_their_partition_alone(mq: psycopg.C
     configure(mq, "q", max_payload_bytes=10_000)
     assert move(mq) == (2, 0, ["q"])
     assert (len(stored(mq)), left_behind(mq)) == (4, 0)
+
+
+@pytest.mark.parametrize("why", ["refused", "locked"])
+def test_rows_that_stay_do_not_hide_those_behind_them(connect: Connect, why: str):
+    """However many there are: a call passes them, and keeps the order of their partition."""
+    own, mover, other = connect(), connect(), connect()
+    push(other, "q", "first", partition="large")
+    own.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    publish(own, *["x" * 2000] * 7, partition="large")
+    publish(own, "behind", partition="small")
+    publish(own, "last", partition="large")
+    own.execute("COMMIT")
+    if why == "refused":
+        configure(mover, "q", max_payload_bytes=1000)
+        assert [move(mover, 3), move(mover, 3)] == [(1, 3, ["q"]), (0, 3, [])]
+        configure(mover, "q", max_payload_bytes=10_000)
+    else:
+        with other.transaction():
+            push(other, "q", "second", partition="large")
+            assert [move(mover, 3), move(mover, 3)] == [(1, 0, ["q"]), (0, 0, [])]
+    assert [move(mover, 3)[0] for _ in range(4)] == [3, 3, 2, 0]
+    assert [row.payload for row in call(mover, "peek", queue="q", partition="large")][-1] == "last"
+    assert (left_behind(mover), broken(mover)) == (0, {})
+
+
+def test_a_mover_does_not_wait_for_each_of_many_partitions(connect: Connect):
+    """Another transaction has created their queue and stays open."""
+    holder, own, mover = connect(), connect(), connect()
+    own.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    for number in range(100):
+        publish(own, "q", partition=str(number))
+    publish(own, "r", queue="r")
+    own.execute("COMMIT")
+    with holder.transaction():
+        push(holder, "q", "first")
+        mover.execute("SET statement_timeout = '3s'")
+        while not stored(mover):
+            assert move(mover) in [(1, 0, ["r"]), (0, 0, [])]
+    assert (move(mover), left_behind(mover)) == ((100, 0, ["q"]), 0)

@@ -180,6 +180,38 @@ def test_a_locked_partition_is_left_for_later(mq: psycopg.Connection, connect_mo
     assert run(mq) == (1, 0, ["q"])
 
 
+def test_many_that_are_refused_stop_no_other(mq: psycopg.Connection):
+    """They are due for longer than the others, and will be: they come last."""
+    configure(mq, "blocked", semantics="pub_sub", block_without_subscribers=True)
+    for number in range(3):
+        create(mq, f"refused {number}", queue="blocked")
+    wind_back(mq, timedelta(hours=1))
+    create(mq, "good")
+    mq.execute("UPDATE skep.schedules SET next_at = date_trunc('minute', clock_timestamp()) WHERE name = 'good'")
+    assert [run(mq, max_schedules=2)[0] for _ in range(2)] == [0, 1]
+    call(mq, "subscribe", group_name="g", queue="blocked")
+    assert [run(mq, max_schedules=2)[0] for _ in range(3)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["locked", "being_created"])
+def test_many_that_are_locked_stop_no_other(
+    mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection], *, is_new: bool
+):
+    """They do not count; and the partition, if it is being created, is waited for once."""
+    if not is_new:
+        push(mq, "q", 0)
+    for number in range(20):
+        create(mq, f"locked {number}")
+    wind_back(mq, timedelta(hours=1))
+    create(mq, "good", queue="free")
+    mq.execute("UPDATE skep.schedules SET next_at = date_trunc('minute', clock_timestamp()) WHERE name = 'good'")
+    other = connect_module()
+    with other.transaction():
+        push(other, "q", 1)
+        mq.execute("SET LOCAL statement_timeout = '1s'")
+        assert run(mq, max_schedules=2) == (1, 0, ["free"])
+
+
 def test_a_clock_that_is_set_back_repeats_no_tick(mq: psycopg.Connection):
     create(mq)
     wind_back(mq, timedelta())

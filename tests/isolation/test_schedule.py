@@ -1,8 +1,13 @@
 """Schedules that become due while others run them, change them, delete their queue or push beside them."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
 import psycopg
 import pytest
 
+from tests.engine.crowd import until
 from tests.engine.verbs import broken, call
 from tests.isolation.programs import begin, commit, push, rollback, run, take
 from tests.isolation.steps import Stage, Story, every_order
@@ -85,3 +90,33 @@ def test_one_that_is_killed(stage: Stage, database_url: str):
         with pytest.raises(psycopg.OperationalError):
             doomed.execute("SELECT 1")
     check_once(story)
+
+
+def test_two_that_have_read_the_same_tick(stage: Stage, database_url: str):
+    """Both have read the schedule before one of them pushes its tick: the lock of its row lets one do it.
+
+    Both wait for a partition that another session is creating; the second gives up last, when the first has committed.
+    """
+    story = stage.begin_story(["A"])
+    _prepare(story)
+    mq, queue = story.observer, story.queue
+    call(mq, "create_schedule", name="held up", cron="* * * * *", queue=queue, partition="new")
+    mq.execute("UPDATE skep.schedules SET next_at = now() - interval '1 hour' WHERE name = 'held up'")
+    with psycopg.connect(database_url) as creator, ThreadPoolExecutor(2) as threads, ExitStack() as stack:
+        creator.execute("SELECT skep.push(%s, '1', 'new')", [queue])
+        for _ in range(2):
+            session = stack.enter_context(psycopg.connect(database_url, autocommit=True))
+            threads.submit(session.execute, RUN)
+            until(lambda session=session: _waits_or_ended(mq, session), "it to begin")
+            time.sleep(0.05)
+        threads.shutdown()
+        creator.rollback()
+    found = [row.headers["skep-schedule"] for row in call(mq, "peek", queue=queue) if row.headers]
+    assert (found, broken(mq)) == ([queue], {})
+    _forget(story)
+
+
+def _waits_or_ended(mq: psycopg.Connection, session: psycopg.Connection) -> bool:
+    query = "SELECT wait_event_type = 'Lock' OR state = 'idle' AND query LIKE '%%run_schedules%%'"
+    asked = mq.execute(f"{query} FROM pg_stat_activity WHERE pid = %s", [session.info.backend_pid])
+    return asked.fetchall() == [(True,)]

@@ -9,5 +9,6 @@ async def move(mq: AsyncSkep) -> str | None:
     while moved.messages:
         moved = await mq.move_committed_outbox()
         messages += moved.messages
-    refused = f"; {moved.refused:,} are refused by their queues" if moved.refused else ""
-    return f"published {messages:,} messages of the outbox{refused}" if messages else None
+    refused = f"{moved.refused:,} messages of the outbox are refused by their queues" if moved.refused else ""
+    published = f"published {messages:,} messages of the outbox" if messages else ""
+    return "; ".join(filter(None, (published, refused))) or None

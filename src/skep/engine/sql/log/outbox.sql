@@ -79,23 +79,29 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
--- Locks committed rows of the outbox that can be appended now, oldest transaction first. A partition is left for later
--- if another has locked it, or an earlier row of it: so order is kept, and nothing waits. A row that is visible was
--- committed, except the caller's own.
+-- Locks committed rows of the outbox behind a place that can be appended now, oldest transaction first. A partition is
+-- left for later if another has locked it, or if an earlier row of it is passed: so order is kept, and nothing waits. A
+-- row that is visible was committed, except the caller's own. last_…: the place of the last row that was looked at;
+-- NULL if there are no more.
 CREATE FUNCTION skep._lock_outbox(
-    max_rows integer, OUT xids xid8[], OUT ids bigint[], OUT queues text[], OUT partitions text[]
+    max_rows integer, after_xid xid8, after_id bigint, OUT xids xid8[], OUT ids bigint[], OUT queues text[],
+    OUT partitions text[], OUT last_xid xid8, OUT last_id bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
+    stamp   timestamptz := clock_timestamp();
     locked  record;
     missing record;  -- partitions that do not exist yet: as in push, none is locked before all of them do
 BEGIN
     SELECT array_agg(o.xid) AS xids, array_agg(o.id) AS ids, array_agg(o.queue) AS queues,
            array_agg(o.partition) AS partitions INTO locked
     FROM (SELECT o.xid, o.id, o.queue, o.partition FROM skep.outbox o
-          WHERE o.xid IS DISTINCT FROM pg_current_xact_id_if_assigned()
+          WHERE o.xid IS DISTINCT FROM pg_current_xact_id_if_assigned() AND (o.xid, o.id) > (after_xid, after_id)
           ORDER BY o.xid, o.id LIMIT max_rows FOR UPDATE SKIP LOCKED) o;
     IF locked.ids IS NULL THEN
         RETURN;
+    ELSIF cardinality(locked.ids) = max_rows THEN
+        last_xid := locked.xids[max_rows];
+        last_id := locked.ids[max_rows];
     END IF;
     SELECT array_agg(mine.queue) AS queues, array_agg(mine.partition) AS partitions INTO missing
     FROM (SELECT DISTINCT mine.queue, mine.partition
@@ -103,8 +109,11 @@ BEGIN
     WHERE NOT EXISTS (SELECT FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
                       WHERE q.name = mine.queue AND p.name = mine.partition);
     IF missing.queues IS NOT NULL AND NOT skep._try_create_partitions(missing.queues, missing.partitions) THEN
+        -- One by one, and those that were not tried in half a second the next time, in another order.
         PERFORM skep._try_create_partitions(ARRAY[one.queue], ARRAY[one.partition])
-        FROM unnest(missing.queues, missing.partitions) AS one (queue, partition);
+        FROM (SELECT * FROM unnest(missing.queues, missing.partitions) AS one (queue, partition)
+              ORDER BY random() OFFSET 0) one
+        WHERE clock_timestamp() < stamp + interval '500 milliseconds';
     END IF;
     WITH busy AS MATERIALIZED (
         SELECT DISTINCT o.queue, o.partition FROM (
@@ -155,49 +164,71 @@ BEGIN
                                 CASE WHEN m.delayed > 0 THEN m.due_times END) p);
 END $$;
 
--- Appends rows that were committed under REPEATABLE READ or SERIALIZABLE, or while triggers were off, and returns how
--- many messages are new, how many rows were refused, and the queues that grew. Any number of callers may run at once:
--- each row is appended once, and the rows of a partition in order of their transactions. Rows are refused if the
--- options of their queue were changed since they were committed: they and the rows of their partition behind them stay
--- in the outbox.
-CREATE FUNCTION skep.move_committed_outbox(
-    max_rows integer DEFAULT 10000, OUT messages bigint, OUT refused bigint, OUT queues text[]
-)
-LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
+-- Appends rows of the outbox that _lock_outbox() has locked; if they are refused, those of each partition by
+-- themselves. queues: of which rows were appended.
+CREATE FUNCTION skep._publish_outbox(
+    xids xid8[], ids bigint[], partition_queues text[], partitions text[],
+    OUT messages bigint, OUT refused bigint, OUT queues text[]
+) LANGUAGE plpgsql AS $$
 DECLARE
-    mine record := skep._lock_outbox(max_rows);
-    one  record;
+    one record;
 BEGIN
-    messages := 0;
     refused := 0;
-    queues := '{}';
-    IF mine.ids IS NULL THEN
-        RETURN;
-    END IF;
     BEGIN
-        messages := skep._append_outbox(mine.xids, mine.ids);
-        queues := ARRAY(SELECT DISTINCT queue FROM unnest(mine.queues) AS queue ORDER BY queue);
+        messages := skep._append_outbox(xids, ids);
+        queues := partition_queues;
         RETURN;
     EXCEPTION WHEN OTHERS THEN
         IF SQLSTATE NOT LIKE 'SK%' THEN
             RAISE;
         END IF;
     END;
-    FOR one IN  -- one partition is refused: the others are not
+    messages := 0;
+    queues := '{}';
+    FOR one IN
         SELECT item.queue, array_agg(item.xid ORDER BY item.n) AS xids, array_agg(item.id ORDER BY item.n) AS ids
-        FROM unnest(mine.queues, mine.partitions, mine.xids, mine.ids)
+        FROM unnest(partition_queues, partitions, xids, ids)
         WITH ORDINALITY AS item (queue, partition, xid, id, n)
         GROUP BY item.queue, item.partition ORDER BY item.queue, item.partition
     LOOP
         BEGIN
             messages := messages + skep._append_outbox(one.xids, one.ids);
-            queues := ARRAY(SELECT DISTINCT queue FROM unnest(queues || one.queue) AS queue ORDER BY queue);
+            queues := queues || one.queue;
         EXCEPTION WHEN OTHERS THEN
             IF SQLSTATE NOT LIKE 'SK%' THEN
                 RAISE;
             END IF;
             refused := refused + cardinality(one.ids);
         END;
+    END LOOP;
+END $$;
+
+-- Appends rows that were committed under REPEATABLE READ or SERIALIZABLE, or while triggers were off, and returns how
+-- many messages are new, how many rows were refused, and the queues that grew. Any number of callers may run at once:
+-- each row is appended once, and the rows of a partition in order of their transactions. Rows are refused if the
+-- options of their queue were changed since they were committed: they and the rows of their partition behind them stay
+-- in the outbox. However many stay, the rows behind them are reached: a call passes them until it has appended some.
+CREATE FUNCTION skep.move_committed_outbox(
+    max_rows integer DEFAULT 10000, OUT messages bigint, OUT refused bigint, OUT queues text[]
+)
+LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
+DECLARE
+    mine record;
+    done record;
+BEGIN
+    messages := 0;
+    refused := 0;
+    queues := '{}';
+    SELECT xid8 '0' AS last_xid, 0::bigint AS last_id INTO mine;
+    LOOP
+        mine := skep._lock_outbox(max_rows, mine.last_xid, mine.last_id);
+        IF mine.ids IS NOT NULL THEN
+            done := skep._publish_outbox(mine.xids, mine.ids, mine.queues, mine.partitions);
+            messages := done.messages;
+            refused := refused + done.refused;
+            queues := ARRAY(SELECT DISTINCT queue FROM unnest(done.queues) AS queue ORDER BY queue);
+        END IF;
+        EXIT WHEN queues <> '{}' OR mine.last_id IS NULL;
     END LOOP;
 END $$;
 COMMENT ON FUNCTION skep.move_committed_outbox IS

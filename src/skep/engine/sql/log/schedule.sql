@@ -326,13 +326,16 @@ CREATE FUNCTION skep._tick_text(tick timestamptz) RETURNS text
 LANGUAGE sql STABLE AS $$ SELECT to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') $$;
 
 -- A schedule whose partition is locked is left for the next call: others must not wait for it. One whose push is
--- refused keeps its tick, with the error in its row.
+-- refused keeps its tick, with the error in its row. Neither keeps others from their turn, however many there are:
+-- refused ones come last, and locked ones do not count.
 CREATE FUNCTION skep.run_schedules(max_schedules integer DEFAULT 100, OUT messages bigint, OUT refused bigint,
     OUT queues text[])
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 DECLARE
     s      skep.schedules;
     pushed bigint;
+    tried  integer := 0;
+    busy   text[] := '{}';  -- partitions that another is creating: waiting once for each is enough
 BEGIN
     PERFORM skep._require_read_committed('run_schedules');
     messages := 0;
@@ -340,20 +343,25 @@ BEGIN
     queues := '{}';
     FOR s IN
         SELECT o.* FROM skep.schedules o WHERE NOT o.paused AND o.next_at <= clock_timestamp()
-        ORDER BY o.next_at LIMIT max_schedules FOR NO KEY UPDATE SKIP LOCKED
+        ORDER BY o.error IS NOT NULL, o.next_at FOR NO KEY UPDATE SKIP LOCKED
     LOOP
+        EXIT WHEN tried >= max_schedules;
+        CONTINUE WHEN format('%I.%I', s.queue, s.partition) = ANY (busy);
         PERFORM FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id WHERE q.name = s.queue
             AND p.name = s.partition
         FOR NO KEY UPDATE OF p SKIP LOCKED;
         CONTINUE WHEN NOT FOUND AND EXISTS (SELECT FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
                                             WHERE q.name = s.queue AND p.name = s.partition);
+        tried := tried + 1;
         BEGIN
             pushed := skep._push_ticks(s);
             messages := messages + pushed;
             queues := CASE WHEN pushed > 0 AND s.queue <> ALL (queues) THEN queues || s.queue::text ELSE queues END;
         EXCEPTION WHEN OTHERS THEN
-            CONTINUE WHEN SQLSTATE = '55P03';
-            IF skep._is_transient(SQLSTATE) THEN
+            IF SQLSTATE = '55P03' THEN
+                busy := busy || format('%I.%I', s.queue, s.partition);
+                CONTINUE;
+            ELSIF skep._is_transient(SQLSTATE) THEN
                 RAISE;
             END IF;
             refused := refused + 1;
