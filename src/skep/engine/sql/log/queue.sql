@@ -33,8 +33,7 @@ BEGIN
     IF NOT is_new AND (q.priority, q.concurrency, q.delayed_processing, q.window_buffer)
        <> (old.priority, old.concurrency, old.delayed_processing, old.window_buffer) THEN
         -- runs that came since the snapshot would keep what was derived from the old options
-        PERFORM skep._require_read_committed(
-            'changing priority, concurrency, delayed_processing or window_buffer of a queue');
+        PERFORM skep._require_read_committed('changing priority, concurrency, delayed_processing or window_buffer');
     END IF;
     PERFORM skep._apply_options(old, q);
     RETURN q;
