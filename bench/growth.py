@@ -19,7 +19,7 @@ from bench.report import Row, progress
 from skep.engine.install import install
 
 CALLS = 50
-HISTORY = 2_000_000
+HISTORY = 5_000_000
 DRAINED = 100_000
 GROUPS = 50
 QUEUES = 1_000

@@ -64,7 +64,8 @@ BEGIN
         PERFORM skep._refuse(
             'SK003', format('lease %s is over%s', coalesce(lease::text, 'NULL'),
                             CASE WHEN id IS NULL THEN '' ELSE format(', or message %s is not in it', id) END),
-            'It expired, was taken over, or the group was moved or deleted. Nothing changed; the messages come again.');
+            'It was acknowledged already, or it expired, was released, or the group was moved or deleted. '
+            'Nothing was changed.');
     END IF;
 END $$;
 
@@ -143,8 +144,8 @@ BEGIN
                                                    END)) IS NOT TRUE THEN
         PERFORM skep._refuse('SK003', format(CASE WHEN cardinality(leases) > 1 THEN 'leases %s are over'
                                              ELSE 'lease %s is over' END, array_to_string(leases[:3], ', ')),
-                            'They expired, were taken over, or the group was moved or deleted. Nothing changed; '
-                            'the messages are delivered again.');
+                            'They were acknowledged already, or expired, were released, or the group was moved or '
+                            'deleted. Nothing was changed.');
     END IF;
 END $$;
 
@@ -216,8 +217,8 @@ BEGIN
     FROM extended e;
     IF extended.deadline IS NULL THEN
         PERFORM skep._refuse('SK003', format('lease %s is over', coalesce(array_to_string(leases[:3], ', '), 'NULL')),
-                            'It expired, was taken over, or the group was moved or deleted. '
-                            'The messages are delivered again.');
+                            'It was acknowledged already, or it expired, was released, or the group was moved or '
+                            'deleted. Nothing was changed.');
     END IF;
     PERFORM skep._record_activity(one.id) FROM unnest(extended.group_queues) AS one (id);
     RETURN extended.deadline;
