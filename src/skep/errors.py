@@ -32,7 +32,7 @@ import psycopg
 
 
 class SkepError(Exception):
-    """Root of the tree; `message` says what happened, `detail` where, `hint` what to do."""
+    """Root of the tree; `message` says what happened, `detail` where, `hint` what to do. A traceback shows the hint."""
 
     retryable: ClassVar[bool] = False
 
@@ -41,6 +41,8 @@ class SkepError(Exception):
         self.message = message
         self.detail = detail
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")
 
 
 class ConfigError(SkepError):

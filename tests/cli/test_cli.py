@@ -158,7 +158,7 @@ def test_the_first_edition_in_the_embedded_database(
     assert done.code == 1
     said = done.stdout + done.stderr
     assert f"the embedded database in {data_dir} holds the first edition of Skep" in said
-    assert "drain it and move the folder away, or choose another folder with --data-dir" in said
+    assert f"drain it and move the folder {data_dir} away, or choose another folder with --data-dir" in said
 
 
 def test_install_prints_the_sql():

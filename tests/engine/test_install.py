@@ -300,6 +300,15 @@ def test_the_first_edition_in_the_embedded_database_is_refused_by_its_folder(url
     assert all(way in (caught.value.hint or "") for way in ("drain it", "move the folder", "--data-dir"))
 
 
+def test_another_build_in_the_embedded_database_is_refused_with_the_way_out(url: str):
+    install(url, TINY)
+    changed = replace(TINY, migrations=(Migration(THING.name, THING.sql + "-- changed"),))
+    with pytest.raises(errors.SchemaMismatch, match="0001_create_thing") as caught:
+        install(url, changed, data_dir=Path("/data/skep"))
+    ways = ("skep 1.2.3", "move the folder /data/skep away", "SKEP_DATA_DIR")
+    assert all(way in (caught.value.hint or "") for way in ways)
+
+
 @pytest.mark.parametrize("attempt", [try_install, try_verify])
 class TestRefused:
     def test_a_migration_with_another_text(self, url: str, session: psycopg.Connection, attempt: Callable):

@@ -1,6 +1,7 @@
 """The error tree and its SQLSTATE table."""
 
 import pickle
+import traceback
 
 import psycopg
 import pytest
@@ -61,3 +62,10 @@ def test_an_error_keeps_its_parts_through_pickle():
     error = pickle.loads(pickle.dumps(errors.NotFound("no queue", detail="orders", hint="create it")))
     assert (type(error), str(error)) == (errors.NotFound, "no queue")
     assert (error.message, error.detail, error.hint) == ("no queue", "orders", "create it")
+
+
+def test_a_traceback_shows_the_hint():
+    error = errors.SchemaMismatch("Skep is not installed", hint="run `skep install`")
+    shown = traceback.format_exception_only(error)
+    assert shown == ["skep.errors.SchemaMismatch: Skep is not installed\n", "hint: run `skep install`\n"]
+    assert len(traceback.format_exception_only(SkepError("no hint"))) == 1

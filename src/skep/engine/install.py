@@ -118,7 +118,7 @@ def install(
     with _explained(INSTALL_RIGHTS), _connect(conninfo) as connection:
         installed = _read(connection)
         _refuse_first_edition(installed, wanted, connection.info.dbname, data_dir)
-        if not (pending(installed, wanted).functions or again):
+        if not (pending(installed, wanted, data_dir).functions or again):
             return InstallReport(wanted.version, missing_roles=_missing_roles(connection))
         return _patiently(lambda: _install_once(connection, wanted, again=again))
 
@@ -148,7 +148,7 @@ def verify(connection: psycopg.Connection[Any], sources: Sources | None = None) 
         raise SchemaMismatch(f'the functions in database "{name}" are not those of this package', hint=INSTALL_COMMAND)
 
 
-def pending(installed: Installed, wanted: Sources) -> Pending:
+def pending(installed: Installed, wanted: Sources, data_dir: Path | None = None) -> Pending:
     """Compare a database with a package; a database that is ahead or has another history is refused."""
     known = {migration.number: migration for migration in wanted.migrations}
     for number, name, checksum in installed.migrations:
@@ -156,7 +156,7 @@ def pending(installed: Installed, wanted: Sources) -> Pending:
             raise SchemaMismatch(f"the database has migration {name}, newer than this package", hint=UPGRADE_COMMAND)
         if known[number].checksum != checksum:
             message = f"migration {name} in the database is not the one of this package"
-            hint = f"use the package that installed it (skep {installed.package}), or a new database"
+            hint = f"use the build that installed it (skep {installed.package}), or {_way_out(data_dir)}"
             raise SchemaMismatch(message, hint=hint)
     applied = {number for number, _, _ in installed.migrations}
     missing = tuple(migration for migration in wanted.migrations if migration.number not in applied)
@@ -179,14 +179,16 @@ def _refuse_first_edition(installed: Installed, wanted: Sources, database: str, 
     names = {name for _, name, _ in installed.migrations}
     if FIRST_EDITION not in names or FIRST_EDITION in {migration.name for migration in wanted.migrations}:
         return
-    if data_dir is None:
-        holder = f'database "{database}"'
-        hint = "drain it and install into a new database, or run `skep uninstall` first, which deletes its messages"
-    else:
-        holder = f"the embedded database in {data_dir}"
-        hint = "drain it and move the folder away, or choose another folder with --data-dir or SKEP_DATA_DIR"
+    holder = f'database "{database}"' if data_dir is None else f"the embedded database in {data_dir}"
     message = f"{holder} holds the first edition of Skep, whose tables cannot be upgraded"
-    raise SchemaMismatch(message, detail="the package that installed it can drain it", hint=hint)
+    raise SchemaMismatch(message, detail="the package that installed it can drain it", hint=_way_out(data_dir))
+
+
+def _way_out(data_dir: Path | None) -> str:
+    """Return what to do with a database that cannot be upgraded; `data_dir` is the folder of an embedded one."""
+    if data_dir is None:
+        return "drain it and install into a new database, or run `skep uninstall` first, which deletes its messages"
+    return f"drain it and move the folder {data_dir} away, or choose another folder with --data-dir or SKEP_DATA_DIR"
 
 
 def _patiently(work: Callable[[], T]) -> T:
@@ -318,5 +320,5 @@ def _explained(rights: str) -> Generator[None]:
         if known is None:
             raise
         if isinstance(known, PermissionDenied):
-            known.hint = known.hint or rights
+            known = PermissionDenied(known.message, detail=known.detail, hint=known.hint or rights)
         raise known from error

@@ -4,11 +4,11 @@
 --                                   > cancel_delayed(), clear_queue(), delete_queue(), delete_partition() > gone
 --
 -- Every one of these holds the lock of the partition to commit. So a message is appended once, and its transaction id
--- is a duplicate at every moment between the push and the end of the dedup window. Those who append pass partitions
--- that another has locked: several share the work. They read what is due after they have the lock, so that a partition
--- gets its messages in order of due time whoever appends them.
+-- is a duplicate at every moment between the push and the end of the dedup window. Sessions that append
+-- skip partitions that another session has locked, and so share the work. They read the due messages after they have
+-- the lock, so that the messages of a partition are appended in order of due time.
 
--- Returns when a message is due, and refuses what is no delay. NULL if it has none.
+-- Returns when a message is due, and refuses an invalid delay. NULL if it has none.
 CREATE FUNCTION skep._due_time(ord bigint, delay double precision, deliver_at timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE

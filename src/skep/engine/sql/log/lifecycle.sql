@@ -6,8 +6,8 @@
 -- Everything follows from the clock of the database, so that any number of detectors, at any pace, agree.
 
 -- Records a heartbeat of a subscription, and of those of its group to the same queue, or to the queues and partitions
--- that it covers: who reads one of them is there for the others. A dead subscription is revived. Does not wait: who has
--- locked a row records a heartbeat as well.
+-- that it covers: a group that reads one of them is alive for all. A dead subscription is revived. Does not wait for a
+-- locked row: the session that has locked it records a heartbeat as well.
 CREATE FUNCTION skep._record_heartbeat(subscription_id bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

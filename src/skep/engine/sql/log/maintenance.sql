@@ -1,9 +1,9 @@
 -- The maintenance modes of the servers. In push maintenance pushes are held here and stored, once and in their order,
 -- when it is over.
 --
--- Locks (class 736b6568): 0 is shared by who holds or drains and taken alone by who switches, so that after the switch
--- nothing more is held; 1 is taken by who drains, one at a time. Advisory, because a row that many share would keep who
--- switches waiting for ever.
+-- Advisory locks (class 736b6568). Lock 0: sessions that hold or drain pushes share it, and a session that switches the
+-- mode takes it alone, so that no push is held after the switch. Lock 1: taken to drain, by one session at a time. They
+-- are advisory because sessions that share the lock of a row could keep the switch waiting for ever.
 
 CREATE FUNCTION skep.maintenance_mode(
     OUT push boolean, OUT pop boolean, OUT held bigint, OUT refused bigint, OUT is_pending boolean

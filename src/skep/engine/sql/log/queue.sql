@@ -1,6 +1,6 @@
 -- Queues and their options; deleting queues, partitions and messages.
 --
--- Whoever deletes locks in the order of the whole engine: queues > group_queues > subscriptions > partition_floors >
+-- Every deletion locks in the order of the whole engine: queues > group_queues > subscriptions > partition_floors >
 -- runs > partitions. The commands here are given by people, and wait 5 seconds for a lock at most: a forgotten
 -- transaction must not stop others through them.
 

@@ -66,8 +66,8 @@ BEGIN
       AND (p.only_group IS NULL OR with_redriven);
 END $$;
 
--- Locks runs, partition by partition: the open one first, as every ack does. Only who has locked it makes closed ones,
--- so that these are locked by a later statement, which sees all of them.
+-- Locks runs, partition by partition: the open one first, as every ack does. Closed runs are made only
+-- under the lock of the open one, so that a later statement sees and locks all of them.
 CREATE FUNCTION skep._lock_runs(partition_ids bigint[], group_queue_ids integer[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
