@@ -6,6 +6,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.engine import verbs
 from tests.engine.verbs import broken, call, configure
@@ -444,3 +445,21 @@ def test_clear_queue_does_not_wait_for_pushes(sessions: list[psycopg.Connection]
         assert call(user, "clear_queue", queue="q") == [(8,)]
     assert [(row.offset, row.payload) for row in verbs.drain(user, "q", "slow")] == [(4, "later")]
     assert broken(user) == {}
+
+
+def test_a_forgotten_push_and_held_pushes(sessions: list[psycopg.Connection]):
+    """They are stored in order, so that they wait for the partition; but not for ever, and then nothing is lost."""
+    forgetful, upkeep, user = sessions
+    verbs.push(user, "q", 1)
+    call(user, "set_maintenance_mode", push=True)
+    held = Jsonb([{"queue": "q", "partition": "Default", "payload": 2}])
+    call(user, "_hold_push", messages=held)
+    call(user, "set_maintenance_mode", push=False)
+    upkeep.execute("SET statement_timeout = '15s'")
+    with forgetful.transaction(force_rollback=True):
+        verbs.push(forgetful, "q", 3)
+        with verbs.refused("55P03"):
+            call(upkeep, "_drain_held_pushes")
+        call(user, "set_maintenance_mode", push=False)  # nobody holds up who switches
+    assert call(upkeep, "_drain_held_pushes")[0].messages == 1
+    assert [row.payload for row in verbs.drain(user, "q")] == [1, 2]

@@ -75,10 +75,12 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT $1 IN ('40001', '40P01', '55P03')
     OR left($1, 2) IN ('08', '53', '57', '58', 'XX') $$;
 
 -- Stores what was held, oldest first, about so many messages in one transaction with its removal; nothing while there
--- is push maintenance. A request that the database refuses stays with its error, and is passed by unless `again`.
+-- is push maintenance. A request that the database refuses stays with its error, and is passed by unless `again`. A
+-- partition that another has locked is waited for, because the order counts; but not for ever, because who switches
+-- waits for this, and pushes wait for who switches.
 CREATE FUNCTION skep._drain_held_pushes(max_messages integer DEFAULT 2000, again boolean DEFAULT false,
                                        OUT messages bigint, OUT refused bigint, OUT queues text[])
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
     chosen bigint[];
     one    bigint;
