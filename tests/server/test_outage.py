@@ -24,8 +24,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from skep import embedded
 from skep.engine.install import install
-from tests.faults.test_restart import SETTINGS
-from tests.faults.test_restart import Server as Postgres
+from tests.faults.database import SETTINGS
+from tests.faults.database import Server as Postgres
 from tests.server.killable import Serve, killable
 from tests.server.serving import until
 
