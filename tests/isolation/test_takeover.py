@@ -1,7 +1,12 @@
 """A lease runs out while its holder answers: either the answer counts or the messages come again, never both."""
 
-import pytest
+from collections.abc import Callable
 
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.engine import verbs
 from tests.engine.verbs import configure
 from tests.isolation.programs import ack, ack_first, begin, commit, expire, extend, pop, push, rollback, take
 from tests.isolation.steps import Stage, Story, every_order
@@ -76,3 +81,22 @@ def test_two_pops_of_one_shared_lane(stage: Stage):
             step.do(story.sessions["A"])
 
     every_order(stage, prepare, A=[begin + pop(batch=2), ack, commit], B=[begin + pop(batch=2), ack, commit])
+
+
+def test_an_ack_whose_open_run_is_locked(connect: Callable[..., psycopg.Connection]):
+    """It has locked its own run, but another has the open one: it is tried again, and not taken for done."""
+    mq, other = connect(), connect()
+    configure(mq, "q", concurrency=2)
+    verbs.push(mq, "q", 1, 2)
+    (delivery,) = verbs.pop(mq, "q", batch=1)
+    acks = {"completed": "{[0,1)}"} | dict.fromkeys(["failed", "nacked", "failed_alone", "dead", "released"], "{}")
+    query = """
+        SELECT skep._ack_lease(r.ctid, r, jsonb_populate_record(NULL::skep.lease_acks, %s))
+        FROM skep.runs r WHERE r.lease_id IS NOT NULL FOR NO KEY UPDATE
+    """
+    with other.transaction():
+        other.execute("SELECT FROM skep.runs WHERE end_offset IS NULL FOR NO KEY UPDATE")
+        with verbs.refused("40001", str(delivery.lease)):
+            mq.execute(query, [Jsonb(acks)])
+    mq.execute(query, [Jsonb(acks)])
+    assert ([row.payload for row in verbs.drain(mq, "q")], verbs.broken(mq)) == ([2], {})

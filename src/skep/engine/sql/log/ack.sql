@@ -293,23 +293,23 @@ END $$;
 CREATE FUNCTION skep._settle_lease(row_id tid, r skep.runs, whole int8multirange, said skep.lease_acks) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    open int8multirange := whole - r.done - r.failed;
+    open   int8multirange := whole - r.done - r.failed;
+    reason text;
 BEGIN
     IF open <> '{}' THEN  -- offsets whose message was deleted count as done
         open := open * skep._messages_in(r.partition_id, lower(open), upper(open));
     END IF;
-    IF open = '{}' AND r.failed = '{}' THEN
-        PERFORM skep._end_lease(row_id, r, 'completed');
-    ELSIF said.failed_alone && r.failed THEN
-        PERFORM skep._end_lease(row_id, r, 'failed_alone');
-    ELSIF said.nacked && whole AND r.failed <> '{}' THEN
-        PERFORM skep._end_lease(row_id, r, 'nacked');
-    ELSIF open = '{}' THEN
-        PERFORM skep._end_lease(row_id, r, 'answered');
-    ELSIF said.rest_released OR said.released && whole THEN
-        PERFORM skep._end_lease(row_id, r, 'released', said.release_delay);
-    ELSE
+    reason := CASE WHEN open = '{}' AND r.failed = '{}' THEN 'completed'
+                   WHEN said.failed_alone && r.failed THEN 'failed_alone'
+                   WHEN said.nacked && whole AND r.failed <> '{}' THEN 'nacked'
+                   WHEN open = '{}' THEN 'answered'
+                   WHEN said.rest_released OR said.released && whole THEN 'released' END;
+    IF reason IS NULL THEN
         PERFORM skep._write_run(row_id, r);
+    ELSIF NOT skep._end_lease(row_id, r, reason, CASE WHEN reason = 'released' THEN said.release_delay END) THEN
+        -- The run was closed after _lock_lease() had looked, because concurrency was raised: its open run is not ours.
+        RAISE EXCEPTION USING ERRCODE = '40001', HINT = 'Nothing was changed. Try again.',
+            MESSAGE = format('the run of lease %s changed during the ack', r.lease_id);
     END IF;
 END $$;
 
