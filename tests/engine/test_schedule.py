@@ -79,9 +79,10 @@ def test_an_outage_whose_last_tick_is_old(mq: psycopg.Connection, missed: str, e
 def test_all_has_a_bound_in_each_call(mq: psycopg.Connection):
     create(mq, missed="all")
     first = wind_back(mq, 1500 * MINUTE)
-    assert [run(mq)[0] for _ in range(3)] == [1000, 501, 0]
+    runs = [run(mq)[0] for _ in range(3)]
+    assert (runs[0], sum(runs) in (1501, 1502)) == (1000, True), runs  # 1502: a minute has ended meanwhile
     ticks = pushed(mq)
-    assert (len(set(ticks)), ticks == sorted(ticks), ticks[0]) == (1501, True, text(first))
+    assert (len(set(ticks)), ticks == sorted(ticks), ticks[0]) == (sum(runs), True, text(first))
 
 
 @pytest.mark.parametrize("missed", ["one", "skip"])
