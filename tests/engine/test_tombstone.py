@@ -176,6 +176,40 @@ def test_auto_ack_beside_tombstones(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
+def test_the_rest_of_a_batch_is_no_lease_of_deleted_messages(mq: psycopg.Connection):
+    """Room for one message, and the next one was deleted: no lease, which nobody would get and end."""
+    push(mq, Q, *range(3), partition="a")
+    delete(mq, push(mq, Q, *range(3), partition="b"), [0])
+    ack(mq, batch := pop(mq, Q, batch=4, partitions=2))
+    batch += pop(mq, Q, batch=4)
+    assert [(row.partition, row.offset) for row in batch] == [("a", 0), ("a", 1), ("a", 2), ("b", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize("partition", [None, "Default"])
+@pytest.mark.parametrize(("letters", "batch"), [(".cc", 3), (".c.", 1), ("..c", 1)])
+def test_no_lease_of_deleted_and_completed_messages(
+    mq: psycopg.Connection, partition: str | None, letters: str, batch: int
+):
+    """The first message is deleted before it is delivered again, and those behind it are completed."""
+    lane = push(mq, Q, *range(4))
+    one_by_one(mq, held := pop(mq, Q, batch=3), letters)
+    call(mq, "release", lease=held[0].lease)
+    delete(mq, lane, [0])
+    came = [row.offset for row in pop(mq, Q, batch=batch, partition=partition)]
+    assert came == [offset for offset in (1, 2, 3) if letters[offset:][:1] != "c"][:1]
+
+
+def test_a_shared_run_with_nothing_left_hides_no_other(mq: psycopg.Connection):
+    """A returned run has only completed and deleted messages: the pop that meets it gets the next ones."""
+    configure(mq, Q, concurrency=3)
+    lane = push(mq, Q, *range(3))
+    one_by_one(mq, held := pop(mq, Q, batch=2), ".c")
+    call(mq, "release", lease=held[0].lease)
+    delete(mq, lane, [0])
+    assert [row.offset for row in pop(mq, Q, partition="Default")] == [2]
+    assert broken(mq) == {}
+
+
 def test_no_lease_of_a_shared_partition_is_empty(mq: psycopg.Connection):
     """Several leases of one partition in a pop: none of them has deleted messages only."""
     configure(mq, Q, concurrency=3)

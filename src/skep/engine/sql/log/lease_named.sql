@@ -100,6 +100,7 @@ BEGIN
                               AND m."offset" < least(r.cut, r.first_offset + sizes[named.slot]
                                                      + skep._done_count(r.done))
                               AND m.payload IS NOT NULL AND m.created_at <= g.visible_until
+                              AND (r.done IS NULL OR NOT r.done @> m."offset")
                             ORDER BY m."offset" DESC LIMIT 1) ends
         WHERE g.quiet_since IS NULL OR r.attempt IS NOT NULL OR skep._is_quiet(named.id, g.quiet_since)
     ), leased AS (
@@ -113,6 +114,7 @@ BEGIN
         ready_at = CASE WHEN ready.is_done THEN g.stamp ELSE g.deadline END, served_at = g.stamp, drained = g.crowded,
         is_logged = g.is_logged
     FROM ready WHERE r.ctid = ready.row_id
+      AND (ready.done IS NULL OR skep._first_message(r, ready.leased_to) < ready.leased_to)  -- as in _lease_ready()
     RETURNING ROW(ready.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, ready.first_offset,
                   ready.leased_to, r.lease_id, g.deadline,
                   coalesce(ready.attempt, 1), ready.done)::skep.lease AS lease

@@ -163,6 +163,7 @@ DECLARE
     open    record;
     leases  skep.lease[] := '{}';
     given   skep.lease[];
+    is_done boolean := false;  -- a run was in the way
 BEGIN
     SELECT _lease_shared.requests, _lease_shared.sizes INTO open;
     FOR next IN SELECT * FROM skep._shared_candidates(g, partition_ids, cardinality(sizes),
@@ -180,6 +181,8 @@ BEGIN
                                      g.deadline)
                      ELSE skep._lease_closed(g, next.row_id, next.run, next.ends, slot.requests[1], slot.sizes[1],
                                              conflate, g.stamp, g.deadline) END;
+        is_done := is_done OR given IS NULL;
+        CONTINUE WHEN given IS NULL;
         visited := visited || (next.run).partition_id;
         leases := leases || given;
         IF partition_ids IS NULL THEN
@@ -187,6 +190,9 @@ BEGIN
             EXIT WHEN open.requests = '{}';
         END IF;
     END LOOP;
+    IF is_done AND leases = '{}' THEN
+        RETURN skep._lease_shared(g, partition_ids, requests, sizes, conflate, visited);
+    END IF;
     RETURN leases;
 END $$;
 
@@ -239,7 +245,8 @@ BEGIN
     RETURN leases;
 END $$;
 
--- Leases a returned run again, if its partition still has room: its open run must be locked before it counts.
+-- Leases a returned run again, if its partition still has room: its open run must be locked before it counts. Returns
+-- NULL if nothing of it is left, and deletes it.
 CREATE FUNCTION skep._lease_closed(
     g skep.group_state, row_id tid, closed skep.runs, ends bigint, request integer, size integer, conflate boolean,
     stamp timestamptz, deadline timestamptz
@@ -259,7 +266,7 @@ BEGIN
     closed := skep._move_run(closed, skep._first_message(closed, closed.end_offset));
     IF closed.first_offset >= closed.end_offset THEN  -- its messages were completed or deleted meanwhile
         DELETE FROM skep.runs r WHERE r.ctid = row_id;
-        RETURN '{}';
+        RETURN NULL;
     END IF;
     ends := greatest(ends, closed.first_offset + 1);
     UPDATE skep.runs r SET leases = r.leases + 1 WHERE r.ctid = open_row;

@@ -33,6 +33,7 @@ BEGIN
                                   WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset
                                     AND m."offset" < least(r.cuts[1], r.first_offset + most + skep._done_count(r.done))
                                     AND m.payload IS NOT NULL AND m.created_at <= g.visible_until
+                                    AND (r.done IS NULL OR NOT r.done @> m."offset")
                                   ORDER BY m."offset" DESC LIMIT 1) ends
               WHERE r.list_id = g.list_id AND r.priority = g.priority
                 AND r.ready_at >= g.ready_from AND r.ready_at <= g.stamp AND r.lease_id IS NULL AND NOT r.drained
@@ -60,6 +61,8 @@ BEGIN
             ready_at = CASE WHEN sized.is_done THEN g.stamp ELSE g.deadline END, served_at = g.stamp,
             drained = g.crowded, is_logged = g.is_logged
         FROM sized WHERE r.ctid = sized.row_id AND sized.leased_to > sized.first_offset
+          -- no lease of deleted messages alone: nobody would get it, and end it
+          AND (sized.leased_to = sized.ends OR skep._first_message(r, sized.leased_to) < sized.leased_to)
         RETURNING ROW(sized.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, sized.first_offset,
                       sized.leased_to, r.lease_id, g.deadline, coalesce(sized.attempt, 1), sized.done
                      )::skep.lease AS lease
