@@ -255,3 +255,18 @@ def test_lease_time_of_the_pop_comes_before_that_of_the_queue(mq: psycopg.Connec
     assert pop(mq, Q) == []
     pass_time(mq, 200)
     assert [message.attempt for message in pop(mq, Q)] == [3]
+
+
+def test_ids_of_groups_are_used_again(mq: psycopg.Connection):
+    """A lease id has room for 2^21 of them."""
+    push(mq, "q", 1)
+    kept = pop(mq, "q", group="kept")
+    last = "SELECT setval(pg_get_serial_sequence('skep.group_queues', 'id'), 2097150)"
+    mq.execute(last)
+    leases = [pop(mq, "q", group=name) for name in ("a", "b")]  # the last id, and the first that is free
+    assert [len(got) for got in leases] == [1, 1]
+    ids = dict(mq.execute("SELECT group_name, id FROM skep.group_queues").fetchall())
+    assert (ids["a"], ids["b"] < 2097151, len(set(ids.values()))) == (2097151, True, len(ids))
+    for (message,) in (kept, *leases):
+        mq.execute("SELECT skep.ack(%s)", [message.lease])
+    assert [pop(mq, "q", group=name) for name in ("kept", "a", "b")] == [[], [], []]

@@ -176,8 +176,7 @@ CREATE TABLE skep.group_queues (
     queue_id integer NOT NULL,
     list_id integer NOT NULL,
     CONSTRAINT group_queues_pkey PRIMARY KEY (id),
-    CONSTRAINT group_queues_group_name_queue_id_key UNIQUE (group_name, queue_id),
-    CONSTRAINT group_queues_id_check CHECK (id < 2097152)
+    CONSTRAINT group_queues_group_name_queue_id_key UNIQUE (group_name, queue_id)
 );
 CREATE INDEX group_queues_list_id ON skep.group_queues (list_id, queue_id);
 CREATE INDEX group_queues_queue_id ON skep.group_queues (queue_id, group_name);
@@ -1428,6 +1427,7 @@ _move_run(r runs, to_offset bigint) RETURNS runs
 _move_runs(partition_ids bigint[], group_queue_ids integer[], start subscriptions, is_end boolean, OUT skipped bigint,
     OUT again bigint) RETURNS record
 _move_runs_up(partition_id bigint, row_ids tid[], runs runs[], stop bigint) RETURNS void
+_new_group_queue_id() RETURNS integer
 _newest_messages(partition_id bigint, low bigint, high bigint, state text, since timestamptz, max_rows integer) RETURNS
     TABLE("offset" bigint, created_at timestamptz)
 _next_local_time(rule cron_rule, start timestamp without time zone) RETURNS timestamp without time zone

@@ -213,7 +213,7 @@ CREATE INDEX subscriptions_queue ON skep.subscriptions (queue);
 -- queue_id 0: the group as a reader of namespaces and tasks, whose queues share one ready list.
 -- A group that starts in new partitions holds its row FOR KEY SHARE to commit; seek and delete_group take it FOR UPDATE.
 CREATE TABLE skep.group_queues (
-    id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY CHECK (id < 2097152),  -- 21 bits of a lease id
+    id         integer GENERATED ALWAYS AS IDENTITY (MAXVALUE 2097151 CYCLE) PRIMARY KEY,  -- 21 bits of a lease id
     group_name text COLLATE "C" NOT NULL,
     queue_id   integer NOT NULL,
     list_id    integer NOT NULL,             -- whose ready list its runs are in: its own id, or that of the row with queue_id 0

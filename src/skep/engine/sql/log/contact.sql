@@ -80,6 +80,23 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
+-- Returns an id for a new row of group_queues. A lease id has room for 2^21 of them, so that they are used again.
+CREATE FUNCTION skep._new_group_queue_id() RETURNS integer
+LANGUAGE plpgsql AS $$
+<<known>>
+DECLARE
+    id integer;
+BEGIN
+    FOR try IN 1 .. 2097151 LOOP
+        id := nextval(pg_get_serial_sequence('skep.group_queues', 'id'));
+        IF NOT EXISTS (SELECT FROM skep.group_queues g WHERE g.id = known.id) THEN
+            RETURN id;
+        END IF;
+    END LOOP;
+    PERFORM skep._refuse('SK007', 'there are 2097151 pairs of a group and a queue, and no more can be told apart',
+                         'Delete groups that are not used any more: skep.delete_group().');
+END $$;
+
 -- Returns the group_queues row of a group on a queue, created if need be; NULL if the queue does not exist.
 CREATE FUNCTION skep._ensure_group_queue(group_name text, queue text) RETURNS integer
 LANGUAGE plpgsql AS $$
@@ -96,7 +113,7 @@ BEGIN
         EXIT WHEN known IS NOT NULL OR q.id IS NULL OR try = 2;
         PERFORM FROM skep.queues WHERE id = q.id FOR KEY SHARE;  -- against delete_queue()
         CONTINUE WHEN NOT FOUND;
-        known := nextval(pg_get_serial_sequence('skep.group_queues', 'id'));
+        known := skep._new_group_queue_id();
         INSERT INTO skep.group_queues (id, group_name, queue_id, list_id) OVERRIDING SYSTEM VALUE
         VALUES (known, who, q.id, coalesce(
             (SELECT w.id FROM skep.group_queues w WHERE w.group_name = who AND w.queue_id = 0 AND EXISTS (
@@ -116,7 +133,7 @@ DECLARE
     list integer := (SELECT id FROM skep.group_queues WHERE group_name = _ensure_wide_list.group_name AND queue_id = 0);
 BEGIN
     IF list IS NULL THEN
-        list := nextval(pg_get_serial_sequence('skep.group_queues', 'id'));
+        list := skep._new_group_queue_id();
         INSERT INTO skep.group_queues (id, group_name, queue_id, list_id) OVERRIDING SYSTEM VALUE
         VALUES (list, _ensure_wide_list.group_name, 0, list)
         ON CONFLICT DO NOTHING;

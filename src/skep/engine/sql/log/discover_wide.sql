@@ -4,8 +4,8 @@
 CREATE FUNCTION skep._add_group_queues(list integer, group_name text, queue_ids integer[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO skep.group_queues (group_name, queue_id, list_id)
-    SELECT _add_group_queues.group_name, q.id, list FROM skep.queues q
+    INSERT INTO skep.group_queues (id, group_name, queue_id, list_id) OVERRIDING SYSTEM VALUE
+    SELECT skep._new_group_queue_id(), _add_group_queues.group_name, q.id, list FROM skep.queues q
     WHERE q.id = ANY (queue_ids) AND q.semantics <> 'queue'
       AND NOT EXISTS (SELECT FROM skep.group_queues g
                       WHERE g.group_name = _add_group_queues.group_name AND g.queue_id = q.id)
