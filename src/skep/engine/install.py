@@ -19,11 +19,11 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.errors import DeadlockDetected, Diagnostic, LockNotAvailable
+from psycopg.errors import DeadlockDetected, Diagnostic, LockNotAvailable, WrongObjectType
 from psycopg.rows import TupleRow, tuple_row
 
 from skep.config import check_database_url, display_database_url
@@ -51,18 +51,20 @@ SETTINGS = """\
 SET LOCAL client_min_messages = warning;
 SET LOCAL lock_timeout = '500ms';
 SET LOCAL check_function_bodies = off;
-SET LOCAL search_path = skep, pg_catalog, pg_temp"""
+SET LOCAL search_path = pg_catalog, pg_temp"""
 LOCK_INSTALLS = "SELECT pg_catalog.pg_advisory_xact_lock(%(lock)s)"
 # Not to_regclass(): waiting for an advisory lock does not empty the catalog cache, and it would believe the cache.
 IS_INSTALLED = """
     SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
                    WHERE n.nspname = 'skep' AND c.relname = 'schema_info')
 """
-READ_MIGRATIONS = "SELECT number, name, checksum FROM skep.migrations ORDER BY number"
-READ_INFO = "SELECT package, functions_checksum FROM skep.schema_info"
+# COPY, because the schema may belong to another user: it refuses a view, whose functions would run with our rights.
+READ_MIGRATIONS = "COPY skep.migrations (number, name, checksum) TO STDOUT"
+READ_INFO = "COPY skep.schema_info (package, functions_checksum) TO STDOUT"
+NO_POLICIES = "SET LOCAL row_security = off"  # refuses a table with policies, which could call functions as well
 MISSING_ROLES = """
-    SELECT role FROM unnest(%(roles)s::text[]) WITH ORDINALITY AS wanted (role, n)
-    WHERE to_regrole(role) IS NULL ORDER BY n
+    SELECT role FROM pg_catalog.unnest(%(roles)s::text[]) WITH ORDINALITY AS wanted (role, n)
+    WHERE pg_catalog.to_regrole(role) IS NULL ORDER BY n
 """
 RECORD_MIGRATION = "INSERT INTO skep.migrations (number, name, checksum) VALUES (%(number)s, %(name)s, %(checksum)s)"
 RECORD_INFO = """
@@ -116,7 +118,9 @@ def install(
     """
     wanted = sources or packaged()
     with _explained(INSTALL_RIGHTS), _connect(conninfo) as connection:
-        installed = _read(connection)
+        with connection.transaction():
+            connection.execute(NO_POLICIES)
+            installed = _read(connection)
         _refuse_first_edition(installed, wanted, connection.info.dbname, data_dir)
         if not (pending(installed, wanted, data_dir).functions or again):
             return InstallReport(wanted.version, missing_roles=_missing_roles(connection))
@@ -205,6 +209,7 @@ def _patiently(work: Callable[[], T]) -> T:
 def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources, *, again: bool) -> InstallReport:
     with connection.transaction(), _collected_losses(connection) as lost_grants:
         connection.execute(LOCK_INSTALLS, {"lock": LOCK})
+        connection.execute(NO_POLICIES)
         todo = pending(_read(connection), wanted)
         if not (todo.functions or again):  # another install was faster
             return InstallReport(wanted.version, missing_roles=_missing_roles(connection))
@@ -231,6 +236,7 @@ def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources, *, 
 def _uninstall_once(connection: psycopg.Connection[TupleRow], wanted: Sources) -> None:
     with connection.transaction():
         connection.execute(LOCK_INSTALLS, {"lock": LOCK})
+        connection.execute(NO_POLICIES)
         if _read(connection) == Installed():
             raise _not_installed(connection.info.dbname)
         connection.execute(SETTINGS)
@@ -276,9 +282,18 @@ def _read(connection: psycopg.Connection[Any]) -> Installed:
     with connection.cursor(row_factory=tuple_row) as cursor:
         if cursor.execute(IS_INSTALLED).fetchone() != (True,):
             return Installed()
-        migrations = tuple((number, name, checksum) for number, name, checksum in cursor.execute(READ_MIGRATIONS))
-        package, functions_checksum = cursor.execute(READ_INFO).fetchone() or ("", "")
-        return Installed(migrations, package, functions_checksum)
+        migrations = sorted((int(number), name, checksum) for number, name, checksum in _copy(cursor, READ_MIGRATIONS))
+        package, functions_checksum = next(iter(_copy(cursor, READ_INFO)), ("", ""))
+        return Installed(tuple(migrations), package, functions_checksum)
+
+
+def _copy(cursor: psycopg.Cursor[TupleRow], query: LiteralString) -> list[tuple[str, ...]]:
+    try:
+        with cursor.copy(query) as rows:
+            return list(rows.rows())
+    except WrongObjectType as error:
+        message = "there is a schema skep that Skep has not created"
+        raise SchemaMismatch(message, detail=str(error), hint="drop or rename it, and run `skep install`") from error
 
 
 def _connect(conninfo: str) -> psycopg.Connection[TupleRow]:

@@ -6,7 +6,7 @@ DECLARE
     given text;
 BEGIN
     FOR kept IN SELECT * FROM skep.kept_grants ORDER BY kind, object, privilege, grantee LOOP
-        given := format('%s ON %s skep.%s TO %s', kept.privilege, kept.kind, kept.object, kept.grantee);
+        given := format('%s ON %s %s TO %s', kept.privilege, kept.kind, kept.object, kept.grantee);
         BEGIN
             EXECUTE 'GRANT ' || given || CASE WHEN kept.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END;
         EXCEPTION WHEN undefined_function OR undefined_object OR undefined_table OR undefined_column THEN

@@ -140,7 +140,7 @@ CREATE TABLE skep.delayed_messages (
     trace_id uuid,
     producer text,
     CONSTRAINT delayed_messages_pkey PRIMARY KEY (id),
-    CONSTRAINT delayed_messages_due_at_check CHECK (isfinite(due_at))
+    CONSTRAINT delayed_messages_due_at_check CHECK (isfinite(due_at) AND due_at < '9999-01-01 00:00:00+00')
 ) WITH (autovacuum_vacuum_scale_factor=0.02);
 CREATE INDEX delayed_messages_due ON skep.delayed_messages (due_at, seq);
 CREATE INDEX delayed_messages_partition ON skep.delayed_messages (partition_id, due_at, seq);
@@ -301,7 +301,7 @@ CREATE TABLE skep.outbox (
     CONSTRAINT outbox_pkey PRIMARY KEY (xid, id),
     CONSTRAINT outbox_delay_check CHECK (delay >= 0 AND delay <= 315360000),
     CONSTRAINT outbox_delay_or_deliver_at_check CHECK (num_nonnulls(delay, deliver_at) <= 1),
-    CONSTRAINT outbox_deliver_at_check CHECK (isfinite(deliver_at)),
+    CONSTRAINT outbox_deliver_at_check CHECK (isfinite(deliver_at) AND deliver_at < '9999-01-01 00:00:00+00'),
     CONSTRAINT outbox_headers_check CHECK (jsonb_typeof(headers) = 'object'),
     CONSTRAINT outbox_partition_check CHECK (char_length(partition) >= 1 AND char_length(partition) <= 255),
     CONSTRAINT outbox_queue_check CHECK (char_length(queue) >= 1 AND char_length(queue) <= 255),
@@ -620,7 +620,7 @@ CREATE TABLE skep.subscriptions (
     CONSTRAINT subscriptions_check3 CHECK (queue IS NULL OR num_nulls(namespace, task) = 2),
     CONSTRAINT subscriptions_check4 CHECK (partition IS NULL OR queue IS NOT NULL),
     CONSTRAINT subscriptions_group_name_check CHECK (char_length(group_name) >= 1 AND char_length(group_name) <= 255),
-    CONSTRAINT subscriptions_heartbeat_interval_check CHECK (heartbeat_interval > 0),
+    CONSTRAINT subscriptions_heartbeat_interval_check CHECK (heartbeat_interval >= 0.001),
     CONSTRAINT subscriptions_heartbeat_timeout_check CHECK (heartbeat_timeout <= 31536000),
     CONSTRAINT subscriptions_max_retry_delay_check CHECK (max_retry_delay >= 0 AND max_retry_delay <= 604800),
     CONSTRAINT subscriptions_miss_threshold_check CHECK (miss_threshold >= 1),
@@ -1300,6 +1300,7 @@ _follow_targets(group_queues integer[], read_partitions bigint[], start_offsets 
     bigint[], OUT cursors bigint[]) RETURNS record
 _forget_cancelled(ended subscriptions) RETURNS void
 _forget_files(file_ids bigint[]) RETURNS void
+_free_group_queue_id() RETURNS integer
 _give_back(partition_id bigint, group_queue_id integer, stamp timestamptz) RETURNS void
 _give_runs(g group_state, row_id tid, open runs, ends bigint, requests integer[], sizes integer[], conflate boolean,
     stamp timestamptz, deadline timestamptz) RETURNS lease[]
@@ -1694,6 +1695,7 @@ _traced_messages(name text, visible text[]) RETURNS TABLE(partition_id bigint, "
 _try_create_partitions(queues text[], partitions text[]) RETURNS boolean
 _turn_back(list integer, stamp timestamptz) RETURNS void
 _undone_of(r runs, first_offset bigint, end_offset bigint) RETURNS int8multirange
+_unpacked_bytes(size integer, compression text) RETURNS bigint
 _unread_partitions(group_queues integer[], partition text, with_redriven boolean, OUT partition_ids bigint[], OUT
     group_queue_ids integer[], OUT places bigint[]) RETURNS record
 _unsettled_files(archive_id integer) RETURNS TABLE(file_id bigint, queue text, day date, path text)

@@ -28,7 +28,7 @@ class Table(NamedTuple):
 PROGRESS = Table(
     """
     SELECT lane.id, g.group_name, g.status, g.start_offset, g.cursor, g.pending_from
-    FROM unnest(%(lanes)s::bigint[]) AS lane (id)
+    FROM pg_catalog.unnest(%(lanes)s::bigint[]) AS lane (id)
     LEFT JOIN skep._group_progress(%(lanes)s) g ON g.partition_id = lane.id
     """,
     "partition_id long, group_name string, status string, start_offset long, cursor long, pending_from long",
@@ -48,8 +48,8 @@ LEASES = Table(
     JOIN skep.queues q ON q.id = g.queue_id
     LEFT JOIN skep.partitions p ON p.id = g.partition_id
     CROSS JOIN LATERAL (
-        SELECT array_agg(lower(piece)) AS froms, array_agg(upper(piece)) AS tos
-        FROM unnest(int8multirange(int8range(g.first_offset, g.end_offset)) - g.again) AS piece) done
+        SELECT pg_catalog.array_agg(pg_catalog.lower(piece)) AS froms, pg_catalog.array_agg(pg_catalog.upper(piece)) AS tos
+        FROM pg_catalog.unnest(int8multirange(int8range(g.first_offset, g.end_offset)) - g.again) AS piece) done
     WHERE g.queue_id = ANY (%(queue_ids)s)
       AND g.finished_at >= %(since)s AND g.finished_at < %(until)s
     """,
@@ -75,7 +75,7 @@ GIVEN_UP = Table(
 )
 LANE_IDS: LiteralString = "SELECT partition_id FROM skep.partition_list WHERE queue = ANY (%(queues)s) ORDER BY 1"
 LOG_TIMES: LiteralString = """
-    SELECT min(edge.oldest), max(edge.newest) FROM unnest(%(queue_ids)s::int[]) AS queue (id)
+    SELECT min(edge.oldest), max(edge.newest) FROM pg_catalog.unnest(%(queue_ids)s::int[]) AS queue (id)
     CROSS JOIN LATERAL (SELECT min(finished_at) AS oldest, max(finished_at) AS newest
                         FROM skep.lease_log WHERE queue_id = queue.id) edge
 """

@@ -38,7 +38,7 @@ CONFIGURE: Query = (
     "SELECT skep._queen_configure(%(queue)s, %(options)s::jsonb, %(namespace)s, %(task)s, %(replace)s)::text"
 )
 QUEUES_OF: Query = """
-    SELECT DISTINCT q.name FROM unnest(%(partition_ids)s::uuid[]) AS asked (id)
+    SELECT DISTINCT q.name FROM pg_catalog.unnest(%(partition_ids)s::uuid[]) AS asked (id)
     JOIN skep.partitions p ON p.id = skep.partition_of(asked.id) JOIN skep.queues q ON q.id = p.queue_id
 """
 QUEUES_OF_LEASE: Query = "SELECT skep._queen_lease_queues(%(lease)s::uuid)"

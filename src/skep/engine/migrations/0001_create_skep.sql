@@ -110,7 +110,7 @@ CREATE TABLE skep.delayed_messages (
     seq            bigint GENERATED ALWAYS AS IDENTITY,
     queue_id       integer NOT NULL,
     partition_id   bigint NOT NULL,
-    due_at         timestamptz NOT NULL CHECK (isfinite(due_at)),
+    due_at         timestamptz NOT NULL CHECK (isfinite(due_at) AND due_at < '9999-01-01 00:00:00Z'),
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     payload        jsonb NOT NULL,
     headers        jsonb,
@@ -186,7 +186,7 @@ CREATE TABLE skep.subscriptions (
     created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     status             text NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'PAUSED', 'CANCELLED', 'DEAD')),
     backfill           boolean NOT NULL DEFAULT true,    -- messages from before the subscription are part of its backlog
-    heartbeat_interval double precision NOT NULL DEFAULT 60 CHECK (heartbeat_interval > 0),
+    heartbeat_interval double precision NOT NULL DEFAULT 60 CHECK (heartbeat_interval >= 0.001),
     heartbeat_timeout  double precision NOT NULL DEFAULT 300 CHECK (heartbeat_timeout <= 31536000),
     miss_threshold     integer NOT NULL DEFAULT 3 CHECK (miss_threshold >= 1),
     last_heartbeat_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -465,7 +465,7 @@ CREATE TABLE skep.outbox (
     trace_id       uuid,
     producer       text,
     delay          double precision CHECK (delay BETWEEN 0 AND 315360000),  -- seconds after it is published
-    deliver_at     timestamptz CHECK (isfinite(deliver_at)),
+    deliver_at     timestamptz CHECK (isfinite(deliver_at) AND deliver_at < '9999-01-01 00:00:00Z'),
     PRIMARY KEY (xid, id),
     CONSTRAINT outbox_delay_or_deliver_at_check CHECK (num_nonnulls(delay, deliver_at) <= 1)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);

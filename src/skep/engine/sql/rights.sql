@@ -36,7 +36,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Opens a function to a role, and to skep_admin. With definer => false it keeps the rights of its caller. skep_admin is
+-- Opens a function to a role, and to skep_admin. With definer => false it keeps the rights of its caller, and needs a
+-- fixed search_path all the same: another user may have put functions where the caller looks for them, such as public.
+-- (A SQL function would not be inlined any more: the body after RETURN is read at the install and needs none.) skep_admin is
 -- not a member of the other roles: from PostgreSQL 16 on only the user who created them could make it one.
 CREATE PROCEDURE skep._allow(role text, name text, definer boolean DEFAULT true) LANGUAGE plpgsql AS $$
 DECLARE
@@ -45,6 +47,11 @@ DECLARE
 BEGIN
     IF definer THEN
         CALL skep._pin(name);
+    ELSE
+        FOR routine IN SELECT p.oid FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+            WHERE p.pronamespace = 'skep'::regnamespace AND p.proname = name AND l.lanname = 'plpgsql' LOOP
+            EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, pg_temp', routine);
+        END LOOP;
     END IF;
     FOR routine, grantee IN
         SELECT p.oid, r.rolname FROM pg_proc p JOIN pg_roles r ON r.rolname IN (role, 'skep_admin')

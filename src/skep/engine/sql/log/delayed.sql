@@ -19,8 +19,9 @@ BEGIN
     ELSIF delay NOT BETWEEN 0 AND 315360000 THEN
         PERFORM skep._refuse('SK001', format('%sdelay must be between 0 and 315360000 seconds, got %s', item, delay),
                             'For a point in time give deliver_at.');
-    ELSIF NOT isfinite(deliver_at) THEN
-        PERFORM skep._refuse('SK001', format('%sdeliver_at must be a point in time, got %s', item, deliver_at));
+    ELSIF NOT isfinite(deliver_at) OR deliver_at >= '9999-01-01 00:00:00Z' THEN  -- clients cannot represent later ones
+        PERFORM skep._refuse('SK001', format('%sdeliver_at must be a point in time before the year 9999, got %s', item,
+                                             deliver_at));
     END IF;
     RETURN coalesce(deliver_at, clock_timestamp() + skep._seconds(delay));
 END $$;

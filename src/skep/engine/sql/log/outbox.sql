@@ -79,10 +79,15 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
+-- Returns how many bytes a stored value has in memory, at most, without reading it: compression makes it up to 255
+-- times as small.
+CREATE FUNCTION skep._unpacked_bytes(size integer, compression text) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(CASE WHEN $2 IS NULL THEN $1 ELSE $1::bigint * 255 END, 0) $$;
+
 -- Locks committed rows of the outbox behind a place that can be appended now, oldest transaction first. A partition is
 -- left for later if another has locked it, or if an earlier row of it is passed: so order is kept, and nothing waits. A
 -- row that is visible was committed, except the caller's own. last_…: the place of the last row that was looked at;
--- NULL if there are no more.
+-- NULL if there are no more. _append_outbox() puts the rows into arrays, which hold 1 GB: after 256 MB it stops.
 CREATE FUNCTION skep._lock_outbox(
     max_rows integer, after_xid xid8, after_id bigint, OUT xids xid8[], OUT ids bigint[], OUT queues text[],
     OUT partitions text[], OUT last_xid xid8, OUT last_id bigint
@@ -92,16 +97,24 @@ DECLARE
     locked  record;
     missing record;  -- partitions that do not exist yet: as in push, none is locked before all of them do
 BEGIN
-    SELECT array_agg(o.xid) AS xids, array_agg(o.id) AS ids, array_agg(o.queue) AS queues,
-           array_agg(o.partition) AS partitions INTO locked
-    FROM (SELECT o.xid, o.id, o.queue, o.partition FROM skep.outbox o
-          WHERE o.xid IS DISTINCT FROM pg_current_xact_id_if_assigned() AND (o.xid, o.id) > (after_xid, after_id)
-          ORDER BY o.xid, o.id LIMIT max_rows FOR UPDATE SKIP LOCKED) o;
+    SELECT array_agg(o.xid) FILTER (WHERE before < 268435456) AS xids,
+           array_agg(o.id) FILTER (WHERE before < 268435456) AS ids,
+           array_agg(o.queue) FILTER (WHERE before < 268435456) AS queues,
+           array_agg(o.partition) FILTER (WHERE before < 268435456) AS partitions,
+           count(*) = max_rows OR max(before) >= 268435456 AS has_more INTO locked
+    FROM (SELECT o.*, sum(o.bytes) OVER (ORDER BY o.xid, o.id ROWS UNBOUNDED PRECEDING) - o.bytes AS before
+          FROM (SELECT o.xid, o.id, o.queue, o.partition,
+                       skep._unpacked_bytes(pg_column_size(o.payload), pg_column_compression(o.payload))
+                       + skep._unpacked_bytes(pg_column_size(o.headers), pg_column_compression(o.headers))
+                       + skep._unpacked_bytes(pg_column_size(o.producer), pg_column_compression(o.producer)) AS bytes
+                FROM skep.outbox o
+                WHERE o.xid IS DISTINCT FROM pg_current_xact_id_if_assigned() AND (o.xid, o.id) > (after_xid, after_id)
+                ORDER BY o.xid, o.id LIMIT max_rows FOR UPDATE SKIP LOCKED) o) o;
     IF locked.ids IS NULL THEN
         RETURN;
-    ELSIF cardinality(locked.ids) = max_rows THEN
-        last_xid := locked.xids[max_rows];
-        last_id := locked.ids[max_rows];
+    ELSIF locked.has_more THEN
+        last_xid := locked.xids[cardinality(locked.xids)];
+        last_id := locked.ids[cardinality(locked.ids)];
     END IF;
     SELECT array_agg(mine.queue) AS queues, array_agg(mine.partition) AS partitions INTO missing
     FROM (SELECT DISTINCT mine.queue, mine.partition

@@ -98,7 +98,7 @@ BEGIN
             FROM unnest(stored.offsets, stored.times) AS s ("offset", at)
             UNION ALL
             SELECT _next_samples.completed, stamp, NULL
-            WHERE NOT EXISTS (SELECT FROM unnest(stored.times) AS at WHERE at > stamp - skep._seconds(keep / 8))
+            WHERE NOT EXISTS (SELECT FROM unnest(stored.times) AS at WHERE at > stamp - skep._seconds(keep) / 8)
         ) s
         WHERE s."offset" > _next_samples.first_offset AND (s.next_at > stamp - skep._seconds(keep)) IS NOT FALSE
         GROUP BY s."offset"

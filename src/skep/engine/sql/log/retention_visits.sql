@@ -61,7 +61,7 @@ BEGIN
           OR floor.completed_times[1] <= stamp - skep._seconds(keep) THEN
         cost := CASE WHEN is_unclear THEN 5 ELSE 1 END;
     ELSIF keep IS NOT NULL AND (floor.completed_times[cardinality(floor.completed_times)] > stamp
-                                - skep._seconds(keep / 8)) IS NOT TRUE THEN
+                                - skep._seconds(keep) / 8) IS NOT TRUE THEN
         known := coalesce(floor.completed_offsets[cardinality(floor.completed_offsets)], floor.first_offset);
         IF NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" >= known) THEN
             RETURN;  -- all is completed

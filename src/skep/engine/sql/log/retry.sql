@@ -2,10 +2,13 @@
 -- ack.sql.
 
 -- Returns how long a run waits that failed for the nth time: retry_delay, doubled each time up to max_retry_delay,
--- varied by the jitter.
+-- varied by the jitter. Tiny values count as 0: their product would be an error (underflow), whenever the lease expires.
 CREATE FUNCTION skep._retry_seconds(policy skep.policy, attempt integer) RETURNS double precision
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+    policy.retry_delay := CASE WHEN policy.retry_delay < 1e-6 THEN 0 ELSE policy.retry_delay END;
+    policy.retry_jitter := CASE WHEN policy.retry_jitter < 1e-6 THEN 0 ELSE policy.retry_jitter END;
+    policy.max_retry_delay := CASE WHEN policy.max_retry_delay < 1e-6 THEN 0 ELSE policy.max_retry_delay END;
     RETURN least(policy.retry_delay * 2 ^ least(attempt - 1, 30), greatest(policy.retry_delay, policy.max_retry_delay))
            * (1 + policy.retry_jitter * (2 * random() - 1));
 END $$;

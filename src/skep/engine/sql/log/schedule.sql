@@ -211,6 +211,10 @@ BEGIN
         ('queue', create_schedule.queue),
                                                        ('partition', create_schedule.partition)) AS v (what, given);
     PERFORM skep._check_item(1, create_schedule.payload, 16777216, NULL, create_schedule.headers);
+    IF char_length(create_schedule.cron) > 1000 THEN  -- it is read again at every tick
+        PERFORM skep._refuse('SK001', format('a cron expression has at most 1000 characters, got %s',
+                                             char_length(create_schedule.cron)));
+    END IF;
     IF create_schedule.missed IS NULL OR create_schedule.missed NOT IN ('skip', 'one', 'all') THEN
         PERFORM skep._refuse('SK001', format('missed must be one of skip, one, all, got %s',
             coalesce(create_schedule.missed, 'NULL')));
@@ -288,7 +292,7 @@ LANGUAGE sql STABLE AS $$ SELECT * FROM skep.schedules s WHERE $1 IS NULL OR s.q
 COMMENT ON FUNCTION skep.list_schedules IS 'Lists schedules by name: of one queue, or all.';
 CALL skep._allow('skep_admin', 'list_schedules');
 
--- Pushes the ticks of a schedule that are due, at most 1,000, and moves it on. The caller has locked its row. A tick
+-- Pushes the ticks of a schedule that are due, at most 1,000 and about 64 MB, and moves it on. The caller has locked its row. A tick
 -- that is more than a minute late is a missed one.
 CREATE FUNCTION skep._push_ticks(s skep.schedules) RETURNS bigint
 LANGUAGE plpgsql AS $$
@@ -296,9 +300,10 @@ DECLARE
     stamp timestamptz := clock_timestamp();
     ticks timestamptz[] := '{}';
     next  timestamptz := s.next_at;
+    most  integer := greatest(1, least(1000, 67108864 / octet_length(s.payload::text)));
 BEGIN
     IF s.missed = 'all' THEN
-        WHILE next <= stamp AND cardinality(ticks) < 1000 LOOP
+        WHILE next <= stamp AND cardinality(ticks) < most LOOP
             ticks := ticks || next;
             next := skep._next_tick(s.cron, s.time_zone, next);
         END LOOP;

@@ -26,6 +26,10 @@ BEGIN
     ELSIF word = 'timestamp' THEN
         start_mode := 'timestamp';
         start_at := start_from::timestamptz;
+        -- A time that clients cannot represent would make every list of subscriptions fail.
+        IF start_at NOT BETWEEN '0001-01-02 00:00:00Z' AND '9999-01-01 00:00:00Z' THEN
+            RAISE datetime_field_overflow;
+        END IF;
     ELSIF word IN ('offset', 'message_id') THEN
         start_mode := 'offset';
         start_id := CASE WHEN start_from !~ '^\d+$' THEN start_from::uuid END;
@@ -231,7 +235,7 @@ EXCEPTION WHEN check_violation THEN
                                          _store_subscription.group_name,
                                          replace(substring(place FROM '^subscriptions_(.*)_check\d*$'), 'timeout',
                                                  'heartbeat_timeout')),
-                            'heartbeat_interval > 0, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
+                            'heartbeat_interval >= 0.001, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
 END $$;
 
 -- Refuses a retry option whose CHECK has failed; of any other constraint, does nothing.

@@ -11,7 +11,7 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$ SELECT skep.message_id(0, $1) 
 -- Milliseconds, in UTC whatever the time zone of the session is.
 CREATE FUNCTION skep._queen_time(instant timestamptz) RETURNS text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
-    AS $$ SELECT to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') $$;
+    RETURN to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"');
 CALL skep._allow('skep_producer', '_queen_time', definer => false);
 CALL skep._allow('skep_consumer', '_queen_time', definer => false);
 
