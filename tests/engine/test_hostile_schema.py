@@ -116,7 +116,7 @@ def test_functions_in_public_are_not_called_by_the_installer(mallory: psycopg.Co
 
 
 def test_functions_in_public_are_not_called_by_functions_of_skep(connect: Callable[..., psycopg.Connection]):
-    """_queen_transaction() runs with the rights of the server; a better match for a call than the system's is ignored."""
+    """_queen_transaction() runs with the rights of the server, and uses the functions of the system only."""
     owner = connect()
     owner.execute("""
         CREATE FUNCTION public.format(text, jsonb) RETURNS text LANGUAGE plpgsql AS

@@ -108,13 +108,16 @@ def test_changed_functions_alone_are_replaced(url: str, session: psycopg.Connect
     [
         ("CREATE VIEW public.mine AS SELECT * FROM skep.things", "view mine"),
         ("CREATE VIEW public.mine AS SELECT skep.answer()", "view mine"),
-        ("CREATE FUNCTION public.mine(skep.things) RETURNS int LANGUAGE sql AS 'SELECT 1'", "function mine(things)"),
+        (
+            "CREATE FUNCTION public.mine(skep.things) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+            "function mine(skep.things)",
+        ),
         (
             "CREATE FUNCTION public.mine(skep.things[]) RETURNS int LANGUAGE sql AS 'SELECT 1'",
-            "function mine(things[])",
+            "function mine(skep.things[])",
         ),
         ("ALTER TABLE skep.thing ADD CHECK (skep.answer() = 1)", "constraint thing_check"),
-        ("ALTER TABLE skep.thing ALTER seen SET DEFAULT skep.answer()", "column seen of table thing"),
+        ("ALTER TABLE skep.thing ALTER seen SET DEFAULT skep.answer()", "column seen of table skep.thing"),
         (
             "CREATE TABLE public.mine (); CREATE TRIGGER t BEFORE INSERT ON public.mine EXECUTE FUNCTION skep.see()",
             "trigger t on table mine",

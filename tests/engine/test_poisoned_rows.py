@@ -13,7 +13,8 @@ from tests.engine.verbs import call, configure, drain, pass_time, pop, push, ref
 TINY = 5e-324  # the smallest double precision: half of it is an error
 UPKEEP = (
     "append_delayed", "detect_dead_groups", "drop_idle_partitions", "expire_leases", "group_status",
-    "move_committed_outbox", "_partitions_due", "prune_journal", "_prune_lease_log", "retain", "run_schedules", "sample",
+    "move_committed_outbox", "_partitions_due", "prune_journal", "_prune_lease_log", "retain", "run_schedules",
+    "sample",
 )  # fmt: skip
 SECONDS = """
     SELECT a.attname FROM pg_attribute a
@@ -85,7 +86,7 @@ def test_every_time_that_is_stored_can_be_read_by_clients(database_url: str, tim
 
 
 def test_large_payloads_do_not_stop_the_outbox(connect: Callable[..., psycopg.Connection]):
-    """70 rows of 16 MB, which are small on disk, are more than an array holds; the row of another user is behind them."""
+    """70 rows of 16 MB, which are small on disk, are more than an array holds; another row is behind them."""
     writer = connect(autocommit=False)
     writer.isolation_level = IsolationLevel.REPEATABLE_READ
     writer.execute("""
@@ -101,9 +102,11 @@ def test_large_payloads_do_not_stop_the_outbox(connect: Callable[..., psycopg.Co
         moved += call(upkeep_session, "move_committed_outbox")[0].messages
     assert moved == 71
     assert [message.payload for message in drain(upkeep_session, "small")] == [1]
-    assert upkeep_session.execute("""SELECT count(*), min("offset"), max("offset") FROM skep.messages m
-                                     JOIN skep.partitions p ON p.id = m.partition_id JOIN skep.queues q ON q.id = p.queue_id
-                                     WHERE q.name = 'large'""").fetchone() == (70, 0, 69)
+    large = upkeep_session.execute("""
+        SELECT count(*), min("offset"), max("offset") FROM skep.messages m
+        JOIN skep.partitions p ON p.id = m.partition_id JOIN skep.queues q ON q.id = p.queue_id WHERE q.name = 'large'
+    """)
+    assert large.fetchone() == (70, 0, 69)
 
 
 def test_missed_ticks_with_a_large_payload_come_in_steps(mq: psycopg.Connection):
@@ -131,4 +134,5 @@ def test_ids_of_groups_do_not_run_out(mq: psycopg.Connection):
     mq.execute("SELECT setval('skep.group_queues_id_seq', 2097151)")
     assert len(mq.execute("SELECT * FROM skep.pop(namespace => 'n', group_name => 'wide')").fetchall()) == 1
     ids = mq.execute("SELECT id FROM skep.group_queues ORDER BY id").fetchall()
-    assert len(ids) == 5 and max(ids) < (10,)
+    assert len(ids) == 5
+    assert max(ids) < (10,)
