@@ -38,7 +38,7 @@ END $$;
 
 -- Opens a function to a role, and to skep_admin. With definer => false it keeps the rights of its caller, and needs a
 -- fixed search_path all the same: another user may have put functions where the caller looks for them, such as public.
--- (A SQL function would not be inlined any more: the body after RETURN is read at the install and needs none.) skep_admin is
+-- (A SQL function needs none if its body stands behind RETURN, which is read at the install.) skep_admin is
 -- not a member of the other roles: from PostgreSQL 16 on only the user who created them could make it one.
 CREATE PROCEDURE skep._allow(role text, name text, definer boolean DEFAULT true) LANGUAGE plpgsql AS $$
 DECLARE

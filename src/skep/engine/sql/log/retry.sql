@@ -2,7 +2,7 @@
 -- ack.sql.
 
 -- Returns how long a run waits that failed for the nth time: retry_delay, doubled each time up to max_retry_delay,
--- varied by the jitter. Tiny values count as 0: their product would be an error (underflow), whenever the lease expires.
+-- varied by the jitter. Tiny values count as 0: their product would be an error (underflow).
 CREATE FUNCTION skep._retry_seconds(policy skep.policy, attempt integer) RETURNS double precision
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN

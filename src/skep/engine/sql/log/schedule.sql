@@ -292,8 +292,8 @@ LANGUAGE sql STABLE AS $$ SELECT * FROM skep.schedules s WHERE $1 IS NULL OR s.q
 COMMENT ON FUNCTION skep.list_schedules IS 'Lists schedules by name: of one queue, or all.';
 CALL skep._allow('skep_admin', 'list_schedules');
 
--- Pushes the ticks of a schedule that are due, at most 1,000 and about 64 MB, and moves it on. The caller has locked its row. A tick
--- that is more than a minute late is a missed one.
+-- Pushes the ticks of a schedule that are due, at most 1,000 and about 64 MB, and moves it on. The caller has locked
+-- its row. A tick that is more than a minute late is a missed one.
 CREATE FUNCTION skep._push_ticks(s skep.schedules) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -235,7 +235,7 @@ EXCEPTION WHEN check_violation THEN
                                          _store_subscription.group_name,
                                          replace(substring(place FROM '^subscriptions_(.*)_check\d*$'), 'timeout',
                                                  'heartbeat_timeout')),
-                            'heartbeat_interval >= 0.001, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
+                         'heartbeat_interval >= 0.001, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
 END $$;
 
 -- Refuses a retry option whose CHECK has failed; of any other constraint, does nothing.
