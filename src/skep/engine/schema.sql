@@ -1300,7 +1300,6 @@ _follow_targets(group_queues integer[], read_partitions bigint[], start_offsets 
     bigint[], OUT cursors bigint[]) RETURNS record
 _forget_cancelled(ended subscriptions) RETURNS void
 _forget_files(file_ids bigint[]) RETURNS void
-_free_group_queue_id() RETURNS integer
 _give_back(partition_id bigint, group_queue_id integer, stamp timestamptz) RETURNS void
 _give_runs(g group_state, row_id tid, open runs, ends bigint, requests integer[], sizes integer[], conflate boolean,
     stamp timestamptz, deadline timestamptz) RETURNS lease[]
