@@ -21,7 +21,7 @@ serve: $(READY) ## run Skep on an embedded PostgreSQL; ARGS="--database-url URL"
 	@$(BIN)/skep serve $(ARGS)
 
 test: $(READY) ## run the tests; ARGS="tests/unit -k errors" runs some
-	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## lint, format, types, import contracts, generated files, links of the documentation
 	@$(BIN)/ruff check --quiet .

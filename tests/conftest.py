@@ -25,9 +25,32 @@ FAST = {
     "shared_preload_libraries": "",
     "max_connections": "200",
 }
+# Files of few tests that take minutes. They go first, or the last of them would keep one process busy while the others
+# have nothing left to do.
+LONG = (
+    "faults/test_suite.py",
+    "engine/test_model.py",
+    "engine/test_versions.py",
+    "engine/test_buffers.py",
+    "isolation/test_owner.py",
+    "isolation/test_random_load.py",
+    "faults/test_killed_while_delayed.py",
+    "acceptance/test_readme.py",
+    "engine/test_rights.py",
+    "spark/",
+    "faults/",
+    "isolation/",
+)
 _numbers = itertools.count(1)
 # PYTHONUNBUFFERED would hide a child process that does not flush the output a test waits for.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((n for n, name in enumerate(LONG) if f"tests/{name}" in item.nodeid), len(LONG))
+
+    items.sort(key=place)  # stable: within a file nothing changes
 
 
 @pytest.fixture
