@@ -256,7 +256,7 @@ PROGRAMS = {
         @mq.consumer("orders", group="g", batch=1)
         def handle(message):
             print(message.payload, flush=True)
-            time.sleep(0.3)
+            time.sleep(1)
         RUN()
     """,
     "async": """
@@ -266,7 +266,7 @@ PROGRAMS = {
             @mq.consumer("orders", group="g", batch=1)
             async def handle(message):
                 print(message.payload, flush=True)
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(1)
             await RUN()
         asyncio.run(main())
     """,
