@@ -249,3 +249,14 @@ def test_a_repeat_of_a_deleted_message_is_a_duplicate(mq: psycopg.Connection):
 def test_a_namespace_begins_with_a_deleted_message(mq: psycopg.Connection):
     delete(mq, push(mq, "shop.orders", *range(3)), [0])
     assert [row.offset for row in pop(mq, None, "late", namespace="shop", batch=1)] == [1]
+
+
+def test_a_shared_run_with_nothing_left_ends_without_a_lease(mq: psycopg.Connection):
+    """Also if its partition is only popped by name: its lag would stay, and retention would wait for it."""
+    configure(mq, Q, concurrency=3)
+    lane = push(mq, Q, *range(2))
+    held = pop(mq, Q, batch=2, partition="Default")
+    call(mq, "release", lease=held[0].lease)
+    delete(mq, lane, [0, 1])
+    assert pop(mq, Q, partition="Default") == []
+    assert (lag(mq), broken(mq)) == ({"Default": 0}, {})

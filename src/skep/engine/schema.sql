@@ -1275,6 +1275,7 @@ _find_api_key(id text, hash bytea) RETURNS SETOF api_keys
 _find_archive(location text) RETURNS integer
 _find_dead_letters(queue text, group_name text, error text, failed_after timestamptz, failed_before timestamptz, ids
     bigint[], max_rows integer) RETURNS SETOF dead_letters
+_find_empty_runs(group_queue_id integer, partition_ids bigint[]) RETURNS SETOF tid
 _find_first(partition_id bigint, transaction_id text) RETURNS TABLE("offset" bigint, created_at timestamptz, delayed_id
     uuid, due_at timestamptz)
 _find_group(queue text, group_name text, lease_time double precision, autocommit boolean, any_status boolean) RETURNS

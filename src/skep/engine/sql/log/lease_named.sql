@@ -167,7 +167,22 @@ BEGIN
         WHERE r.ctid = late.row_id;
         changed := true;
     END LOOP;
+    IF g.is_shared THEN
+        DELETE FROM skep.runs r
+        WHERE r.ctid = ANY (ARRAY(SELECT skep._find_empty_runs(g.id, partition_ids)));
+    END IF;
     RETURN changed;
+END $$;
+
+-- Returns returned runs of shared partitions with nothing left to deliver: nobody could lease them, and end them.
+CREATE FUNCTION skep._find_empty_runs(group_queue_id integer, partition_ids bigint[]) RETURNS SETOF tid
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY
+    SELECT r.ctid FROM skep.runs r
+    WHERE r.partition_id = ANY (partition_ids) AND r.group_queue_id = _find_empty_runs.group_queue_id
+      AND r.end_offset IS NOT NULL AND r.lease_id IS NULL AND skep._first_message(r, r.end_offset) >= r.end_offset
+    FOR UPDATE SKIP LOCKED;
 END $$;
 
 -- Returns the partitions that requests by name mean. Redriven dead letters of a partition come first, if there are any
