@@ -111,8 +111,8 @@ def to_the_end(work: T, _undo: Callable[[T], None]) -> T:
 def gather(works: list[Callable[[], None]], stop: Callable[[], None]) -> None:
     """Run all of them at once. When one ends by an error, the others are stopped and the error is raised."""
     with ThreadPoolExecutor(max(1, len(works)), thread_name_prefix="skep consumer") as pool:
-        futures = [pool.submit(work) for work in works]
-        try:
+        try:  # from the first submit on: Ctrl-C may come while it starts its thread
+            futures = [pool.submit(work) for work in works]
             wait(futures, return_when=FIRST_EXCEPTION)
         finally:
             stop()
