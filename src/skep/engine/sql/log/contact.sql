@@ -143,8 +143,8 @@ BEGIN
 END $$;
 
 -- Adds the queues that a ready list for namespaces and tasks covers. Queues that the group has read on their own move
--- into it. Returns false if one of them is locked, or if the namespace or task of a queue is being changed: whoever
--- changes it tells the lists that he sees.
+-- into it. Returns false if one of them is locked, or if another transaction is changing the namespace or task of a
+-- queue: that transaction updates only the lists it can see, and it cannot see this one until commit.
 CREATE FUNCTION skep._cover_queues(list integer) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column

@@ -196,8 +196,8 @@ BEGIN
     RETURN leases;
 END $$;
 
--- Returns the first offset of a run that has a message to deliver, before this end; the end if there is none. A lease
--- begins there, so that it is never empty.
+-- Returns the offset of the first message before `ends` that a run still has to deliver, or `ends` if there is none.
+-- A lease starts at that offset, so it is never empty.
 CREATE FUNCTION skep._first_message(r skep.runs, ends bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -19,9 +19,9 @@ CALL skep._allow('skep_consumer', '_queen_time', definer => false);
 CREATE FUNCTION skep._id_text(id_start text, "offset" bigint) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$ SELECT $1 || overlay(to_hex($2 | (-9223372036854775808)) PLACING '-' FROM 5 FOR 0) $$;
 
--- The messages of a lease as JSON, comma-separated. Strings are put together by hand: that is twice as fast as
--- json_build_object. `tail`, which all messages of a partition have in common, is put in behind, in place of \x01,
--- which cannot be in JSON. sealed: some payload is encrypted and the server has to open it.
+-- Returns the messages of a lease as JSON, comma-separated. Concatenating strings is twice as fast as
+-- json_build_object. Every message ends with `tail`: \x01, which cannot occur in JSON, separates the messages first,
+-- and is then replaced by it. sealed: at least one payload is encrypted, and the server has to decrypt it.
 CREATE FUNCTION skep._queen_encode(
     partition_id bigint, first_offset bigint, leased_to bigint, done int8multirange, tail text
 ) RETURNS TABLE (messages text, sealed boolean, size bigint) LANGUAGE sql STABLE ROWS 1 AS $$
@@ -46,7 +46,7 @@ CREATE FUNCTION skep._queen_encode(
     ) m
 $$;
 
--- What all messages of a lease have in common.
+-- Returns the end of the JSON object of a message: the fields that are the same for all messages of a lease.
 CREATE FUNCTION skep._queen_tail(
     queue text, partition text, address uuid, lease uuid, group_name text, attempt integer
 ) RETURNS text LANGUAGE sql STABLE AS $$
