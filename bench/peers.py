@@ -66,8 +66,8 @@ class Backend:
         self.cursor = self.connection.cursor()
         self.schedstat = Path(f"/proc/{self.connection.info.backend_pid}/schedstat")
 
-    def run(self, query: str, **arguments: Any) -> list[Any]:
-        self.cursor.execute(query, arguments, prepare=True)  # type: ignore[arg-type]
+    def run(self, query: str, *, binary: bool = False, **arguments: Any) -> list[Any]:
+        self.cursor.execute(query, arguments, prepare=True, binary=binary)  # type: ignore[arg-type]
         return self.cursor.fetchall()
 
     def cpu(self) -> int:

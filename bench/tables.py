@@ -202,19 +202,16 @@ class SkepServer:
     def pop(self, run: Run, size: int) -> Lease | None:
         absent = dict.fromkeys(("names", "namespace", "task", "lease_time", "mode", "start"))
         arguments = {"queue": self.queue, "group": GROUP, "batches": [size], "partitions": [1]}
-        rows = run(server_calls.POP, **arguments, **absent, auto_ack=False, conflate=False)
+        rows = run(server_calls.POP, binary=True, **arguments, **absent, auto_ack=False, conflate=False)
         return rows[0] if rows else None
 
     def ack(self, run: Run, lease: Lease) -> None:
         messages = json.loads(b"[" + bytes(lease[6]) + b"]")
         run(
-            server_calls.ACK,
-            partition_ids=[message["partitionId"] for message in messages],
+            server_calls.ACK_LEASE,
+            partition_id=messages[0]["partitionId"],
             transaction_ids=[message["transactionId"] for message in messages],
-            groups=[GROUP] * len(messages),
-            leases=[str(uuid.UUID(message["leaseId"])) for message in messages],
-            statuses=["completed"] * len(messages),
-            errors=[None] * len(messages),
+            lease=str(uuid.UUID(messages[0]["leaseId"])),
         )
 
 

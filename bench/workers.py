@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -33,6 +34,11 @@ class Session:
         self.number = number
         self.random = random.Random(number)
         self.calls = 0
+        self.schedstat = Path(f"/proc/{self.connection.info.backend_pid}/schedstat")
+
+    def cpu(self) -> int:
+        """Return the nanoseconds that the backend has used so far."""
+        return int(self.schedstat.read_text().split()[0])
 
     def run(self, sql: str, *arguments: Any) -> list[Any]:
         """All kinds pay the same client cost: one prepared statement, binary, rows fetched."""

@@ -123,7 +123,7 @@ def test_functions_in_public_are_not_called_by_functions_of_skep(connect: Callab
             $$ BEGIN RAISE EXCEPTION 'trapped'; END $$
     """)
     messages = Jsonb([{"queue": "q", "partition": "p", "payload": 1, "transaction_id": "t"}])
-    owner.execute("SELECT skep._queen_push(%s)", [messages])
+    owner.execute("SELECT skep._push_messages(%s)", [messages])
     with pytest.raises(psycopg.Error, match="trapped"):
         owner.execute("SELECT format('%%s', '1'::jsonb)")
     with refused("SK007", "duplicate transactionId"):

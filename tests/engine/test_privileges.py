@@ -14,12 +14,12 @@ from tests.engine.verbs import call, drain, pop, push, refused
 
 PRODUCER = {
     "push", "push_many", "push_to_outbox", "move_committed_outbox", "append_delayed", "cancel_delayed", "notify",
-    "_queen_push", "_hold_push",
+    "_push_messages", "_hold_push",
     "_open_sink", "_stage_messages", "_publish_batch", "_clear_sink", "_drop_sink",
 }  # fmt: skip
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat", "ack_all",
-    "fail_all", "dead_letter_all", "release_all", "extend_all", "lag", "transaction", "_queen_pop", "_queen_ack",
+    "fail_all", "dead_letter_all", "release_all", "extend_all", "lag", "transaction", "_queen_pop", "_queen_ack", "_queen_ack_lease",
     "configure_group",
     "_has_work", "_queen_transaction", "_queen_extend", "_queen_conflation", "_queen_find_leases", "_queen_release",
     "_queen_lease_queues", "_queen_stream_register", "_queen_stream_state", "_queen_stream_step",

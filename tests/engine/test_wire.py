@@ -357,7 +357,7 @@ def test_everything_goes_by_its_index(big: psycopg.Connection, verb: str):  # no
                 {"runs_ready", "runs_leased", "runs_drained", "journal_pkey", "queues_name_key"},
             ),
             "push": (
-                lambda: call(big, "_queen_push", messages=messages),
+                lambda: call(big, "_push_messages", messages=messages),
                 {"messages_transaction_id", "partition_floors_pkey"},
             ),
         }[verb]

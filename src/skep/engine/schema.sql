@@ -1149,8 +1149,7 @@ _append_outbox(xids xid8[], ids bigint[]) RETURNS bigint
 _append_piece(sink text, batch bigint, piece uuid) RETURNS bigint
 _append_to_partition(queue_id integer, partition_id bigint, next_offset bigint, created_at timestamptz, payload_limit
     integer, payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids uuid[], producers text[]) RETURNS
-    TABLE(ord bigint, status text, partition bigint, "offset" bigint, stored_at timestamptz, delayed_id uuid, due_at
-    timestamptz)
+    void
 _apply_ack(lease uuid, id uuid, status text, error text, delay double precision DEFAULT NULL) RETURNS void
 _apply_acks(leases uuid[], partition_ids bigint[], offsets bigint[], statuses text[], errors text[], delays double
     precision[] DEFAULT NULL) RETURNS TABLE(ord bigint, applied boolean)
@@ -1488,13 +1487,16 @@ _publish_outbox(xids xid8[], ids bigint[], partition_queues text[], partitions t
 _push_delayed(queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids
     uuid[], producers text[], due_times timestamptz[]) RETURNS TABLE(ord bigint, status text, partition_id bigint,
     "offset" bigint, created_at timestamptz, delayed_id uuid, due_at timestamptz)
+_push_messages(messages jsonb, has_delays boolean DEFAULT true, OUT duplicates boolean[], OUT partition_ids bigint[],
+    OUT offsets bigint[], OUT delayed jsonb) RETURNS record
 _push_piece(sink text, batch bigint, piece uuid) RETURNS bigint
 _push_ticks(s schedules) RETURNS bigint
 _pushed_since(snapshot pg_snapshot) RETURNS bigint[]
 _queen_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[])
     RETURNS TABLE(ord bigint, success boolean, noop boolean, error text, queue text, partition text, released boolean,
     dlq boolean)
-_queen_ack_lease(address uuid, transaction_ids text[], lease uuid) RETURNS boolean
+_queen_ack_lease(partition_id uuid, transaction_ids text[], lease uuid, OUT queue text, OUT partition text) RETURNS
+    record
 _queen_ack_whole(partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT acked uuid[], OUT
     is_all boolean) RETURNS record
 _queen_changed(queue text, since timestamptz, after_name text, max_rows integer) RETURNS json
@@ -1536,8 +1538,6 @@ _queen_pop(queue text, group_name text, batches integer[], partitions integer[],
     boolean) RETURNS TABLE(request integer, lease uuid, first_queue text, first_partition text, first_partition_id
     uuid, partition_count bigint, messages text, sealed boolean, size bigint)
 _queen_postgres() RETURNS json
-_queen_push(messages jsonb, has_delays boolean DEFAULT true, OUT duplicates boolean[], OUT partition_ids bigint[], OUT
-    offsets bigint[], OUT delayed jsonb) RETURNS record
 _queen_pushed(since timestamptz, until timestamptz, queue text, namespace text, task text, unit text, visible text[])
     RETURNS json
 _queen_queue(queue text) RETURNS json
@@ -1598,6 +1598,9 @@ _queues_of_group(group_name text) RETURNS text[]
 _read(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], payloads boolean DEFAULT true) RETURNS
     TABLE(ord integer, "offset" bigint, created_at timestamptz, deleted boolean, value text, headers text,
     transaction_id text, trace_id text, producer text)
+_read_messages(messages jsonb, OUT queues text[], OUT partitions text[], OUT payloads jsonb[], OUT transaction_ids
+    text[], OUT headers jsonb[], OUT trace_ids uuid[], OUT producers text[], OUT due_times timestamptz[]) RETURNS
+    record
 _read_news(list integer, queue_id integer, stamp timestamptz) RETURNS news
 _read_packed(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], payloads boolean DEFAULT true, OUT
     messages bigint, OUT times bytea, OUT "values" bytea, OUT headers text[], OUT transaction_ids text[], OUT trace_ids

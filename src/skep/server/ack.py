@@ -116,7 +116,7 @@ class Acker:
         answers = [answer for request in requests for answer in request]
         good = [answer for answer in answers if is_sound(answer)]
         with tracing.span("ack", {"skep.requests": len(requests), "messaging.batch.message_count": len(answers)}):
-            rows = iter(await self._database.call(calls.ACK, arguments(good), _row) if good else ())
+            rows = iter(await self._rows(good) if good else ())
         return [
             [
                 _verdict(index, answer, next(rows)) if is_sound(answer) else _refused(index, answer)
@@ -124,6 +124,27 @@ class Acker:
             ]
             for request in requests
         ]
+
+    async def _rows(self, answers: list[Answer]) -> list[tuple[Any, ...]]:
+        if is_whole(answers):
+            first = answers[0]
+            transaction_ids = [answer.transaction_id for answer in answers]
+            lease = {"partition_id": first.partition_id, "transaction_ids": transaction_ids, "lease": first.lease_id}
+            ((queue, partition),) = await self._database.call(calls.ACK_LEASE, lease, _row)
+            if queue is not None:
+                return [(True, False, None, queue, partition, True, False)] * len(answers)
+        return await self._database.call(calls.ACK, arguments(answers), _row)
+
+
+def is_whole(answers: list[Answer]) -> bool:
+    """Tell whether these may complete one lease: the usual request, for which there is a cheaper call."""
+    first = answers[0]
+    return bool(first.lease_id) and all(
+        answer.lease_id == first.lease_id
+        and answer.partition_id == first.partition_id
+        and STATUSES[answer.status] == "completed"
+        for answer in answers
+    )
 
 
 def is_sound(answer: Answer) -> bool:

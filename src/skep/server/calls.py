@@ -5,7 +5,7 @@ from typing import LiteralString
 Query = LiteralString
 
 PUSH: Query = """
-    SELECT duplicates, partition_ids, offsets, delayed FROM skep._queen_push(%(messages)s::jsonb, %(has_delays)s)
+    SELECT duplicates, partition_ids, offsets, delayed FROM skep._push_messages(%(messages)s::jsonb, %(has_delays)s)
 """
 POP: Query = """
     SELECT request, lease, first_queue, first_partition, first_partition_id, partition_count,
@@ -21,6 +21,10 @@ ACK: Query = """
     SELECT success, noop, error, queue, partition, released, dlq FROM skep._queen_ack(
         %(partition_ids)s::uuid[], %(transaction_ids)s::text[], %(groups)s::text[], %(leases)s::uuid[],
         %(statuses)s::text[], %(errors)s::text[])
+"""
+ACK_LEASE: Query = """
+    SELECT queue, partition
+    FROM skep._queen_ack_lease(%(partition_id)s::uuid, %(transaction_ids)s::text[], %(lease)s::uuid)
 """
 TRANSACTION: Query = """
     SELECT dlq, stored_in, offsets, delayed FROM skep._queen_transaction(

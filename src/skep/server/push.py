@@ -221,7 +221,8 @@ def all_stored(
 def _delayed(index: int, item: NewItem, duplicate: bool, id_: str, due_at: str) -> Stored:  # noqa: FBT001
     name = item.transaction_id or id_
     status = "duplicate" if duplicate else "delayed"
-    return Stored(index, status, name, name, item.queue, id_, item.trace_id, due_at=due_at)
+    due = f"{datetime.fromisoformat(due_at).isoformat(timespec='milliseconds')}Z"
+    return Stored(index, status, name, name, item.queue, id_, item.trace_id, due_at=due)
 
 
 def _in_utc(instant: datetime) -> str:

@@ -620,7 +620,7 @@ CREATE TABLE skep.stream_groups (
 --                   held --refused--> held with its error --tried again by upkeep--> gone
 CREATE TABLE skep.held_pushes (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    items    jsonb NOT NULL CHECK (jsonb_typeof(items) = 'array'),  -- as _queen_push() takes them
+    items    jsonb NOT NULL CHECK (jsonb_typeof(items) = 'array'),  -- as _push_messages() takes them
     messages integer NOT NULL CHECK (messages > 0),
     error    text,
     held_at  timestamptz NOT NULL DEFAULT clock_timestamp()

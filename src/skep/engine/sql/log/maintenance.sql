@@ -66,7 +66,7 @@ BEGIN
     WITH gone AS (DELETE FROM skep.held_pushes h WHERE h.id = ANY (ids) RETURNING h.id, h.items)
     SELECT jsonb_agg(item ORDER BY gone.id, n) INTO messages
     FROM gone CROSS JOIN LATERAL jsonb_array_elements(gone.items) WITH ORDINALITY AS e (item, n);
-    PERFORM skep._queen_push(messages);
+    PERFORM skep._push_messages(messages);
 END $$;
 
 -- An error that says nothing about the messages: the next try may be better.

@@ -101,21 +101,17 @@ EXCEPTION WHEN unique_violation OR serialization_failure THEN
         HINT = 'Push under READ COMMITTED, or INSERT INTO skep.outbox; or try the transaction again.';
 END $$;
 
--- The messages of a push to one partition that are all new: less to do than for many partitions.
+-- Appends the messages of a push to one partition that are all new: less to do than for many partitions.
 CREATE FUNCTION skep._append_to_partition(
     queue_id integer, partition_id bigint, next_offset bigint, created_at timestamptz, payload_limit integer,
     payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids uuid[], producers text[]
-) RETURNS TABLE (ord bigint, status text, partition bigint, "offset" bigint, stored_at timestamptz, delayed_id uuid,
-                 due_at timestamptz)
-LANGUAGE plpgsql AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
     VALUES (_append_to_partition.queue_id, ARRAY[_append_to_partition.partition_id], ARRAY[next_offset],
             ARRAY[next_offset + cardinality(payloads) - 1]);
-    RETURN QUERY
-    INSERT INTO skep.messages AS m (partition_id, "offset", created_at, payload, headers, transaction_id, trace_id,
-                                    producer)
+    INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, transaction_id, trace_id, producer)
     SELECT _append_to_partition.partition_id, next_offset - 1 + ord, _append_to_partition.created_at, payload, headers,
            transaction_id, trace_id, producer
     FROM unnest(payloads, transaction_ids, _append_to_partition.headers, trace_ids, producers)
@@ -123,9 +119,7 @@ BEGIN
     WHERE NOT skep._exceeds(payload, payload_limit)
           AND coalesce(octet_length(transaction_id) BETWEEN 1 AND 255, true)
           AND coalesce(jsonb_typeof(headers) = 'object', true)
-          OR skep._check_item(ord, payload, payload_limit, transaction_id, headers)
-    RETURNING m."offset" - next_offset + 1, 'queued', m.partition_id, m."offset", m.created_at, NULL::uuid,
-              NULL::timestamptz;
+          OR skep._check_item(ord, payload, payload_limit, transaction_id, headers);
 END $$;
 
 -- A message with a deliver_at that is still to come is stored in delayed_messages: it has no offset yet, but a
@@ -162,11 +156,14 @@ BEGIN
     END IF;
     stamp := clock_timestamp();  -- after the locks: a later push to the partition reads a later clock
     IF cardinality(slots.partition_ids) = 1 AND coalesce(true = ALL (fresh), true) THEN
+        stamp := greatest(slots.last_times[1], stamp);
+        PERFORM skep._append_to_partition(
+            slots.queue_ids[1], slots.partition_ids[1], slots.next_offsets[1], stamp, slots.payload_limits[1],
+            push_many.payloads, push_many.transaction_ids, push_many.headers, push_many.trace_ids,
+            push_many.producers);
         RETURN QUERY
-        SELECT * FROM skep._append_to_partition(
-            slots.queue_ids[1], slots.partition_ids[1], slots.next_offsets[1], greatest(slots.last_times[1], stamp),
-            slots.payload_limits[1], push_many.payloads, push_many.transaction_ids, push_many.headers,
-            push_many.trace_ids, push_many.producers);
+        SELECT n, 'queued', slots.partition_ids[1], slots.next_offsets[1] - 1 + n, stamp, NULL::uuid, NULL::timestamptz
+        FROM generate_series(1::bigint, cardinality(push_many.payloads)) AS n;
         RETURN;
     END IF;
     RETURN QUERY

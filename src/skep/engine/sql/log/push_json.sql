@@ -1,16 +1,17 @@
 -- push of messages in JSON: one parameter for any number of messages.
 
--- What a message in JSON looks like: known keys, and texts where columns are text. Inlined, so it costs little for each
--- message. A message with a delay is not recognised: it takes the slow way, so that the others need not look for one.
+-- Returns true for a JSON object with the keys of a message, and texts where columns are text. Inlined, and most messages
+-- have no other keys than three, so it costs little. A message with a delay is not recognised: it takes the slow way, so
+-- that the others need not look for one.
 CREATE FUNCTION skep._is_message(value jsonb) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN jsonb_typeof($1) = 'object' THEN
-        ($1 - '{queue,partition,payload,transaction_id,headers,trace_id,producer}'::text[] <> '{}'
-         OR jsonb_typeof($1 -> 'queue') NOT IN ('string', 'null')
-         OR jsonb_typeof($1 -> 'partition') NOT IN ('string', 'null')
-         OR jsonb_typeof($1 -> 'transaction_id') NOT IN ('string', 'null')
-         OR jsonb_typeof($1 -> 'trace_id') NOT IN ('string', 'null')
-         OR jsonb_typeof($1 -> 'producer') NOT IN ('string', 'null')) IS NOT TRUE ELSE false END
+    SELECT CASE WHEN jsonb_typeof($1) <> 'object' OR jsonb_typeof($1 -> 'queue') NOT IN ('string', 'null')
+                     OR jsonb_typeof($1 -> 'partition') NOT IN ('string', 'null') THEN false
+                WHEN $1 - '{queue,partition,payload}'::text[] = '{}' THEN true
+                ELSE ($1 - '{queue,partition,payload,transaction_id,headers,trace_id,producer}'::text[] <> '{}'
+                      OR jsonb_typeof($1 -> 'transaction_id') NOT IN ('string', 'null')
+                      OR jsonb_typeof($1 -> 'trace_id') NOT IN ('string', 'null')
+                      OR jsonb_typeof($1 -> 'producer') NOT IN ('string', 'null')) IS NOT TRUE END
 $$;
 
 -- The slow half: says what is wrong with a message, if something is.
@@ -55,6 +56,30 @@ BEGIN
     PERFORM skep._check_message(n, value) FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n);
 END $$;
 
+-- Returns messages in JSON as the arrays that push_many() takes; NULL if there is none. due_times: NULL if no message
+-- is delayed.
+CREATE FUNCTION skep._read_messages(
+    messages jsonb, OUT queues text[], OUT partitions text[], OUT payloads jsonb[], OUT transaction_ids text[],
+    OUT headers jsonb[], OUT trace_ids uuid[], OUT producers text[], OUT due_times timestamptz[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    is_sound boolean;
+BEGIN
+    SELECT bool_and(skep._is_message(value)), array_agg(value ->> 'queue'),
+           array_agg(coalesce(value ->> 'partition', 'Default')), array_agg(coalesce(value -> 'payload', 'null')),
+           array_agg(value ->> 'transaction_id'), array_agg(nullif(value -> 'headers', 'null')),
+           array_agg((value ->> 'trace_id')::uuid), array_agg(value ->> 'producer')
+    INTO is_sound, queues, partitions, payloads, transaction_ids, _read_messages.headers, trace_ids, producers
+    FROM jsonb_array_elements(messages) AS value;  -- in order, which aggregates keep: sorting each would double the cost
+    IF is_sound IS NOT TRUE THEN
+        PERFORM skep._check_messages(messages);
+        due_times := skep._due_times(messages);
+    END IF;
+EXCEPTION WHEN invalid_text_representation OR invalid_parameter_value THEN
+    PERFORM skep._check_messages(messages);  -- says what is wrong
+    RAISE;
+END $$;
+
 -- The same as a JSON array of {queue, partition, payload, transaction_id, headers, trace_id, producer, delay,
 -- deliver_at}. From a driver this is the fastest way in: one parameter instead of arrays that the driver has to quote
 -- item by item.
@@ -63,10 +88,9 @@ RETURNS TABLE (ord bigint, status text, id uuid, partition_id bigint, "offset" b
                due_at timestamptz)
 LANGUAGE plpgsql AS $$
 DECLARE
-    m         record;
-    due_times timestamptz[];
+    m record;
 BEGIN
-    -- One message, the usual case. (The block below costs a subtransaction.)
+    -- One message, the usual case. (_read_messages() costs a subtransaction.)
     IF (CASE WHEN jsonb_typeof(messages) = 'array' THEN jsonb_array_length(messages) = 1 END)
        AND skep._is_message(messages -> 0) AND messages -> 0 ->> 'trace_id' IS NULL THEN
         RETURN QUERY
@@ -77,36 +101,55 @@ BEGIN
                                      nullif(value -> 'headers', 'null'), NULL, value ->> 'producer') p;
         RETURN;
     END IF;
-    BEGIN
-        SELECT bool_and(skep._is_message(value)) AS is_sound,
-               array_agg(value ->> 'queue') AS queues,
-               array_agg(coalesce(value ->> 'partition', 'Default')) AS partitions,
-               array_agg(coalesce(value -> 'payload', 'null')) AS payloads,
-               array_agg(value ->> 'transaction_id') AS transaction_ids,
-               array_agg(nullif(value -> 'headers', 'null')) AS headers,
-               array_agg((value ->> 'trace_id')::uuid) AS trace_ids,
-               array_agg(value ->> 'producer') AS producers
-        -- in order, which aggregates keep: sorting each would double the cost
-        INTO m FROM jsonb_array_elements(messages) AS value;
-    EXCEPTION WHEN invalid_text_representation OR invalid_parameter_value THEN
-        PERFORM skep._check_messages(messages);  -- says what is wrong
-        RAISE;
-    END;
-    IF m.is_sound IS NOT TRUE THEN
-        PERFORM skep._check_messages(messages);
-        IF m.queues IS NULL THEN
-            RETURN;  -- no message at all
-        END IF;
-        due_times := skep._due_times(messages);
+    m := skep._read_messages(messages);
+    IF m.queues IS NOT NULL THEN
+        RETURN QUERY
+        SELECT p.ord, p.status, coalesce(p.delayed_id, skep.message_id(p.partition_id, p."offset")), p.partition_id,
+               p."offset", p.created_at, p.due_at
+        FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers,
+                            m.due_times) p
+        ORDER BY p.ord;
     END IF;
-    RETURN QUERY
-    SELECT p.ord, p.status, coalesce(p.delayed_id, skep.message_id(p.partition_id, p."offset")), p.partition_id,
-           p."offset", p.created_at, p.due_at
-    FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids, m.producers,
-                        due_times) p
-    ORDER BY p.ord;
 END $$;
 COMMENT ON FUNCTION skep.push(jsonb) IS
     'Appends an array of {queue, partition, payload, transaction_id, headers, trace_id, producer, delay, deliver_at} '
     'and returns a row for each.';
 CALL skep._allow('skep_producer', 'push');
+
+-- push(messages) for the server, which has checked their shape: returns one row of arrays in the order
+-- of the messages. has_delays: some may have a delay or a deliver_at. delayed: {"number of the message": [id, due time in UTC]}
+-- for the delayed ones, NULL if there is none.
+CREATE FUNCTION skep._push_messages(
+    messages jsonb, has_delays boolean DEFAULT true,
+    OUT duplicates boolean[], OUT partition_ids bigint[], OUT offsets bigint[], OUT delayed jsonb
+) LANGUAGE plpgsql AS $$
+DECLARE
+    m   record;
+    one record;
+BEGIN
+    IF NOT has_delays AND jsonb_array_length(messages) = 1 THEN
+        SELECT p.status = 'duplicate' AS duplicate, p.id, p.partition_id, p."offset", p.due_at INTO one
+        FROM (SELECT messages -> 0 AS value OFFSET 0) item
+        CROSS JOIN LATERAL skep.push(value ->> 'queue', value -> 'payload', value ->> 'partition',
+                                     value ->> 'transaction_id', value -> 'headers', (value ->> 'trace_id')::uuid,
+                                     value ->> 'producer') p;
+        duplicates := ARRAY[one.duplicate]; partition_ids := ARRAY[one.partition_id]; offsets := ARRAY[one."offset"];
+        IF one.due_at IS NOT NULL THEN  -- a duplicate of a delayed message
+            delayed := jsonb_build_object(0, jsonb_build_array(one.id, one.due_at AT TIME ZONE 'UTC'));
+        END IF;
+        RETURN;
+    END IF;
+    SELECT array_agg(value ->> 'queue') AS queues, array_agg(value ->> 'partition') AS partitions,
+           array_agg(value -> 'payload') AS payloads, array_agg(value ->> 'transaction_id') AS transaction_ids,
+           array_agg(value -> 'headers') AS headers,
+           array_agg((value ->> 'trace_id')::uuid) AS trace_ids, array_agg(value ->> 'producer') AS producers
+    INTO m FROM jsonb_array_elements(messages) AS value;  -- in order, which aggregates keep
+    SELECT array_agg(p.status = 'duplicate'), array_agg(p.partition_id), array_agg(p."offset"),
+           jsonb_object_agg(p.ord - 1, jsonb_build_array(p.delayed_id, p.due_at AT TIME ZONE 'UTC'))
+               FILTER (WHERE p.due_at IS NOT NULL)
+    INTO duplicates, partition_ids, offsets, delayed
+    FROM (SELECT * FROM skep.push_many(m.queues, m.partitions, m.payloads, m.transaction_ids, m.headers, m.trace_ids,
+                                       m.producers, CASE WHEN has_delays THEN skep._due_times(messages) END) p
+          ORDER BY p.ord) p;
+END $$;
+CALL skep._allow('skep_producer', '_push_messages');

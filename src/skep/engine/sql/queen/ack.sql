@@ -200,10 +200,13 @@ LANGUAGE sql STABLE AS $$
     ) mine ON true
 $$;
 
--- Completes a lease if these acks are for all its messages, in their order: that is what a client says which has
--- processed what it popped. One statement, the same as in skep.ack(). False: nothing has changed.
-CREATE FUNCTION skep._queen_ack_lease(address uuid, transaction_ids text[], lease uuid) RETURNS boolean
-LANGUAGE plpgsql AS $$
+-- Completes a lease if these acks are for all its messages, in their order: the usual request of a client that has
+-- processed the messages it popped. One statement, the same as in skep.ack(). Returns the names of the queue and the
+-- partition; NULL: nothing has changed.
+CREATE FUNCTION skep._queen_ack_lease(
+    partition_id uuid, transaction_ids text[], lease uuid, OUT queue text, OUT partition text
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     quiet integer;
 BEGIN
@@ -214,9 +217,12 @@ BEGIN
                                             WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
     FROM (SELECT skep._partition_of_lease(lease) AS partition_id, skep._group_queue_of_lease(lease) AS group_queue_id,
                  ('x' || substr(replace(lease::text, '-', ''), 15, 8))::bit(32)::bigint AS first_offset,
-                 left(address::text, 19) AS id_start, clock_timestamp() AS stamp OFFSET 0) key
+                 left(_queen_ack_lease.partition_id::text, 19) AS id_start, clock_timestamp() AS stamp OFFSET 0) key
+    CROSS JOIN LATERAL (SELECT p.name AS partition, q.name AS queue
+                        FROM skep.partitions p JOIN skep.queues q ON q.id = p.queue_id
+                        WHERE p.id = key.partition_id LIMIT 1) names
     WHERE r.partition_id = ANY (ARRAY[key.partition_id]) AND r.group_queue_id = key.group_queue_id
-      AND r.first_offset = key.first_offset AND key.partition_id = skep.partition_of(address)
+      AND r.first_offset = key.first_offset AND key.partition_id = skep.partition_of(_queen_ack_lease.partition_id)
       AND r.lease_id IS NOT DISTINCT FROM lease AND r.expires_at > key.stamp AND r.end_offset IS NULL
       AND NOT r.is_logged
       AND r.failed IS NULL AND r.done IS NULL AND r.cuts IS NULL
@@ -224,12 +230,14 @@ BEGIN
                                   FROM skep.messages m WHERE m.partition_id = r.partition_id
                                      AND m."offset" >= r.first_offset AND m."offset" < r.leased_to
                                      AND m.payload IS NOT NULL ORDER BY m."offset")
-    RETURNING CASE WHEN r.served_at < key.stamp - interval '10 seconds' THEN r.group_queue_id ELSE 0 END INTO quiet;
-    IF quiet > 0 THEN
+    RETURNING names.queue, names.partition,
+              CASE WHEN r.served_at < key.stamp - interval '10 seconds' THEN r.group_queue_id END
+    INTO _queen_ack_lease.queue, _queen_ack_lease.partition, quiet;
+    IF quiet IS NOT NULL THEN
         PERFORM skep._record_activity(quiet);
     END IF;
-    RETURN quiet IS NOT NULL;
 END $$;
+CALL skep._allow('skep_consumer', '_queen_ack_lease');
 
 -- ack_many by Queen's addresses. A repeat of an ack that has counted is no error: noop. Queen's clients forget the
 -- messages behind one that they fail, so that a lease with a failure and without all acks ends here, and its rest is
@@ -247,16 +255,6 @@ DECLARE
     is_acked boolean[];  -- with a whole lease
     applied  boolean[];
 BEGIN
-    IF 'completed' = ALL (_queen_ack.statuses) AND _queen_ack.leases[1] = ALL (_queen_ack.leases)
-       AND _queen_ack.partition_ids[1] = ALL (_queen_ack.partition_ids) AND NOT skep._is_lease_set(_queen_ack.leases[1])
-       AND skep._queen_ack_lease(_queen_ack.partition_ids[1], _queen_ack.transaction_ids, _queen_ack.leases[1]) THEN
-        RETURN QUERY
-        SELECT n::bigint, true, false, NULL::text, q.name, p.name, true, false
-        FROM skep.partitions p JOIN skep.queues q ON q.id = p.queue_id
-        CROSS JOIN generate_series(1, cardinality(_queen_ack.leases)) AS n
-        WHERE p.id = skep.partition_of(_queen_ack.partition_ids[1]);
-        RETURN;
-    END IF;
     whole := skep._queen_ack_whole(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.leases,
                                    _queen_ack.statuses);
     IF whole.is_all THEN
@@ -330,7 +328,7 @@ BEGIN
     END IF;
     IF messages <> '[]' THEN
         SELECT p.duplicates, p.partition_ids, p.offsets, p.delayed INTO repeats, stored_in, offsets, delayed
-        FROM skep._queen_push(messages) p;
+        FROM skep._push_messages(messages) p;
         IF true = ANY (repeats) THEN
             PERFORM skep._refuse('SK007', format('duplicate transactionId %s',
                                                 messages -> (array_position(repeats, true) - 1) -> 'transaction_id'));

@@ -177,7 +177,7 @@ BEGIN
                                  ack, release_lease) s;
     IF messages <> '[]' THEN
         SELECT p.duplicates, p.partition_ids, p.offsets, p.delayed INTO duplicates, stored_in, offsets, delayed
-        FROM skep._queen_push(messages) p;
+        FROM skep._push_messages(messages) p;
     END IF;
 END $$;
 CALL skep._allow('skep_consumer', '_queen_stream_cycle', definer => false);
