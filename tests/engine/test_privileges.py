@@ -19,8 +19,8 @@ PRODUCER = {
 }  # fmt: skip
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat", "ack_all",
-    "fail_all", "dead_letter_all", "release_all", "extend_all", "lag", "transaction", "_queen_pop", "_queen_ack", "_queen_ack_lease",
-    "configure_group",
+    "fail_all", "dead_letter_all", "release_all", "extend_all", "lag", "transaction", "_queen_pop", "_queen_ack",
+    "_queen_ack_lease", "configure_group",
     "_has_work", "_queen_transaction", "_queen_extend", "_queen_conflation", "_queen_find_leases", "_queen_release",
     "_queen_lease_queues", "_queen_stream_register", "_queen_stream_state", "_queen_stream_step",
     "_queen_stream_cycle", "_read_snapshot", "_read_window", "_read", "_read_packed", "_partition_names", "_offsets_at",

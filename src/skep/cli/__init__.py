@@ -235,11 +235,11 @@ def pop(
 ) -> None:
     """Take messages off a queue and print them."""
     from skep.cli.pop import run
-    from skep.client.source import Source
+    from skep.scope import Scope
 
     config = Config.load_client(database_url, data_dir)
-    source = Source(queue, group, partition, namespace, task)
-    run(config, source, batch=batch, wait=wait, ack=ack, as_json=as_json)
+    scope = Scope(queue, group, partition, namespace, task)
+    run(config, scope, batch=batch, wait=wait, ack=ack, as_json=as_json)
 
 
 @app.command()

@@ -5,23 +5,23 @@ from collections.abc import Iterable
 from skep.cli.connect import connect
 from skep.cli.report import errors
 from skep.cli.show import age, as_dict, compact, message_line, say
-from skep.client.source import Source
 from skep.config import Config
 from skep.message import Message
+from skep.scope import Scope
 
 MOST_PARTITIONS = 10_000
 
 
-def run(config: Config, source: Source, *, batch: int, wait: float, ack: bool, as_json: bool) -> None:
+def run(config: Config, scope: Scope, *, batch: int, wait: float, ack: bool, as_json: bool) -> None:
     with connect(config) as mq:
         popped = mq.pop(
-            source.queue,
-            group=source.group,
+            scope.queue,
+            group=scope.group,
             batch=batch,
             wait=wait,
-            partition=source.partition,
-            namespace=source.namespace,
-            task=source.task,
+            partition=scope.partition,
+            namespace=scope.namespace,
+            task=scope.task,
             partitions=min(batch, MOST_PARTITIONS),
         )
         try:

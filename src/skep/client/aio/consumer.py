@@ -16,9 +16,9 @@ from skep.client.aio.wake import AsyncWakes
 from skep.client.encode import describe
 from skep.client.handling import inside_handler
 from skep.client.plan import Answer, Plan, Tally
-from skep.client.source import Source
 from skep.errors import SkepError
 from skep.message import Message
+from skep.scope import Scope
 
 log = logging.getLogger("skep")
 
@@ -35,7 +35,7 @@ class AsyncConsumer:
         self,
         database: AsyncDatabase,
         wakes: AsyncWakes,
-        source: Source,
+        scope: Scope,
         plan: Plan,
         *,
         handler: Callable[[Any], Any],
@@ -45,7 +45,7 @@ class AsyncConsumer:
         runtime.check_handler(handler)
         self._database = database
         self._wakes = wakes
-        self._source = source
+        self._source = scope
         self._plan = plan
         self._batch = batch
         self._per_message = per_message

@@ -12,9 +12,9 @@ from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.database import AsyncDatabase
 from skep.client.aio.wake import AsyncWaiter, AsyncWakes
 from skep.client.plan import Answer, Done, Extend, Plan, Pop, Release, Report, Start, Store, Wait
-from skep.client.source import Source
 from skep.errors import SkepError, StaleLease
 from skep.message import Message
+from skep.scope import Scope
 
 log = logging.getLogger("skep")
 
@@ -26,17 +26,17 @@ class AsyncDriver(AsyncWaiter):
         self,
         database: AsyncDatabase,
         wakes: AsyncWakes,
-        source: Source,
+        scope: Scope,
         plan: Plan,
         *,
         batch: int,
         start: Callable[[AsyncBatch], None],
     ) -> None:
-        super().__init__(source.queue)
+        super().__init__(scope.queue)
         self._database = database
         self._wakes = wakes
         self._plan = plan
-        self._arguments = source.arguments(batch=batch, lease_time=plan.lease_time)
+        self._arguments = scope.arguments(batch=batch, lease_time=plan.lease_time)
         self._start = start
         self._held: dict[UUID, AsyncBatch] = {}
         self._reports: runtime.Inbox[Report] = runtime.Inbox()

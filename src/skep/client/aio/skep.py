@@ -26,10 +26,10 @@ from skep.client.aio.transaction import AsyncTransaction
 from skep.client.aio.wake import AsyncWaiter, AsyncWakes
 from skep.client.encode import as_object, dumps
 from skep.client.plan import Pacing, Plan
-from skep.client.source import Source
 from skep.errors import InvalidArgument
 from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt, StoredMessage
 from skep.schedule import DelayedMessage
+from skep.scope import Scope
 
 
 class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncSchedules, AsyncMaintenance, AsyncApiKeys):
@@ -135,8 +135,8 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncSchedules, AsyncMaintenance,
         subscription_from: str | None = None,
     ) -> AsyncBatch:
         """Lease messages of one queue, or of every queue of a namespace and/or task; see `AsyncQueue.pop`."""
-        source = Source(queue, group, partition, namespace, task, subscription_mode, subscription_from)
-        arguments = source.arguments(batch=batch, partitions=partitions, lease_time=lease_time, auto_ack=auto_ack)
+        scope = Scope(queue, group, partition, namespace, task, subscription_mode, subscription_from)
+        arguments = scope.arguments(batch=batch, partitions=partitions, lease_time=lease_time, auto_ack=auto_ack)
         if wait <= 0:
             messages = await self._pop_once(arguments)
         else:
@@ -184,9 +184,9 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncSchedules, AsyncMaintenance,
         subscription_mode: str | None,
         subscription_from: str | None,
     ) -> AsyncStream:
-        source = Source(queue, group, partition, None, None, subscription_mode, subscription_from)
+        scope = Scope(queue, group, partition, None, None, subscription_mode, subscription_from)
         plan = Plan(1, fetch_ahead, lease_time, self._poll_interval, idle_timeout)
-        stream = AsyncStream(self._database, self._wakes, source, plan, batch=batch)
+        stream = AsyncStream(self._database, self._wakes, scope, plan, batch=batch)
         self._streams.add(stream)
         return stream
 
@@ -212,14 +212,14 @@ class AsyncSkep(AsyncGroups, AsyncDeadLetters, AsyncSchedules, AsyncMaintenance,
         """
         if per not in ("message", "batch"):
             raise InvalidArgument(f'a handler cannot be called per "{per}"', hint='Per "message", or per "batch".')
-        source = Source(queue, group, partition, namespace, task, subscription_mode, subscription_from)
+        scope = Scope(queue, group, partition, namespace, task, subscription_mode, subscription_from)
         plan = Plan(concurrency, fetch_ahead, lease_time, self._poll_interval)
 
         def decorate(handler: Callable[[Any], Any]) -> AsyncConsumer:
             made = AsyncConsumer(
                 self._database,
                 self._wakes,
-                source,
+                scope,
                 plan,
                 handler=handler,
                 batch=batch,

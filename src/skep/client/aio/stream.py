@@ -12,7 +12,7 @@ from skep.client.aio.database import AsyncDatabase
 from skep.client.aio.driver import AsyncDriver
 from skep.client.aio.wake import AsyncWakes
 from skep.client.plan import Answer, Plan
-from skep.client.source import Source
+from skep.scope import Scope
 
 
 class AsyncStream(AsyncIterator[AsyncBatch]):
@@ -22,9 +22,9 @@ class AsyncStream(AsyncIterator[AsyncBatch]):
     exception a failure of the batch.
     """
 
-    def __init__(self, database: AsyncDatabase, wakes: AsyncWakes, source: Source, plan: Plan, *, batch: int) -> None:
+    def __init__(self, database: AsyncDatabase, wakes: AsyncWakes, scope: Scope, plan: Plan, *, batch: int) -> None:
         self._handed: runtime.Inbox[AsyncBatch | BaseException | None] = runtime.Inbox()
-        self._driver = AsyncDriver(database, wakes, source, replace(plan), batch=batch, start=self._handed.put)
+        self._driver = AsyncDriver(database, wakes, scope, replace(plan), batch=batch, start=self._handed.put)
         self._task: runtime.Task | None = None
         self._current: AsyncBatch | None = None
         self._changing = threading.Lock()  # a client that is closed ends the loops of its other threads

@@ -12,7 +12,6 @@ from typing import Any
 from skep.client.encode import describe
 from skep.client.handling import inside_handler
 from skep.client.plan import Answer, Plan, Tally
-from skep.client.source import Source
 from skep.client.sync import runtime
 from skep.client.sync.batch import Batch
 from skep.client.sync.database import Database
@@ -20,6 +19,7 @@ from skep.client.sync.driver import Driver
 from skep.client.sync.wake import Wakes
 from skep.errors import SkepError
 from skep.message import Message
+from skep.scope import Scope
 
 log = logging.getLogger("skep")
 
@@ -36,7 +36,7 @@ class Consumer:
         self,
         database: Database,
         wakes: Wakes,
-        source: Source,
+        scope: Scope,
         plan: Plan,
         *,
         handler: Callable[[Any], Any],
@@ -46,7 +46,7 @@ class Consumer:
         runtime.check_handler(handler)
         self._database = database
         self._wakes = wakes
-        self._source = source
+        self._source = scope
         self._plan = plan
         self._batch = batch
         self._per_message = per_message

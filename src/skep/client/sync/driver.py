@@ -9,13 +9,13 @@ from uuid import UUID
 
 from skep.client import calls
 from skep.client.plan import Answer, Done, Extend, Plan, Pop, Release, Report, Start, Store, Wait
-from skep.client.source import Source
 from skep.client.sync import runtime
 from skep.client.sync.batch import Batch
 from skep.client.sync.database import Database
 from skep.client.sync.wake import Waiter, Wakes
 from skep.errors import SkepError, StaleLease
 from skep.message import Message
+from skep.scope import Scope
 
 log = logging.getLogger("skep")
 
@@ -27,17 +27,17 @@ class Driver(Waiter):
         self,
         database: Database,
         wakes: Wakes,
-        source: Source,
+        scope: Scope,
         plan: Plan,
         *,
         batch: int,
         start: Callable[[Batch], None],
     ) -> None:
-        super().__init__(source.queue)
+        super().__init__(scope.queue)
         self._database = database
         self._wakes = wakes
         self._plan = plan
-        self._arguments = source.arguments(batch=batch, lease_time=plan.lease_time)
+        self._arguments = scope.arguments(batch=batch, lease_time=plan.lease_time)
         self._start = start
         self._held: dict[UUID, Batch] = {}
         self._reports: runtime.Inbox[Report] = runtime.Inbox()

@@ -12,7 +12,6 @@ from weakref import WeakSet
 from skep.client import calls
 from skep.client.encode import as_object, dumps
 from skep.client.plan import Pacing, Plan
-from skep.client.source import Source
 from skep.client.sync import runtime
 from skep.client.sync.api_keys import ApiKeys
 from skep.client.sync.batch import Batch
@@ -31,6 +30,7 @@ from skep.client.sync.wake import Waiter, Wakes
 from skep.errors import InvalidArgument
 from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt, StoredMessage
 from skep.schedule import DelayedMessage
+from skep.scope import Scope
 
 
 class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
@@ -136,8 +136,8 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
         subscription_from: str | None = None,
     ) -> Batch:
         """Lease messages of one queue, or of every queue of a namespace and/or task; see `Queue.pop`."""
-        source = Source(queue, group, partition, namespace, task, subscription_mode, subscription_from)
-        arguments = source.arguments(batch=batch, partitions=partitions, lease_time=lease_time, auto_ack=auto_ack)
+        scope = Scope(queue, group, partition, namespace, task, subscription_mode, subscription_from)
+        arguments = scope.arguments(batch=batch, partitions=partitions, lease_time=lease_time, auto_ack=auto_ack)
         if wait <= 0:
             messages = self._pop_once(arguments)
         else:
@@ -185,9 +185,9 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
         subscription_mode: str | None,
         subscription_from: str | None,
     ) -> Stream:
-        source = Source(queue, group, partition, None, None, subscription_mode, subscription_from)
+        scope = Scope(queue, group, partition, None, None, subscription_mode, subscription_from)
         plan = Plan(1, fetch_ahead, lease_time, self._poll_interval, idle_timeout)
-        stream = Stream(self._database, self._wakes, source, plan, batch=batch)
+        stream = Stream(self._database, self._wakes, scope, plan, batch=batch)
         self._streams.add(stream)
         return stream
 
@@ -213,14 +213,14 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
         """
         if per not in ("message", "batch"):
             raise InvalidArgument(f'a handler cannot be called per "{per}"', hint='Per "message", or per "batch".')
-        source = Source(queue, group, partition, namespace, task, subscription_mode, subscription_from)
+        scope = Scope(queue, group, partition, namespace, task, subscription_mode, subscription_from)
         plan = Plan(concurrency, fetch_ahead, lease_time, self._poll_interval)
 
         def decorate(handler: Callable[[Any], Any]) -> Consumer:
             made = Consumer(
                 self._database,
                 self._wakes,
-                source,
+                scope,
                 plan,
                 handler=handler,
                 batch=batch,

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Self
 
 from skep.client.plan import Answer, Plan
-from skep.client.source import Source
 from skep.client.sync import runtime
 from skep.client.sync.batch import Batch
 from skep.client.sync.database import Database
 from skep.client.sync.driver import Driver
 from skep.client.sync.wake import Wakes
+from skep.scope import Scope
 
 
 class Stream(Iterator[Batch]):
@@ -23,9 +23,9 @@ class Stream(Iterator[Batch]):
     exception a failure of the batch.
     """
 
-    def __init__(self, database: Database, wakes: Wakes, source: Source, plan: Plan, *, batch: int) -> None:
+    def __init__(self, database: Database, wakes: Wakes, scope: Scope, plan: Plan, *, batch: int) -> None:
         self._handed: runtime.Inbox[Batch | BaseException | None] = runtime.Inbox()
-        self._driver = Driver(database, wakes, source, replace(plan), batch=batch, start=self._handed.put)
+        self._driver = Driver(database, wakes, scope, replace(plan), batch=batch, start=self._handed.put)
         self._task: runtime.Task | None = None
         self._current: Batch | None = None
         self._changing = threading.Lock()  # a client that is closed ends the loops of its other threads

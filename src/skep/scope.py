@@ -1,4 +1,4 @@
-"""Where a consumer takes its messages from, and how: the arguments of `skep.pop`."""
+"""The scope of a call: the queues, the partition and the group that it is about."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -7,8 +7,8 @@ from skep.message import QUEUE_MODE
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A queue, one partition of it, or every queue of a namespace and/or task; for one group."""
+class Scope:
+    """A queue, one partition of it, or every queue of a namespace and/or task, for one group; and where it starts."""
 
     queue: str | None = None
     group: str = QUEUE_MODE
@@ -21,5 +21,6 @@ class Source:
     def arguments(
         self, *, batch: int, partitions: int = 1, lease_time: float | None = None, auto_ack: bool = False
     ) -> dict[str, Any]:
+        """Return the arguments of `skep.pop`."""
         how = {"batch": batch, "partitions": partitions, "lease_time": lease_time, "auto_ack": auto_ack}
         return asdict(self) | how
