@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import psycopg
 
-from skep.server import push
-from skep.server.push import Push, Pusher, Stored
+from skep.server.work import push
+from skep.server.work.push import Push, Pusher, Stored
 
 Load = Literal["slow", "quick"]
 

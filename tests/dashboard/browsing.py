@@ -21,7 +21,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from skep.server.routes.page import STATIC
+from skep.server.api.page import STATIC
 from tests.dashboard import story
 from tests.server.serving import Client, serving
 

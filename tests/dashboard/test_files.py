@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from skep.dashboard import fetch
-from skep.server.routes import page
+from skep.server.api import page
 from tests.server.serving import Client, client
 
 __all__ = ["client"]

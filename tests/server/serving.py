@@ -15,9 +15,9 @@ import pytest
 
 from skep import DeadLetter, Skep
 from skep.config import Config
-from skep.server import pop
-from skep.server.app import App
+from skep.server.http.app import App
 from skep.server.run import Server, listen
+from skep.server.work import waiters as pop
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from skep.server import answers
-from skep.server.answers import Answers, max_age
+from skep.server.http import cache as answers
+from skep.server.http.cache import Answers, max_age
 
 
 class Clock:

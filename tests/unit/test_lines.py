@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from skep.server.pop import MERGED, Lines, Popped, Wanted
+from skep.server.work.waiters import MERGED, Lines, Popped, Wanted
 
 WANTED = Wanted("orders", "__QUEUE_MODE__", auto_ack=True)
 

@@ -17,10 +17,10 @@ import uvicorn
 
 from skep.config import Config
 from skep.errors import ConfigError
-from skep.server.app import App
-from skep.server.log import write_log
-from skep.server.meter import Board
-from skep.server.protocol import Protocol
+from skep.server.http.app import App
+from skep.server.http.log import write_log
+from skep.server.http.metrics import Board
+from skep.server.http.protocol import Protocol
 
 log = logging.getLogger("skep.server")
 
