@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 
 from msgspec import inspect
 
-from skep.server import ENDPOINTS
 from skep.server.http.endpoint import Endpoint
+from skep.server.routes import ENDPOINTS
 from tests.server.serving import serving
 
 REQUESTS = 1500

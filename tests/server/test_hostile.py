@@ -10,8 +10,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from skep.server import ENDPOINTS
 from skep.server.http.endpoint import Endpoint
+from skep.server.routes import ENDPOINTS
 from tests.server.serving import Answer, Client, client, serving, until
 
 __all__ = ["client"]

@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from psycopg.conninfo import conninfo_to_dict
 
 from skep import Skep
-from skep.server import ENDPOINTS
+from skep.server.routes import ENDPOINTS
 from tests.server.killable import killable
 from tests.server.serving import Client, serving
 from tests.unit.tokens import SECRET, token

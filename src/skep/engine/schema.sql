@@ -1261,6 +1261,7 @@ _drop_sink(sink text) RETURNS void
 _due_at(partition_id bigint, first_offset bigint, delay double precision, quiet double precision) RETURNS timestamptz
 _due_time(ord bigint, delay double precision, deliver_at timestamptz) RETURNS timestamptz
 _due_times(messages jsonb) RETURNS timestamptz[]
+_encode_messages(l lease, partition text) RETURNS TABLE(messages text, sealed boolean, size bigint)
 _end_lease(row_id tid, r runs, reason text, release_delay double precision DEFAULT NULL) RETURNS boolean
 _ensure_group_queue(group_name text, queue text) RETURNS integer
 _ensure_group_queues(queue text, group_name text) RETURNS boolean
@@ -1346,6 +1347,7 @@ _is_message(value jsonb) RETURNS boolean
 _is_quiet(partition_id bigint, since timestamptz) RETURNS boolean
 _is_restored() RETURNS boolean
 _is_transient(state text) RETURNS boolean
+_iso_time(instant timestamptz) RETURNS text
 _journal_mark(snapshot pg_snapshot DEFAULT NULL) RETURNS text
 _journal_window(queue_ids integer[], since pg_snapshot, until pg_snapshot, group_name text) RETURNS TABLE(partition_id
     bigint, first_offset bigint, end_offset bigint, kept_from bigint, unseen boolean, deleted_at timestamptz)
@@ -1374,6 +1376,9 @@ _lease_next_named(queue text, group_name text, names text[], batches integer[]) 
 _lease_queue(g group_state, requests integer[], sizes integer[], auto_ack boolean, conflate boolean) RETURNS lease[]
 _lease_ready(g group_state, requests integer[], sizes integer[], most integer, auto_ack boolean, conflate boolean)
     RETURNS lease[]
+_lease_requests(queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text,
+    task text, lease_time double precision, auto_ack boolean, subscription_mode text, subscription_from text, conflate
+    boolean) RETURNS lease[]
 _lease_shared(g group_state, partition_ids bigint[], requests integer[], sizes integer[], conflate boolean, visited
     bigint[]) RETURNS lease[]
 _lease_wide(group_name text, requests integer[], sizes integer[], namespace text, task text, lease_time double
@@ -1474,6 +1479,9 @@ _pin(IN name text)
 _plan_archive(queues text[]) RETURNS TABLE(queue text, day date, partition_id bigint, partition text, first_offset
     bigint, end_offset bigint)
 _policy_of(partition_id bigint, group_queue_id integer) RETURNS SETOF policy
+_pop_messages(queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task
+    text, lease_time double precision, auto_ack boolean, subscription_mode text, subscription_from text) RETURNS
+    TABLE(request integer, leases uuid[], messages text, sealed boolean, size bigint)
 _prepare_named(g group_state, partition_ids bigint[]) RETURNS boolean
 _priorities(list integer) RETURNS integer[]
 _prune_lease_log(max_rows integer DEFAULT 100000) RETURNS bigint

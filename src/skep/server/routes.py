@@ -7,17 +7,25 @@ from skep.server.api import (
     description,
     fan_out,
     health,
+    leases,
     metrics,
     outbox,
     page,
+    pop,
+    push,
     queues,
     reports,
     retention,
     subscriptions,
+    transactions,
 )
 from skep.server.queen import routes as queen
 
 API = (
+    *push.ENDPOINTS,
+    *pop.ENDPOINTS,
+    *leases.ENDPOINTS,
+    *transactions.ENDPOINTS,
     *queues.ENDPOINTS,
     *dead_letters.ENDPOINTS,
     *subscriptions.ENDPOINTS,

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from skep.message import DeadLetter
+from skep.server.api import calls
 from skep.server.api.reports import reports
-from skep.server.http import lists as admin
+from skep.server.http import lists
 from skep.server.http.asgi import bad_request
 from skep.server.http.endpoint import Call, Endpoint, Param, Reply, reply
 from skep.server.http.grants import Action
 from skep.server.http.lists import PAGE, ask
-from skep.server.queen.groups import WHERE
 
 ACTIONS: tuple[Action, ...] = ("read", "push", "pop", "ack", "configure", "seek", "redrive", "admin")
 LONGEST = 7 * 24 * 3600  # seconds: samples are not kept longer
@@ -38,16 +38,16 @@ async def identity(call: Call) -> Reply:
 
 
 async def overview(call: Call) -> Reply:
-    return await ask(call, admin.DASH_OVERVIEW, visible=await admin.visible(call))
+    return await ask(call, calls.DASH_OVERVIEW, visible=await lists.visible(call))
 
 
 async def trend(call: Call) -> Reply:
-    return await ask(call, admin.DASH_TREND, **_stretch(call, 60), visible=await admin.visible(call))
+    return await ask(call, calls.DASH_TREND, **_stretch(call, 60), visible=await lists.visible(call))
 
 
 async def queue_trend(call: Call) -> Reply:
     arguments = {"queue": call.params["queue"], "group": call.text("group")}
-    return await ask(call, admin.DASH_QUEUE_TREND, **arguments, **_stretch(call, 120))
+    return await ask(call, calls.DASH_QUEUE_TREND, **arguments, **_stretch(call, 120))
 
 
 def _stretch(call: Call, points: int) -> dict[str, Any]:
@@ -56,16 +56,16 @@ def _stretch(call: Call, points: int) -> dict[str, Any]:
 
 
 async def queues(call: Call) -> Reply:
-    return await ask(call, admin.DASH_QUEUES, **await _listed(call))
+    return await ask(call, calls.DASH_QUEUES, **await _listed(call))
 
 
 async def groups(call: Call) -> Reply:
-    return await ask(call, admin.DASH_GROUPS, **await _listed(call), status=call.text("status"))
+    return await ask(call, calls.DASH_GROUPS, **await _listed(call), status=call.text("status"))
 
 
 async def _listed(call: Call) -> dict[str, Any]:
     wish = {"search": call.text("search"), "sort": call.text("sort") or "name", "descending": call.flag("descending")}
-    return wish | admin.page(call, 50) | {"visible": await admin.visible(call)}
+    return wish | lists.page(call, 50) | {"visible": await lists.visible(call)}
 
 
 async def partitions(call: Call) -> Reply:
@@ -74,11 +74,11 @@ async def partitions(call: Call) -> Reply:
         "sort": call.text("sort") or "lag",
         "limit": call.integer("limit", 20, most=200),
     }
-    return await ask(call, admin.DASH_LANES, "Queue", queue=call.params["queue"], **wish)
+    return await ask(call, calls.DASH_PARTITIONS, "Queue", queue=call.params["queue"], **wish)
 
 
 async def holders(call: Call) -> Reply:
-    return await ask(call, admin.DASH_HOLDERS, queue=call.params["queue"])
+    return await ask(call, calls.DASH_HOLDERS, queue=call.params["queue"])
 
 
 async def members(call: Call) -> Reply:
@@ -88,16 +88,16 @@ async def members(call: Call) -> Reply:
     here = [each for worker in workers for each in worker.gauges.members]
     known = msgspec.json.encode([each for each in here if each.group == group and each.queue in (queue, "")])
     limit = call.integer("limit", 50, most=200)
-    leases = await admin.ask_text(call, admin.DASH_LEASES, queue=queue, group=group, limit=limit)
+    leases = await lists.ask_text(call, calls.DASH_LEASES, queue=queue, group=group, limit=limit)
     return Reply(200, b'{"members":%s,"out":%s}' % (known, leases.encode()))
 
 
 async def preview_seek(call: Call) -> Reply:
-    position = "end" if call.flag("toEnd") else admin.moment(call, "timestamp")
+    position = "end" if call.flag("toEnd") else lists.moment(call, "timestamp")
     if position is None:
-        raise bad_request(WHERE)
+        raise bad_request("give toEnd=true or a timestamp")
     named = {"group": call.params["group"], "queue": call.params["queue"]}
-    return await ask(call, admin.DASH_SEEK, **named, position=str(position))
+    return await ask(call, calls.DASH_SEEK, **named, position=str(position))
 
 
 async def dead_letters(call: Call) -> Reply:
@@ -107,18 +107,18 @@ async def dead_letters(call: Call) -> Reply:
         call.text("queue"),
         call.text("group"),
         error=call.text("error"),
-        failed_after=admin.moment(call, "failed_after"),
-        failed_before=admin.moment(call, "failed_before"),
+        failed_after=lists.moment(call, "failed_after"),
+        failed_before=lists.moment(call, "failed_before"),
         before=before or None,
         limit=call.integer("limit", 25, least=1, most=200),
     )
     rows = msgspec.json.encode([each for each in found if call.identity.visible(each.queue)])
-    return Reply(200, b"[%s]" % call.state.keyring.open_all(rows[1:-1], "payload") if admin.SEALED in rows else rows)
+    return Reply(200, b"[%s]" % call.state.keyring.open_all(rows[1:-1], "payload") if lists.SEALED in rows else rows)
 
 
 async def pipelines(call: Call) -> Reply:
     """Tell what is archived, and name the reports to those who may read them."""
-    archived = await admin.ask_text(call, admin.DASH_PIPELINES, visible=await admin.visible(call))
+    archived = await lists.ask_text(call, calls.DASH_PIPELINES, visible=await lists.visible(call))
     folder = call.state.config.reports if call.identity.allows("read", None) else None
     found = await asyncio.to_thread(reports, folder)
     known = {"folder": None if folder is None else str(folder), "reports": found[:REPORTS]}
@@ -126,7 +126,7 @@ async def pipelines(call: Call) -> Reply:
 
 
 async def database(call: Call) -> Reply:
-    return await ask(call, admin.DASH_DATABASE)
+    return await ask(call, calls.DASH_DATABASE)
 
 
 async def servers(call: Call) -> Reply:

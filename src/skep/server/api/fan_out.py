@@ -2,12 +2,11 @@
 
 from uuid import UUID
 
-from skep.message import DEFAULT_PARTITION, Blocked, Lag, MessageGroup, MessageStatus
+from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Blocked, Lag, MessageGroup, MessageStatus
 from skep.server.http.access import require_on_partitions
 from skep.server.http.asgi import HttpError
 from skep.server.http.endpoint import Call, Endpoint, Param, Reply, reply
 from skep.server.work import address
-from skep.server.work.ack import QUEUE_MODE
 
 MOST = 10_000
 

@@ -3,9 +3,9 @@
 import msgspec
 
 from skep.errors import SkepError
+from skep.server.api import calls
 from skep.server.http.endpoint import Call, Endpoint, Reply, reply
 from skep.server.http.exposition import CONTENT_TYPE, Numbers, Place, expose
-from skep.server.work import calls
 
 
 class Metrics(msgspec.Struct):

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from skep.message import QueueStatus
+from skep.server.api import calls
 from skep.server.http.endpoint import Call, Endpoint, Reply, reply
-from skep.server.work import calls
 
 Maybe = UnsetType
 

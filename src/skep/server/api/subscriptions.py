@@ -130,7 +130,7 @@ def _changing(verb: str, action: Action) -> Callable[[Call], Awaitable[Reply]]:
         changed: list[Subscription] = await change(
             call.params["group"], which.queue, namespace=which.namespace, task=which.task
         )
-        call.state.lines.wake(None if which.queue is None else [which.queue])
+        call.state.wake(None if which.queue is None else [which.queue])
         return reply(changed)
 
     return change

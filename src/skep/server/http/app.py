@@ -8,7 +8,6 @@ from typing import Any
 
 from skep.config import Config
 from skep.errors import SkepError
-from skep.server import routes
 from skep.server.http.asgi import (
     CLOSE,
     Disconnected,
@@ -41,10 +40,8 @@ UNKNOWN = ""  # any path or method that is no route: they must not fill the memo
 class App:
     """One server process."""
 
-    def __init__(
-        self, config: Config, endpoints: Sequence[Endpoint] = routes.ENDPOINTS, shared: Path | None = None
-    ) -> None:
-        """Serve `endpoints`; `shared` is where the processes of one server put their numbers, if there are several."""
+    def __init__(self, config: Config, endpoints: Sequence[Endpoint], shared: Path | None = None) -> None:
+        """Serve `endpoints`. `shared` is the folder in which several processes of one server share their counts."""
         self.config = config
         self._shared = shared
         self._router = Router(endpoints)

@@ -3,6 +3,7 @@
 {"error": "what was wrong, and what to do", "code": "a_word_for_programs"}
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from skep.errors import (
     Unauthenticated,
     Undecipherable,
 )
+from skep.server.work.merge import Overloaded
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -29,6 +31,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 T = TypeVar("T")
 
+TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 JSON: Header = (b"content-type", b"application/json")
 RETRY_SOON: Header = (b"retry-after", b"1")
 CLOSE: Header = (b"connection", b"close")
@@ -50,14 +53,6 @@ class HttpError(Exception):
 
 class Disconnected(Exception):
     """The client is gone: there is nobody to answer."""
-
-
-class Overloaded(HttpError):
-    """More is waiting than the server is willing to hold."""
-
-    def __init__(self) -> None:
-        error = "the server has more connections and messages in hand than it can serve; try again"
-        super().__init__(503, error, "overloaded", headers=[RETRY_SOON])
 
 
 def bad_request(error: str) -> HttpError:
@@ -82,6 +77,8 @@ def as_http(error: Exception) -> HttpError:
     match error:
         case HttpError():
             return error
+        case Overloaded():
+            return HttpError(503, error.message, "overloaded", headers=[RETRY_SOON])
         case PushBlocked():
             return HttpError(503, told(error), "push_blocked", headers=[RETRY_SOON])
         case TransientError():
@@ -158,6 +155,12 @@ def header(scope: Scope, wanted: bytes) -> str | None:
         if name == wanted:
             return value.decode("latin-1")
     return None
+
+
+def traceparent(scope: Scope) -> str | None:
+    """Return the trace that a request belongs to. A malformed header counts as none."""
+    given = header(scope, b"traceparent")
+    return given if given is not None and TRACEPARENT.fullmatch(given) else None
 
 
 def too_large(limit: int) -> HttpError:

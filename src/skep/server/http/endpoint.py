@@ -1,5 +1,6 @@
 """A route: its name, who may call it, what it takes and gives. The OpenAPI document is made of the same table."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from skep.server.http.asgi import Header, Receive, Scope, bad_request, read_body
+from skep.server.http.asgi import Disconnected, Header, Receive, Scope, bad_request, read_body
 from skep.server.http.grants import Action, Identity
 from skep.server.http.state import State
 
@@ -111,6 +112,21 @@ class Call:
         """Return when the client is gone."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+    async def until_gone(self, work: Awaitable[T]) -> T:
+        """Return the result of some work; end it with `Disconnected` if the client disconnects first."""
+        task = asyncio.ensure_future(work)
+        await asyncio.sleep(0)
+        gone = asyncio.ensure_future(self.disconnected())
+        try:
+            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise Disconnected
+            return task.result()
+        finally:
+            gone.cancel()
+            if not task.done():
+                task.cancel()
 
 
 def instant(text: str, name: str) -> datetime:

@@ -1,7 +1,7 @@
-"""Every call of the admin plane, by name, and what its routes have in common.
+"""What routes that return lists have in common: pages, time ranges, and the queues that the caller may see.
 
-Who may not see every queue gets lists without the others: the names of those he may see go into the query, so that
-pages are full and sums are right.
+A caller who may not see every queue gets lists without the others. The names of the visible queues go into the query,
+so that pages are full and sums are right.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -14,99 +14,13 @@ from skep.server.http.endpoint import Call, Param, Reply, instant
 
 Query = LiteralString
 
-DEEPEST = 10_000  # how far an offset may go: what lies there is found by filters, not by paging
+DEEPEST = 10_000  # the largest offset of a page; filters find what lies beyond it
 LONGEST_PAGE = 1000
 FIRST_YEAR, LAST_YEAR = 1970, 9000
 SEALED = b'"skep-sealed"'
 
-QUEUE_NAMES: Query = "SELECT skep._queen_queue_names()"
+QUEUE_NAMES: Query = "SELECT pg_catalog.array_agg(name) FROM skep.queues"
 
-MESSAGES: Query = """
-    SELECT skep._queen_messages(%(queue)s, %(partition)s, %(namespace)s, %(task)s, %(status)s, %(since)s, %(until)s,
-        %(visible)s::text[], %(limit)s, %(offset)s)::text
-"""
-MESSAGE: Query = "SELECT skep._queen_message(%(partition_id)s::uuid, %(transaction_id)s)::text"
-DELETE_MESSAGE: Query = "SELECT skep._queen_delete_message(%(partition_id)s::uuid, %(transaction_id)s)"
-BURY: Query = "SELECT skep._queen_dead_letter(%(partition_id)s::uuid, %(transaction_id)s, %(error)s)"
-FETCH: Query = """
-    SELECT fetched::text FROM skep._queen_fetch(%(queues)s::text[], %(partitions)s::text[], %(offsets)s::bigint[],
-        %(sizes)s::bigint[], %(size)s, %(limit)s) AS fetched
-"""
-SAFE_TIME: Query = "SELECT skep._queen_safe_time()"
-CHANGED: Query = "SELECT skep._queen_changed(%(queue)s, %(since)s, %(after)s, %(limit)s)::text"
-
-DEAD_LETTERS: Query = """
-    SELECT skep._queen_dead_letters(%(queue)s, %(group)s, %(partition)s, %(since)s, %(until)s, %(visible)s::text[],
-        %(limit)s, %(offset)s)::text
-"""
-DEAD_LETTERS_OF: Query = """
-    SELECT id, queue FROM skep._queen_dead_letters_of(%(id)s, %(message_id)s::uuid, %(partition_id)s::uuid,
-        %(transaction_id)s, %(group)s)
-"""
-REDRIVE_EDITED: Query = """
-    SELECT * FROM skep.redrive(ids => ARRAY[%(id)s]::bigint[], to_queue => %(to_queue)s, done_by => %(done_by)s,
-        payload => %(payload)s::jsonb, headers => %(headers)s::jsonb)
-"""
-
-TRACE: Query = """
-    SELECT skep._queen_trace(%(partition_id)s::uuid, %(transaction_id)s, %(group)s, %(event_type)s, %(data)s::jsonb,
-        %(names)s::text[], %(worker)s)::text
-"""
-TRACES_OF: Query = "SELECT skep._queen_traces_of(%(partition_id)s::uuid, %(transaction_id)s)::text"
-TRACES_NAMED: Query = "SELECT skep._queen_traces_named(%(name)s, %(visible)s::text[], %(limit)s, %(offset)s)::text"
-TRACE_NAMES: Query = "SELECT skep._queen_trace_names(%(visible)s::text[], %(limit)s, %(offset)s)::text"
-
-GROUPS: Query = "SELECT skep._queen_groups(%(visible)s::text[])::text"
-LAGGING: Query = "SELECT skep._queen_lagging(%(seconds)s, %(visible)s::text[])::text"
-GROUP: Query = "SELECT skep._queen_group(%(group)s, %(visible)s::text[])::text"
-RESUBSCRIBE: Query = "SELECT skep._queen_resubscribe(%(group)s, %(start)s)"
-SEEK_PARTITION: Query = """
-    SELECT updated, moved_to FROM skep._queen_seek_partition(%(group)s, %(queue)s, %(partition)s, %(position)s)
-"""
-REFRESH: Query = "SELECT skep._queen_refresh()::text"
-
-QUEUES: Query = """
-    SELECT skep._queen_queues(%(namespace)s, %(task)s, %(visible)s::text[], %(limit)s, %(offset)s)::text
-"""
-QUEUE: Query = "SELECT skep._queen_queue(%(queue)s)::text"
-PARTITIONS: Query = "SELECT skep._queen_partition_list(%(queue)s, %(visible)s::text[], %(limit)s, %(offset)s)::text"
-DEPTH: Query = "SELECT skep._queen_depth(%(queue)s, %(group)s)::text"
-NAMESPACES: Query = "SELECT skep._queen_namespaces(%(visible)s::text[])::text"
-TASKS: Query = "SELECT skep._queen_tasks(%(visible)s::text[])::text"
-OVERVIEW: Query = "SELECT skep._queen_overview(%(visible)s::text[])::text"
-CLEAR: Query = "SELECT skep.clear_queue(%(queue)s, %(partition)s)"
-
-STATUS: Query = """
-    SELECT skep._queen_status(%(since)s, %(until)s, %(queue)s, %(namespace)s, %(task)s, %(visible)s::text[])::text
-"""
-QUEUE_STATUS: Query = "SELECT skep._queen_queue_status(%(queue)s)::text"
-PUSHED: Query = """
-    SELECT skep._queen_pushed(%(since)s, %(until)s, %(queue)s, %(namespace)s, %(task)s, %(interval)s,
-        %(visible)s::text[])::text
-"""
-WORKER_METRICS: Query = "SELECT skep._queen_worker_metrics(%(since)s, %(until)s, %(visible)s::text[])::text"
-QUEUE_LAG: Query = "SELECT skep._queen_queue_lag(%(since)s, %(until)s, %(queue)s, %(visible)s::text[])::text"
-QUEUE_OPS: Query = "SELECT skep._queen_queue_ops(%(since)s, %(until)s, %(queue)s, %(visible)s::text[])::text"
-RETENTION: Query = "SELECT skep._queen_retention(%(since)s, %(until)s, %(visible)s::text[])::text"
-POSTGRES: Query = "SELECT skep._queen_postgres()::text"
-
-DASH_OVERVIEW: Query = "SELECT skep._dashboard_overview(%(visible)s::text[])::text"
-DASH_TREND: Query = "SELECT skep._dashboard_trend(%(since)s, %(points)s, %(visible)s::text[])::text"
-DASH_QUEUE_TREND: Query = "SELECT skep._dashboard_queue_trend(%(queue)s, %(group)s, %(since)s, %(points)s)::text"
-DASH_QUEUES: Query = """
-    SELECT skep._dashboard_queues(
-        %(search)s, %(sort)s, %(descending)s, %(limit)s, %(offset)s, %(visible)s::text[])::text
-"""
-DASH_GROUPS: Query = """
-    SELECT skep._dashboard_groups(%(search)s, %(status)s, %(sort)s, %(descending)s, %(limit)s, %(offset)s,
-        %(visible)s::text[])::text
-"""
-DASH_LANES: Query = "SELECT skep._dashboard_partitions(%(queue)s, %(group)s, %(sort)s, %(limit)s)::text"
-DASH_HOLDERS: Query = "SELECT skep._dashboard_holders(%(queue)s)::text"
-DASH_LEASES: Query = "SELECT skep._dashboard_leases(%(queue)s, %(group)s, %(limit)s)::text"
-DASH_SEEK: Query = "SELECT skep._dashboard_seek(%(group)s, %(queue)s, %(position)s)::text"
-DASH_PIPELINES: Query = "SELECT skep._dashboard_pipelines(%(visible)s::text[])::text"
-DASH_DATABASE: Query = "SELECT skep._dashboard_database()::text"
 
 PAGE = (
     Param("limit", "integer", f"At most this many, and never more than {LONGEST_PAGE}."),
@@ -123,7 +37,7 @@ def not_found(what: str) -> HttpError:
 
 
 async def ask(call: Call, query: Query, missing: str = "", /, **arguments: object) -> Reply:
-    """Answer with the JSON of the database; None from there is 404."""
+    """Return the JSON of the database. No row is a 404."""
     return Reply(200, (await ask_text(call, query, missing, **arguments)).encode())
 
 
@@ -135,7 +49,7 @@ async def ask_text(call: Call, query: Query, missing: str = "", /, **arguments: 
 
 
 async def visible(call: Call) -> list[str] | None:
-    """Return the queues the caller may see; None is all there are."""
+    """Return the queues that the caller may see; None: all."""
     if call.identity.allows("read", None):
         return None
     names: list[str] | None = await call.state.admin.value(QUEUE_NAMES, {})
@@ -143,7 +57,7 @@ async def visible(call: Call) -> list[str] | None:
 
 
 async def scope(call: Call) -> dict[str, Any]:
-    """Return the queue that a list is narrowed to, which the caller must be allowed to read, or the visible ones."""
+    """Return the queue of a list, which the caller must be allowed to read, or the visible queues."""
     queue = call.text("queue")
     if queue is None:
         return {"queue": None, "visible": await visible(call)}
@@ -152,7 +66,7 @@ async def scope(call: Call) -> dict[str, Any]:
 
 
 def page(call: Call, default: int) -> dict[str, Any]:
-    """Read limit and offset. Beyond the deepest page there is an error rather than the same page for ever."""
+    """Read limit and offset."""
     offset = call.integer("offset", 0)
     if offset > DEEPEST:
         raise bad_request(f"offset is at most {DEEPEST}; narrow the list by its filters instead")
@@ -160,12 +74,12 @@ def page(call: Call, default: int) -> dict[str, Any]:
 
 
 def moment(call: Call, name: str) -> datetime | None:
-    """Read a time; a `+` that was sent as it is has become a space."""
+    """Read a time. A `+` that was not encoded has become a space."""
     given = call.text(name)
     if given is None:
         return None
     time = instant(given.strip().replace(" ", "+"), name)
-    if not FIRST_YEAR <= time.year <= LAST_YEAR:  # beyond, neither Python nor PostgreSQL can count on
+    if not FIRST_YEAR <= time.year <= LAST_YEAR:  # beyond these years Python or PostgreSQL cannot calculate
         raise bad_request(f"{name} is not a time from {FIRST_YEAR} to {LAST_YEAR}")
     return time
 
@@ -179,7 +93,7 @@ def time_range(call: Call) -> dict[str, Any]:
 
 
 def open_rows(call: Call, answer: str, rows: str, field: str) -> bytes:
-    """Decrypt the payloads in a list of an answer, if there are sealed ones."""
+    """Decrypt the sealed payloads in a list of a response."""
     raw = answer.encode()
     if SEALED not in raw:
         return raw

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol, Self, TypeVar
 
 from skep import AsyncSkep
 from skep.client.aio.database import AsyncDatabase
@@ -14,22 +14,34 @@ from skep.server.http.asgi import Budget
 from skep.server.http.auth import Authenticator
 from skep.server.http.members import Members
 from skep.server.http.metrics import Board, Counts, Meter, Worker
-from skep.server.work import ack, push
+from skep.server.work import push
 from skep.server.work.crypt import Keyring
-from skep.server.work.maintenance_mode import Maintenance
+from skep.server.work.maintenance_mode import MaintenanceMode
 from skep.server.work.merge import Merger
 from skep.server.work.sealed import SealedQueues
-from skep.server.work.waiters import Lines
+from skep.server.work.waiters import Popper, Waiters
 
 PUSH_BYTES = 4 * 1024 * 1024  # of merged pushes in one call
-ACKS = 5_000  # of merged answers in one call
 BODIES = 512 * 1024 * 1024  # of bodies that are being read
 WRITE = 1.0  # seconds between the notes for the other processes
 PATIENCE = 4.0  # seconds for a connection: clients give up on a long poll 5 s after its timeout
 
 
+class Part(Protocol):
+    """Something that a protocol shares between its requests: made when it is first needed, drained at the end."""
+
+    def __init__(self, state: "State") -> None: ...
+    async def drain(self) -> None: ...
+
+
+P = TypeVar("P", bound=Part)
+
+
 class State:
-    """The database, the mergers in front of it, and who may call."""
+    """The database, the mergers in front of it, and the rights of callers.
+
+    There are three pools, so that one kind of work does not wait for another: messages, lists, and the client's calls.
+    """
 
     def __init__(self, config: Config, shared: Path | None = None) -> None:
         self.config = config
@@ -38,11 +50,10 @@ class State:
         self._board = None if shared is None else Board(shared)
         self._writer: asyncio.Task[None] | None = None
         url, data_dir = config.database_url, config.data_dir
-        self.mq = AsyncSkep(url, data_dir=data_dir, pool_size=4, timeout=PATIENCE)  # admin calls: never in the way
+        self.mq = AsyncSkep(url, data_dir=data_dir, pool_size=4, timeout=PATIENCE)  # commands of people
         self.database = AsyncDatabase(url, data_dir=data_dir, pool_size=12, timeout=PATIENCE)
         self.admin = AsyncDatabase(url, data_dir=data_dir, pool_size=4, timeout=PATIENCE)  # lists
-        self.lines = Lines(self.database, max_pending=config.max_pending, merged=self.meter.merged("pop"))
-        self.wakes = AsyncWakes(self.database, self.lines.wake)
+        self.wakes = AsyncWakes(self.database, self.wake)
         self.push = Merger(
             push.Pusher(self.database, partial(self.meter.messages, "pushed")),
             weigh=push.weigh,
@@ -51,20 +62,14 @@ class State:
             max_pending=config.max_pending,
             merged=self.meter.merged("push"),
         )
-        self.ack = Merger(
-            ack.Acker(self.database),
-            weigh=ack.weigh,
-            max_weight=ACKS,
-            parallel=2,
-            max_pending=config.max_pending,
-            merged=self.meter.merged("ack"),
-        )
         self.budget = Budget(BODIES)
         self.authenticator = Authenticator(config, self.mq.find_api_key)
         self.keyring = Keyring.load(config.encryption_keys)
         self.sealed = SealedQueues(self.database)
-        self.maintenance = Maintenance(self.mq, self.database, self.lines, self.pushed)
+        self.maintenance = MaintenanceMode(self.mq, self.database, self._pause_pops, self.pushed)
         self.stopping = asyncio.Event()
+        self._parts: dict[type, Any] = {}
+        self._waiters: list[Waiters[Any]] = []
 
     async def __aenter__(self) -> Self:
         self.wakes.listen()
@@ -74,11 +79,12 @@ class State:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Answer who is parked, finish what was accepted, and let go of the database."""
+        """End waiting polls, finish accepted requests, and close the connections."""
         await self.stop()
         await self.maintenance.close()
         await self.push.drain()
-        await self.ack.drain()
+        for part in self._parts.values():
+            await part.drain()
         await self.wakes.close()
         await self.mq.close()
         await self.admin.close()
@@ -89,17 +95,48 @@ class State:
 
     async def stop(self) -> None:
         self.stopping.set()
-        await self.lines.close()
+        for waiters in self._waiters:
+            await waiters.close()
+
+    def part(self, kind: type[P]) -> P:
+        """Return the one object of this kind."""
+        if kind not in self._parts:
+            self._parts[kind] = kind(self)
+        return self._parts[kind]
+
+    def wait_with(self, popper: Popper[Any]) -> Waiters[Any]:
+        """Return waiters for the pops of a protocol: they are woken, paused and ended with the others."""
+        merged = self.meter.merged("pop")
+        waiters = Waiters(self.database, popper, max_pending=self.config.max_pending, merged=merged)
+        waiters.pause(paused=self.maintenance.status is not None and self.maintenance.status.pop)
+        self._waiters.append(waiters)
+        return waiters
+
+    def wake(self, queues: Iterable[str] | None) -> None:
+        named = None if queues is None else set(queues)
+        for waiters in self._waiters:
+            waiters.wake(named)
+
+    def _pause_pops(self, paused: bool) -> None:  # noqa: FBT001
+        for waiters in self._waiters:
+            waiters.pause(paused=paused)
 
     def measured(self) -> tuple[list[Worker], Counts]:
-        """Return what all processes of this server have counted: each of them, and together."""
+        """Return the counts of all processes of this server: of each, and together."""
         if self._board is None:
             here = self._measure()
             return [here], here.counts
         return self._board.read()
 
     def _measure(self) -> Worker:
-        return self.meter.read(self.database.pool_stats(), self.lines.parked_by_queue(), self.members.here())
+        return self.meter.read(self.database.pool_stats(), self.waiting_by_queue(), self.members.here())
+
+    def waiting_by_queue(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for waiters in self._waiters:
+            for queue, number in waiters.waiting_by_queue().items():
+                counts[queue] = counts.get(queue, 0) + number
+        return counts
 
     async def _write_down(self, board: Board) -> None:
         while True:
@@ -107,5 +144,5 @@ class State:
             await asyncio.sleep(WRITE)
 
     def pushed(self, queues: Iterable[str]) -> None:
-        """Wake who waits for these queues, here and in other processes."""
+        """Wake the requests that wait for these queues, here and in other processes."""
         self.wakes.pushed(set(queues))

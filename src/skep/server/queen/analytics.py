@@ -5,9 +5,10 @@ import platform
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from skep.server.http import lists as admin
+from skep.server.http import lists
 from skep.server.http.endpoint import Call, Endpoint, Param, Reply, reply
 from skep.server.http.lists import RANGE, ask, time_range
+from skep.server.queen import calls
 
 # The same widths as in SQL (`_bucket_minutes`), for the series that have no query.
 WIDTHS = ((timedelta(hours=1), 1), (timedelta(hours=6), 5), (timedelta(hours=24), 15), (timedelta(days=7), 60))
@@ -20,26 +21,26 @@ async def system_metrics(call: Call) -> Reply:
 
 
 async def worker_metrics(call: Call) -> Reply:
-    return await ask(call, admin.WORKER_METRICS, visible=await admin.visible(call), **time_range(call))
+    return await ask(call, calls.WORKER_METRICS, visible=await lists.visible(call), **time_range(call))
 
 
 async def queue_lag(call: Call) -> Reply:
-    return await ask(call, admin.QUEUE_LAG, **await admin.scope(call), **time_range(call))
+    return await ask(call, calls.QUEUE_LAG, **await lists.scope(call), **time_range(call))
 
 
 async def queue_ops(call: Call) -> Reply:
-    return await ask(call, admin.QUEUE_OPS, **await admin.scope(call), **time_range(call))
+    return await ask(call, calls.QUEUE_OPS, **await lists.scope(call), **time_range(call))
 
 
 async def retention(call: Call) -> Reply:
-    return await ask(call, admin.RETENTION, visible=await admin.visible(call), **time_range(call))
+    return await ask(call, calls.RETENTION, visible=await lists.visible(call), **time_range(call))
 
 
 async def parked(call: Call) -> Reply:
     """Tell who waits at this process now: how many did in the past is not kept."""
     replica = {"hostname": platform.node(), "workerId": os.getpid()}
     bucket = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:00Z}"
-    waiting = {name: count for name, count in call.state.lines.parked_by_queue().items() if count}
+    waiting = {name: count for name, count in call.state.waiting_by_queue().items() if count}
     series = [
         {"bucket": bucket, "queueName": name, **replica, "parkedCount": count}
         for name, count in sorted(waiting.items())
@@ -49,7 +50,7 @@ async def parked(call: Call) -> Reply:
 
 
 async def postgres(call: Call) -> Reply:
-    return await ask(call, admin.POSTGRES)
+    return await ask(call, calls.POSTGRES)
 
 
 def _empty(call: Call) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 
 from skep.message import Redriven
-from skep.server.http import lists as admin
+from skep.server.http import lists
 from skep.server.http.asgi import bad_request
 from skep.server.http.endpoint import Call, Endpoint, Param, Reply, reply
 from skep.server.http.lists import PAGE, not_found
+from skep.server.queen import calls
 from skep.server.work import address
 
 LONGEST_NUMBER = 18  # digits of what surely is a bigint
@@ -26,17 +27,17 @@ class Replay(msgspec.Struct, rename="camel"):
 
 
 async def list_dead_letters(call: Call) -> Reply:
-    answer = await admin.ask_text(
+    answer = await lists.ask_text(
         call,
-        admin.DEAD_LETTERS,
+        calls.DEAD_LETTERS,
         group=call.text("consumerGroup"),
         partition=call.text("partition"),
-        since=admin.moment(call, "from"),
-        until=admin.moment(call, "to"),
-        **await admin.scope(call),
-        **admin.page(call, 100),
+        since=lists.moment(call, "from"),
+        until=lists.moment(call, "to"),
+        **await lists.scope(call),
+        **lists.page(call, 100),
     )
-    return Reply(200, admin.open_rows(call, answer, "messages", "data"))
+    return Reply(200, lists.open_rows(call, answer, "messages", "data"))
 
 
 async def replay(call: Call) -> Reply:
@@ -61,7 +62,7 @@ async def redrive(
 ) -> list[dict[str, object]]:
     """Drive what is named again; 404 if there is no such dead letter, also if somebody else has just driven it."""
     which = {"id": None, "message_id": None, "partition_id": None, "transaction_id": None, "group": None} | named
-    letters = await call.state.admin.call(admin.DEAD_LETTERS_OF, which, lambda *row: row)
+    letters = await call.state.admin.call(calls.DEAD_LETTERS_OF, which, lambda *row: row)
     for _, queue in letters:
         call.identity.require("redrive", queue)
     if to_queue is not None:
@@ -75,7 +76,7 @@ async def redrive(
         driven = await call.state.mq.redrive(ids=[id_ for id_, _ in letters], to_queue=to_queue, done_by=done_by)
     if not driven:
         raise not_found("Dead letter")
-    call.state.lines.wake({to_queue} if to_queue else {letter.queue for letter in driven})
+    call.state.wake({to_queue} if to_queue else {letter.queue for letter in driven})
     return [
         {"dlqId": letter.id, "consumerGroup": letter.group, "queue": to_queue or letter.queue, "id": letter.message_id}
         for letter in driven
@@ -94,7 +95,7 @@ async def _redrive_edited(
         payload, headers = call.state.keyring.seal(payload, goal)
     arguments = {"id": id_, "to_queue": to_queue, "done_by": done_by, "payload": _text(payload)}
     seal = None if headers is None else msgspec.json.encode(headers).decode()
-    return await call.state.admin.call(admin.REDRIVE_EDITED, arguments | {"headers": seal}, Redriven)
+    return await call.state.admin.call(calls.REDRIVE_EDITED, arguments | {"headers": seal}, Redriven)
 
 
 def _text(payload: bytes) -> str:

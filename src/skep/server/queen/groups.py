@@ -4,10 +4,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from skep.server.http import lists as admin
+from skep.server.http import lists
 from skep.server.http.asgi import HttpError, bad_request
 from skep.server.http.endpoint import Call, Endpoint, Param, Reply, instant, reply
 from skep.server.http.lists import ask
+from skep.server.queen import calls
 
 WHERE = "Must specify either 'toEnd': true or 'timestamp'"
 POSITIONS = "`beginning`, `end`, an offset, or a time such as 2026-01-31T12:00:00Z"
@@ -46,16 +47,16 @@ def _position(given: str) -> str:
 
 
 async def list_groups(call: Call) -> Reply:
-    return await ask(call, admin.GROUPS, visible=await admin.visible(call))
+    return await ask(call, calls.GROUPS, visible=await lists.visible(call))
 
 
 async def lagging(call: Call) -> Reply:
     seconds = float(call.integer("minLagSeconds", 3600))
-    return await ask(call, admin.LAGGING, seconds=seconds, visible=await admin.visible(call))
+    return await ask(call, calls.LAGGING, seconds=seconds, visible=await lists.visible(call))
 
 
 async def show(call: Call) -> Reply:
-    return await ask(call, admin.GROUP, group=call.params["group"], visible=await admin.visible(call))
+    return await ask(call, calls.GROUP, group=call.params["group"], visible=await lists.visible(call))
 
 
 async def delete(call: Call) -> Reply:
@@ -72,7 +73,7 @@ async def resubscribe(call: Call) -> Reply:
     if not wish.subscription_timestamp:
         raise bad_request("Missing subscriptionTimestamp in request body")
     start = instant(wish.subscription_timestamp, "subscriptionTimestamp")
-    changed = await call.state.admin.value(admin.RESUBSCRIBE, {"group": group, "start": start})
+    changed = await call.state.admin.value(calls.RESUBSCRIBE, {"group": group, "start": start})
     told = {"success": True, "consumerGroup": group, "newTimestamp": wish.subscription_timestamp}
     return reply(told | {"rowsUpdated": changed})
 
@@ -95,7 +96,7 @@ async def seek_partition(call: Call) -> Reply:
     group, queue, partition = (call.params[name] for name in ("group", "queue", "partition"))
     wish = await call.json(Seek, default=Seek())
     arguments = {"group": group, "queue": queue, "partition": partition, "position": wish.place() or "end"}
-    rows = await call.state.admin.call(admin.SEEK_PARTITION, arguments, lambda *row: row)
+    rows = await call.state.admin.call(calls.SEEK_PARTITION, arguments, lambda *row: row)
     if not rows:
         return reply({"success": False, "error": "Partition not found", "code": "not_found"}, 404)
     call.state.pushed([queue])
@@ -106,7 +107,7 @@ async def seek_partition(call: Call) -> Reply:
 
 async def refresh(call: Call) -> Reply:
     """Take a sample, from which rates are told; sizes and positions are never stale."""
-    taken: str | None = await call.state.admin.value(admin.REFRESH, {})
+    taken: str | None = await call.state.admin.value(calls.REFRESH, {})
     if taken is None:
         return reply({"skipped": True, "reason": "there was a sample a few seconds ago"})
     return Reply(200, taken.encode())

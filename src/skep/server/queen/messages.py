@@ -5,11 +5,12 @@ from typing import Any
 
 import msgspec
 
-from skep.server.http import lists as admin
+from skep.server.http import lists
 from skep.server.http.access import require_on_partitions
 from skep.server.http.asgi import HttpError, bad_request
 from skep.server.http.endpoint import Call, Endpoint, Param, Reply, reply
 from skep.server.http.lists import PAGE, RANGE, ask_text, not_found
+from skep.server.queen import calls
 from skep.server.queen.dead_letters import redrive
 from skep.server.work import address
 
@@ -61,18 +62,18 @@ async def list_messages(call: Call) -> Reply:
     status = call.text("status")
     if status is not None and status not in STATUSES:
         raise bad_request(f"status is one of {', '.join(STATUSES)}")
-    times = admin.time_range(call)
-    return await admin.ask(
+    times = lists.time_range(call)
+    return await lists.ask(
         call,
-        admin.MESSAGES,
+        calls.MESSAGES,
         partition=call.text("partition"),
         namespace=call.text("ns"),
         task=call.text("task"),
         status=status,
         since=times["since"],
         until=end_of_minute(times["until"]),
-        **await admin.scope(call),
-        **admin.page(call, 200),
+        **await lists.scope(call),
+        **lists.page(call, 200),
     )
 
 
@@ -92,13 +93,13 @@ async def place(call: Call) -> dict[str, Any]:
 async def show(call: Call) -> Reply:
     named = await place(call)
     await require_on_partitions(call, "read", [named["partition_id"]])
-    return Reply(200, admin.open_one(call, await ask_text(call, admin.MESSAGE, "Message", **named), "payload"))
+    return Reply(200, lists.open_one(call, await ask_text(call, calls.MESSAGE, "Message", **named), "payload"))
 
 
 async def delete(call: Call) -> Reply:
     named = await place(call)
     await require_on_partitions(call, "redrive", [named["partition_id"]])
-    if not await call.state.admin.value(admin.DELETE_MESSAGE, named):
+    if not await call.state.admin.value(calls.DELETE_MESSAGE, named):
         raise not_found("Message")
     return _done(named, message="Message deleted")
 
@@ -114,7 +115,7 @@ async def bury(call: Call) -> Reply:
     named = await place(call)
     await require_on_partitions(call, "redrive", [named["partition_id"]])
     wish = await call.json(Buried, default=Buried())
-    buried: int | None = await call.state.admin.value(admin.BURY, named | {"error": wish.error})
+    buried: int | None = await call.state.admin.value(calls.DEAD_LETTER, named | {"error": wish.error})
     if buried is None:
         raise not_found("Message")
     return _done(named, message="Message moved to the dead letters", deadLetters=buried)
@@ -136,8 +137,8 @@ async def fetch(call: Call) -> Reply:
         "size": min(max(wish.max_bytes, 1), MOST_BYTES),
         "limit": MOST_RECORDS,
     }
-    fetched = await call.state.admin.call(admin.FETCH, arguments, str)
-    entries = [admin.open_rows(call, entry, "records", "payload") for entry in fetched]
+    fetched = await call.state.admin.call(calls.FETCH, arguments, str)
+    entries = [lists.open_rows(call, entry, "records", "payload") for entry in fetched]
     return Reply(200, b'{"entries":[%s]}' % b",".join(entries))
 
 
@@ -145,15 +146,15 @@ async def changed(call: Call) -> Reply:
     """Tell the safe time of before looking: what is written later is found by the next call that asks from there."""
     wish = await call.json(Changed)
     _check_entries(call, wish.entries)
-    safe: datetime = await call.state.admin.value(admin.SAFE_TIME, {})
+    safe: datetime = await call.state.admin.value(calls.SAFE_TIME, {})
     entries = [await _changed(call, entry) for entry in wish.entries]
     return reply({"safeTime": f"{safe.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z", "entries": entries})
 
 
 async def _changed(call: Call, entry: ChangedEntry) -> dict[str, Any]:
     since = entry.since if entry.since is None or entry.since.tzinfo else entry.since.replace(tzinfo=UTC)
-    arguments = {"since": since, "after": entry.after, "limit": min(max(entry.limit, 1), admin.DEEPEST)}
-    found: str | None = await call.state.admin.value(admin.CHANGED, arguments | {"queue": entry.queue})
+    arguments = {"since": since, "after": entry.after, "limit": min(max(entry.limit, 1), lists.DEEPEST)}
+    found: str | None = await call.state.admin.value(calls.CHANGED, arguments | {"queue": entry.queue})
     if found is None:
         return {"partitions": [], "error": "UNKNOWN_TOPIC_OR_PARTITION"}
     answer: dict[str, Any] = msgspec.json.decode(found)

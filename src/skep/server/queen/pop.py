@@ -1,17 +1,20 @@
-"""Popping: the three routes of Queen, with long polls that end when their client does."""
+"""GET /api/v1/pop…: Queen's three routes, with long polls that end when their client disconnects."""
 
-import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
-from skep.server.http.asgi import Disconnected, HttpError, bad_request
+from skep.client.aio.database import AsyncDatabase
+from skep.message import QUEUE_MODE
+from skep.scope import Scope
+from skep.server.http.asgi import HttpError, bad_request
 from skep.server.http.endpoint import Call, Endpoint, Param, Reply, instant
 from skep.server.http.members import Member
-from skep.server.work import calls
-from skep.server.work.ack import QUEUE_MODE
-from skep.server.work.waiters import Popped, Wanted
+from skep.server.http.state import State
+from skep.server.queen import calls
+from skep.server.work.waiters import PopOptions
 
 MAX_WAIT = 110.0  # seconds
 AUTOPILOT = (200, 4)  # messages and partitions for a client that leaves the choice to the server
@@ -23,7 +26,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Delivered(msgspec.Struct, rename="camel"):
-    """A message, and whose lease it is under."""
+    """A message and its lease."""
 
     id: str
     transaction_id: str
@@ -42,7 +45,7 @@ class Delivered(msgspec.Struct, rename="camel"):
 
 
 class Delivery(msgspec.Struct, rename="camel"):
-    """What a pop gets. The first partition is named at the top; each message names its own."""
+    """The response of a pop. It names the first partition; each message names its own."""
 
     success: bool
     queue: str | None
@@ -53,6 +56,44 @@ class Delivery(msgspec.Struct, rename="camel"):
     messages: list[Delivered]
     partitions_claimed: int = 0
     conflation: bool = False
+
+
+class Popped(NamedTuple):
+    """The messages of one request as JSON, comma-separated. No lease: auto_ack."""
+
+    request: int
+    lease: UUID | None
+    queue: str
+    partition: str
+    partition_id: UUID
+    partitions: int
+    messages: bytes
+    sealed: bool
+    size: int
+
+
+class QueenPopper:
+    """Pops messages in Queen's shape."""
+
+    def __init__(self, database: AsyncDatabase) -> None:
+        self._database = database
+
+    async def pop(self, arguments: dict[str, Any]) -> list[Popped]:
+        return await self._database.call(calls.POP, arguments, Popped, binary=True)
+
+    async def release(self, popped: Popped) -> None:
+        if popped.lease is not None:
+            await self._database.value(calls.RELEASE, {"lease": popped.lease})
+
+
+class QueenWaiters:
+    """The requests of Queen's clients that wait for messages."""
+
+    def __init__(self, state: State) -> None:
+        self.waiters = state.wait_with(QueenPopper(state.database))
+
+    async def drain(self) -> None:
+        await self.waiters.close()
 
 
 async def pop_queue(call: Call) -> Reply:
@@ -67,64 +108,56 @@ async def pop_any(call: Call) -> Reply:
 
 
 async def _pop(call: Call, **place: str | None) -> Reply:
-    wanted = _wanted(call, **place)
-    if wanted.conflate:
-        return await _pop_newest(call, wanted)
-    return await _pop_wanted(call, wanted)
+    options = _options(call, **place)
+    if options.conflate:
+        return await _pop_newest(call, options)
+    return await _pop_options(call, options)
 
 
-async def _pop_newest(call: Call, wanted: Wanted) -> Reply:
-    """Pop as the group's first contact decided: a request that wants it otherwise is told so, and gets everything."""
-    if wanted.queue is None:
+async def _pop_newest(call: Call, options: PopOptions) -> Reply:
+    """Pop as the first pop of the group decided. A request that asks for the contrary gets a note and every message."""
+    if options.scope.queue is None:
         raise bad_request("conflation needs a queue")
-    if await call.state.database.value(calls.CONFLATION, wanted._asdict()):
-        return await _pop_wanted(call, wanted, {"conflation": True})
-    plain = wanted._replace(conflate=False)
-    return await _pop_wanted(call, plain, {"conflation": False, "conflationConflict": True})
+    if await call.state.database.value(calls.CONFLATION, options.arguments()):
+        return await _pop_options(call, options, {"conflation": True})
+    plain = options._replace(conflate=False)
+    return await _pop_options(call, plain, {"conflation": False, "conflationConflict": True})
 
 
-async def _pop_wanted(call: Call, wanted: Wanted, said: Mapping[str, bool] = NOTHING) -> Reply:
+async def _pop_options(call: Call, options: PopOptions, said: Mapping[str, bool] = NOTHING) -> Reply:
     batch, partitions = _size(call)
     timeout = call.integer("timeout", 30_000) / 1000 if call.flag("wait") else 0.0
-    popping = call.state.lines.pop(wanted, batch, partitions, min(timeout, MAX_WAIT))
-    with _member(call, wanted) as member:
-        popped = await (popping if timeout == 0 else _until_gone(call, popping))
+    popping = call.state.part(QueenWaiters).waiters.pop(options, batch, partitions, min(timeout, MAX_WAIT))
+    with _member(call, options) as member:
+        popped = await (popping if timeout == 0 else call.until_gone(popping))
     if popped is not None and call.gone:
-        call.state.lines.give_back(popped)
+        call.state.part(QueenWaiters).waiters.release(popped)
         popped = None
     member.messages += popped.size if popped is not None else 0
-    return _reply(call, wanted, popped, said)
+    return _reply(call, options, popped, said)
 
 
-def _member(call: Call, wanted: Wanted) -> Member:
+def _member(call: Call, options: PopOptions) -> Member:
     address = (call.scope["client"] or ("",))[0]
-    return call.state.members.of(wanted.queue or "", wanted.group, address, call.identity.subject)
+    return call.state.members.of(options.scope.queue or "", options.scope.group, address, call.identity.subject)
 
 
-def _wanted(call: Call, **place: str | None) -> Wanted:
+def _options(call: Call, **place: str | None) -> PopOptions:
     group = call.text("consumerGroup") or QUEUE_MODE
     auto_ack = call.flag("autoAck")
     conflate = call.flag("conflation")
     if conflate and (auto_ack or group == QUEUE_MODE):
         raise bad_request("conflation needs a consumerGroup, and no autoAck")
-    mode, start = _birth(call)
+    mode, start = _start(call)
     lease = call.integer("leaseSeconds", 0)
-    return Wanted(
-        queue=place.get("queue"),
-        group=group,
-        partition=place.get("partition"),
-        namespace=place.get("namespace"),
-        task=place.get("task"),
-        lease_time=float(lease) if lease else None,
-        auto_ack=auto_ack,
-        mode=None if group == QUEUE_MODE else mode,
-        start=None if group == QUEUE_MODE else start,
-        conflate=conflate,
-    )
+    if group == QUEUE_MODE:
+        mode = start = None
+    scope = Scope(group=group, subscription_mode=mode, subscription_from=start, **place)
+    return PopOptions(scope, float(lease) if lease else None, auto_ack, conflate)
 
 
-def _birth(call: Call) -> tuple[str | None, str | None]:
-    """Return where a new group begins, as mode and start. A time is the more exact wish; no wish is the default's."""
+def _start(call: Call) -> tuple[str | None, str | None]:
+    """Return the mode and start of a new group. A time takes precedence over a mode."""
     word, start = call.text("subscriptionMode"), call.text("subscriptionFrom")
     mode = None if word is None else MODES.get(word.lower())
     if word is not None and mode is None:
@@ -143,7 +176,7 @@ def _time(given: str) -> str:
 
 
 def _size(call: Call) -> tuple[int, int]:
-    """Return batch and partitions: what the client says, else what the server finds good."""
+    """Return batch and partitions: those of the request, else the server's choice."""
     usual = AUTOPILOT if call.flag("autopilot") else (1, 1)
     return (
         call.integer("batch", usual[0], least=1, most=call.state.config.max_batch),
@@ -151,33 +184,17 @@ def _size(call: Call) -> tuple[int, int]:
     )
 
 
-async def _until_gone(call: Call, popping: Any) -> Popped | None:  # noqa: ANN401
-    """Wait for messages as long as the client waits for them."""
-    pop = asyncio.ensure_future(popping)
-    await asyncio.sleep(0)
-    gone = asyncio.ensure_future(call.disconnected())
-    try:
-        await asyncio.wait((pop, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not pop.done():
-            raise Disconnected
-        return pop.result()
-    finally:
-        gone.cancel()
-        if not pop.done():
-            pop.cancel()
-
-
-def _reply(call: Call, wanted: Wanted, popped: Popped | None, said: Mapping[str, bool]) -> Reply:
-    if popped is None and call.state.lines.paused and not wanted.conflate:
+def _reply(call: Call, options: PopOptions, popped: Popped | None, said: Mapping[str, bool]) -> Reply:
+    if popped is None and call.state.part(QueenWaiters).waiters.paused and not options.conflate:
         return Reply(204)
     if popped is None:
         empty: dict[str, Any] = {
             "success": True,
-            "queue": wanted.queue,
-            "partition": wanted.partition or "",
+            "queue": options.scope.queue,
+            "partition": options.scope.partition or "",
             "partitionId": None,
             "leaseId": None,
-            "consumerGroup": wanted.group,
+            "consumerGroup": options.scope.group,
             "messages": [],
         }
         return Reply(200, _encode({**empty, **said}))
@@ -187,8 +204,8 @@ def _reply(call: Call, wanted: Wanted, popped: Popped | None, said: Mapping[str,
         "queue": popped.queue,
         "partition": popped.partition,
         "partitionId": str(popped.partition_id),
-        "leaseId": "" if wanted.auto_ack else str(popped.lease),
-        "consumerGroup": wanted.group,
+        "leaseId": "" if options.auto_ack else str(popped.lease),
+        "consumerGroup": options.scope.group,
         "partitionsClaimed": popped.partitions,
         **said,
     }
@@ -202,8 +219,8 @@ _QUERY = (
     Param("partitions", "integer", "At most this many partitions."),
     Param("wait", "boolean", "Wait for messages, up to `timeout`."),
     Param("timeout", "integer", "Milliseconds to wait, 30000 if not given."),
-    Param("consumerGroup", "string", "Whose position counts; the queue's own if not given."),
-    Param("autoAck", "boolean", "The delivered count as completed at once."),
+    Param("consumerGroup", "string", "The group; the queue's own if not given."),
+    Param("autoAck", "boolean", "Messages count as completed when they are delivered."),
     Param("subscriptionMode", "string", f"Where a group that is new here starts: {', '.join(sorted(MODES))}."),
     Param(
         "subscriptionFrom", "string", "`now` or a time, instead of a mode; an offset or message id beside such a one."
@@ -219,7 +236,7 @@ ENDPOINTS = (
         path="/api/v1/pop/queue/{queue}",
         action="pop",
         run=pop_queue,
-        summary="Take messages of any partition of a queue.",
+        summary="Pop messages of any partition of a queue.",
         query=_QUERY,
         answers=_ANSWERS,
     ),
@@ -228,7 +245,7 @@ ENDPOINTS = (
         path="/api/v1/pop/queue/{queue}/partition/{partition}",
         action="pop",
         run=pop_queue,
-        summary="Take messages of one partition.",
+        summary="Pop messages of one partition.",
         query=_QUERY,
         answers=_ANSWERS,
     ),
@@ -237,7 +254,7 @@ ENDPOINTS = (
         path="/api/v1/pop",
         action="pop",
         run=pop_any,
-        summary="Take messages of any queue of a namespace and/or task.",
+        summary="Pop messages of any queue of a namespace and/or task.",
         query=(Param("namespace"), Param("task"), *_QUERY),
         answers=_ANSWERS,
     ),

@@ -6,7 +6,7 @@ import msgspec
 
 from skep.server.http.asgi import bad_request
 from skep.server.http.endpoint import Call, Endpoint, Reply, reply
-from skep.server.work import calls
+from skep.server.queen import calls
 
 
 class Configuration(msgspec.Struct):

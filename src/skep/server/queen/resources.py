@@ -1,45 +1,46 @@
 """Queues, partitions, namespaces and tasks with their sizes."""
 
-from skep.server.http import lists as admin
+from skep.message import QUEUE_MODE
+from skep.server.http import lists
 from skep.server.http.endpoint import Call, Endpoint, Param, Reply, reply
 from skep.server.http.lists import PAGE, ask
-from skep.server.work.ack import QUEUE_MODE
+from skep.server.queen import calls
 
 EVERY = {"namespace": None, "task": None, "limit": None, "offset": 0}
 
 
 async def queues(call: Call) -> Reply:
-    return await ask(call, admin.QUEUES, visible=await admin.visible(call), **EVERY)
+    return await ask(call, calls.QUEUES, visible=await lists.visible(call), **EVERY)
 
 
 async def queue(call: Call) -> Reply:
-    return await ask(call, admin.QUEUE, "Queue", queue=call.params["queue"])
+    return await ask(call, calls.QUEUE, "Queue", queue=call.params["queue"])
 
 
 async def depth(call: Call) -> Reply:
     group = call.text("group") or QUEUE_MODE
-    return await ask(call, admin.DEPTH, "Queue", queue=call.params["queue"], group=group)
+    return await ask(call, calls.DEPTH, "Queue", queue=call.params["queue"], group=group)
 
 
 async def partitions(call: Call) -> Reply:
-    return await ask(call, admin.PARTITIONS, **await admin.scope(call), **admin.page(call, admin.LONGEST_PAGE))
+    return await ask(call, calls.PARTITIONS, **await lists.scope(call), **lists.page(call, lists.LONGEST_PAGE))
 
 
 async def namespaces(call: Call) -> Reply:
-    return await ask(call, admin.NAMESPACES, visible=await admin.visible(call))
+    return await ask(call, calls.NAMESPACES, visible=await lists.visible(call))
 
 
 async def tasks(call: Call) -> Reply:
-    return await ask(call, admin.TASKS, visible=await admin.visible(call))
+    return await ask(call, calls.TASKS, visible=await lists.visible(call))
 
 
 async def overview(call: Call) -> Reply:
-    return await ask(call, admin.OVERVIEW, visible=await admin.visible(call))
+    return await ask(call, calls.OVERVIEW, visible=await lists.visible(call))
 
 
 async def clear(call: Call) -> Reply:
     name, partition = call.params["queue"], call.text("partition")
-    cleared = await call.state.admin.value(admin.CLEAR, {"queue": name, "partition": partition})
+    cleared = await call.state.admin.value(calls.CLEAR, {"queue": name, "partition": partition})
     return reply({"success": True, "queue": name, "partition": partition, "cleared": cleared})
 
 

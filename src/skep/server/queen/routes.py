@@ -1,10 +1,10 @@
 """The endpoints of Queen's protocol."""
 
 from skep.server.queen import (
+    ack,
     analytics,
     dead_letters,
     groups,
-    lease,
     messages,
     pop,
     push,
@@ -14,12 +14,14 @@ from skep.server.queen import (
     streams,
     system,
     traces,
+    transaction,
 )
 
 ENDPOINTS = (
     *push.ENDPOINTS,
+    *transaction.ENDPOINTS,
     *pop.ENDPOINTS,
-    *lease.ENDPOINTS,
+    *ack.ENDPOINTS,
     *queue.ENDPOINTS,
     *messages.ENDPOINTS,
     *dead_letters.ENDPOINTS,

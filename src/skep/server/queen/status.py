@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from skep.errors import SkepError
-from skep.server.http import lists as admin
+from skep.server.http import lists
 from skep.server.http.asgi import bad_request
 from skep.server.http.endpoint import Call, Endpoint, Param, Reply, reply
 from skep.server.http.lists import PAGE, RANGE, ask
-from skep.server.queen import messages
+from skep.server.queen import calls, messages
 
 INTERVALS = ("minute", "hour", "day")
 SHORT = ("id", "transactionId", "partitionId", "queuePath", "queue", "partition", "status", "createdAt")
@@ -18,31 +18,31 @@ EVER = datetime.fromtimestamp(0, UTC)
 
 
 async def status(call: Call) -> Reply:
-    return await ask(call, admin.STATUS, **_filters(call), **await admin.scope(call), **admin.time_range(call))
+    return await ask(call, calls.STATUS, **_filters(call), **await lists.scope(call), **lists.time_range(call))
 
 
 async def queues(call: Call) -> Reply:
-    page = admin.page(call, 100)
-    filters = _filters(call) | page | {"visible": await admin.visible(call)}
-    found: dict[str, Any] = msgspec.json.decode(await admin.ask_text(call, admin.QUEUES, **filters))
+    page = lists.page(call, 100)
+    filters = _filters(call) | page | {"visible": await lists.visible(call)}
+    found: dict[str, Any] = msgspec.json.decode(await lists.ask_text(call, calls.QUEUES, **filters))
     return reply(found | {"pagination": page})
 
 
 async def queue(call: Call) -> Reply:
-    return await ask(call, admin.QUEUE_STATUS, "Queue", queue=call.params["queue"])
+    return await ask(call, calls.QUEUE_STATUS, "Queue", queue=call.params["queue"])
 
 
 async def queue_messages(call: Call) -> Reply:
     """List messages of any age."""
     filters = {"partition": None, "namespace": None, "task": None, "status": None, "visible": None}
-    found = await admin.ask_text(
+    found = await lists.ask_text(
         call,
-        admin.MESSAGES,
+        calls.MESSAGES,
         queue=call.params["queue"],
         since=EVER,
         until=messages.end_of_minute(datetime.now(UTC)),
         **filters,
-        **admin.page(call, 50),
+        **lists.page(call, 50),
     )
     rows: list[dict[str, Any]] = msgspec.json.decode(found)["messages"]
     return reply([{name: row[name] for name in SHORT} for row in rows])
@@ -53,7 +53,7 @@ async def analytics(call: Call) -> Reply:
     if interval not in INTERVALS:
         raise bad_request(f"interval is one of {', '.join(INTERVALS)}")
     filters = _filters(call) | {"interval": interval}
-    return await ask(call, admin.PUSHED, **filters, **await admin.scope(call), **admin.time_range(call))
+    return await ask(call, calls.PUSHED, **filters, **await lists.scope(call), **lists.time_range(call))
 
 
 async def buffers(call: Call) -> Reply:

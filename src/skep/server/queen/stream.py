@@ -1,4 +1,4 @@
-"""The steps of a stream: what Queen's clients send and read under /streams/v1. State stays bytes on its way."""
+"""The cycles of Queen's streams: the bodies and results under /streams/v1. State stays bytes on its way."""
 
 from typing import Any, Literal
 
@@ -6,17 +6,20 @@ import msgspec
 
 from skep.client.aio.database import AsyncDatabase
 from skep.errors import SkepError
+from skep.message import QUEUE_MODE
 from skep.server.http.asgi import bad_request, decode, told
-from skep.server.work import address, calls, push
-from skep.server.work.ack import QUEUE_MODE
+from skep.server.queen import calls
+from skep.server.queen.push import NULL, BareItem, Stored, stored
+from skep.server.work import address
+from skep.server.work.push import Pushed, PushItem, places, prepare
 
 STATUSES = {"completed": "completed", "success": "completed", "failed": "dlq", "dlq": "dlq"}
 MOST = 2**31 - 1
-MISMATCH = "config_hash mismatch: the stream was registered with another configuration; pass reset to begin anew"
+MISMATCH = "config_hash mismatch: the stream was registered with another configuration; pass reset to start empty"
 
 
-class Query(msgspec.Struct):
-    """What is posted to register a stream."""
+class StreamQuery(msgspec.Struct):
+    """The body that registers a stream."""
 
     name: str
     source_queue: str
@@ -42,11 +45,11 @@ class StateOp(msgspec.Struct):
 
     type: str
     key: str
-    value: msgspec.Raw = msgspec.field(default_factory=lambda: push.NULL)
+    value: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
 
 
 class CycleAck(msgspec.Struct, rename="camel"):
-    """The answer for the `count` messages that end with the named one."""
+    """The ack of the `count` messages that end with the named one."""
 
     transaction_id: str | None = None
     lease_id: str | None = None
@@ -63,12 +66,12 @@ class Cycle(msgspec.Struct):
     consumer_group: str | None = None
     release_lease: bool = True
     state_ops: list[StateOp] = []
-    push_items: list[push.BareItem] = []
+    push_items: list[BareItem] = []
     ack: CycleAck | None = None
 
 
-class AckResult(msgspec.Struct):
-    """What became of the answer of a cycle."""
+class CycleAckResult(msgspec.Struct):
+    """The result of the ack of a cycle."""
 
     success: bool
     count: int
@@ -77,7 +80,7 @@ class AckResult(msgspec.Struct):
 
 
 class CycleResult(msgspec.Struct, rename={"queue_name": "queueName"}, omit_defaults=True):
-    """What became of a cycle; with `error` nothing of it happened."""
+    """The result of a cycle. With `error`, nothing of it happened."""
 
     success: bool
     query_id: str
@@ -85,12 +88,12 @@ class CycleResult(msgspec.Struct, rename={"queue_name": "queueName"}, omit_defau
     error: str | None = None
     queue_name: str = ""
     state_ops_applied: int | None = None
-    push_results: list[push.Stored] | None = None
-    ack_result: AckResult | msgspec.UnsetType | None = msgspec.UNSET
+    push_results: list[Stored] | None = None
+    ack_result: CycleAckResult | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class StateQuery(msgspec.Struct):
-    """Which rows of state are wanted: those with these keys, or all; with this prefix; whose window has ended."""
+    """The rows of state to read: by key or all, by prefix, by the end of their window."""
 
     query_id: str
     partition_id: str
@@ -114,13 +117,13 @@ class StateRows(msgspec.Struct):
     rows: list[StateRow]
 
 
-_queries = msgspec.json.Decoder(Query)
+_queries = msgspec.json.Decoder(StreamQuery)
 _cycles = msgspec.json.Decoder(Cycle)
 _state_queries = msgspec.json.Decoder(StateQuery)
 
 
-def parse_query(body: bytes) -> Query:
-    asked = decode(_queries, body, _said)
+def parse_query(body: bytes) -> StreamQuery:
+    asked = decode(_queries, body, _shape_error)
     for field in ("name", "source_queue", "config_hash"):
         if not getattr(asked, field):
             raise bad_request(f"{field} is required")
@@ -128,15 +131,15 @@ def parse_query(body: bytes) -> Query:
 
 
 def parse_cycle(body: bytes) -> Cycle:
-    return decode(_cycles, body, _said)
+    return decode(_cycles, body, _shape_error)
 
 
 def parse_state_query(body: bytes) -> StateQuery:
-    return decode(_state_queries, body, _said)
+    return decode(_state_queries, body, _shape_error)
 
 
-def _said(error: str) -> str:
-    """Say what Queen says of a missing field."""
+def _shape_error(error: str) -> str:
+    """Return Queen's text for a missing field."""
     if "Expected `object`, got" in error and " - at " not in error:
         return "request body must be a JSON object"
     if "missing required field" in error and " - at " not in error:
@@ -147,23 +150,23 @@ def _said(error: str) -> str:
     return error
 
 
-async def register(database: AsyncDatabase, asked: Query) -> Registered:
+async def register(database: AsyncDatabase, asked: StreamQuery) -> Registered:
     arguments = msgspec.structs.asdict(asked)
-    ((id_, fresh, was_reset, stored),) = await database.call(calls.STREAM_REGISTER, arguments, lambda *row: row)
-    same = stored == asked.config_hash
+    ((id_, fresh, was_reset, stored_hash),) = await database.call(calls.STREAM_REGISTER, arguments, lambda *row: row)
+    same = stored_hash == asked.config_hash
     return Registered(
         success=same,
         query_id=str(id_),
         name=asked.name,
-        config_hash=stored,
+        config_hash=stored_hash,
         fresh=fresh,
         reset=was_reset,
         error=None if same else MISMATCH,
     )
 
 
-async def cycle(database: AsyncDatabase, asked: Cycle, items: list[push.NewItem]) -> CycleResult:
-    """Carry it out; a refusal is an answer, not an error: nothing happened, and it says why."""
+async def cycle(database: AsyncDatabase, asked: Cycle, items: list[PushItem]) -> CycleResult:
+    """Run a cycle. If it is refused, nothing happened, and `error` says why."""
     refused = _refusal(asked)
     if refused is not None:
         return _failed(asked, refused)
@@ -174,21 +177,23 @@ async def cycle(database: AsyncDatabase, asked: Cycle, items: list[push.NewItem]
             raise
         return _failed(asked, told(error))
     queue, answered, released, duplicates, partition_ids, offsets, delayed = row
-    places = zip(items, duplicates or (), partition_ids or (), offsets or (), strict=True)
+    pushed = Pushed(duplicates or (), partition_ids or (), offsets or (), places(delayed, 0, len(items)))
     return CycleResult(
         success=True,
         query_id=asked.query_id,
         partition_id=asked.partition_id,
         queue_name=queue,
         state_ops_applied=len(asked.state_ops),
-        push_results=push.all_stored(places, delayed),
+        push_results=list(stored(items, pushed)),
         ack_result=asked.ack
-        and AckResult(success=True, count=answered, lease_released=released, dlq=STATUSES[asked.ack.status] == "dlq"),
+        and CycleAckResult(
+            success=True, count=answered, lease_released=released, dlq=STATUSES[asked.ack.status] == "dlq"
+        ),
     )
 
 
 def _refusal(asked: Cycle) -> str | None:
-    """Return what is wrong with a cycle that needs no database to be refused."""
+    """Return why a cycle is refused, if that can be seen without the database."""
     unknown = next((op.type for op in asked.state_ops if op.type not in ("upsert", "delete")), None)
     checks = [
         ("query_id is unknown", address.is_uuid(asked.query_id)),
@@ -209,7 +214,7 @@ def _failed(asked: Cycle, error: str) -> CycleResult:
     return CycleResult(success=False, query_id=asked.query_id, partition_id=asked.partition_id, error=error)
 
 
-def _arguments(asked: Cycle, items: list[push.NewItem]) -> dict[str, Any]:
+def _arguments(asked: Cycle, items: list[PushItem]) -> dict[str, Any]:
     try:
         ops = msgspec.json.encode(asked.state_ops).decode()
     except UnicodeDecodeError:
@@ -227,14 +232,14 @@ def _arguments(asked: Cycle, items: list[push.NewItem]) -> dict[str, Any]:
         "partition_id": asked.partition_id,
         "group": asked.consumer_group or QUEUE_MODE,
         "state_ops": ops,
-        "messages": f"[{push.prepare(items).encoded}]",
+        "messages": f"[{prepare(items).encoded}]",
         "ack": ack and msgspec.json.encode(ack).decode(),
         "release_lease": released,
     }
 
 
 async def state(database: AsyncDatabase, asked: StateQuery) -> bytes:
-    """Return the rows as JSON; a query or partition that is not there has none."""
+    """Return the rows as JSON. An unknown query or partition has none."""
     rows = ""
     if address.is_uuid(asked.query_id) and address.is_uuid(asked.partition_id):
         arguments = msgspec.structs.asdict(asked) | {"keys": asked.keys or []}

@@ -5,13 +5,14 @@ import platform
 
 import msgspec
 
-from skep.server.http import lists as admin
+from skep.message import QUEUE_MODE
+from skep.server.http import lists
 from skep.server.http.access import require_on_partitions
 from skep.server.http.asgi import bad_request
 from skep.server.http.endpoint import Call, Endpoint, Reply, reply
 from skep.server.http.lists import PAGE
+from skep.server.queen import calls
 from skep.server.work import address
-from skep.server.work.ack import QUEUE_MODE
 
 MOST_NAMES = 32
 NULL = msgspec.Raw(b"null")
@@ -43,7 +44,7 @@ async def write(call: Call) -> Reply:
     written: str | None = None
     if address.is_uuid(trace.partition_id):
         await require_on_partitions(call, "ack", [trace.partition_id])
-        written = await call.state.admin.value(admin.TRACE, _arguments(trace))
+        written = await call.state.admin.value(calls.TRACE, _arguments(trace))
     if written is None:
         return reply({"success": False, "error": "Message not found", "code": "not_found"}, 404)
     return reply({"success": True, "traceId": written}, 201)
@@ -70,17 +71,17 @@ async def of_message(call: Call) -> Reply:
     if not address.is_uuid(partition):
         return reply({"traces": []})
     await require_on_partitions(call, "read", [partition])
-    return await admin.ask(call, admin.TRACES_OF, partition_id=partition, transaction_id=call.params["transaction"])
+    return await lists.ask(call, calls.TRACES_OF, partition_id=partition, transaction_id=call.params["transaction"])
 
 
 async def by_name(call: Call) -> Reply:
-    arguments = {"name": call.params["name"], "visible": await admin.visible(call)}
-    answer = await admin.ask_text(call, admin.TRACES_NAMED, **arguments, **admin.page(call, 100))
-    return Reply(200, admin.open_rows(call, answer, "traces", "message_payload"))
+    arguments = {"name": call.params["name"], "visible": await lists.visible(call)}
+    answer = await lists.ask_text(call, calls.TRACES_NAMED, **arguments, **lists.page(call, 100))
+    return Reply(200, lists.open_rows(call, answer, "traces", "message_payload"))
 
 
 async def names(call: Call) -> Reply:
-    return await admin.ask(call, admin.TRACE_NAMES, visible=await admin.visible(call), **admin.page(call, 50))
+    return await lists.ask(call, calls.TRACE_NAMES, visible=await lists.visible(call), **lists.page(call, 50))
 
 
 ENDPOINTS = (

@@ -1,11 +1,11 @@
-"""Maintenance of all servers together: pushes are held in the database and stored when it is over, pops pause.
+"""Maintenance mode of all servers together: pushes are held in the database and stored when it ends, pops pause.
 
     push ──┬── usual: stored
-           ├── push maintenance: held, answered "buffered"
-           └── just over: what is held is stored first, so that nothing overtakes it
+           ├── push maintenance mode: held
+           └── just ended: held pushes are stored first, so that no push overtakes them
 
-Each server asks once a second what holds. One that has not heard of the beginning stores as usual; of the end each
-hears before it holds anything more, for the database refuses to hold then.
+Each server reads the mode once a second. A server that has not seen the beginning stores as usual. Each sees the end
+before it holds another push, because the database refuses to hold it then.
 """
 
 import asyncio
@@ -18,32 +18,35 @@ from skep.errors import SkepError
 from skep.message import MaintenanceStatus
 from skep.server.work import calls
 from skep.server.work.push import Push
-from skep.server.work.waiters import Lines
 
 log = logging.getLogger("skep.server")
 
 FRESH = 1.0  # seconds
 
 
-class Maintenance:
-    """What this server knows of maintenance, and what it does about it."""
+class MaintenanceMode:
+    """The maintenance mode as this server knows it, and what it does about it."""
 
     def __init__(
-        self, mq: AsyncSkep, database: AsyncDatabase, lines: Lines, pushed: Callable[[Iterable[str]], None]
+        self,
+        mq: AsyncSkep,
+        database: AsyncDatabase,
+        pause_pops: Callable[[bool], None],
+        pushed: Callable[[Iterable[str]], None],
     ) -> None:
         self._mq = mq
         self._database = database
-        self._lines = lines
+        self._pause_pops = pause_pops
         self._pushed = pushed
         self._status: MaintenanceStatus | None = None
         self._asking = asyncio.Lock()
         self._draining = asyncio.Lock()
         self._watcher: asyncio.Task[None] | None = None
-        self.in_the_way = True  # a push has to ask hold() first; so it is until we know better
+        self.in_the_way = True  # a push has to call hold() first; also while the mode is not known yet
 
     @property
     def status(self) -> MaintenanceStatus | None:
-        """What was true a second ago; None: not known yet."""
+        """Return the mode of a second ago; None: not known yet."""
         return self._status
 
     def start(self) -> None:
@@ -59,21 +62,21 @@ class Maintenance:
             try:
                 await self.refresh()
             except SkepError as error:
-                log.debug("could not ask for maintenance: %s", error)
+                log.debug("could not read the maintenance mode: %s", error)
             except Exception:
-                log.exception("could not ask for maintenance")
+                log.exception("could not read the maintenance mode")
             await asyncio.sleep(FRESH)
 
     async def refresh(self) -> MaintenanceStatus:
-        """Ask what holds; one after the other, so that the last answer is the latest."""
+        """Read the mode. Reads do not overlap, so the last result is the latest."""
         async with self._asking:
             status = self._status = await self._mq.maintenance()
             self.in_the_way = status.push or status.is_pending
-            self._lines.pause(paused=status.pop)
+            self._pause_pops(status.pop)
             return status
 
     async def switch(self, *, push: bool | None = None, pop: bool | None = None) -> MaintenanceStatus:
-        """Begin or end maintenance; at the end everything is stored that was held."""
+        """Begin or end the mode. At its end all held pushes are stored."""
         await self._mq.set_maintenance(push=push, pop=pop)
         status = await self.refresh()
         if push is False:
@@ -82,12 +85,12 @@ class Maintenance:
         return status
 
     async def hold(self, push: Push) -> bool:
-        """Tell whether a push is held; if it is not, everything that was held before it is stored now."""
+        """Return true if a push is held. If it is not, all pushes that were held before it are stored now."""
         status = self._status or await self.refresh()
         while status.push:
             if await self._database.value(calls.HOLD_PUSH, {"messages": f"[{push.encoded}]"}):
                 return True
-            status = await self.refresh()  # it is over, and we had not heard of it
+            status = await self.refresh()  # the mode has ended since the last refresh
         if status.is_pending:
             await self._drain()
         return False

@@ -1,10 +1,10 @@
-"""Concurrent requests of one kind become one database call: no delay when it is idle, and more in a call under load.
+"""Merge concurrent requests of one kind into one database call: no delay when idle, more requests a call under load.
 
-    requests ── waiting ──┬── call under way ── answers
-                          └── whatever came meanwhile is the next call
+    requests ── waiting ──┬── call under way ── results
+                          └── requests that came meanwhile are the next call
 
-A call that the database refuses is halved until the one bad request is alone: the others never notice it. Only if it is
-the database itself that fails, all of them hear it.
+A call that the database refuses is halved until the bad request is alone, so the others are not affected. If the
+database itself fails, all requests of the call fail.
 """
 
 import asyncio
@@ -12,21 +12,27 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from skep.errors import TransientError
-from skep.server.http.asgi import Overloaded
+from skep.errors import SkepError, TransientError
 
-Call = TypeVar("Call")
-Answer = TypeVar("Answer")
+Request = TypeVar("Request")
+Result = TypeVar("Result")
 
 
-class Merger(Generic[Call, Answer]):
+class Overloaded(SkepError):
+    """More requests wait than the server is willing to hold."""
+
+    def __init__(self) -> None:
+        super().__init__("the server has more connections and messages in hand than it can serve; try again")
+
+
+class Merger(Generic[Request, Result]):
     """Calls `run` with all requests that wait, as far as `max_weight` goes; at most `parallel` calls at a time."""
 
     def __init__(
         self,
-        run: Callable[[Sequence[Call]], Awaitable[Sequence[Answer]]],
+        run: Callable[[Sequence[Request]], Awaitable[Sequence[Result]]],
         *,
-        weigh: Callable[[Call], int],
+        weigh: Callable[[Request], int],
         max_weight: int,
         parallel: int,
         max_pending: int,
@@ -38,17 +44,17 @@ class Merger(Generic[Call, Answer]):
         self._max_pending = max_pending
         self._free = parallel
         self._merged = merged
-        self._waiting: deque[tuple[Call, asyncio.Future[Answer]]] = deque()
+        self._waiting: deque[tuple[Request, asyncio.Future[Result]]] = deque()
         self._scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, call: Call) -> Answer:
-        """Be part of the next database call, and return what it answered to this request."""
+    async def __call__(self, request: Request) -> Result:
+        """Return the result of this request, which is part of the next database call."""
         if len(self._waiting) >= self._max_pending:
             raise Overloaded
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
-        self._waiting.append((call, future))
+        future: asyncio.Future[Result] = loop.create_future()
+        self._waiting.append((request, future))
         if self._free and not self._scheduled:
             self._scheduled = True
             loop.call_soon(self._flush)  # after the requests that came in the same turn of the loop
@@ -62,7 +68,7 @@ class Merger(Generic[Call, Answer]):
             self._tasks.add(task)
             task.add_done_callback(self._done)
 
-    def _take(self) -> list[tuple[Call, asyncio.Future[Answer]]]:
+    def _take(self) -> list[tuple[Request, asyncio.Future[Result]]]:
         batch = [self._waiting.popleft()]
         weight = self._weigh(batch[0][0])
         while self._waiting:
@@ -78,10 +84,10 @@ class Merger(Generic[Call, Answer]):
         self._free += 1
         self._flush()
 
-    async def _work(self, batch: list[tuple[Call, asyncio.Future[Answer]]]) -> None:
+    async def _work(self, batch: list[tuple[Request, asyncio.Future[Result]]]) -> None:
         try:
-            answers = await self._run([call for call, _ in batch])
-        except Exception as error:  # noqa: BLE001  whatever it is, somebody has to hear it
+            results = await self._run([request for request, _ in batch])
+        except Exception as error:  # noqa: BLE001  every request has to get it
             if len(batch) == 1 or isinstance(error, TransientError):
                 _fail(batch, error)
             else:
@@ -89,9 +95,9 @@ class Merger(Generic[Call, Answer]):
                 await self._work(batch[:middle])
                 await self._work(batch[middle:])
         else:
-            for (_, future), answer in zip(batch, answers, strict=True):
+            for (_, future), result in zip(batch, results, strict=True):
                 if not future.done():
-                    future.set_result(answer)
+                    future.set_result(result)
 
     async def drain(self) -> None:
         """Wait for everything that was accepted."""
@@ -99,7 +105,7 @@ class Merger(Generic[Call, Answer]):
             await asyncio.wait(self._tasks) if self._tasks else await asyncio.sleep(0)
 
 
-def _fail(batch: list[tuple[Call, asyncio.Future[Answer]]], error: Exception) -> None:
+def _fail(batch: list[tuple[Request, asyncio.Future[Result]]], error: Exception) -> None:
     for _, future in batch:
         if not future.done():
             future.set_exception(error)

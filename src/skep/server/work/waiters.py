@@ -1,117 +1,137 @@
-"""GET /api/v1/pop…: requests for the same thing stand in one line, and one call serves as many of them as it can.
+"""Pops of many requests: requests with the same scope wait in one list, and one call serves as many as it can.
 
-    pop ── line of (queue, group, …) ── call ──┬── messages: answered
-                ▲                              ├── nothing, no wait: answered empty
-                │                              └── nothing, wait: parked at the front of the line
-                └── push here, NOTIFY from elsewhere, or once a second whatever is due
+    pop ── waiting list of (queue, group, …) ── call ──┬── messages: returned
+                ▲                                      ├── nothing, no wait: returned empty
+                │                                      └── nothing, wait: back to the front of the list
+                └── a push here, a NOTIFY from elsewhere, or once a second if a group has work
 
-However many are parked in a line, a push costs one call. Requests that name a partition, whichever it is, stand in one
-line of their own, and a call serves 64 of them. The lease of whoever is gone when messages come is given back.
+However many requests wait in a list, a push costs one call. Requests that name a partition, whichever it is, wait in a
+list of their own, and a call serves 64 of them. If a client is gone when its messages come, its lease is released.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
-from uuid import UUID
+from dataclasses import replace
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from skep.client.aio.database import AsyncDatabase
 from skep.errors import SkepError
-from skep.server.http.asgi import Overloaded
+from skep.scope import Scope
 from skep.server.work import calls, tracing
+from skep.server.work.merge import Overloaded
 
 log = logging.getLogger("skep.server")
 
 MERGED = 64  # requests that one call serves at most
-POLL = 1.0  # seconds between looks at what nobody told us: leases that end, retries, delays, pushes by SQL
+POLL = 1.0  # seconds between checks for work without a notice: expired leases, retries, delays, pushes by SQL
 
 
-class Wanted(NamedTuple):
-    """Everything about a pop but its size."""
+class PopOptions(NamedTuple):
+    """Everything about a pop except its size."""
 
-    queue: str | None
-    group: str
-    partition: str | None = None
-    namespace: str | None = None
-    task: str | None = None
+    scope: Scope
     lease_time: float | None = None
     auto_ack: bool = False
-    mode: str | None = None
-    start: str | None = None
     conflate: bool = False
 
     @property
-    def line(self) -> "Wanted":
-        """The same for all requests that one call can serve: of a partition it says only that one is named."""
-        return self if self.partition is None else self._replace(partition="")
+    def waiting_list(self) -> "PopOptions":
+        """Return a key that is the same for all requests that one call can serve: which partition does not matter."""
+        return self._replace(scope=replace(self.scope, partition="")) if self.is_named else self
 
     @property
     def is_named(self) -> bool:
-        return self.partition is not None
+        return self.scope.partition is not None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the database call, without those of each request."""
+        scope = self.scope
+        return {
+            "queue": scope.queue,
+            "group": scope.group,
+            "namespace": scope.namespace,
+            "task": scope.task,
+            "mode": scope.subscription_mode,
+            "start": scope.subscription_from,
+            "lease_time": self.lease_time,
+            "auto_ack": self.auto_ack,
+            "conflate": self.conflate,
+        }
 
 
-class Popped(NamedTuple):
-    """What a request got: the n-th of a call, from 1 on; messages are JSON, comma-separated. No lease: auto_ack."""
+class Numbered(Protocol):
+    """What one request of a call got. Requests are numbered from 1."""
 
-    request: int
-    lease: UUID | None
-    queue: str
-    partition: str
-    partition_id: UUID
-    partitions: int
-    messages: bytes
-    sealed: bool
-    size: int
+    @property
+    def request(self) -> int: ...
 
 
-class _Request:
-    """One who stands in a line."""
+Popped = TypeVar("Popped", bound=Numbered)
 
-    __slots__ = ("answer", "batch", "partition", "partitions", "wait")
+
+class Popper(Protocol[Popped]):
+    """How a protocol pops messages for several requests, and releases what one of them cannot take."""
+
+    async def pop(self, arguments: dict[str, Any]) -> Sequence[Popped]: ...
+    async def release(self, popped: Popped) -> None: ...
+
+
+class _Waiter(Generic[Popped]):
+    """One request that waits for messages."""
+
+    __slots__ = ("batch", "partition", "partitions", "result", "wait")
 
     def __init__(self, batch: int, partitions: int, partition: str | None, *, wait: bool) -> None:
         self.batch = batch
         self.partitions = partitions if partition is None else 1
         self.partition = partition
         self.wait = wait
-        self.answer: asyncio.Future[Popped | None] = asyncio.get_running_loop().create_future()
+        self.result: asyncio.Future[Popped | None] = asyncio.get_running_loop().create_future()
 
 
-class _Line:
-    """Those who want the same; served by at most one call at a time."""
+class _WaitingList(Generic[Popped]):
+    """Requests with the same options. At most one call at a time serves them."""
 
     def __init__(self) -> None:
-        self.waiting: deque[_Request] = deque()
-        self.asking: list[_Request] = []  # taken out of it, in the round under way
+        self.waiting: deque[_Waiter[Popped]] = deque()
+        self.asking: list[_Waiter[Popped]] = []  # taken from `waiting` by the round under way
         self.task: asyncio.Task[None] | None = None
         self.again = False  # something happened since the round under way began
 
     def begin(self) -> None:
-        """Begin a round: everyone who waits is to be asked for."""
+        """Begin a round for all requests that wait."""
         self.again = False
         self.asking = list(self.waiting)
         self.waiting.clear()
 
-    def leave(self, request: _Request) -> None:
+    def leave(self, request: _Waiter[Popped]) -> None:
         with suppress(ValueError):
             self.waiting.remove(request)
 
 
-class Lines:
-    """All lines of a server."""
+class Waiters(Generic[Popped]):
+    """All requests of one protocol that wait for messages."""
 
     def __init__(
-        self, database: AsyncDatabase, *, max_pending: int, merged: Callable[[float], None], parallel: int = 4
+        self,
+        database: AsyncDatabase,
+        popper: Popper[Popped],
+        *,
+        max_pending: int,
+        merged: Callable[[float], None],
+        parallel: int = 4,
     ) -> None:
         self._database = database
+        self._popper = popper
         self._merged = merged
         self._max_pending = max_pending
         self._calls = asyncio.Semaphore(parallel)
-        self._lines: dict[Wanted, _Line] = {}
-        self._of_queue: dict[str | None, set[Wanted]] = {}
-        self._parked = 0
+        self._lists: dict[PopOptions, _WaitingList[Popped]] = {}
+        self._of_queue: dict[str | None, set[PopOptions]] = {}
+        self._count = 0
         self._closing = False
         self._paused = False
         self._background: set[asyncio.Task[None]] = set()
@@ -119,7 +139,7 @@ class Lines:
 
     @property
     def paused(self) -> bool:
-        """Nothing is delivered now: polls wait for their time to be up."""
+        """Return true in pop maintenance mode: nothing is delivered, and polls wait until they time out."""
         return self._paused
 
     def pause(self, *, paused: bool) -> None:
@@ -127,181 +147,186 @@ class Lines:
         if before and not paused:
             self.wake(None)
 
-    def parked_by_queue(self) -> dict[str, int]:
+    def waiting_by_queue(self) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for wanted, line in self._lines.items():
-            counts[wanted.queue or ""] = counts.get(wanted.queue or "", 0) + len(line.waiting)
+        for options, waiting_list in self._lists.items():
+            counts[options.scope.queue or ""] = counts.get(options.scope.queue or "", 0) + len(waiting_list.waiting)
         return counts
 
-    async def pop(self, wanted: Wanted, batch: int, partitions: int, timeout: float) -> Popped | None:  # noqa: ASYNC109
+    async def pop(self, options: PopOptions, batch: int, partitions: int, timeout: float) -> Popped | None:  # noqa: ASYNC109
         """Return messages as soon as there are some, or None after `timeout` seconds (0: at once)."""
-        if self._parked >= self._max_pending:
+        if self._count >= self._max_pending:
             raise Overloaded
-        request = _Request(batch, partitions, wanted.partition, wait=timeout > 0 and not self._closing)
-        wanted = wanted.line
-        line = self._lines.get(wanted) or self._open(wanted)
-        line.waiting.append(request)
-        self._parked += 1
-        self._serve(wanted, line)
-        timer = asyncio.get_running_loop().call_later(timeout, self._give_up, line, request) if request.wait else None
+        request = _Waiter[Popped](batch, partitions, options.scope.partition, wait=timeout > 0 and not self._closing)
+        options = options.waiting_list
+        waiting_list = self._lists.get(options) or self._open(options)
+        waiting_list.waiting.append(request)
+        self._count += 1
+        self._serve(options, waiting_list)
+        timer = (
+            asyncio.get_running_loop().call_later(timeout, self._give_up, waiting_list, request)
+            if request.wait
+            else None
+        )
         try:
-            return await request.answer
+            return await request.result
         except asyncio.CancelledError:  # the client is gone
-            self._hand_back(request)
+            self._release_result(request)
             raise
         finally:
-            self._parked -= 1
+            self._count -= 1
             if timer is not None:
                 timer.cancel()
-            line.leave(request)
-            self._forget(wanted, line)
+            waiting_list.leave(request)
+            self._forget(options, waiting_list)
 
-    def _open(self, wanted: Wanted) -> _Line:
-        line = self._lines[wanted] = _Line()
-        self._of_queue.setdefault(wanted.queue, set()).add(wanted)
+    def _open(self, options: PopOptions) -> _WaitingList[Popped]:
+        waiting_list = self._lists[options] = _WaitingList[Popped]()
+        self._of_queue.setdefault(options.scope.queue, set()).add(options)
         if self._poller is None:
             self._poller = asyncio.create_task(self._poll())
-        return line
+        return waiting_list
 
-    def _forget(self, wanted: Wanted, line: _Line) -> None:
-        if not line.waiting and line.task is None and self._lines.get(wanted) is line:
-            del self._lines[wanted]
-            siblings = self._of_queue[wanted.queue]
-            siblings.discard(wanted)
+    def _forget(self, options: PopOptions, waiting_list: _WaitingList[Popped]) -> None:
+        if not waiting_list.waiting and waiting_list.task is None and self._lists.get(options) is waiting_list:
+            del self._lists[options]
+            siblings = self._of_queue[options.scope.queue]
+            siblings.discard(options)
             if not siblings:
-                del self._of_queue[wanted.queue]
+                del self._of_queue[options.scope.queue]
 
-    def _give_up(self, line: _Line, request: _Request) -> None:
-        """Time is up. If a call is under way it may still bring something, so that it decides."""
+    def _give_up(self, waiting_list: _WaitingList[Popped], request: _Waiter[Popped]) -> None:
+        """End the wait of a request. If a call is under way, it may still bring messages, so it decides."""
         request.wait = False
-        if line.task is None and not request.answer.done():
-            request.answer.set_result(None)
+        if waiting_list.task is None and not request.result.done():
+            request.result.set_result(None)
 
-    def _hand_back(self, request: _Request) -> None:
-        if request.answer.done() and not request.answer.cancelled() and request.answer.exception() is None:
-            self.give_back(request.answer.result())
+    def _release_result(self, request: _Waiter[Popped]) -> None:
+        if request.result.done() and not request.result.cancelled() and request.result.exception() is None:
+            self.release(request.result.result())
 
-    def give_back(self, popped: Popped | None) -> None:
-        """Let others have what nobody is there to take."""
-        if popped is not None and popped.lease is not None:
-            task = asyncio.create_task(self._release(popped.lease))
+    def release(self, popped: Popped | None) -> None:
+        """Release messages whose client is gone."""
+        if popped is not None:
+            task = asyncio.create_task(self._try_release(popped))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
-    async def _release(self, lease: UUID) -> None:
+    async def _try_release(self, popped: Popped) -> None:
         try:
-            await self._database.value(calls.RELEASE, {"lease": lease})
+            await self._popper.release(popped)
         except SkepError as error:
-            log.info("the lease of a client that went away runs out by itself: %s", error)
+            log.info("the lease of a disconnected client was not released and will expire: %s", error)
 
     def wake(self, queues: Iterable[str] | None) -> None:
-        """Something was stored in these queues; None: perhaps, anywhere."""
-        woken = list(self._lines) if queues is None else self._wanting(queues)
-        for wanted in woken:
-            self._serve(wanted, self._lines[wanted])
+        """Serve the requests for these queues, which have new messages; None: serve all."""
+        woken = list(self._lists) if queues is None else self._waiting_for(queues)
+        for options in woken:
+            self._serve(options, self._lists[options])
 
-    def _wanting(self, queues: Iterable[str]) -> list[Wanted]:
-        """Return the lines of these queues, and those of namespaces and tasks, whose any queue may be."""
-        return [wanted for queue in (None, *queues) for wanted in self._of_queue.get(queue, ())]
+    def _waiting_for(self, queues: Iterable[str]) -> list[PopOptions]:
+        """Return the lists for these queues, and those for namespaces and tasks, which any queue may belong to."""
+        return [options for queue in (None, *queues) for options in self._of_queue.get(queue, ())]
 
-    def _serve(self, wanted: Wanted, line: _Line) -> None:
-        line.again = True
-        if line.task is None and line.waiting:
-            line.task = asyncio.create_task(self._work(wanted, line))
+    def _serve(self, options: PopOptions, waiting_list: _WaitingList[Popped]) -> None:
+        waiting_list.again = True
+        if waiting_list.task is None and waiting_list.waiting:
+            waiting_list.task = asyncio.create_task(self._work(options, waiting_list))
 
-    async def _work(self, wanted: Wanted, line: _Line) -> None:
+    async def _work(self, options: PopOptions, waiting_list: _WaitingList[Popped]) -> None:
         try:
-            while line.again and line.waiting:
-                await self._round(wanted, line)
-        except Exception as error:  # noqa: BLE001  each of them has to hear it
-            self._fail([*line.asking, *line.waiting], error)
+            while waiting_list.again and waiting_list.waiting:
+                await self._round(options, waiting_list)
+        except Exception as error:  # noqa: BLE001  every request has to get it
+            self._fail([*waiting_list.asking, *waiting_list.waiting], error)
         finally:
-            line.asking = []
-            line.task = None
-            self._forget(wanted, line)
+            waiting_list.asking = []
+            waiting_list.task = None
+            self._forget(options, waiting_list)
 
-    async def _round(self, wanted: Wanted, line: _Line) -> None:
-        """Ask for everyone in the line; after a call that did not serve all only those go on who name partitions."""
+    async def _round(self, options: PopOptions, waiting_list: _WaitingList[Popped]) -> None:
+        """Pop for all requests of a list. After a call that did not serve all, go on only if they name partitions."""
         asked = 0
-        while asked == 0 or asked < len(line.asking):
+        while asked == 0 or asked < len(waiting_list.asking):
             async with self._calls:
                 if asked == 0:
-                    line.begin()
-                offered = [request for request in line.asking[asked : asked + MERGED] if not request.answer.done()]
+                    waiting_list.begin()
+                offered = [
+                    request for request in waiting_list.asking[asked : asked + MERGED] if not request.result.done()
+                ]
                 asked += MERGED
-                popped = await self._call(wanted, offered) if offered else {}
-            self._deal(offered, popped)
-            if len(popped) < len(offered) and not wanted.is_named:
+                popped = await self._call(options, offered) if offered else {}
+            self._hand_out(offered, popped)
+            if len(popped) < len(offered) and not options.is_named:
                 break
-        line.waiting.extendleft(reversed(self._deal(line.asking, {})))
-        line.asking = []
+        waiting_list.waiting.extendleft(reversed(self._hand_out(waiting_list.asking, {})))
+        waiting_list.asking = []
 
-    async def _call(self, wanted: Wanted, offered: list[_Request]) -> dict[int, Popped]:
+    async def _call(self, options: PopOptions, offered: list[_Waiter[Popped]]) -> dict[int, Popped]:
         if self._paused:
             return {}
-        arguments: dict[str, Any] = wanted._asdict() | {
+        arguments = options.arguments() | {
             "batches": [request.batch for request in offered],
             "partitions": [request.partitions for request in offered],
-            "names": [request.partition for request in offered] if wanted.is_named else None,
+            "names": [request.partition for request in offered] if options.is_named else None,
         }
         self._merged(len(offered))
         about: dict[str, str | int] = {
-            "messaging.destination.name": wanted.queue or "",
-            "messaging.consumer.group.name": wanted.group,
+            "messaging.destination.name": options.scope.queue or "",
+            "messaging.consumer.group.name": options.scope.group,
             "skep.requests": len(offered),
         }
         with tracing.span("pop", about):
-            rows = await self._database.call(calls.POP, arguments, Popped, binary=True)
-        return {row.request: row for row in rows}
+            return {row.request: row for row in await self._popper.pop(arguments)}
 
-    def _deal(self, requests: list[_Request], popped: dict[int, Popped]) -> list[_Request]:
-        """Answer those who got something and those who do not wait; return the others."""
-        left: list[_Request] = []
+    def _hand_out(self, requests: list[_Waiter[Popped]], popped: dict[int, Popped]) -> list[_Waiter[Popped]]:
+        """Return their messages to the requests, and nothing to those that do not wait. Return the others."""
+        left: list[_Waiter[Popped]] = []
         for number, request in enumerate(requests, 1):
             got = popped.get(number)
-            if request.answer.done():  # cancelled meanwhile
-                self.give_back(got)
+            if request.result.done():  # cancelled meanwhile
+                self.release(got)
             elif got is not None or not request.wait:
-                request.answer.set_result(got)
+                request.result.set_result(got)
             else:
                 left.append(request)
         return left
 
-    def _fail(self, requests: list[_Request], error: Exception) -> None:
+    def _fail(self, requests: list[_Waiter[Popped]], error: Exception) -> None:
         for request in requests:
-            if not request.answer.done():
-                request.answer.set_exception(error)
+            if not request.result.done():
+                request.result.set_exception(error)
 
     async def _poll(self) -> None:
         while not self._closing:
             await asyncio.sleep(POLL)
             try:
-                for wanted in await self._due():
-                    if wanted in self._lines:
-                        self._serve(wanted, self._lines[wanted])
-            except Exception as error:  # noqa: BLE001  the next look may work
-                log.info("could not look for what is due: %s", error)
+                for options in await self._with_work():
+                    if options in self._lists:
+                        self._serve(options, self._lists[options])
+            except Exception as error:  # noqa: BLE001  the next check may work
+                log.info("could not check for work: %s", error)
 
-    async def _due(self) -> list[Wanted]:
-        """Ask once for all lines; those of a namespace or task are looked at one by one."""
-        lines = [wanted for wanted, line in self._lines.items() if line.waiting]
-        named = [wanted for wanted in lines if wanted.queue is not None]
+    async def _with_work(self) -> list[PopOptions]:
+        """Return the lists whose groups may have work, by one call; those of a namespace or task always may."""
+        lists = [options for options, waiting_list in self._lists.items() if waiting_list.waiting]
+        named = [options for options in lists if options.scope.queue is not None]
         if not named:
-            return lines
-        arguments = {"queues": [each.queue for each in named], "groups": [each.group for each in named]}
-        due: list[bool] = await self._database.value(calls.DUE, arguments)
-        return [wanted for wanted, is_due in zip(named, due, strict=True) if is_due] + [
-            wanted for wanted in lines if wanted.queue is None
+            return lists
+        arguments = {"queues": [each.scope.queue for each in named], "groups": [each.scope.group for each in named]}
+        has_work: list[bool] = await self._database.value(calls.HAS_WORK, arguments)
+        return [options for options, yes in zip(named, has_work, strict=True) if yes] + [
+            options for options in lists if options.scope.queue is None
         ]
 
     async def close(self) -> None:
-        """Answer everyone who is parked, then wait for what is under way."""
+        """End the wait of all requests, then wait for the calls under way."""
         self._closing = True
         if self._poller is not None:
             self._poller.cancel()
-        for line in self._lines.values():
-            for request in (*line.asking, *line.waiting):
-                self._give_up(line, request)
-        running = [line.task for line in self._lines.values() if line.task is not None]
+        for waiting_list in self._lists.values():
+            for request in (*waiting_list.asking, *waiting_list.waiting):
+                self._give_up(waiting_list, request)
+        running = [waiting_list.task for waiting_list in self._lists.values() if waiting_list.task is not None]
         if running or self._background:
             await asyncio.wait([*running, *self._background])
