@@ -8,7 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.server.serving import Answer, Client, client, until  # noqa: F401
+from tests.server.serving import Answer, Client, client, until
+
+__all__ = ["client"]
 
 QUEUES = "/api/v1/queues"
 

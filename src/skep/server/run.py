@@ -31,7 +31,7 @@ AGAIN = 1.0  # seconds before a worker that died is replaced
 
 
 class Server(uvicorn.Server):
-    """Answers parked polls before it waits for connections to end."""
+    """Ends waiting polls before it waits for connections to close."""
 
     def __init__(self, app: App, config: Config) -> None:
         self._app = app

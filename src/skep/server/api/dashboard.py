@@ -1,4 +1,4 @@
-"""What the dashboard asks for and nobody else had a route for: pages of lists, trends, and what a button would do."""
+"""Routes for the dashboard: pages of lists, trends, and previews of actions."""
 
 import asyncio
 from datetime import timedelta
@@ -19,13 +19,13 @@ ACTIONS: tuple[Action, ...] = ("read", "push", "pop", "ack", "configure", "seek"
 LONGEST = 7 * 24 * 3600  # seconds: samples are not kept longer
 REPORTS = 20  # that are listed
 SECONDS = Param("seconds", "integer", "How far back; an hour if not given, a week at most.")
-POINTS = Param("points", "integer", "At most so many points; 120 if not given.")
+POINTS = Param("points", "integer", "At most this many points; 120 if not given.")
 SEARCH = Param("search", help="Only those that have this in their names.")
 SORT = (Param("sort", help="A column."), Param("descending", "boolean"))
 
 
 class Identity(msgspec.Struct):
-    """Who calls, and what that one may do on every queue, or on one."""
+    """The caller, and the caller's rights on every queue, or on one."""
 
     subject: str | None
     may: list[str]
@@ -42,15 +42,15 @@ async def overview(call: Call) -> Reply:
 
 
 async def trend(call: Call) -> Reply:
-    return await ask(call, calls.DASH_TREND, **_stretch(call, 60), visible=await lists.visible(call))
+    return await ask(call, calls.DASH_TREND, **_time_span(call, 60), visible=await lists.visible(call))
 
 
 async def queue_trend(call: Call) -> Reply:
     arguments = {"queue": call.params["queue"], "group": call.text("group")}
-    return await ask(call, calls.DASH_QUEUE_TREND, **arguments, **_stretch(call, 120))
+    return await ask(call, calls.DASH_QUEUE_TREND, **arguments, **_time_span(call, 120))
 
 
-def _stretch(call: Call, points: int) -> dict[str, Any]:
+def _time_span(call: Call, points: int) -> dict[str, Any]:
     seconds = call.integer("seconds", 3600, least=60, most=LONGEST)
     return {"since": timedelta(seconds=seconds), "points": call.integer("points", points, least=2, most=500)}
 
@@ -82,7 +82,7 @@ async def holders(call: Call) -> Reply:
 
 
 async def members(call: Call) -> Reply:
-    """Tell who consumes: the leases of everybody, and who has popped at this server."""
+    """Return the leases of the group, and the clients that popped at this server."""
     queue, group = call.params["queue"], call.text("group") or ""
     workers, _ = call.state.measured()
     here = [each for worker in workers for each in worker.gauges.members]
@@ -101,7 +101,7 @@ async def preview_seek(call: Call) -> Reply:
 
 
 async def dead_letters(call: Call) -> Reply:
-    """List them newest first, payloads decrypted; who may not see a queue does not see its letters."""
+    """List dead letters of visible queues, newest first, with decrypted payloads."""
     before = call.integer("before", 0, most=2**62)
     found = await call.state.mq.dead_letters(
         call.text("queue"),
@@ -117,7 +117,7 @@ async def dead_letters(call: Call) -> Reply:
 
 
 async def pipelines(call: Call) -> Reply:
-    """Tell what is archived, and name the reports to those who may read them."""
+    """Return the state of the archive, and the reports if the caller may read them."""
     archived = await lists.ask_text(call, calls.DASH_PIPELINES, visible=await lists.visible(call))
     folder = call.state.config.reports if call.identity.allows("read", None) else None
     found = await asyncio.to_thread(reports, folder)
@@ -130,7 +130,7 @@ async def database(call: Call) -> Reply:
 
 
 async def servers(call: Call) -> Reply:
-    """Tell of the processes of this server; others are seen by their connections to the database."""
+    """Return the processes of this server. Other servers are seen by their connections to the database."""
     workers, _ = call.state.measured()
     return reply(
         [
@@ -157,7 +157,7 @@ ENDPOINTS = (
         action="read",
         on="each",
         run=identity,
-        summary="Tell who calls, and what that one may do.",
+        summary="Show the caller and the caller's rights.",
         query=(Param("queue", help="On this queue, rather than on every one."),),
         answers={200: Identity},
     ),
@@ -167,7 +167,7 @@ ENDPOINTS = (
         action="read",
         on="each",
         run=overview,
-        summary="Sum up rates, what waits, and who is worst.",
+        summary="Summarize rates, backlogs and the groups that lag most.",
         shared=True,
     ),
     Endpoint(
@@ -176,7 +176,7 @@ ENDPOINTS = (
         action="read",
         on="each",
         run=trend,
-        summary="All queues over time: [time, pushed/s, done/s, waiting, age of the oldest, dead letters].",
+        summary="All queues over time: [time, pushed/s, completed/s, backlog, age of the oldest, dead letters].",
         shared=True,
         query=(SECONDS, POINTS),
         answers={200: list[list[float | None]]},
@@ -211,7 +211,7 @@ ENDPOINTS = (
         query=(
             Param("group", help="As this group sees them."),
             Param("sort", help="lag, oldest, rate, kept, pushed or recent."),
-            Param("limit", "integer", "At most so many, 20 if not given."),
+            Param("limit", "integer", "At most this many; 20 if not given."),
         ),
     ),
     Endpoint(
@@ -219,7 +219,7 @@ ENDPOINTS = (
         path=f"{_QUEUE}/holders",
         action="read",
         run=holders,
-        summary="Who keeps messages from being deleted, summed up by group.",
+        summary="The groups that retention waits for, with sums.",
         shared=True,
     ),
     Endpoint(
@@ -227,8 +227,8 @@ ENDPOINTS = (
         path=f"{_QUEUE}/members",
         action="read",
         run=members,
-        summary="Who consumes for a group: what is leased, and the clients of this server.",
-        query=(Param("group"), Param("limit", "integer", "At most so many leases, 50 if not given.")),
+        summary="The leases of a group, and its clients at this server.",
+        query=(Param("group"), Param("limit", "integer", "At most this many leases; 50 if not given.")),
         shared=True,
     ),
     Endpoint(
@@ -246,7 +246,7 @@ ENDPOINTS = (
         path="/api/v1/consumer-groups/{group}/queues/{queue}/seek",
         action="read",
         run=preview_seek,
-        summary="Tell what a seek would do: how many messages come again, how many are skipped.",
+        summary="Preview a seek: how many messages are delivered again, and how many are skipped.",
         query=(Param("toEnd", "boolean"), Param("timestamp", help="A time.")),
     ),
     Endpoint(
@@ -264,7 +264,7 @@ ENDPOINTS = (
             Param("failed_after", help="A time."),
             Param("failed_before", help="A time."),
             Param("before", "integer", "Older than this one, by its id."),
-            Param("limit", "integer", "At most so many, 25 if not given."),
+            Param("limit", "integer", "At most this many; 25 if not given."),
         ),
         answers={200: list[DeadLetter]},
     ),
@@ -274,7 +274,7 @@ ENDPOINTS = (
         action="read",
         on="each",
         run=pipelines,
-        summary="What is archived, the last runs of the archive, and the reports of analytics.",
+        summary="The archive, its last runs, and the reports of analytics.",
         shared=True,
     ),
     Endpoint(
@@ -283,7 +283,7 @@ ENDPOINTS = (
         action="read",
         on="every",
         run=database,
-        summary="The size of the database, who is connected, and its oldest open transaction.",
+        summary="The size of the database, its connections, and its oldest open transaction.",
         shared=True,
     ),
     Endpoint(

@@ -1,4 +1,4 @@
-"""Dead letters by Skep's own names: count them, drive them again, purge them, and see who did."""
+"""Count, redrive and purge dead letters, and read their audit trail."""
 
 from datetime import datetime
 from typing import Annotated
@@ -12,7 +12,7 @@ MOST = 10_000
 
 
 class Letters(msgspec.Struct):
-    """Which dead letters: all of these hold. `error` is a part of the text."""
+    """The dead letters that match all of these. `error` is a part of the text."""
 
     queue: str | None = None
     group: str | None = None
@@ -25,13 +25,13 @@ class Letters(msgspec.Struct):
 
 
 class Redrive(Letters):
-    """To their group alone, or to `to_queue` for everyone."""
+    """Redrive to the group of each dead letter only, or to `to_queue` for every group."""
 
     to_queue: str | None = None
 
 
 class Driven(msgspec.Struct):
-    """What was driven again, or would be."""
+    """The dead letters that were redriven, or would be."""
 
     dry_run: bool
     letters: list[Redriven]
@@ -49,7 +49,9 @@ async def redrive(call: Call) -> Reply:
     call.identity.require("redrive", wish.queue)
     if wish.to_queue is not None:
         call.identity.require("push", wish.to_queue)
-        call.identity.require("read", wish.queue)  # or he could send what he may not see to where he may
+        call.identity.require(
+            "read", wish.queue
+        )  # else the caller could redrive payloads to a queue where they can be read
     driven = await call.state.mq.redrive(
         wish.queue,
         wish.group,
@@ -110,7 +112,7 @@ ENDPOINTS = (
         action="redrive",
         on="each",
         run=redrive,
-        summary="Push dead letters again, oldest first; a dry run says which.",
+        summary="Redrive dead letters, oldest first. A dry run lists them.",
         body=Redrive,
         answers={200: Driven, 409: None},
     ),
@@ -120,7 +122,7 @@ ENDPOINTS = (
         action="admin",
         on="each",
         run=purge,
-        summary="Delete dead letters, oldest first; a dry run says how many.",
+        summary="Delete dead letters, oldest first. A dry run counts them.",
         body=Letters,
         answers={200: Purged},
     ),
@@ -146,9 +148,9 @@ ENDPOINTS = (
         action="read",
         on="each",
         run=audit,
-        summary="Show who drove or purged which dead letters, newest first.",
+        summary="List redrives and purges, newest first.",
         shared=True,
-        query=(Param("limit", "integer", "At most so many, 100 if not given."),),
+        query=(Param("limit", "integer", "At most this many; 100 if not given."),),
         answers={200: list[DeadLetterAudit]},
     ),
 )

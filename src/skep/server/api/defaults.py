@@ -1,4 +1,4 @@
-"""What groups get that do not say where they start."""
+"""The default start position of new groups."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from skep.server.http.endpoint import Call, Endpoint, Reply, reply
 
 
 class DefaultsChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What is to be changed; what is not given stays."""
+    """The defaults to change. The others stay."""
 
     subscription_mode: Literal["all", "new"] | None = None
     max_poll_interval: float | None = None
@@ -34,7 +34,7 @@ ENDPOINTS = (
         path="/api/v1/defaults",
         action="admin",
         run=show,
-        summary="Show what groups get that do not say where they start.",
+        summary="Show the default start position of new groups.",
         answers={200: Defaults},
     ),
     Endpoint(
@@ -42,7 +42,7 @@ ENDPOINTS = (
         path="/api/v1/defaults",
         action="admin",
         run=change,
-        summary="Change the defaults that are given; groups that are there keep what they began with.",
+        summary="Set the default start position of new groups. Existing groups keep theirs.",
         body=DefaultsChange,
         answers={200: Defaults},
     ),

@@ -1,4 +1,4 @@
-"""Fan-out: who owes a message, who is done with it, who holds back what."""
+"""Fan-out: the groups of a message, pending groups, and the groups that retention waits for."""
 
 from uuid import UUID
 
@@ -42,7 +42,7 @@ ENDPOINTS = (
         action="read",
         on="each",
         run=message_groups,
-        summary="Show each group that a message is for, and whether it is done with it.",
+        summary="Show each group that requires a message, and whether it has completed it.",
         shared=True,
         answers={200: list[MessageGroup], 404: None},
     ),
@@ -51,12 +51,12 @@ ENDPOINTS = (
         path="/api/v1/queues/{queue}/messages",
         action="read",
         run=message_status,
-        summary="Show for messages of a partition how many groups require each, how many are done, and who owes it.",
+        summary="Show for messages of a partition how many groups require and completed each, and who is pending.",
         shared=True,
         query=(
             Param("partition", "string", "`Default` if not given."),
             Param("offset", "integer", "From this offset on."),
-            Param("limit", "integer", "At most so many, 100 if not given."),
+            Param("limit", "integer", "At most this many; 100 if not given."),
         ),
         answers={200: list[MessageStatus]},
     ),
@@ -65,7 +65,7 @@ ENDPOINTS = (
         path="/api/v1/queues/{queue}/blocked",
         action="read",
         run=blocked,
-        summary="Show who holds back what.",
+        summary="Show the groups that retention waits for.",
         answers={200: list[Blocked]},
     ),
     Endpoint(
@@ -73,7 +73,7 @@ ENDPOINTS = (
         path="/api/v1/queues/{queue}/lag",
         action="read",
         run=lag,
-        summary="Show what a group has still to do in each partition.",
+        summary="Show the lag of a group in each partition.",
         query=(
             Param("group", "string", "The queue's own consumers if not given."),
             Param("partition", "string", "In this partition only."),

@@ -1,4 +1,4 @@
-"""Is it alive, and can it work: /health for Queen's clients and for people, /ready for load balancers."""
+"""/health: is the server alive and can it reach its database; /ready: for load balancers."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from skep.server.http.endpoint import Call, Endpoint, Reply, reply
 
 
 class Health(msgspec.Struct):
-    """How the server is."""
+    """The state of the server."""
 
     status: Literal["healthy", "unhealthy"]
     database: Literal["connected", "disconnected"]
@@ -28,7 +28,7 @@ class Readiness(msgspec.Struct):
 
 
 async def health(call: Call) -> Reply:
-    """Say 503 while the database cannot be reached; the server itself lives, and recovers with it."""
+    """Return 503 while the database cannot be reached. The server recovers by itself."""
     connected = await _connected(call)
     how = Health(
         status="healthy" if connected else "unhealthy",
@@ -41,7 +41,7 @@ async def health(call: Call) -> Reply:
 
 
 async def ready(call: Call) -> Reply:
-    """Say 503 as soon as the server is asked to stop, so that no new requests are sent here."""
+    """Return 503 as soon as the server is stopping, so that no new requests are sent here."""
     fit = not call.state.stopping.is_set() and await _connected(call)
     return reply(Readiness(fit), 200 if fit else 503)
 

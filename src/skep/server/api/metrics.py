@@ -1,4 +1,4 @@
-"""Numbers of the server and of its queues: JSON for Queen's clients, text for Prometheus."""
+"""Metrics of the server and of its queues: a JSON summary, and text for Prometheus."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from skep.server.http.exposition import CONTENT_TYPE, Numbers, Place, expose
 
 
 class Metrics(msgspec.Struct):
-    """A summary, of all processes of this server."""
+    """A summary of all processes of this server."""
 
     uptime: float
     requests: dict[str, float]
@@ -53,7 +53,7 @@ async def prometheus(call: Call) -> Reply:
 
 
 async def _places(call: Call) -> list[Place] | None:
-    """Return what the database says; without it the numbers of the processes are all there is."""
+    """Return the metrics of the database; none if it cannot be reached."""
     try:
         return await call.state.database.call(calls.METRICS, {}, Place)
     except SkepError:
@@ -66,7 +66,7 @@ ENDPOINTS = (
         path="/metrics",
         action=None,
         run=summary,
-        summary="A summary of the server's numbers.",
+        summary="A summary of the server's metrics.",
         answers={200: Metrics},
     ),
     Endpoint(
@@ -74,7 +74,7 @@ ENDPOINTS = (
         path="/metrics/prometheus",
         action=None,
         run=prometheus,
-        summary="All numbers, for Prometheus.",
+        summary="All metrics, for Prometheus.",
         answers={200: str},
         media="text/plain",
     ),

@@ -1,4 +1,4 @@
-"""The outbox: what is in it that is not published."""
+"""The state of the outbox."""
 
 from skep.message import OutboxStatus
 from skep.server.http.endpoint import Call, Endpoint, Reply, reply
@@ -15,7 +15,7 @@ ENDPOINTS = (
         action="read",
         on="every",
         run=show,
-        summary="Show what is in the outbox: of open transactions, and rows that were committed and not published.",
+        summary="Show the rows of the outbox: of open transactions, and committed rows that are not published yet.",
         answers={200: OutboxStatus},
     ),
 )

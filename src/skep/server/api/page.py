@@ -10,7 +10,7 @@ from skep.server.http.asgi import Header, header
 from skep.server.http.endpoint import Call, Endpoint, Reply
 from skep.server.http.lists import not_found
 
-# Found by its place: the server and the page are neighbours that do not import one another.
+# Found by its path: the server and the dashboard do not import one another.
 STATIC = Path(str(files("skep"))) / "dashboard" / "static"
 NAME = re.compile(r"(vendor/)?[a-z][a-z0-9_]*\.(js|css|svg|html)")
 MEDIA = {
@@ -27,12 +27,12 @@ GUARDS: tuple[Header, ...] = (
     (b"content-security-policy", ALONE),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-cache"),  # asked for each time, and answered by 304 until there is another version
+    (b"cache-control", b"no-cache"),  # the browser asks each time, and gets a 304 until the version changes
 )
 
 
 async def page(call: Call) -> Reply:
-    """Send the page; without the libraries one that says how to get them."""
+    """Send the page. Without the libraries, send one that says how to get them."""
     return _send(call, "index.html" if (STATIC / "vendor" / "preact.js").is_file() else "missing.html")
 
 

@@ -32,7 +32,7 @@ class PushMessages(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PushedMessage(msgspec.Struct, omit_defaults=True):
-    """Where a message is stored. `duplicate`: its transaction id was known, and this is the stored message."""
+    """The place of a stored message. `duplicate`: its transaction id was known, and this is the stored message."""
 
     status: Literal["queued", "duplicate", "delayed", "held"]
     id: str | None = None

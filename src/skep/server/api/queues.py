@@ -1,4 +1,4 @@
-"""Queues by Skep's own names: every option there is, with semantics, times in seconds."""
+"""Queues and their options. Times are seconds."""
 
 from typing import Literal
 
@@ -41,7 +41,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class QueueChange(msgspec.Struct):
-    """What is to be changed of a queue."""
+    """The changes to a queue."""
 
     options: Options = msgspec.field(default_factory=Options)
     namespace: str | None = None

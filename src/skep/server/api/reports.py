@@ -1,7 +1,7 @@
-"""The reports of `skep pipeline analytics`, out of the folder SKEP_REPORTS, for those who may read every queue.
+"""The reports of `skep pipeline analytics` in the folder SKEP_REPORTS, for callers who may read every queue.
 
-A link in a page cannot carry a token, and a token in an address would end up in logs: so a form posts it. What is sent
-is in a sandbox: a report has no scripts, belongs to no origin, and asks nobody for anything.
+A link in a page cannot carry a token, and a token in an address would end up in logs: so a form posts it. A report is sent in a sandbox:
+it runs no scripts, has no origin, and loads nothing.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SANDBOX: tuple[Header, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report that is there."""
+    """A stored report."""
 
     name: str
     bytes: int
@@ -36,7 +36,7 @@ class Report:
 
 
 def reports(folder: Path | None) -> list[Report]:
-    """Return what is in the folder, newest first; nothing if it is not there."""
+    """Return the reports in the folder, newest first. A missing folder has none."""
     if folder is None or not folder.is_dir():
         return []
     found = [(each.name, each.stat()) for each in folder.iterdir() if NAME.fullmatch(each.name) and each.is_file()]
@@ -49,7 +49,7 @@ async def show(call: Call) -> Reply:
 
 
 async def show_to_bearer(call: Call) -> Reply:
-    """Do the same for a form with the token in it."""
+    """Return a report to a form that contains the token."""
     try:
         token = parse_qs((await call.body()).decode(), strict_parsing=True, max_num_fields=10)["token"][0]
     except (ValueError, KeyError):

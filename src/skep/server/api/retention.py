@@ -1,4 +1,4 @@
-"""Retention: what it would delete, and do it now."""
+"""Preview retention, or run it now."""
 
 from skep.message import Retained, Swept
 from skep.server.http.endpoint import Call, Endpoint, Param, Reply, reply
@@ -19,7 +19,7 @@ async def report(call: Call) -> Reply:
 
 
 async def run(call: Call) -> Reply:
-    """Do what upkeep does, in the same small steps."""
+    """Run retention in the small steps of upkeep."""
     return reply(await call.state.mq.sweep())
 
 
@@ -30,10 +30,10 @@ ENDPOINTS = (
         action="read",
         on="each",
         run=report,
-        summary="Show what retention would delete now, and by which rule.",
+        summary="Show the messages that retention would delete now, and the rule.",
         query=(
             Param("queue", "string", "Of this queue only."),
-            Param("limit", "integer", "At most so many partitions."),
+            Param("limit", "integer", "At most this many partitions."),
         ),
         answers={200: list[Retained]},
     ),
@@ -42,7 +42,7 @@ ENDPOINTS = (
         path="/api/v1/retention/run",
         action="admin",
         run=run,
-        summary="Delete what retention allows, without waiting for upkeep.",
+        summary="Run retention now, without waiting for upkeep.",
         answers={200: Swept},
     ),
 )

@@ -1,4 +1,4 @@
-"""Subscriptions: who reads what from where, and how they live."""
+"""Subscriptions: start positions, status and retry policy of groups."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -14,7 +14,7 @@ from skep.server.http.grants import Action
 
 
 class Wish(msgspec.Struct):
-    """What is posted to subscribe a group to a queue, one partition of it, or a namespace and/or task."""
+    """A subscription of a group to a queue, one partition of it, or a namespace and/or task."""
 
     group: str
     queue: str | None = None
@@ -43,7 +43,7 @@ class RetryOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GroupChange(msgspec.Struct):
-    """What is to be changed of the subscriptions of a group: to a queue, to a namespace and/or task, or all."""
+    """The changes to subscriptions of a group: to a queue, to a namespace and/or task, or all."""
 
     options: RetryOptions
     queue: str | None = None
@@ -52,7 +52,7 @@ class GroupChange(msgspec.Struct):
 
 
 class Which(msgspec.Struct):
-    """Which subscriptions of a group: those to a queue, to a namespace and/or task, or all."""
+    """The subscriptions of a group to a queue, to a namespace and/or task, or all."""
 
     queue: str | None = None
     namespace: str | None = None
@@ -60,14 +60,14 @@ class Which(msgspec.Struct):
 
 
 class Orphans(msgspec.Struct):
-    """What is older than so many seconds counts as done."""
+    """Messages older than this many seconds count as completed."""
 
     queue: str
     older_than_seconds: float
 
 
 class Released(msgspec.Struct):
-    """How many messages no longer wait for the group."""
+    """The number of messages that no longer wait for the group."""
 
     messages: int
 
@@ -187,7 +187,7 @@ ENDPOINTS = (
         action="pop",
         on="each",
         run=subscribe,
-        summary="Subscribe a group, if it is not subscribed yet. The answer is what is stored.",
+        summary="Subscribe a group, if it is not subscribed yet. Returns the stored subscription.",
         body=Wish,
         answers={200: Subscription},
     ),
@@ -220,7 +220,7 @@ ENDPOINTS = (
         action="admin",
         on="each",
         run=force_complete,
-        summary="Count old messages as done by a group.",
+        summary="Count old messages as completed by a group.",
         body=Orphans,
         answers={200: Released, 404: None},
     ),
@@ -230,7 +230,7 @@ ENDPOINTS = (
         action="admin",
         on="each",
         run=remove,
-        summary="Remove a group, from a queue or everywhere: nothing waits for it any more.",
+        summary="Delete a group from a queue, or everywhere. Retention no longer waits for it.",
         query=(Param("queue", "string", "From this queue only."),),
         answers={200: Released, 404: None, 409: None},
     ),
@@ -240,7 +240,7 @@ ENDPOINTS = (
         action="read",
         on="each",
         run=groups,
-        summary="Show how groups are: status, lag, their last sign of life, what they missed.",
+        summary="Show the status, lag, last heartbeat and missed messages of groups.",
         shared=True,
         query=_WHOSE,
         answers={200: list[GroupStatus]},

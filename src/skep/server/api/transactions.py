@@ -33,7 +33,7 @@ class Operations(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TransactionResult(msgspec.Struct):
-    """Where the messages are stored, in the order of the pushes."""
+    """The places of the messages, in the order of the pushes."""
 
     pushed: list[dict[str, Any]]
 

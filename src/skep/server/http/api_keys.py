@@ -1,4 +1,4 @@
-"""API keys: `skep_<id>_<secret>`, for programs that no issuer gives tokens to.
+"""API keys: `skep_<id>_<secret>`, for programs without an issuer of tokens.
 
 The database has the SHA-256 of the secret. A slow hash (bcrypt, scrypt) protects what people choose and others can
 guess; a secret of 256 random bits is not guessed at any speed, and a slow hash would only make every request slow.
@@ -18,12 +18,12 @@ from skep.server.http.grants import Grants, Identity, Role
 
 PREFIX = "skep_"
 FORM = re.compile(r"skep_([0-9a-f]{12})_([0-9a-f]{64})", re.ASCII)
-REMEMBERED_SECONDS = 5.0  # how long a key still works that was revoked
+REMEMBERED_SECONDS = 5.0  # for which a revoked key still works
 MOST_REMEMBERED = 10_000
 
 Lookup = Callable[[str, bytes], Awaitable[ApiKey | None]]  # by id; the hash is for noting that the key was used
 
-_Answer = tuple[bytes, Identity] | None  # the hash of the secret, and whose it is
+_Known = tuple[bytes, Identity] | None  # the hash of the secret, and whose it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class _Known:
     """A lookup, done or under way: a thousand requests with one key ask the database once."""
 
     until: float
-    answer: asyncio.Task[_Answer]
+    answer: asyncio.Task[_Known]
 
 
 class ApiKeys:
@@ -52,15 +52,15 @@ class ApiKeys:
             raise Unauthenticated("Invalid API key")
         return answer[1]
 
-    async def _find(self, id_: str, given: bytes) -> _Answer:
+    async def _find(self, id_: str, given: bytes) -> _Known:
         known = self._known.get(id_)
         if known is None or known.until <= self._clock() or _failed(known.answer):
             self._make_room(id_)
             asking = asyncio.create_task(self._ask(id_, given))
             known = self._known[id_] = _Known(self._clock() + REMEMBERED_SECONDS, asking)
-        return await asyncio.shield(known.answer)  # others wait for it too
+        return await asyncio.shield(known.answer)  # other requests wait for it
 
-    async def _ask(self, id_: str, given: bytes) -> _Answer:
+    async def _ask(self, id_: str, given: bytes) -> _Known:
         key = await self._lookup(id_, given)
         return None if key is None else (key.hash, identity_of(key))
 
@@ -70,7 +70,7 @@ class ApiKeys:
             del self._known[next(iter(self._known))]
 
 
-def _failed(task: asyncio.Task[_Answer]) -> bool:
+def _failed(task: asyncio.Task[_Known]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 

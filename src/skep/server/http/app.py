@@ -1,4 +1,4 @@
-"""The ASGI application: finds the endpoint, asks who calls, answers; and every error is an answer as well."""
+"""The ASGI application: find the endpoint, authenticate the caller, respond. Every error is a response as well."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,20 +21,20 @@ from skep.server.http.asgi import (
     as_http,
     header,
 )
-from skep.server.http.cache import Answers, max_age
+from skep.server.http.cache import ResponseCache, max_age
 from skep.server.http.endpoint import Call, Endpoint, Reply, Router, decoded, param_names
 from skep.server.http.grants import Identity
 from skep.server.http.state import State
 
 log = logging.getLogger("skep.server")
 
-NOBODY = Identity()
+ANONYMOUS = Identity()
 METHODS = b"GET, POST, PUT, PATCH, DELETE, OPTIONS"
 NO_CONTENT = 204
 CLIENT_ERROR = 400
 SERVER_ERROR = 500
-CLIENT_GONE = 499  # as others call it, in the numbers
-UNKNOWN = ""  # any path or method that is no route: they must not fill the memory
+CLIENT_GONE = 499  # the code that nginx uses, for metrics
+UNKNOWN = ""  # counts for all unknown paths and methods, so that they do not fill the memory
 
 
 class App:
@@ -46,7 +46,7 @@ class App:
         self._shared = shared
         self._router = Router(endpoints)
         self._state: State | None = None
-        self._answers = Answers[Reply]()
+        self._cache = ResponseCache[Reply]()
         self._any_origin = "*" in config.cors_origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,7 +58,7 @@ class App:
             await send({"type": "websocket.close", "code": 1000})
 
     async def stop(self) -> None:
-        """Answer who is parked: no more messages come from here."""
+        """End waiting polls: this server delivers no more messages."""
         if self._state is not None:
             await self._state.stop()
 
@@ -110,22 +110,22 @@ class App:
 
     async def _admit(self, endpoint: Endpoint, params: Mapping[str, str], scope: Scope, receive: Receive) -> Call:
         if endpoint.action is None:
-            return Call(self.state, scope, receive, params, NOBODY)
+            return Call(self.state, scope, receive, params, ANONYMOUS)
         identity = await self.state.authenticator.identify(header(scope, b"authorization"))
         endpoint.check(identity, params)
         return Call(self.state, scope, receive, params, identity)
 
     async def _share(self, endpoint: Endpoint, call: Call) -> Reply:
-        """Answer with what somebody with the same rights has just got, if the caller is content with that."""
+        """Return a recent response to a caller with the same rights, if the caller accepts that."""
         oldest = max_age(header(call.scope, b"cache-control"))
         if not oldest:
             return await endpoint.run(call)
         who = (call.identity.roles, call.identity.grants)
         question = (call.scope["raw_path"], call.scope["query_string"], who)
-        return await self._answers.share(question, oldest, lambda: endpoint.run(call))
+        return await self._cache.share(question, oldest, lambda: endpoint.run(call))
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
-        """Add the headers of CORS to whatever is sent. A client that was to wait with its body sends it no more."""
+        """Add the headers of CORS. After an error, close a connection whose client waits to send its body."""
         cors = self._cors(scope)
 
         async def start(message: Any) -> None:  # noqa: ANN401

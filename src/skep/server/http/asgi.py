@@ -1,4 +1,4 @@
-"""Requests and answers in plain ASGI: bodies within limits, JSON out, and every error as a status with a body.
+"""Requests and responses in plain ASGI: bodies within limits, JSON out, and every error as a status with a body.
 
 {"error": "what was wrong, and what to do", "code": "a_word_for_programs"}
 """
@@ -36,12 +36,12 @@ JSON: Header = (b"content-type", b"application/json")
 RETRY_SOON: Header = (b"retry-after", b"1")
 CLOSE: Header = (b"connection", b"close")
 
-# Consumers of Queen's clients live on after an error only if its text has the word "connection".
+# Consumers of Queen's clients survive an error only if its text contains the word "connection".
 NO_DATABASE = "the database connection is down or the database is busy; nothing was lost, try again"
 
 
 class HttpError(Exception):
-    """Answered as it is: a status, a text for people and a word for programs."""
+    """An error response: a status, a text for people and a code for programs."""
 
     def __init__(self, status: int, error: str, code: str, *, headers: Iterable[Header] = ()) -> None:
         super().__init__(error)
@@ -52,7 +52,7 @@ class HttpError(Exception):
 
 
 class Disconnected(Exception):
-    """The client is gone: there is nobody to answer."""
+    """The client has disconnected."""
 
 
 def bad_request(error: str) -> HttpError:
@@ -73,7 +73,7 @@ _STATUSES: tuple[tuple[type[SkepError], int, str], ...] = (
 
 
 def as_http(error: Exception) -> HttpError:
-    """Return what a client is told. Errors that are not Skep's tell it nothing: they are in the log."""
+    """Return the error response. Errors that are not Skep's are only logged."""
     match error:
         case HttpError():
             return error
@@ -97,7 +97,7 @@ def told(error: SkepError) -> str:
 
 
 class Budget:
-    """How many bytes of bodies the server holds at once: beyond that it says 503 rather than grow."""
+    """A limit on the bytes of bodies in memory. Beyond it requests get a 503."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit
@@ -112,14 +112,14 @@ class Budget:
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int, budget: Budget) -> bytes:
-    """Read the whole body; refuse it as soon as it is known to be too large."""
+    """Read the whole body. Refuse it as soon as it is known to be too large."""
     length = content_length(scope)
     if length > limit:
         raise too_large(limit)
     message = await receive()
     chunk: bytes = message.get("body", b"")
     if not message.get("more_body") and message["type"] == "http.request" and len(chunk) <= limit:
-        return chunk  # the usual case: one piece, already in memory
+        return chunk  # the usual case: one chunk, already in memory
     return await _read_on(message, receive, limit, budget)
 
 
@@ -167,20 +167,20 @@ def too_large(limit: int) -> HttpError:
     return HttpError(413, f"the body is larger than {limit} bytes", "body_too_large")
 
 
-def decode(decoder: msgspec.json.Decoder[T], body: bytes, said: Callable[[str], str]) -> T:
-    """Read a body; `said` puts what is wrong with its shape into Queen's words."""
+def decode(decoder: msgspec.json.Decoder[T], body: bytes, explain: Callable[[str], str]) -> T:
+    """Read a body. `explain` rewrites the error of a malformed body."""
     if not body:
         raise bad_request("Empty request body")
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise bad_request(said(str(error))) from None
+        raise bad_request(explain(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"Invalid JSON: {error}") from None
 
 
 async def answer(send: Send, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
-    """Send a whole answer, JSON unless the headers say otherwise. A 204 or 304 has no body and no length."""
+    """Send a response, JSON unless the headers say otherwise. A 204 or 304 has no body and no length."""
     all_headers = list(headers)
     if status not in (204, 304):
         all_headers.append((b"content-length", b"%d" % len(body)))

@@ -1,8 +1,8 @@
-"""Who is calling: a JWT or an API key in the header Authorization, with Queen's answers to those that are not good.
+"""Authentication: a JWT or an API key in the header Authorization. The error texts are Queen's.
 
 Each algorithm has its own key, set by the configuration and never by the token: a token that says HS256 is checked
-with the secret or not at all, so that nobody signs one with a public key. `none` and everything that is not
-configured is refused.
+with the secret or not at all, so that a public key cannot sign one. `none` and everything that is not configured is
+refused.
 
     no header                                       Authentication required
     not a token, an algorithm or claim of no use    Malformed token: …
@@ -49,7 +49,7 @@ ANSWERS: tuple[tuple[type[jwt.PyJWTError], str], ...] = (
 
 
 class Authenticator:
-    """Tells who calls. Without `config.auth` that is anyone, who may do everything."""
+    """Identifies callers. Without `config.auth` every caller may do everything."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Authenticator:
         self._known: dict[bytes, tuple[float, Identity]] = {}
 
     async def identify(self, authorization: str | None) -> Identity:
-        """Return who has sent this header, or raise Unauthenticated (or, for now, KeysUnavailable)."""
+        """Return the identity of this header, or raise Unauthenticated or KeysUnavailable."""
         if not self._config.auth:
             return ANYONE
         token = _token(authorization)
@@ -132,7 +132,7 @@ class Authenticator:
         return Identity(_subject(claims.get("sub")), self._roles_of(claims), grants)
 
     def _roles_of(self, claims: Claims) -> frozenset[Role]:
-        """Read both claims. Roles nobody here knows are other people's; what is no role at all is refused."""
+        """Read both claims. Unknown roles are ignored; malformed ones are refused."""
         one = claims.get(self._config.jwt_roles_claim)
         many = claims.get(self._config.jwt_roles_array_claim)
         if not isinstance(one, str | None) or not isinstance(many, list | None):
@@ -149,13 +149,13 @@ def malformed(reason: str) -> Unauthenticated:
 
 
 def _answer(error: jwt.PyJWTError) -> Unauthenticated:
-    """Say it in Queen's words. What the library says may repeat the token, so it is not passed on."""
+    """Return Queen's text for an error. The text of the library may contain the token."""
     known = (text for kind, text in ANSWERS if isinstance(error, kind))
     return Unauthenticated(next(known, "Malformed token: it cannot be read"))
 
 
 def _token(authorization: str | None) -> str:
-    """Take the token out of the header: `Bearer <token>` in any case, or the token alone, as Queen does."""
+    """Return the token of the header: `Bearer <token>` in any case, or the token alone, as Queen does."""
     given = (authorization or "").strip()
     if not given:
         raise Unauthenticated("Authentication required")
@@ -182,7 +182,7 @@ def _header(token: str) -> tuple[str, str | None]:
 
 
 def _subject(value: object) -> str | None:
-    """Return the subject as it can be stored and written to a log; empty is none, as with Queen."""
+    """Return the subject in a form that can be stored and logged. An empty subject counts as none, as in Queen."""
     if value is None or value == "":
         return None
     if not isinstance(value, str) or len(value) > LONGEST_SUBJECT:

@@ -1,8 +1,9 @@
-"""Answers that many ask for. Every open dashboard asks for the same lists every few seconds.
+"""Responses that many callers share. Every open dashboard asks for the same lists every few seconds.
 
-A request with `Cache-Control: max-age=30` is content with an answer of that age. How long one is kept goes by what it
-cost: some seconds at least, and twenty times as long as it took. So one list, whoever looks at it and however large it
-is, keeps the database busy for a twentieth of the time. Who does not say so gets an answer of his own.
+A request with `Cache-Control: max-age=30` accepts a response of that age. A response is kept for some seconds at least,
+and for twenty times as long as it took to make. So one list keeps the database busy for a twentieth of the time at
+most, however large it is and however many dashboards show it. A request without that header gets a response of its
+own.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ _MAX_AGE = re.compile(r"max-age=(\d{1,6})(?!\d)")
 
 
 def max_age(cache_control: str | None) -> int:
-    """Return how many seconds old an answer may be."""
+    """Return how many seconds old a response may be."""
     found = _MAX_AGE.search(cache_control or "")
     return int(found[1]) if found else 0
 
@@ -37,20 +38,20 @@ class _Kept(Generic[T]):
         return now < self.until and (not self.answer.done() or now - self.asked_at <= oldest)
 
 
-class Answers(Generic[T]):
-    """The last answer to each question, while it is fresh. One that is being made is waited for."""
+class ResponseCache(Generic[T]):
+    """The last response to each question, while it is fresh. A response that is being made is waited for."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, _Kept[T]] = {}
 
     async def share(self, question: Hashable, oldest: float, make: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer that is there, unless it is more than `oldest` seconds old."""
+        """Return the stored response, unless it is more than `oldest` seconds old."""
         kept = self._kept.get(question)
         if kept is None or not kept.serves(oldest):
             self._make_room()
             kept = self._kept[question] = _Kept(asyncio.ensure_future(make()), monotonic())
             kept.answer.add_done_callback(lambda answer: self._end(question, answer))
-        return await asyncio.shield(kept.answer)  # it is not for one alone: who leaves does not end it
+        return await asyncio.shield(kept.answer)  # others may wait for it, so a caller that leaves does not end it
 
     def _end(self, question: Hashable, answer: asyncio.Task[T]) -> None:
         kept = self._kept.get(question)
@@ -67,4 +68,4 @@ class Answers(Generic[T]):
             now = monotonic()
             self._kept = {question: kept for question, kept in self._kept.items() if now < kept.until}
         if len(self._kept) >= ROOM:
-            self._kept.clear()  # who waits for one of them gets it all the same
+            self._kept.clear()  # requests that wait for one of them still get it

@@ -1,4 +1,4 @@
-"""A route: its name, who may call it, what it takes and gives. The OpenAPI document is made of the same table."""
+"""A route: its path, the right it needs, its body and responses. The OpenAPI document is made from the same table."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ REMEMBERED_QUERY = 512  # bytes of the longest query string that is remembered
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is sent back: JSON unless the headers say otherwise."""
+    """A response: JSON unless the headers say otherwise."""
 
     status: int
     body: bytes = b""
@@ -33,7 +33,7 @@ def reply(value: object, status: int = 200) -> Reply:
 
 
 def _parse_query(query: bytes) -> dict[str, str]:
-    """Read a query string; of a name that is there twice the first counts, as in Queen."""
+    """Read a query string. If a name is repeated, the first counts, as in Queen."""
     try:
         pairs = parse_qsl(query.decode(), keep_blank_values=True, errors="strict", max_num_fields=100)
     except ValueError:
@@ -67,11 +67,11 @@ class Call:
 
     @property
     def gone(self) -> bool:
-        """Nobody is there to be answered."""
+        """Return true if the client has disconnected."""
         return self.scope["extensions"]["skep"]["is_gone"]()
 
     def text(self, name: str) -> str | None:
-        """Return a parameter; an empty one counts as absent."""
+        """Return a parameter. An empty one counts as absent."""
         return self.query.get(name) or None
 
     def integer(self, name: str, default: int, *, least: int = 0, most: int = LAST) -> int:
@@ -95,7 +95,7 @@ class Call:
         return await read_body(self.scope, self._receive, self.state.config.max_body_bytes, self.state.budget)
 
     async def json(self, kind: type[T], *, default: T | None = None) -> T:
-        """Read the body as this type; without one it is `default`, or an error."""
+        """Read the body as this type. An empty body is `default`, or an error without one."""
         raw = await self.body()
         if not raw:
             if default is None:
@@ -109,7 +109,7 @@ class Call:
             raise bad_request(f"Invalid JSON: {error}") from None
 
     async def disconnected(self) -> None:
-        """Return when the client is gone."""
+        """Return when the client has disconnected."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -130,7 +130,7 @@ class Call:
 
 
 def instant(text: str, name: str) -> datetime:
-    """Read an ISO time; without a zone it is UTC."""
+    """Read an ISO time. Without a zone it is UTC."""
     try:
         time = datetime.fromisoformat(text)
         return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
@@ -151,8 +151,8 @@ class Param:
 class Endpoint:
     """One route. `{name}` is a segment of the path, `{name...}` the rest of it.
 
-    `action` is what the caller must be allowed: on the queue in the path, on every queue if there is none. An endpoint
-    with `on="each"` decides itself, queue by queue, and is called by whoever may do it on some queue. None is public.
+    `action` is the right that the caller needs: on the queue in the path, or on every queue if the path has none. An
+    endpoint with `on="each"` checks the right itself, queue by queue. Without an action the endpoint is public.
     """
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -165,8 +165,8 @@ class Endpoint:
     body: Any = None  # a type
     body_required: bool = True
     answers: Mapping[int, Any] = field(default_factory=lambda: {200: dict[str, Any]})  # types; a tuple: one of them
-    media: str = "application/json"  # of the answers
-    shared: bool = False  # who says how old an answer may be gets one that was made for somebody else
+    media: str = "application/json"  # of the responses
+    shared: bool = False  # a caller that accepts an old response may get one that was made for another
 
     def check(self, identity: Identity, params: Mapping[str, str]) -> None:
         if self.action is None:

@@ -1,4 +1,4 @@
-"""The numbers as Prometheus reads them: Queen's names where Queen has them, `skep_` for what is Skep's own.
+"""Metrics in the format of Prometheus: Queen's names where Queen has them, `skep_` for the others.
 
 Of messages nothing is counted when somebody asks: totals, lags and ages come from the last sample of heads and cursors.
 """
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Everything there is to tell; `places` is None when the database did not answer."""
+    """All metrics. `places` is None if the database could not be reached."""
 
     workers: list[Worker]
     counts: Counts

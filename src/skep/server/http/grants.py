@@ -1,4 +1,4 @@
-"""Who may do what on which queue.
+"""Rights: the actions that an identity may take on a queue.
 
 An identity has roles, which hold on every queue, and grants, which hold on the queues whose names match a pattern:
 
@@ -81,7 +81,7 @@ EVERY_QUEUE = Pattern(("", ""))
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """Actions by pattern. Made by `parse`, which refuses what it does not understand."""
+    """Actions by pattern. Made by `parse`, which refuses unknown actions."""
 
     by_pattern: tuple[tuple[Pattern, frozenset[Action]], ...] = ()
 
@@ -99,12 +99,12 @@ class Grants:
         return cls(tuple((_pattern(pattern), _actions(actions)) for pattern, actions in items.items()))
 
     def on(self, queue: str) -> frozenset[Action] | None:
-        """Return what the patterns that match give together; None: none matches."""
+        """Return the actions of all patterns that match; None: none matches."""
         found = [actions for pattern, actions in self.by_pattern if pattern.matches(queue)]
         return frozenset[Action]().union(*found) if found else None
 
     def on_every_queue(self) -> frozenset[Action] | None:
-        """Return what the pattern `*` gives; None: it is not there."""
+        """Return the actions of the pattern `*`; None: there is no such pattern."""
         found = [actions for pattern, actions in self.by_pattern if pattern == EVERY_QUEUE]
         return frozenset[Action]().union(*found) if found else None
 
@@ -129,7 +129,7 @@ def _actions(value: object) -> frozenset[Action]:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who calls, and what that one may do. `subject` is written to what is pushed."""
+    """The caller and its rights. `subject` becomes the producer of pushed messages."""
 
     subject: str | None = None
     roles: frozenset[Role] = frozenset()
@@ -141,7 +141,7 @@ class Identity:
         object.__setattr__(self, "from_roles", together)
 
     def allows(self, action: Action, queue: str | None) -> bool:
-        """Tell whether this is allowed on a queue; None is every queue there is or will be."""
+        """Return true if an action is allowed on a queue; None: on every queue, present and future."""
         if not self.grants.by_pattern:
             return action in self.from_roles
         if queue is None:
@@ -156,14 +156,14 @@ class Identity:
         return action in self.from_roles and all(action in actions for _, actions in self.grants.by_pattern)
 
     def allows_somewhere(self, action: Action) -> bool:
-        """Tell whether there can be a queue on which this is allowed: whether a list may be asked for, and filtered."""
+        """Return true if there can be a queue on which an action is allowed, so that lists may be filtered."""
         return self.allows(action, None) or (
             any(action in actions for _, actions in self.grants.by_pattern)
             or (action in self.from_roles and self.grants.on_every_queue() is None)
         )
 
     def visible(self, queue: str) -> bool:
-        """Tell whether a queue appears in lists."""
+        """Return true if a queue appears in lists."""
         return self.allows("read", queue)
 
     def require(self, action: Action, queue: str | None) -> None:
@@ -175,5 +175,5 @@ class Identity:
             raise Forbidden(INSUFFICIENT, detail=f"{action} on any queue")
 
 
-INSUFFICIENT = "Insufficient permissions"  # Queen's words
-ANYONE = Identity(roles=frozenset({Role.ADMIN}))  # when nobody is asked who they are
+INSUFFICIENT = "Insufficient permissions"  # Queen's text
+ANYONE = Identity(roles=frozenset({Role.ADMIN}))  # without authentication

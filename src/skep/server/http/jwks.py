@@ -1,6 +1,6 @@
 """The public keys that an issuer publishes (JWKS), kept while it cannot be reached.
 
-    no keys yet                 a caller waits for the fetch; if that fails, nobody knows whether a token is good (503)
+    no keys yet                 a caller waits for the fetch; if that fails, tokens cannot be checked (503)
     keys younger than an hour   they are used
     older                       they are used, and fetched again in the background
     a kid that is not there     a caller waits for a fetch, unless the last one began less than 30 s ago
@@ -129,14 +129,14 @@ def algorithm_of(key: object) -> str:
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """A key is believed for where it comes from: only the URL that was configured will do."""
+    """Refuse redirects: a key is trusted only if it comes from the configured URL."""
 
     def redirect_request(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         return None
 
 
 def fetch_document(url: str) -> bytes:
-    """Get a document within five seconds, however slowly it drips."""
+    """Fetch a document within five seconds in all."""
     deadline = time.monotonic() + FETCH_SECONDS
     request = Request(url, headers={"Accept": "application/json"})  # noqa: S310  (http and https only: Config has checked it)
     parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What routes that return lists have in common: pages, time ranges, and the queues that the caller may see.
+"""Helpers of routes that return lists: pages, time ranges, and the queues that the caller may see.
 
 A caller who may not see every queue gets lists without the others. The names of the visible queues go into the query,
 so that pages are full and sums are right.

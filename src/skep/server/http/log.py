@@ -9,7 +9,7 @@ from skep.config import Config
 
 
 class JsonLines(logging.Formatter):
-    """One object per record; whatever is in a message cannot end its line."""
+    """One JSON object per record, on one line whatever the message contains."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -24,7 +24,7 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """A line for people; control characters of a message are written out."""
+    """A line for people, with control characters escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -34,7 +34,7 @@ class Lines(logging.Formatter):
 
 
 def write_log(config: Config) -> None:
-    """Let the loggers of Skep and of the HTTP server write."""
+    """Configure the loggers of Skep and of the HTTP server."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if config.log_format == "json" else Lines())
     for name, level in (("skep", config.log_level), ("uvicorn", "warning")):

@@ -1,7 +1,7 @@
-"""Who consumes here: the clients that popped from a queue for a group in the last minutes, by address and subject.
+"""The clients that popped from a queue for a group in the last minutes, by address and subject.
 
-Nobody joins a group or leaves it, so this is no register: it is what this process has seen, and consumers that speak to
-the database directly are not in it. The leases of all of them are in the database.
+Clients do not join or leave a group, so this is not a register: it lists the clients that this process has seen.
+Consumers that use the database directly are missing. The leases of all consumers are in the database.
 """
 
 import time

@@ -1,10 +1,11 @@
-"""What a server process counts. A request costs it a few additions; everything else happens when somebody asks.
+"""The counters of a server process. A request costs a few additions; everything else happens when metrics are read.
 
-Several processes behind one port are one server to Prometheus, and whoever is asked has to answer for all. Each writes
-its numbers to a directory once a second, and answers are made of these files alone: so no counter ever goes back.
+Several processes behind one port are one server to Prometheus, and the process that is asked reports for all. Each
+writes its counters to a directory once a second. Responses are made from these files alone, so no counter ever goes
+back.
 
     worker ── <pid>.json ──┐
-    worker ── <pid>.json ──┼── whoever is asked adds them up
+    worker ── <pid>.json ──┼── any process adds them up
     dead   ── gone.json  ──┘   (its counts stay, its gauges go)
 """
 
@@ -56,7 +57,7 @@ class Route(msgspec.Struct):
 
 
 class Counts(msgspec.Struct):
-    """What only grows."""
+    """Counters."""
 
     routes: dict[str, Route] = {}
     merged: dict[str, Histogram] = {}  # requests in a database call, by kind
@@ -79,7 +80,7 @@ class Counts(msgspec.Struct):
 
 
 class Gauges(msgspec.Struct):
-    """How a process is now."""
+    """Gauges of a process."""
 
     uptime: float
     resident_bytes: int
@@ -100,14 +101,14 @@ class Worker(msgspec.Struct):
 
 
 class Gone(msgspec.Struct):
-    """Processes that are no more."""
+    """Counters of processes that have ended."""
 
     pids: list[int] = []
     counts: Counts = msgspec.field(default_factory=Counts)
 
 
 class Meter:
-    """What this process has counted."""
+    """The counters of this process."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -136,7 +137,7 @@ class Meter:
 
 
 class Board:
-    """A directory in which the processes of one server write down what they have counted."""
+    """A directory in which the processes of one server share their counters."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -145,13 +146,13 @@ class Board:
         self._put(f"{worker.pid}.json", msgspec.json.encode(worker))
 
     def _put(self, name: str, text: bytes) -> None:
-        """Replace a file at once: nobody reads half of it."""
+        """Replace a file atomically."""
         draft = self._directory / f".{name}.{os.getpid()}"
         draft.write_bytes(text)
         draft.replace(self._directory / name)
 
     def read(self) -> tuple[list[Worker], Counts]:
-        """Return the processes that live, and what all have counted together."""
+        """Return the live processes, and the counters of all together."""
         gone = self._gone()
         workers = [worker for worker in self._workers() if worker.pid not in gone.pids]
         for worker in workers:
@@ -159,7 +160,7 @@ class Board:
         return workers, gone.counts
 
     def bury(self, pid: int) -> None:
-        """Keep what a dead process has counted, and nothing else of it."""
+        """Keep only the counters of a dead process."""
         gone = self._gone()
         for worker in self._workers():
             if worker.pid == pid and pid not in gone.pids:
@@ -175,5 +176,5 @@ class Board:
 
     def _workers(self) -> Iterable[Worker]:
         for path in sorted(self._directory.glob("[0-9]*.json")):
-            with contextlib.suppress(FileNotFoundError):  # buried meanwhile
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 yield msgspec.json.decode(path.read_bytes(), type=Worker)

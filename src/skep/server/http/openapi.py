@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the table of endpoints: what is served is what is described."""
+"""The OpenAPI document, made from the table of endpoints."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ does not have. Every error is an object with `error`, for people, and `code`, fo
 
 
 class Error(msgspec.Struct):
-    """What went wrong: a text for people, a word for programs."""
+    """An error: a text for people, a code for programs."""
 
     error: str
     code: str

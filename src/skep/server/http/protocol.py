@@ -1,7 +1,7 @@
-"""HTTP on a connection: uvicorn's protocol, with answers in one write, and with little patience.
+"""HTTP on a connection: uvicorn's protocol, with responses in one write and with timeouts.
 
 A client that owes the rest of a request, or takes nothing of an answer, is looked at every few seconds and let go when
-nothing has moved since. Who waits for an answer or is idle between two requests owes nothing.
+nothing has moved since. A client that waits for a response, or is idle between two requests, has no timeout.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-PATIENCE = 10.0  # seconds between two looks
+PATIENCE = 10.0  # seconds between two checks
 PROGRESS = 4096  # bytes that a request has to grow by in that time
 MAX_HEAD_BYTES = 128 * 1024
 
 
 class Corked:
-    """A transport that gathers what is written in one turn of the loop."""
+    """A transport that joins all writes of one turn of the loop."""
 
     __slots__ = ("_loop", "_parts", "_transport")
 
@@ -52,8 +52,8 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(Corked(transport, self.loop))  # pyright: ignore[reportArgumentType]
         self._extensions: dict[str, dict[object, object]] = {"skep": {"is_gone": transport.is_closing}}
-        self._owing = True  # the client has not sent all of a request
-        self._moved = 0  # bytes since the last look
+        self._is_incomplete = True  # the client has not sent all of a request
+        self._moved = 0  # bytes since the last check
         self._loose = 0  # bytes since the last piece of a body: of a head, or of what follows the last chunk
         self._unsent = 0
         self._looking = self.loop.call_later(PATIENCE, self._look)
@@ -67,13 +67,13 @@ class Protocol(HttpToolsProtocol):
         self._loose += len(data)
         self._data = data
         super().data_received(data)
-        if self._owing and self._loose > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if self._is_incomplete and self._loose > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes", "head_too_large")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = self._extensions
-        self._owing = True
+        self._is_incomplete = True
         self._moved = PROGRESS  # it has just begun
         self._loose = 0
 
@@ -90,13 +90,13 @@ class Protocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
-        self._owing = False
+        self._is_incomplete = False
         super().on_message_complete()
 
     def _look(self) -> None:
         unsent = self.transport.get_write_buffer_size()
         is_stuck = 0 < self._unsent <= unsent
-        is_silent = self._owing and not self.flow.read_paused and self._moved < PROGRESS
+        is_silent = self._is_incomplete and not self.flow.read_paused and self._moved < PROGRESS
         if is_stuck:
             self.transport.abort()
         elif is_silent:
@@ -109,7 +109,7 @@ class Protocol(HttpToolsProtocol):
         self._refuse(400, msg, "bad_request")
 
     def _refuse(self, status: int, error: str, code: str) -> None:
-        """Answer what cannot be made a request of, and hang up."""
+        """Respond to a malformed request and close the connection."""
         body = msgspec.json.encode({"error": error, "code": code})
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)

@@ -1,4 +1,4 @@
-"""What all requests of a server process share."""
+"""The state that all requests of a server process share."""
 
 import asyncio
 from collections.abc import Iterable
@@ -23,12 +23,12 @@ from skep.server.work.waiters import Popper, Waiters
 
 PUSH_BYTES = 4 * 1024 * 1024  # of merged pushes in one call
 BODIES = 512 * 1024 * 1024  # of bodies that are being read
-WRITE = 1.0  # seconds between the notes for the other processes
+WRITE = 1.0  # seconds between two writes of the counters for the other processes
 PATIENCE = 4.0  # seconds for a connection: clients give up on a long poll 5 s after its timeout
 
 
 class Part(Protocol):
-    """Something that a protocol shares between its requests: made when it is first needed, drained at the end."""
+    """An object that the requests of a protocol share: made when it is first needed, drained at the end."""
 
     def __init__(self, state: "State") -> None: ...
     async def drain(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The series behind the charts of a dashboard. What Skep does not count is empty or 0, in the right shape."""
+"""The series of Queen's dashboard. Values that Skep does not count are empty or 0, in the right shape."""
 
 import os
 import platform

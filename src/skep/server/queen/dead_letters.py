@@ -1,4 +1,4 @@
-"""Dead letters: list them, drive them again."""
+"""List and replay dead letters, as Queen's clients do."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ LONGEST_NUMBER = 18  # digits of what surely is a bigint
 
 
 class Replay(msgspec.Struct, rename="camel"):
-    """Where a dead letter goes: to its group alone, or as a new message to a queue; and of which group, if of one.
+    """The target of a replay: the group of the dead letter, or a queue; and the group of the dead letters.
 
     `payload` goes in place of the one it had.
     """

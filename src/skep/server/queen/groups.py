@@ -1,4 +1,4 @@
-"""Consumer groups: how far they are, where they are to be, and forgetting them."""
+"""Consumer groups in Queen's shape: their progress, seek, and delete."""
 
 from typing import Annotated, Any
 
@@ -15,13 +15,13 @@ POSITIONS = "`beginning`, `end`, an offset, or a time such as 2026-01-31T12:00:0
 
 
 class Subscription(msgspec.Struct, rename="camel"):
-    """What is posted to change where a group starts."""
+    """The new start of a group."""
 
     subscription_timestamp: str | None = None
 
 
 class Seek(msgspec.Struct, rename="camel"):
-    """What is posted to move a group: as Queen has it, or a position: beginning, end, an offset or a time."""
+    """The target of a seek: Queen's fields, or a position: beginning, end, an offset or a time."""
 
     to_end: bool = False
     timestamp: str | None = None
@@ -106,7 +106,7 @@ async def seek_partition(call: Call) -> Reply:
 
 
 async def refresh(call: Call) -> Reply:
-    """Take a sample, from which rates are told; sizes and positions are never stale."""
+    """Take a sample for the rates. Sizes and positions are never stale."""
     taken: str | None = await call.state.admin.value(calls.REFRESH, {})
     if taken is None:
         return reply({"skipped": True, "reason": "there was a sample a few seconds ago"})

@@ -1,4 +1,4 @@
-"""Messages, looked at from outside of any group: list, show, delete, bring back, take out, and read by offset."""
+"""Messages outside of any group: list, show, delete, replay, dead-letter, and read by offset."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,13 +22,13 @@ MOST_BYTES = 16 * 1024 * 1024
 
 
 class Buried(msgspec.Struct):
-    """What may be posted with a message that goes to the dead letters."""
+    """The error of a message that is dead-lettered."""
 
     error: str = BURIED
 
 
 class FetchEntry(msgspec.Struct, rename="camel"):
-    """Where to read in one partition, and how much."""
+    """A position in one partition, and how many messages to read."""
 
     queue: str
     partition: str
@@ -37,7 +37,7 @@ class FetchEntry(msgspec.Struct, rename="camel"):
 
 
 class Fetch(msgspec.Struct, rename="camel"):
-    """What is posted to read by offset."""
+    """The body of a read by offset."""
 
     entries: list[FetchEntry]
     max_bytes: int = MOST_BYTES
@@ -53,7 +53,7 @@ class ChangedEntry(msgspec.Struct):
 
 
 class Changed(msgspec.Struct):
-    """What is posted to learn which partitions were written to."""
+    """The body of a request for changed partitions."""
 
     entries: list[ChangedEntry]
 
@@ -115,10 +115,10 @@ async def bury(call: Call) -> Reply:
     named = await place(call)
     await require_on_partitions(call, "redrive", [named["partition_id"]])
     wish = await call.json(Buried, default=Buried())
-    buried: int | None = await call.state.admin.value(calls.DEAD_LETTER, named | {"error": wish.error})
-    if buried is None:
+    dead: int | None = await call.state.admin.value(calls.DEAD_LETTER, named | {"error": wish.error})
+    if dead is None:
         raise not_found("Message")
-    return _done(named, message="Message moved to the dead letters", deadLetters=buried)
+    return _done(named, message="Message moved to the dead letters", deadLetters=dead)
 
 
 def _done(named: dict[str, Any], **more: object) -> Reply:
@@ -203,7 +203,7 @@ ENDPOINTS = (
         action="redrive",
         on="each",
         run=delete,
-        summary="Delete the content of a message; nobody gets it any more.",
+        summary="Delete the content of a message. It is no longer delivered.",
     ),
     Endpoint(
         method="POST",

@@ -221,7 +221,7 @@ _QUERY = (
     Param("timeout", "integer", "Milliseconds to wait, 30000 if not given."),
     Param("consumerGroup", "string", "The group; the queue's own if not given."),
     Param("autoAck", "boolean", "Messages count as completed when they are delivered."),
-    Param("subscriptionMode", "string", f"Where a group that is new here starts: {', '.join(sorted(MODES))}."),
+    Param("subscriptionMode", "string", f"The start of a new group: {', '.join(sorted(MODES))}."),
     Param(
         "subscriptionFrom", "string", "`now` or a time, instead of a mode; an offset or message id beside such a one."
     ),

@@ -10,7 +10,7 @@ from skep.server.queen import calls
 
 
 class Configuration(msgspec.Struct):
-    """What is posted to configure a queue. Options not given stay, or, with mode "replace", get their default."""
+    """The options of a queue in Queen's names. Options not given stay, or, with mode "replace", get their default."""
 
     queue: str | None = None
     namespace: str | None = None

@@ -1,4 +1,4 @@
-"""Maintenance of all servers: hold pushes, pause pops."""
+"""Maintenance mode of all servers: hold pushes, pause pops."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from skep.server.http.endpoint import Call, Endpoint, Reply, reply
 
 
 class Switch(msgspec.Struct):
-    """What is posted to begin or end maintenance."""
+    """Begin or end a maintenance mode."""
 
     enabled: bool
 

@@ -1,4 +1,4 @@
-"""Traces: what consumers write down about messages, by message and by name."""
+"""Traces: notes of consumers about messages, by message and by name."""
 
 import os
 import platform

@@ -6,13 +6,13 @@ header
     "skep-sealed": {"key": "k2", "queue": "orders"}
 
 which travels with it into the dead letters and out of them again. Key id and queue of origin are part of what is
-authenticated: a payload with the header of a message of another queue or key does not open. The header is the server's
-alone: one that a caller sends must be refused, or he could have the server open what he has only seen sealed.
+authenticated: a payload with the header of a message of another queue or key does not open. The header
+is reserved for the server: it must be refused in requests, or a caller could make the server open a sealed payload.
 
-Rotation: put a new key in front (`SKEP_ENCRYPTION_KEYS=k2:…,k1:…`) and restart all servers. Those that have not been
-restarted cannot open what is sealed with k2, so with several servers add it at the end first, and move it to the
-front in a second round. k1 goes when no message with it is left: after the retention of its queues, and of the dead
-letters.
+Rotation: put a new key in front (`SKEP_ENCRYPTION_KEYS=k2:…,k1:…`) and restart all servers. A server
+that has not been restarted cannot open payloads sealed with k2, so with several servers add it at the end first, and
+move it to the front in a second round. Remove k1 when no message with it is left: after the retention of its queues,
+and of the dead letters.
 
 The IV has 16 random bytes, as Queen's. With 12, one key is good for 2^32 messages (NIST SP 800-38D), which is five
 days at 10,000 a second.

@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """Where the messages of a push are stored, in their order. Delayed messages have no offset yet, but a place."""
+    """The places of the messages of a push, in their order. Delayed messages have no offset yet."""
 
     duplicates: Sequence[bool]
     partition_ids: Sequence[int]

@@ -1,4 +1,4 @@
-"""Which queues are encrypted, as of two seconds ago at most: so long other servers may store plain what is new."""
+"""The encrypted queues, as of two seconds ago at most: for that time other servers may store plain payloads."""
 
 import asyncio
 from time import monotonic
@@ -10,7 +10,7 @@ FRESH = 2.0
 
 
 class SealedQueues:
-    """The names of the queues whose payloads are sealed. Nobody goes on before they are known."""
+    """The names of the queues whose payloads are sealed. A push waits until they are known."""
 
     def __init__(self, database: AsyncDatabase) -> None:
         self._database = database
@@ -23,7 +23,7 @@ class SealedQueues:
             self._asking = asyncio.create_task(self._ask())
         asking = self._asking
         try:
-            return await asyncio.shield(asking)  # many wait for it
+            return await asyncio.shield(asking)  # many requests wait for it
         except BaseException:
             if self._asking is asking and asking.done():
                 self.forget()
@@ -33,5 +33,5 @@ class SealedQueues:
         return frozenset(await self._database.call(calls.SEALED_QUEUES, {}, str))
 
     def forget(self) -> None:
-        """Ask again before the next push."""
+        """Read the names again before the next push."""
         self._asking = None

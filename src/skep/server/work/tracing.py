@@ -1,7 +1,7 @@
-"""Traces that go through a queue: the `traceparent` of a push is kept with its messages and handed out with them.
+"""Traces that go through a queue: the `traceparent` of a push is stored with its messages and delivered with them.
 
-With OpenTelemetry installed, each database call that serves many requests is a span with a link to each of them. Which
-exporter gets it is up to the process: without a configured SDK a span is nothing.
+With OpenTelemetry installed, each database call that serves many requests is a span with a link to each of them. The
+process chooses the exporter; without a configured SDK a span does nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,5 +19,5 @@ HEADER = "traceparent"
 def span(
     name: str, attributes: Mapping[str, str | int], parents: Iterable[str | None] = ()
 ) -> AbstractContextManager[Any]:
-    """Span a database call; `parents` are the traces of the requests it serves."""
+    """Open a span for a database call. `parents` are the traces of the requests it serves."""
     return nullcontext() if spans is None else spans.start(name, attributes, parents)

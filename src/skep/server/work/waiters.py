@@ -63,7 +63,7 @@ class PopOptions(NamedTuple):
 
 
 class Numbered(Protocol):
-    """What one request of a call got. Requests are numbered from 1."""
+    """The result of one request of a call. Requests are numbered from 1."""
 
     @property
     def request(self) -> int: ...

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from skep.server.http import cache as answers
-from skep.server.http.cache import Answers, max_age
+from skep.server.http.cache import ResponseCache, max_age
 
 
 class Clock:
@@ -52,14 +52,14 @@ def test_what_a_request_says(header: str | None, age: int):
 
 
 async def test_who_asks_meanwhile_waits_for_the_same(clock: Clock):
-    shared = Answers[int]()
+    shared = ResponseCache[int]()
     make = counting(clock)
     assert await asyncio.gather(*(shared.share("q", 30, make) for _ in range(20))) == [1] * 20
     assert await shared.share("other", 30, make) == 2
 
 
 async def test_it_is_kept_by_what_it_cost(clock: Clock):
-    shared = Answers[int]()
+    shared = ResponseCache[int]()
     for cost, kept in ((0.0, 2.5), (0.2, 4.0), (9.0, 30.0)):
         make = counting(clock, cost)
         question = f"cost {cost}"
@@ -71,7 +71,7 @@ async def test_it_is_kept_by_what_it_cost(clock: Clock):
 
 
 async def test_nobody_gets_an_older_one_than_he_wants(clock: Clock):
-    shared = Answers[int]()
+    shared = ResponseCache[int]()
     make = counting(clock, 1.0)
     assert await shared.share("q", 30, make) == 1
     clock.now += 4
@@ -80,7 +80,7 @@ async def test_nobody_gets_an_older_one_than_he_wants(clock: Clock):
 
 
 async def test_a_failure_is_not_kept(clock: Clock):
-    shared = Answers[int]()
+    shared = ResponseCache[int]()
 
     async def fail() -> int:
         raise ValueError("down")
@@ -91,7 +91,7 @@ async def test_a_failure_is_not_kept(clock: Clock):
 
 
 async def test_who_leaves_does_not_end_it(clock: Clock):
-    shared, go = Answers[int](), asyncio.Event()
+    shared, go = ResponseCache[int](), asyncio.Event()
 
     async def slow() -> int:
         await go.wait()
@@ -107,7 +107,7 @@ async def test_who_leaves_does_not_end_it(clock: Clock):
 
 async def test_there_is_an_end_of_it(clock: Clock, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(answers, "ROOM", 10)
-    shared = Answers[int]()
+    shared = ResponseCache[int]()
     for question in range(100):
         await shared.share(question, 30, counting(clock))
     assert len(shared._kept) <= 10
