@@ -49,9 +49,8 @@ async def redrive(call: Call) -> Reply:
     call.identity.require("redrive", wish.queue)
     if wish.to_queue is not None:
         call.identity.require("push", wish.to_queue)
-        call.identity.require(
-            "read", wish.queue
-        )  # else the caller could redrive payloads to a queue where they can be read
+        # else the caller could redrive payloads to a queue where they can be read
+        call.identity.require("read", wish.queue)
     driven = await call.state.mq.redrive(
         wish.queue,
         wish.group,

@@ -1,7 +1,7 @@
 """The reports of `skep pipeline analytics` in the folder SKEP_REPORTS, for callers who may read every queue.
 
-A link in a page cannot carry a token, and a token in an address would end up in logs: so a form posts it. A report is sent in a sandbox:
-it runs no scripts, has no origin, and loads nothing.
+A link in a page cannot carry a token, and a token in an address would end up in logs: so a form posts it. A report is
+sent in a sandbox: it runs no scripts, has no origin, and loads nothing.
 """
 
 import asyncio
