@@ -74,7 +74,7 @@ def assert_refused(connection: psycopg.Connection, lease: uuid.UUID | None, mess
         call(connection, "release", lease=lease)
     with refused("SK003", "is over"):
         call(connection, "extend", lease=lease, seconds=60)
-    for status in ("completed", "failed", "dlq", "retry"):
+    for status in ("completed", "failed", "dead_letter", "release"):
         answers = call(connection, "ack_many", leases=[lease], ids=[message], statuses=[status])
         assert [answer.applied for answer in answers] == [False]
     assert progress(connection) == before
@@ -126,7 +126,7 @@ def test_a_message_outside_the_lease_is_refused(mq: psycopg.Connection):
     assert later
     before = progress(mq)
     for stranger in (first[0].id, first[1].id, later[0], other[0].id, uuid.uuid4()):
-        for status in ("completed", "failed", "dlq", "retry"):
+        for status in ("completed", "failed", "dead_letter", "release"):
             answers = call(mq, "ack_many", leases=[held[0].lease], ids=[stranger], statuses=[status])
             assert [answer.applied for answer in answers] == [False]
     assert progress(mq) == before

@@ -149,6 +149,13 @@ CREATE UNIQUE INDEX delayed_messages_transaction_id ON skep.delayed_messages (pa
     (transaction_id IS NOT NULL);
 -- Messages that are not due yet: see list_delayed().
 
+CREATE TABLE skep.deleted_totals (
+    queue text COLLATE "C" NOT NULL,
+    group_name text COLLATE "C" NOT NULL DEFAULT '',
+    total bigint NOT NULL,
+    CONSTRAINT deleted_totals_pkey PRIMARY KEY (queue, group_name)
+);
+
 CREATE TABLE skep.discoveries (
     list_id integer NOT NULL,
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -162,13 +169,6 @@ CREATE TABLE skep.discoveries (
     scan_after text COLLATE "C",
     CONSTRAINT discoveries_pkey PRIMARY KEY (list_id, id)
 ) WITH (fillfactor=50, autovacuum_vacuum_scale_factor=0.02);
-
-CREATE TABLE skep.gone_totals (
-    queue text COLLATE "C" NOT NULL,
-    group_name text COLLATE "C" NOT NULL DEFAULT '',
-    total bigint NOT NULL,
-    CONSTRAINT gone_totals_pkey PRIMARY KEY (queue, group_name)
-);
 
 CREATE TABLE skep.group_queues (
     id integer NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -223,14 +223,14 @@ CREATE TABLE skep.lease_log (
     end_offset bigint NOT NULL,
     attempt integer NOT NULL,
     reason text NOT NULL,
-    again int8multirange NOT NULL,
+    returned int8multirange NOT NULL,
     first_pushed_at timestamptz,
     last_pushed_at timestamptz,
     leased_at timestamptz,
     finished_at timestamptz NOT NULL,
     CONSTRAINT lease_log_pkey PRIMARY KEY (id),
-    CONSTRAINT lease_log_reason_check CHECK (reason = ANY (ARRAY['completed', 'answered', 'nacked', 'failed_alone',
-        'expired', 'released']))
+    CONSTRAINT lease_log_reason_check CHECK (reason = ANY (ARRAY['completed', 'failed', 'failed_at_once',
+        'failed_alone', 'expired', 'released']))
 ) WITH (autovacuum_vacuum_scale_factor=0.02, autovacuum_analyze_scale_factor=0.05);
 CREATE INDEX lease_log_finished_at ON skep.lease_log (queue_id, finished_at);
 -- Finished leases of queues that have lease_log_seconds: when they began and ended, and why.
@@ -308,7 +308,8 @@ CREATE TABLE skep.outbox (
     CONSTRAINT outbox_transaction_id_check CHECK (char_length(transaction_id) >= 1 AND char_length(transaction_id) <=
         255)
 ) WITH (autovacuum_vacuum_scale_factor=0.02);
-CREATE TRIGGER note_outbox AFTER INSERT ON skep.outbox FOR EACH STATEMENT EXECUTE FUNCTION _note_outbox();
+CREATE TRIGGER record_outbox_transaction AFTER INSERT ON skep.outbox FOR EACH STATEMENT EXECUTE FUNCTION
+    _record_outbox_transaction();
 -- INSERT here: the messages are published when your transaction commits, and never if it does not.
 
 CREATE TABLE skep.outbox_transactions (
@@ -517,10 +518,10 @@ CREATE TABLE skep.settings (
 );
 -- Settings of all queues, in one row; configure_defaults() and set_maintenance_mode() change them.
 
-CREATE UNLOGGED TABLE skep.sink_pieces (
+CREATE UNLOGGED TABLE skep.sink_chunks (
     sink text COLLATE "C" NOT NULL,
     batch bigint NOT NULL,
-    piece uuid NOT NULL,
+    chunk uuid NOT NULL,
     messages integer NOT NULL,
     queues text[] COLLATE "C" NOT NULL,
     partitions text[] COLLATE "C" NOT NULL,
@@ -531,9 +532,9 @@ CREATE UNLOGGED TABLE skep.sink_pieces (
     transaction_ids text[] COLLATE "C",
     trace_ids uuid[],
     producers text[],
-    CONSTRAINT sink_pieces_pkey PRIMARY KEY (sink, batch, piece),
-    CONSTRAINT sink_pieces_counts_check CHECK (0 < ALL (counts)),
-    CONSTRAINT sink_pieces_messages_check CHECK (messages > 0)
+    CONSTRAINT sink_chunks_pkey PRIMARY KEY (sink, batch, chunk),
+    CONSTRAINT sink_chunks_counts_check CHECK (0 < ALL (counts)),
+    CONSTRAINT sink_chunks_messages_check CHECK (messages > 0)
 ) WITH (autovacuum_vacuum_scale_factor=0.02);
 
 CREATE TABLE skep.sinks (
@@ -700,6 +701,20 @@ CREATE TYPE skep.delivery (
     lease_expires_at timestamptz
 );
 
+CREATE TYPE skep.discovery_state (
+    seen pg_snapshot,
+    snapshots bigint[],
+    discovered_at timestamptz,
+    ready_from timestamptz,
+    scan_at timestamptz,
+    crowded boolean,
+    is_lost boolean,
+    is_ahead boolean,
+    scan_after text,
+    partition_ids bigint[],
+    rows bigint
+);
+
 CREATE TYPE skep.group_state (
     id integer,
     list_id integer,
@@ -742,7 +757,7 @@ CREATE TYPE skep.lease_acks (
     offsets bigint[],
     completed int8multirange,
     failed int8multirange,
-    nacked int8multirange,
+    failed_at_once int8multirange,
     failed_alone int8multirange,
     dead int8multirange,
     released int8multirange,
@@ -753,20 +768,6 @@ CREATE TYPE skep.lease_acks (
     errors jsonb,
     retry_after double precision,
     release_delay double precision
-);
-
-CREATE TYPE skep.news (
-    seen pg_snapshot,
-    snapshots bigint[],
-    discovered_at timestamptz,
-    ready_from timestamptz,
-    scan_at timestamptz,
-    crowded boolean,
-    is_lost boolean,
-    is_ahead boolean,
-    scan_after text,
-    partition_ids bigint[],
-    rows bigint
 );
 
 CREATE TYPE skep.policy (
@@ -783,7 +784,7 @@ CREATE TYPE skep.policy (
     is_stream boolean
 );
 
-CREATE TYPE skep.wire_place (
+CREATE TYPE skep.resolved_ack (
     ord bigint,
     partition_id bigint,
     group_queue_id integer,
@@ -867,9 +868,9 @@ ack_all(leases uuid[]) RETURNS void
     -- Acknowledges every message of these leases. Fails with SK003 if all of them are over.
 ack_many(leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL, delays double precision[] DEFAULT
     NULL) RETURNS TABLE(ord bigint, applied boolean)
-    -- Applies one ack to each message or lease: completed, failed, failed_alone, dlq or retry; delays are seconds
-    -- until a failed or released message is delivered again. Returns for each whether it was applied; a stale lease
-    -- does not affect the others.
+    -- Applies one ack to each message or lease: completed, failed, failed_alone, dead_letter or release. delays are
+    -- the seconds until a failed or released message is delivered again. Returns whether each ack was applied; a stale
+    -- lease does not affect the other acks.
 append_delayed(max_rows integer DEFAULT 10000, queue text DEFAULT NULL, OUT messages bigint, OUT queues text[]) RETURNS
     record
     -- Appends delayed messages that are due to their partitions. Upkeep calls it once a second.
@@ -936,7 +937,7 @@ delete_queue(queue text) RETURNS boolean
 delete_schedule(name text) RETURNS boolean
     -- Deletes a schedule. Returns false if there was none.
 detect_dead_groups() RETURNS TABLE(group_name text, queue text, namespace text, task text, last_heartbeat_at
-    timestamptz, overdue_seconds double precision, misses integer, died boolean)
+    timestamptz, overdue_seconds double precision, missed_heartbeats integer, died boolean)
     -- Declares groups DEAD that have been silent for too long, and returns every group that is beyond its timeout;
     -- died is true for those that this call has declared dead.
 drop_idle_partitions(max_partitions integer DEFAULT 1000, partition_ids bigint[] DEFAULT NULL) RETURNS bigint
@@ -968,7 +969,8 @@ force_complete(group_name text, queue text, older_than interval) RETURNS bigint
     -- many. They count as skipped, not as processed.
 group_status(group_name text DEFAULT NULL, queue text DEFAULT NULL) RETURNS TABLE(group_name text, queue text, status
     text, mode text, partitions bigint, lag bigint, leased bigint, processed bigint, dead_letters bigint, missed
-    bigint, last_consumed_at timestamptz, last_heartbeat_at timestamptz, misses integer, oldest_pending_at timestamptz)
+    bigint, last_consumed_at timestamptz, last_heartbeat_at timestamptz, missed_heartbeats integer, oldest_pending_at
+    timestamptz)
     -- Returns the health of groups on queues: status, lag, leases, processed, missed and dead-lettered messages, and
     -- the last heartbeat.
 heartbeat(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS SETOF
@@ -1111,10 +1113,10 @@ sample(not_within interval DEFAULT '00:00:05') RETURNS bigint
     -- Writes a sample of every queue and group, unless there is one that is younger than not_within, and returns the
     -- number of rows.
 seek(group_name text, queue text, "position" text, partition text DEFAULT NULL, OUT partitions bigint, OUT skipped
-    bigint, OUT again bigint) RETURNS record
+    bigint, OUT replayed bigint) RETURNS record
     -- Moves a group to beginning, end, a time or an offset: in a partition, a queue, or with NULL everywhere. Its
     -- leases end. Returns how many partitions moved, how many pending messages are skipped and how many completed ones
-    -- are delivered again.
+    -- are delivered replayed.
 set_maintenance_mode(push boolean DEFAULT NULL, pop boolean DEFAULT NULL) RETURNS void
     -- Turns the holding back of pushes or pops on all servers on or off; NULL leaves it as it is.
 subscribe(group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text
@@ -1133,20 +1135,23 @@ transaction(operations jsonb) RETURNS SETOF jsonb
 
 _ack_all(leases uuid[], status text, error text, delay double precision DEFAULT NULL) RETURNS void
 _ack_closed(leases uuid[], completed int8multirange[]) RETURNS uuid[]
-_ack_lease(row_id tid, r runs, said lease_acks) RETURNS void
+_ack_lease(row_id tid, r runs, acks lease_acks) RETURNS void
 _ack_leases(leases uuid[], completed int8multirange[] DEFAULT NULL) RETURNS uuid[]
 _ack_stream(partition_id uuid, group_name text, transaction_id text, lease uuid, status text, count integer, error
-    text, release_lease boolean, OUT answered bigint, OUT released boolean) RETURNS record
+    text, release_lease boolean, OUT acked bigint, OUT released boolean) RETURNS record
+_add_covered_queues(list integer) RETURNS boolean
 _add_group_queues(list integer, group_name text, queue_ids integer[]) RETURNS void
 _add_runs(group_queue integer, wanted bigint[], max_rows integer, stamp timestamptz, OUT added bigint[], OUT left_over
     bigint[]) RETURNS record
 _advance_cursor(partition_id bigint, cut bigint, group_queue_id integer) RETURNS bigint
+_advance_groups_behind(partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed
+    bigint) RETURNS record
 _allow(IN role text, IN name text, IN definer boolean DEFAULT true)
 _allowed_values(option text) RETURNS text
+_append_chunk(sink text, batch bigint, chunk uuid) RETURNS bigint
 _append_due(queue_id integer, max_rows integer, OUT messages bigint, OUT queue_ids integer[]) RETURNS record
 _append_for_pop(queue_id integer, autocommit boolean) RETURNS boolean
 _append_outbox(xids xid8[], ids bigint[]) RETURNS bigint
-_append_piece(sink text, batch bigint, piece uuid) RETURNS bigint
 _append_to_partition(queue_id integer, partition_id bigint, next_offset bigint, created_at timestamptz, payload_limit
     integer, payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids uuid[], producers text[]) RETURNS
     void
@@ -1166,7 +1171,8 @@ _archived_run_at(partition_id bigint, "offset" bigint) RETURNS bigint
 _archived_runs(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[]) RETURNS TABLE(partition_id bigint,
     queue text, partition text, first_offset bigint, end_offset bigint, path text)
 _archived_to(partition_id bigint) RETURNS bigint
-_await_run(g group_state) RETURNS boolean
+_assign_quotas(partition_ids bigint[], sizes bigint[], max_messages bigint, OUT ids bigint[], OUT quotas bigint[])
+    RETURNS record
 _begin_compaction(archive_id integer, job uuid, sources jsonb) RETURNS bigint[]
 _begin_files(archive_id integer, job uuid, files jsonb) RETURNS bigint[]
 _bucket_minutes(since timestamptz, until timestamptz) RETURNS integer
@@ -1192,18 +1198,15 @@ _check_pop(queue text, group_name text, partition text, namespace text, task tex
     lease_time double precision) RETURNS void
 _check_runs() RETURNS TABLE(invariant text, broken bigint)
 _choose_queues(list integer, namespace text, task text, wanted integer) RETURNS integer[]
-_clean_drained(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
-_clean_front(list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, stamp timestamptz)
-    RETURNS bigint
+_clean_ready_list(list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, stamp
+    timestamptz) RETURNS bigint
 _clear_runs(partition_ids bigint[], heads bigint[]) RETURNS void
 _clear_sink(sink text, batch bigint) RETURNS void
+_close_leased_runs(queue_id integer) RETURNS void
 _complete_leases(leases lease[]) RETURNS void
 _completed_at(offsets bigint[], times timestamptz[], instant timestamptz) RETURNS bigint
 _completed_by_all(partition_id bigint, queue_id integer, was_shared boolean) RETURNS bigint
-_contact(queue text, group_name text, partition text, namespace text, task text, mode text, start_from text) RETURNS
-    boolean
-_contact_by_name(queue text, group_name text, names text[], mode text, start_from text) RETURNS text[]
-_count_again(queue_ids integer[]) RETURNS void
+_correct_future_times(list integer, stamp timestamptz) RETURNS void
 _count_dead(queue text, partition_id bigint) RETURNS bigint
 _count_dead_letters(queue text, group_name text) RETURNS bigint
 _count_offsets(offsets int8multirange) RETURNS bigint
@@ -1211,7 +1214,6 @@ _count_queue(queue_id integer, queue text, semantics text) RETURNS TABLE(group_n
     leased numeric, oldest_at timestamptz)
 _count_run(r runs, OUT leased bigint, OUT returned bigint) RETURNS record
 _count_undone(partition_id bigint, group_queue_id integer, first_offset bigint, end_offset bigint) RETURNS bigint
-_cover_queues(list integer) RETURNS boolean
 _covering_subscription(group_name text, queue text, partition text, namespace text, task text) RETURNS subscriptions
 _create_partitions(queues text[], partitions text[]) RETURNS void
 _cron_values(cron text, field text, what text, low integer, high integer, names text[] DEFAULT '{}') RETURNS integer[]
@@ -1245,6 +1247,7 @@ _dashboard_trend(since interval, points integer, visible text[]) RETURNS json
 _dashboard_unarchived(queue_id integer) RETURNS TABLE(pending bigint, oldest_at timestamptz)
 _database_identity() RETURNS text
 _dead_summary(queue text, visible text[]) RETURNS json
+_decrement_leases(partition_id bigint, group_queue_id integer, stamp timestamptz) RETURNS void
 _default_options(semantics text DEFAULT NULL) RETURNS jsonb
 _delete_messages(partition_ids bigint[], first_offsets bigint[], stops bigint[]) RETURNS void
 _delete_partitions(partition_ids bigint[]) RETURNS void
@@ -1253,17 +1256,22 @@ _deliver(leases lease[]) RETURNS SETOF delivery
 _digest(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], OUT messages bigint, OUT digest bytea)
     RETURNS record
 _discover(list integer, queue_id integer, is_timed boolean, max_rows integer) RETURNS boolean
-_discover_again(list_ids integer[]) RETURNS void
+_discover_partitions(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[],
+    OUT ready bigint) RETURNS record
 _done_count(done int8multirange) RETURNS bigint
-_drain_held_pushes(max_messages integer DEFAULT 2000, again boolean DEFAULT false, OUT messages bigint, OUT refused
-    bigint, OUT queues text[]) RETURNS record
+_drain_held_pushes(max_messages integer DEFAULT 2000, retry_refused boolean DEFAULT false, OUT messages bigint, OUT
+    refused bigint, OUT queues text[]) RETURNS record
 _drop_sink(sink text) RETURNS void
 _due_at(partition_id bigint, first_offset bigint, delay double precision, quiet double precision) RETURNS timestamptz
 _due_time(ord bigint, delay double precision, deliver_at timestamptz) RETURNS timestamptz
 _due_times(messages jsonb) RETURNS timestamptz[]
 _end_lease(row_id tid, r runs, reason text, release_delay double precision DEFAULT NULL) RETURNS boolean
+_end_or_save_lease(row_id tid, r runs, whole int8multirange, acks lease_acks) RETURNS void
 _ensure_group_queue(group_name text, queue text) RETURNS integer
 _ensure_group_queues(queue text, group_name text) RETURNS boolean
+_ensure_subscribed(queue text, group_name text, partition text, namespace text, task text, mode text, start_from text)
+    RETURNS boolean
+_ensure_subscribed_by_name(queue text, group_name text, names text[], mode text, start_from text) RETURNS text[]
 _ensure_wide_list(group_name text) RETURNS integer
 _exceeds(payload jsonb, max_bytes integer) RETURNS boolean
 _expire_leases(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
@@ -1275,59 +1283,52 @@ _find_archive(location text) RETURNS integer
 _find_dead_letters(queue text, group_name text, error text, failed_after timestamptz, failed_before timestamptz, ids
     bigint[], max_rows integer) RETURNS SETOF dead_letters
 _find_empty_runs(group_queue_id integer, partition_ids bigint[]) RETURNS SETOF tid
-_find_first(partition_id bigint, transaction_id text) RETURNS TABLE("offset" bigint, created_at timestamptz, delayed_id
-    uuid, due_at timestamptz)
 _find_group(queue text, group_name text, lease_time double precision, autocommit boolean, any_status boolean) RETURNS
     SETOF group_state
 _find_message(partition_id bigint, transaction_id text) RETURNS bigint
 _find_named(g group_state, names text[], redriven boolean) RETURNS bigint[]
 _find_new(slot_of integer[], partition_ids bigint[], dedup_since timestamptz[], transaction_ids text[]) RETURNS
     boolean[]
+_find_original(partition_id bigint, transaction_id text) RETURNS TABLE("offset" bigint, created_at timestamptz,
+    delayed_id uuid, due_at timestamptz)
 _find_plain_group(queue text, group_name text) RETURNS TABLE(id integer, queue_id integer, stamp timestamptz, deadline
     timestamptz, ready_from timestamptz, crowded boolean)
 _find_plain_partition(queue text, group_name text, partition text) RETURNS TABLE(id bigint, group_queue_id integer,
     queue_id integer, stamp timestamptz, deadline timestamptz)
 _find_start(id uuid, group_name text, queue text, namespace text, task text, OUT partition_id bigint, OUT partition
     text, OUT created_at timestamptz, OUT group_queue_id integer) RETURNS record
-_first_contact(group_name text, queue text, partition text, namespace text, task text, mode text, start_from text)
-    RETURNS boolean
 _first_lease_id(partition_id bigint, group_queue_id integer) RETURNS uuid
 _first_message(r runs, ends bigint) RETURNS bigint
-_first_place(list integer, priorities integer[], after timestamptz) RETURNS timestamptz
+_first_ready_time(list integer, priorities integer[], after timestamptz) RETURNS timestamptz
 _first_undone("offset" bigint, done int8multirange) RETURNS bigint
 _follow_targets(group_queues integer[], read_partitions bigint[], start_offsets bigint[], offsets bigint[], OUT
     partition_ids bigint[], OUT group_queue_ids integer[], OUT list_ids integer[], OUT priorities integer[], OUT starts
     bigint[], OUT cursors bigint[]) RETURNS record
 _forget_cancelled(ended subscriptions) RETURNS void
 _forget_files(file_ids bigint[]) RETURNS void
-_give_back(partition_id bigint, group_queue_id integer, stamp timestamptz) RETURNS void
-_give_runs(g group_state, row_id tid, open runs, ends bigint, requests integer[], sizes integer[], conflate boolean,
-    stamp timestamptz, deadline timestamptz) RETURNS lease[]
 _group_cursors(partition_ids bigint[]) RETURNS TABLE(partition_id bigint, group_name text, status text, group_queue_id
     integer, "position" bigint, pending_from bigint, is_required boolean, required_from bigint, required_since
     timestamptz)
 _group_exists(group_name text) RETURNS boolean
 _group_of(semantics text, group_name text) RETURNS text
 _group_partitions(group_name text, queue_id integer, group_queue_id integer, partition text DEFAULT NULL) RETURNS
-    TABLE(partition_id bigint, partition text, met boolean, start_offset bigint, skipped bigint, cursor bigint,
+    TABLE(partition_id bigint, partition text, has_read boolean, start_offset bigint, skipped bigint, cursor bigint,
     first_offset bigint, last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
 _group_progress(partition_ids bigint[]) RETURNS TABLE(partition_id bigint, group_name text, status text, start_offset
     bigint, cursor bigint, pending_from bigint)
 _group_queue_of_lease(lease uuid) RETURNS integer
 _group_report(group_name text, queue_id integer, group_queue_id integer) RETURNS TABLE(partition text, partition_id
-    bigint, met boolean, consumed bigint, lag bigint, oldest_at timestamptz, last_consumed_at timestamptz, leased
+    bigint, has_read boolean, consumed bigint, lag bigint, oldest_at timestamptz, last_consumed_at timestamptz, leased
     integer, lease uuid, lease_expires_at timestamptz)
 _groups_of(partition_id bigint) RETURNS TABLE(group_name text, status text, is_required boolean, pending_from bigint,
     first_offset bigint, completed int8multirange, leased int8multirange, returned int8multirange)
 _groups_on_queues() RETURNS TABLE(group_name text, queue text, queue_id integer, namespace text, task text)
-_handle_news(list integer, news bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[], OUT ready
-    bigint) RETURNS record
 _has_journal_mark(snapshot pg_snapshot, mark text) RETURNS boolean
 _has_live_lease(s subscriptions, stamp timestamptz) RETURNS boolean
-_has_news(queue_id integer, snapshot pg_snapshot) RETURNS boolean
 _has_no_subscriber(q queues) RETURNS boolean
 _has_retention(q queues) RETURNS boolean
 _has_room(run runs, concurrency integer) RETURNS boolean
+_has_unseen_pushes(queue_id integer, snapshot pg_snapshot) RETURNS boolean
 _has_work(queues text[], groups text[]) RETURNS boolean[]
 _head_of(partition_id bigint) RETURNS TABLE(next_offset bigint, last_time timestamptz)
 _hit_ratio(hits numeric, reads numeric) RETURNS numeric
@@ -1349,31 +1350,31 @@ _is_transient(state text) RETURNS boolean
 _journal_mark(snapshot pg_snapshot DEFAULT NULL) RETURNS text
 _journal_window(queue_ids integer[], since pg_snapshot, until pg_snapshot, group_name text) RETURNS TABLE(partition_id
     bigint, first_offset bigint, end_offset bigint, kept_from bigint, unseen boolean, deleted_at timestamptz)
-_keep_totals(partition_ids bigint[]) RETURNS void
 _known_end(partition_id bigint) RETURNS bigint
+_lacks_queue(list integer, queue_ids integer[]) RETURNS boolean
 _last_progress(visible text[]) RETURNS TABLE(at timestamptz, queue text, group_name text, status text, rate double
     precision, lag bigint, leased bigint, dead bigint, seconds double precision)
 _last_tick(cron text, time_zone text, first timestamptz, moment timestamptz) RETURNS timestamptz
 _lease(queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
     lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit boolean
     DEFAULT true) RETURNS lease[]
-_lease_by(g group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate
-    boolean, visited bigint[] DEFAULT '{}') RETURNS lease[]
-_lease_closed(g group_state, row_id tid, closed runs, ends bigint, request integer, size integer, conflate boolean,
-    stamp timestamptz, deadline timestamptz) RETURNS lease[]
+_lease_by_name(g group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
+    RETURNS lease[]
 _lease_from_open(g group_state, batch integer) RETURNS lease[]
 _lease_id(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS uuid
 _lease_more(g group_state, requests integer[], sizes integer[], leases lease[], auto_ack boolean, conflate boolean)
     RETURNS lease[]
 _lease_named(g group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate
     boolean) RETURNS lease[]
-_lease_names(g group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
-    RETURNS lease[]
 _lease_next(queue text, group_name text, batch integer) RETURNS lease[]
 _lease_next_named(queue text, group_name text, names text[], batches integer[]) RETURNS lease[]
 _lease_queue(g group_state, requests integer[], sizes integer[], auto_ack boolean, conflate boolean) RETURNS lease[]
 _lease_ready(g group_state, requests integer[], sizes integer[], most integer, auto_ack boolean, conflate boolean)
     RETURNS lease[]
+_lease_returned_run(g group_state, row_id tid, closed runs, ends bigint, request integer, size integer, conflate
+    boolean, stamp timestamptz, deadline timestamptz) RETURNS lease[]
+_lease_runs(g group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate
+    boolean, visited bigint[] DEFAULT '{}') RETURNS lease[]
 _lease_shared(g group_state, partition_ids bigint[], requests integer[], sizes integer[], conflate boolean, visited
     bigint[]) RETURNS lease[]
 _lease_wide(group_name text, requests integer[], sizes integer[], namespace text, task text, lease_time double
@@ -1401,16 +1402,16 @@ _lock_runs_below(partition_id bigint, cut bigint, group_queue integer, OUT row_i
     bigint) RETURNS record
 _lock_starts(group_queue integer, partition_ids bigint[]) RETURNS bigint[]
 _lock_subscriptions(group_name text, queue text, namespace text, task text) RETURNS bigint[]
-_log_lease(r runs, policy policy, reason text, again int8multirange, attempt integer, stamp timestamptz) RETURNS void
+_log_lease(r runs, policy policy, reason text, returned int8multirange, attempt integer, stamp timestamptz) RETURNS
+    void
 _lowest_runs(partition_id bigint, queue_id integer, was_shared boolean) RETURNS TABLE(run bigint, lease bigint)
-_mark_acked(INOUT places wire_place[], leases uuid[], acked uuid[], OUT is_acked boolean[]) RETURNS record
+_make_runs_ready(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz) RETURNS bigint[]
+_mark_acked(INOUT targets resolved_ack[], leases uuid[], acked uuid[], OUT is_acked boolean[]) RETURNS record
 _mark_archived(partition_id bigint, end_offset bigint) RETURNS void
 _mark_stored(partition_id bigint) RETURNS void
 _match_dead_letters(queue text, group_name text, partition text, since timestamptz, until timestamptz, visible text[],
     max_rows integer) RETURNS SETOF dead_letters
 _may_read(g group_state) RETURNS boolean
-_memberships(group_name text, queue text, visible text[]) RETURNS TABLE(group_name text, queue text, queue_id integer,
-    group_queue_id integer)
 _merge_newest(partition_ids bigint[], lows bigint[], highs bigint[], state text, since timestamptz, max_rows integer,
     OUT ids bigint[], OUT offsets bigint[]) RETURNS record
 _message_progress(partition_id bigint, "offset" bigint) RETURNS TABLE(group_name text, started boolean, consumed
@@ -1420,12 +1421,11 @@ _metrics() RETURNS TABLE(queue text, group_name text, total bigint, lag bigint, 
     oldest_seconds double precision)
 _microseconds(instant timestamptz) RETURNS bigint
 _missed_heartbeats(silence double precision, heartbeat_interval double precision) RETURNS integer
-_misses_queue(list integer, queue_ids integer[]) RETURNS boolean
 _move_group(group_name text, partition_ids bigint[], start_offsets bigint[], offsets bigint[]) RETURNS bigint
 _move_outbox() RETURNS trigger
 _move_run(r runs, to_offset bigint) RETURNS runs
 _move_runs(partition_ids bigint[], group_queue_ids integer[], start subscriptions, is_end boolean, OUT skipped bigint,
-    OUT again bigint) RETURNS record
+    OUT replayed bigint) RETURNS record
 _move_runs_up(partition_id bigint, row_ids tid[], runs runs[], stop bigint) RETURNS void
 _new_group_queue_id() RETURNS integer
 _newest_messages(partition_id bigint, low bigint, high bigint, state text, since timestamptz, max_rows integer) RETURNS
@@ -1435,7 +1435,6 @@ _next_samples(INOUT offsets bigint[], INOUT times timestamptz[], first_offset bi
     precision, newer_from bigint[], newer_since timestamptz[], stamp timestamptz) RETURNS record
 _next_tick(cron text, time_zone text, after timestamptz) RETURNS timestamptz
 _next_xid() RETURNS xid8
-_note_outbox() RETURNS trigger
 _offset_at(partition_id bigint, instant timestamptz, snapshot pg_snapshot DEFAULT NULL) RETURNS bigint
 _offset_in(address uuid, id text) RETURNS bigint
 _offset_of_start(partition_id bigint, start jsonb) RETURNS bigint
@@ -1444,12 +1443,10 @@ _offsets_between(partition_ids bigint[], since timestamptz, until timestamptz) R
     end_offset bigint)
 _open_archive(location text, queues text[]) RETURNS integer
 _open_redrive_partitions(dead dead_letters[]) RETURNS void
-_open_runs(partition_ids bigint[], group_queue_ids integer[], places bigint[], start subscriptions, is_end boolean, OUT
-    skipped bigint, OUT again bigint) RETURNS record
+_open_runs(partition_ids bigint[], group_queue_ids integer[], starts bigint[], start subscriptions, is_end boolean, OUT
+    skipped bigint, OUT replayed bigint) RETURNS record
 _open_sink(sink text, query text) RETURNS void
 _origin_partition(group_name text, partition text) RETURNS text
-_overtake(partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed bigint) RETURNS
-    record
 _parse_cron(cron text) RETURNS cron_rule
 _parse_position("position" text) RETURNS subscriptions
 _parse_start(mode text, start_from text, OUT start_mode text, OUT start_at timestamptz, OUT start_offset bigint, OUT
@@ -1457,7 +1454,7 @@ _parse_start(mode text, start_from text, OUT start_mode text, OUT start_at times
 _partition_counts(queue_id integer) RETURNS TABLE(partition_id bigint, partition text, created_at timestamptz, total
     bigint, pending bigint, processing bigint, completed bigint, failed bigint, consumed bigint, first_offset bigint,
     last_created_at timestamptz)
-_partition_groups(p partitions) RETURNS TABLE(group_queue_id integer, group_name text, met boolean, cursor bigint,
+_partition_groups(p partitions) RETURNS TABLE(group_queue_id integer, group_name text, has_read boolean, cursor bigint,
     next_offset bigint, start_offset bigint, skipped bigint)
 _partition_names(partition_ids bigint[]) RETURNS TABLE(queue text, partition text)
 _partition_of_lease(lease uuid) RETURNS bigint
@@ -1481,15 +1478,15 @@ _prune_lease_sets(max_rows integer DEFAULT 100000) RETURNS bigint
 _prune_samples(keep interval DEFAULT '7 days') RETURNS bigint
 _prune_sinks(older_than interval DEFAULT '1 day') RETURNS bigint
 _prune_traces(keep interval DEFAULT '7 days', at_most bigint DEFAULT 1000000) RETURNS bigint
-_publish_batch(sink text, query text, batch bigint, pieces uuid[], counts bigint[]) RETURNS bigint
+_publish_batch(sink text, query text, batch bigint, chunks uuid[], counts bigint[]) RETURNS bigint
 _publish_outbox(xids xid8[], ids bigint[], partition_queues text[], partitions text[], OUT messages bigint, OUT refused
     bigint, OUT queues text[]) RETURNS record
+_push_chunk(sink text, batch bigint, chunk uuid) RETURNS bigint
 _push_delayed(queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids
     uuid[], producers text[], due_times timestamptz[]) RETURNS TABLE(ord bigint, status text, partition_id bigint,
     "offset" bigint, created_at timestamptz, delayed_id uuid, due_at timestamptz)
 _push_messages(messages jsonb, has_delays boolean DEFAULT true, OUT duplicates boolean[], OUT partition_ids bigint[],
     OUT offsets bigint[], OUT delayed jsonb) RETURNS record
-_push_piece(sink text, batch bigint, piece uuid) RETURNS bigint
 _push_ticks(s schedules) RETURNS bigint
 _pushed_since(snapshot pg_snapshot) RETURNS bigint[]
 _queen_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[])
@@ -1502,6 +1499,8 @@ _queen_ack_whole(partition_ids uuid[], transaction_ids text[], leases uuid[], st
 _queen_changed(queue text, since timestamptz, after_name text, max_rows integer) RETURNS json
 _queen_configure(queue text, options jsonb, namespace text, task text, replace boolean) RETURNS jsonb
 _queen_conflation(queue text, group_name text, subscription_mode text, subscription_from text) RETURNS boolean
+_queen_counts(total bigint, pending bigint, processing bigint, completed bigint, failed bigint, dead bigint) RETURNS
+    jsonb
 _queen_dead_letter(partition_id uuid, transaction_id text, reason text) RETURNS bigint
 _queen_dead_letters(queue text, group_name text, partition text, since timestamptz, until timestamptz, visible text[],
     max_rows integer, skip integer) RETURNS json
@@ -1515,10 +1514,11 @@ _queen_extend(lease uuid, seconds double precision, OUT partition_count bigint, 
     record
 _queen_fetch(queues text[], partitions text[], offsets bigint[], max_bytes bigint[], all_bytes bigint, max_rows
     integer) RETURNS SETOF json
-_queen_find(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[]) RETURNS SETOF wire_place
 _queen_find_leases(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], required uuid[]) RETURNS
     uuid[]
 _queen_group(group_name text, visible text[]) RETURNS json
+_queen_group_queues(group_name text, queue text, visible text[]) RETURNS TABLE(group_name text, queue text, queue_id
+    integer, group_queue_id integer)
 _queen_groups(visible text[]) RETURNS json
 _queen_lagging(least_seconds double precision, visible text[]) RETURNS json
 _queen_lease_ids(leases lease[], requests integer) RETURNS uuid[]
@@ -1549,6 +1549,8 @@ _queen_queues(namespace text, task text, visible text[], max_rows integer, skip 
 _queen_range(since timestamptz, until timestamptz) RETURNS json
 _queen_refresh() RETURNS json
 _queen_release(lease uuid) RETURNS bigint
+_queen_resolve_acks(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[]) RETURNS SETOF
+    resolved_ack
 _queen_resubscribe(group_name text, start_at timestamptz) RETURNS bigint
 _queen_retention(since timestamptz, until timestamptz, visible text[]) RETURNS json
 _queen_safe_time() RETURNS timestamptz
@@ -1560,15 +1562,16 @@ _queen_series(since timestamptz, until timestamptz, minutes integer, queue text,
 _queen_state(partition_id bigint, "offset" bigint) RETURNS TABLE(status text, queue_status text, groups bigint,
     consumed_by bigint, lease_expires_at timestamptz, retries integer)
 _queen_status(since timestamptz, until timestamptz, queue text, namespace text, task text, visible text[]) RETURNS json
+_queen_statuses(statuses text[]) RETURNS text[]
 _queen_stream_cycle(query_id uuid, partition_id uuid, group_name text, state_ops jsonb, messages jsonb, ack jsonb,
-    release_lease boolean, OUT queue text, OUT answered bigint, OUT released boolean, OUT duplicates boolean[], OUT
+    release_lease boolean, OUT queue text, OUT acked bigint, OUT released boolean, OUT duplicates boolean[], OUT
     stored_in bigint[], OUT offsets bigint[], OUT delayed jsonb) RETURNS record
 _queen_stream_register(name text, source_queue text, sink_queue text, config_hash text, reset boolean, OUT query_id
     uuid, OUT fresh boolean, OUT was_reset boolean, OUT stored_hash text) RETURNS record
 _queen_stream_state(query_id uuid, partition_id uuid, keys text[], key_prefix text, ripe_at_or_before double precision)
     RETURNS text
 _queen_stream_step(query_id uuid, partition_id uuid, group_name text, state_ops jsonb, ack jsonb, release_lease
-    boolean, OUT queue text, OUT answered bigint, OUT released boolean) RETURNS record
+    boolean, OUT queue text, OUT acked bigint, OUT released boolean) RETURNS record
 _queen_sums(since timestamptz, until timestamptz, minutes integer, queue text, namespace text, task text, visible
     text[]) RETURNS TABLE(bucket timestamptz, pushed bigint, consumed bigint, dead bigint, removed bigint, avg_lag_ms
     bigint, max_lag_ms bigint)
@@ -1598,10 +1601,10 @@ _queues_of_group(group_name text) RETURNS text[]
 _read(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], payloads boolean DEFAULT true) RETURNS
     TABLE(ord integer, "offset" bigint, created_at timestamptz, deleted boolean, value text, headers text,
     transaction_id text, trace_id text, producer text)
+_read_discovery_state(list integer, queue_id integer, stamp timestamptz) RETURNS discovery_state
 _read_messages(messages jsonb, OUT queues text[], OUT partitions text[], OUT payloads jsonb[], OUT transaction_ids
     text[], OUT headers jsonb[], OUT trace_ids uuid[], OUT producers text[], OUT due_times timestamptz[]) RETURNS
     record
-_read_news(list integer, queue_id integer, stamp timestamptz) RETURNS news
 _read_packed(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], payloads boolean DEFAULT true, OUT
     messages bigint, OUT times bytea, OUT "values" bytea, OUT headers text[], OUT transaction_ids text[], OUT trace_ids
     text[], OUT producers text[]) RETURNS record
@@ -1609,13 +1612,14 @@ _read_partitions(group_queues integer[], partition text DEFAULT NULL, with_redri
     partition_ids bigint[], OUT group_queue_ids integer[]) RETURNS record
 _read_snapshot(queues text[] DEFAULT NULL, pattern text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT
     NULL, OUT database text, OUT snapshot pg_snapshot, OUT queue_ids integer[], OUT queue_names text[]) RETURNS record
-_read_wide_news(list integer, snapshot pg_snapshot) RETURNS SETOF bigint
 _read_window(queue_ids integer[], since pg_snapshot, until pg_snapshot, start jsonb DEFAULT '{}', stop jsonb DEFAULT
     NULL, group_name text DEFAULT NULL) RETURNS TABLE(partition_id bigint, first_offset bigint, end_offset bigint,
     kept_from bigint, unseen boolean, deleted_at timestamptz)
-_ready_place(served_at timestamptz, stamp timestamptz) RETURNS timestamptz
+_ready_time(served_at timestamptz, stamp timestamptz) RETURNS timestamptz
+_recheck_drained_runs(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
 _record_activity(group_queue_id integer) RETURNS void
 _record_heartbeat(subscription_id bigint) RETURNS void
+_record_outbox_transaction() RETURNS trigger
 _redrive_partition(group_name text, partition text) RETURNS text
 _redriven_headers(old jsonb, new jsonb, edited boolean, origin jsonb) RETURNS jsonb
 _refuse(state text, message text, hint text DEFAULT '') RETURNS boolean
@@ -1626,6 +1630,8 @@ _refuse_locked(queue text) RETURNS void
 _refuse_retry_option(group_name text, constraint_name text, options jsonb) RETURNS void
 _release_leases(ids bigint[]) RETURNS void
 _replace_options(queue text, options jsonb, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS queues
+_request_count(queue_ids integer[]) RETURNS void
+_request_discovery(list_ids integer[]) RETURNS void
 _require_read_committed(function text) RETURNS void
 _require_schedule(schedule schedules, name text) RETURNS schedules
 _restart_subscription(group_name text, queue text, partition text, start subscriptions) RETURNS void
@@ -1644,22 +1650,17 @@ _runs_to_list(queue text, partition text, namespace text, task text, state text,
     record
 _sample_completed(partition_ids bigint[]) RETURNS void
 _sample_queue(q queues, stamp timestamptz) RETURNS bigint
-_save_discovery(list integer, known news, left_over bigint[], scan_after text, is_scanning boolean, from_place
-    timestamptz, priorities integer[], stamp timestamptz) RETURNS void
+_save_deleted_totals(partition_ids bigint[]) RETURNS void
+_save_discovery(list integer, known discovery_state, left_over bigint[], scan_after text, is_scanning boolean,
+    scan_from timestamptz, priorities integer[], stamp timestamptz) RETURNS void
 _seconds(amount double precision) RETURNS interval
 _seconds_since(instant timestamptz) RETURNS bigint
 _seek_offset(partition_id bigint, start subscriptions, is_end boolean) RETURNS bigint
 _set_status(ids bigint[], status text) RETURNS SETOF subscriptions
 _settle_files(file_ids bigint[]) RETURNS void
-_settle_lease(row_id tid, r runs, whole int8multirange, said lease_acks) RETURNS void
-_share_out(partition_ids bigint[], sizes bigint[], max_messages bigint, OUT ids bigint[], OUT quotas bigint[]) RETURNS
-    record
-_share_runs(queue_id integer) RETURNS void
 _shared_candidates(g group_state, partition_ids bigint[], max_rows integer, most bigint, stamp timestamptz) RETURNS
     TABLE(row_id tid, run runs, ends bigint)
 _silence_of(s subscriptions, stamp timestamptz) RETURNS double precision
-_six_counts(total bigint, pending bigint, processing bigint, completed bigint, failed bigint, dead bigint) RETURNS
-    jsonb
 _slots(batches integer[], partitions integer[], OUT requests integer[], OUT sizes integer[]) RETURNS record
 _slots_left(INOUT requests integer[], INOUT sizes integer[], leases lease[]) RETURNS record
 _small_files(archive_id integer, below bigint, queues text[] DEFAULT NULL, pattern text DEFAULT NULL, namespace text
@@ -1667,7 +1668,9 @@ _small_files(archive_id integer, below bigint, queues text[] DEFAULT NULL, patte
     bigint)
 _source_files(file_ids bigint[]) RETURNS TABLE(path text, digest bytea, partition_ids bigint[], first_offsets bigint[],
     end_offsets bigint[])
-_stage_messages(sink text, batch bigint, piece uuid, queues text[], partitions text[], counts integer[], payloads text,
+_split_open_run(g group_state, row_id tid, open runs, ends bigint, requests integer[], sizes integer[], conflate
+    boolean, stamp timestamptz, deadline timestamptz) RETURNS lease[]
+_stage_messages(sink text, batch bigint, chunk uuid, queues text[], partitions text[], counts integer[], payloads text,
     transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL, trace_ids uuid[] DEFAULT NULL, producers text[]
     DEFAULT NULL) RETURNS void
 _stale_floors() RETURNS TABLE(partition_id bigint, first_offset bigint)
@@ -1696,16 +1699,18 @@ _tombstones_in(partition_id bigint, first_offset bigint, end_offset bigint) RETU
 _trace_row(t traces) RETURNS jsonb
 _traced_messages(name text, visible text[]) RETURNS TABLE(partition_id bigint, "offset" bigint)
 _try_create_partitions(queues text[], partitions text[]) RETURNS boolean
-_turn_back(list integer, stamp timestamptz) RETURNS void
+_try_subscribe(group_name text, queue text, partition text, namespace text, task text, mode text, start_from text)
+    RETURNS boolean
 _undone_of(r runs, first_offset bigint, end_offset bigint) RETURNS int8multirange
 _unpacked_bytes(size integer, compression text) RETURNS bigint
 _unread_partitions(group_queues integer[], partition text, with_redriven boolean, OUT partition_ids bigint[], OUT
-    group_queue_ids integer[], OUT places bigint[]) RETURNS record
+    group_queue_ids integer[], OUT starts bigint[]) RETURNS record
+_unseen_wide_partitions(list integer, snapshot pg_snapshot) RETURNS SETOF bigint
 _unsettled_files(archive_id integer) RETURNS TABLE(file_id bigint, queue text, day date, path text)
 _visible_end(partition_id bigint, snapshot pg_snapshot) RETURNS bigint
-_visit_of(p partitions, q queues, is_unclear boolean, stamp timestamptz, OUT cost integer, OUT is_idle boolean) RETURNS
-    record
-_wake_runs(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz) RETURNS bigint[]
+_visit_cost(p partitions, q queues, is_unclear boolean, stamp timestamptz, OUT cost integer, OUT is_idle boolean)
+    RETURNS record
+_wait_for_run(g group_state) RETURNS boolean
 _will_be_discovered(list integer, queue_id integer, partition_id bigint) RETURNS boolean
 _with_current_time(g group_state) RETURNS group_state
 _without_wider_policy(s subscriptions, queue text, partition text) RETURNS subscriptions

@@ -328,8 +328,8 @@ CREATE TYPE skep.group_state AS (
     is_autocommit      boolean        -- the transaction ends with the pop
 );
 
--- What discovery knows when it begins: see _read_news().
-CREATE TYPE skep.news AS (
+-- What discovery knows when it begins: see _read_discovery_state().
+CREATE TYPE skep.discovery_state AS (
     seen          pg_snapshot,    -- the snapshot with which it begins
     snapshots     bigint[],       -- the saved snapshots that it has read
     discovered_at timestamptz,
@@ -365,7 +365,7 @@ CREATE TYPE skep.lease_acks AS (
     offsets        bigint[],
     completed      int8multirange,
     failed         int8multirange,
-    nacked         int8multirange, -- part of the failed: their lease ends
+    failed_at_once int8multirange, -- part of the failed: their lease ends
     failed_alone   int8multirange, -- part of the failed: their lease ends, and they alone are charged
     dead           int8multirange,
     released       int8multirange,
@@ -387,8 +387,8 @@ CREATE TABLE skep.lease_log (
     end_offset      bigint NOT NULL,
     attempt         integer NOT NULL,
     reason          text NOT NULL   -- why it ended
-                        CHECK (reason IN ('completed', 'answered', 'nacked', 'failed_alone', 'expired', 'released')),
-    again           int8multirange NOT NULL,  -- messages that were not done then, and were delivered again
+                        CHECK (reason IN ('completed', 'failed', 'failed_at_once', 'failed_alone', 'expired', 'released')),
+    returned        int8multirange NOT NULL,  -- messages that were not done and are delivered again
     first_pushed_at timestamptz,              -- of the first and the last message, which may be deleted when the log is read
     last_pushed_at  timestamptz,
     leased_at       timestamptz,
@@ -535,7 +535,7 @@ CREATE TABLE skep.retention_visits (
 INSERT INTO skep.retention_visits DEFAULT VALUES;
 
 -- Counts of partitions that were deleted, so that totals do not fall.
-CREATE TABLE skep.gone_totals (
+CREATE TABLE skep.deleted_totals (
     queue      text COLLATE "C" NOT NULL,
     group_name text COLLATE "C" NOT NULL DEFAULT '',
     total      bigint NOT NULL,
@@ -639,10 +639,10 @@ COMMENT ON TABLE skep.sinks IS 'Streaming queries that write to Skep, with the l
 
 -- Up to 10,000 messages of a batch that is being written, sorted by partition: counts[n] of them go to queues[n], partitions[n].
 -- Unlogged: what a crash of the database takes, the batch brings again.
-CREATE UNLOGGED TABLE skep.sink_pieces (
+CREATE UNLOGGED TABLE skep.sink_chunks (
     sink            text COLLATE "C" NOT NULL,
     batch           bigint NOT NULL,
-    piece           uuid NOT NULL,                               -- one attempt; what a failed one left behind is never asked for
+    chunk           uuid NOT NULL,                               -- one attempt; what a failed one left behind is never asked for
     messages        integer NOT NULL CHECK (messages > 0),
     queues          text[] COLLATE "C" NOT NULL,
     partitions      text[] COLLATE "C" NOT NULL,
@@ -653,10 +653,10 @@ CREATE UNLOGGED TABLE skep.sink_pieces (
     transaction_ids text[] COLLATE "C",
     trace_ids       uuid[],
     producers       text[],
-    PRIMARY KEY (sink, batch, piece)
+    PRIMARY KEY (sink, batch, chunk)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
 -- Written once and read once: compressing would cost more than it saves.
-ALTER TABLE skep.sink_pieces
+ALTER TABLE skep.sink_chunks
     ALTER queues SET STORAGE EXTERNAL, ALTER partitions SET STORAGE EXTERNAL, ALTER counts SET STORAGE EXTERNAL,
     ALTER slot_of SET STORAGE EXTERNAL, ALTER payloads SET STORAGE EXTERNAL, ALTER headers SET STORAGE EXTERNAL,
     ALTER transaction_ids SET STORAGE EXTERNAL, ALTER trace_ids SET STORAGE EXTERNAL, ALTER producers SET STORAGE EXTERNAL;
@@ -716,8 +716,8 @@ CREATE TABLE skep.archive_runs (
 COMMENT ON TABLE skep.archive_runs IS 'Which file of the archive holds which offsets of which partition.';
 CREATE INDEX archive_runs_partition ON skep.archive_runs (partition_id, first_offset);
 
--- Where an ack that came over Queen's protocol points; see _queen_find().
-CREATE TYPE skep.wire_place AS (
+-- Where an ack that came over Queen's protocol points; see _queen_resolve_acks().
+CREATE TYPE skep.resolved_ack AS (
     ord            bigint,
     partition_id   bigint,
     group_queue_id integer,

@@ -38,11 +38,12 @@ BEGIN
     WITH acked AS (
         UPDATE skep.runs r
         SET first_offset = r.leased_to, lease_id = NULL, leased_to = NULL, expires_at = NULL,
-            ready_at = skep._ready_place(r.served_at, stamp),
+            ready_at = skep._ready_time(r.served_at, stamp),
             drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m
                                                 WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
-        FROM (SELECT lease, run, place >> 21 AS partition_id, (place & 2097151)::integer AS group_queue_id, first_offset
-              FROM (SELECT lease, run, ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint AS place,
+        FROM (SELECT lease, run, packed >> 21 AS partition_id, (packed & 2097151)::integer AS group_queue_id,
+                     first_offset
+              FROM (SELECT lease, run, ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint AS packed,
                            ('x' || substr(replace(lease::text, '-', ''), 15, 8))::bit(32)::bigint AS first_offset
                     FROM unnest(leases, completed) AS item (lease, run)) lease
               ORDER BY 3, 4, 5) lease
@@ -69,12 +70,12 @@ BEGIN
 END $$;
 
 CREATE FUNCTION skep._count_offsets(offsets int8multirange) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(sum(upper(piece) - lower(piece)), 0)::bigint FROM unnest($1) AS piece $$;
+LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(sum(upper(range) - lower(range)), 0)::bigint FROM unnest($1) AS range $$;
 
 -- Returns the offset behind the first n of these offsets.
 CREATE FUNCTION skep._cut_after(offsets int8multirange, n bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT o + 1 FROM unnest($1) AS piece CROSS JOIN generate_series(lower(piece), upper(piece) - 1) AS o ORDER BY o
+    SELECT o + 1 FROM unnest($1) AS range CROSS JOIN generate_series(lower(range), upper(range) - 1) AS o ORDER BY o
     OFFSET $2 - 1 LIMIT 1
 $$;
 
@@ -128,7 +129,7 @@ DECLARE
     dead      int8multirange := '{}';
     back      int8multirange := '{}';  -- delivered again
     n         bigint := 0;
-    is_nacked boolean := reason IN ('nacked', 'failed_alone');  -- the failed are charged, whatever became of the others
+    ends_lease boolean := reason IN ('failed_at_once', 'failed_alone');  -- a failure has ended the lease
     exhausted boolean;
     ends      bigint[];
     delay     double precision := 0;
@@ -140,16 +141,17 @@ BEGIN
         END IF;
         back := skep._messages_in(r.partition_id, r.first_offset, r.leased_to) - coalesce(r.done, '{}')
                 - CASE WHEN r.succeeded AND policy.partial_failure = 'dead_letter' AND r.retry_after IS NULL
-                            AND NOT is_nacked THEN failed ELSE '{}' END;
+                            AND NOT ends_lease THEN failed ELSE '{}' END;
         n := skep._count_offsets(back);
         exhausted := n > 0 AND reason <> 'released' AND attempt > policy.retry_limit
-                     AND (reason = 'answered' OR is_nacked OR n = 1);
-        dead := CASE WHEN NOT exhausted THEN failed - back WHEN is_nacked THEN failed ELSE failed + back END;
-        back := CASE WHEN NOT exhausted THEN back WHEN is_nacked THEN back - failed ELSE '{}' END;
+                     AND (reason = 'failed' OR ends_lease OR n = 1);
+        dead := CASE WHEN NOT exhausted THEN failed - back WHEN ends_lease THEN failed ELSE failed + back END;
+        back := CASE WHEN NOT exhausted THEN back WHEN ends_lease THEN back - failed ELSE '{}' END;
         next_attempt := CASE WHEN reason = 'released' THEN attempt WHEN exhausted THEN 1 ELSE attempt + 1 END;
         IF reason = 'released' AND back <> '{}' THEN
             delay := greatest(release_delay, CASE WHEN back && failed THEN r.retry_after END, 0);
-        ELSIF back && failed AND reason <> 'expired' OR back <> '{}' AND reason = 'nacked' AND NOT exhausted THEN
+        ELSIF back && failed AND reason <> 'expired'
+              OR back <> '{}' AND reason = 'failed_at_once' AND NOT exhausted THEN
             delay := coalesce(r.retry_after, skep._retry_seconds(policy, attempt));
         END IF;
         IF dead <> '{}' THEN
@@ -183,7 +185,7 @@ BEGIN
     END IF;
     -- A closed run that is returned comes before new messages of its partition.
     r.ready_at := CASE WHEN delay > 0 THEN stamp + skep._seconds(delay)
-                       WHEN r.end_offset IS NULL THEN skep._ready_place(r.served_at, stamp)
+                       WHEN r.end_offset IS NULL THEN skep._ready_time(r.served_at, stamp)
                        ELSE stamp - interval '100 milliseconds' END;
     r.lease_id := NULL; r.leased_to := NULL; r.expires_at := NULL; r.failed := NULL; r.errors := NULL;
     r.retry_after := NULL; r.succeeded := false; r.drained := false;
@@ -215,7 +217,7 @@ BEGIN
         PERFORM skep._write_run(row_id, r);
     END IF;
     IF r.end_offset IS NOT NULL THEN
-        PERFORM skep._give_back(r.partition_id, r.group_queue_id, stamp);
+        PERFORM skep._decrement_leases(r.partition_id, r.group_queue_id, stamp);
     END IF;
     RETURN true;
 END $$;
@@ -240,19 +242,19 @@ END $$;
 CREATE FUNCTION skep._lock_lease(lease uuid, OUT row_id tid, OUT run skep.runs)
 LANGUAGE plpgsql AS $$
 DECLARE
-    place  bigint := ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint;
+    packed bigint := ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint;
     locked record;
 BEGIN
-    PERFORM FROM skep.runs r WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer
+    PERFORM FROM skep.runs r WHERE r.partition_id = packed >> 21 AND r.group_queue_id = (packed & 2097151)::integer
         AND r.lease_id IS NOT DISTINCT FROM lease
        AND r.end_offset IS NOT NULL;
     IF FOUND THEN  -- a closed run: the open one first
-        PERFORM FROM skep.runs r WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer
+        PERFORM FROM skep.runs r WHERE r.partition_id = packed >> 21 AND r.group_queue_id = (packed & 2097151)::integer
             AND r.end_offset IS NULL
         ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE;
     END IF;
     SELECT r.ctid AS row_id, r AS run INTO locked FROM skep.runs r
-    WHERE r.partition_id = place >> 21 AND r.group_queue_id = (place & 2097151)::integer
+    WHERE r.partition_id = packed >> 21 AND r.group_queue_id = (packed & 2097151)::integer
       AND r.lease_id IS NOT DISTINCT FROM lease
       AND r.expires_at > clock_timestamp() FOR NO KEY UPDATE;
     row_id := locked.row_id;
@@ -260,38 +262,38 @@ BEGIN
 END $$;
 
 -- Applies the acks of one lease.
-CREATE FUNCTION skep._ack_lease(row_id tid, r skep.runs, said skep.lease_acks) RETURNS void
+CREATE FUNCTION skep._ack_lease(row_id tid, r skep.runs, acks skep.lease_acks) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     whole  int8multirange := int8multirange(int8range(r.first_offset, r.leased_to));
-    failed int8multirange := coalesce(r.failed, '{}') + said.failed * whole;
+    failed int8multirange := coalesce(r.failed, '{}') + acks.failed * whole;
     dead   int8multirange;
     acked  int8multirange;   -- completed by these acks
     policy skep.policy;
 BEGIN
-    r.errors := CASE WHEN said.errors IS NULL THEN r.errors ELSE coalesce(r.errors, '{}') || said.errors END;
-    acked := (said.completed + CASE WHEN said.rest_completed THEN whole - failed - said.dead ELSE '{}' END) * whole;
-    dead := (said.dead * whole + CASE WHEN said.rest_dead THEN whole - failed ELSE '{}' END) - coalesce(r.done, '{}')
-        - said.completed;
+    r.errors := CASE WHEN acks.errors IS NULL THEN r.errors ELSE coalesce(r.errors, '{}') || acks.errors END;
+    acked := (acks.completed + CASE WHEN acks.rest_completed THEN whole - failed - acks.dead ELSE '{}' END) * whole;
+    dead := (acks.dead * whole + CASE WHEN acks.rest_dead THEN whole - failed ELSE '{}' END) - coalesce(r.done, '{}')
+        - acks.completed;
     IF dead <> '{}' THEN
         SELECT * INTO policy FROM skep._policy_of(r.partition_id, r.group_queue_id);
         PERFORM skep._write_dead_letters(r, policy, dead, coalesce(r.attempts[1], 1), 'dead-lettered');
     END IF;
     acked := acked - coalesce(r.done, '{}');
-    failed := failed + CASE WHEN said.rest_failed THEN whole
-        ELSE '{}' END - coalesce(r.done, '{}') - said.completed - said.dead;
+    failed := failed + CASE WHEN acks.rest_failed THEN whole
+        ELSE '{}' END - coalesce(r.done, '{}') - acks.completed - acks.dead;
     r.done := coalesce(r.done, '{}') + acked + dead;
     r.failed := failed;
     -- An offset whose message was deleted is done, but no success. If all are done, nobody asks.
     r.succeeded := r.succeeded OR acked <> '{}' AND NOT r.done @> whole
         AND acked * skep._messages_in(r.partition_id, lower(acked), upper(acked)) <> '{}';
-    r.retry_after := CASE WHEN failed <> '{}' THEN greatest(r.retry_after, said.retry_after) END;
-    PERFORM skep._settle_lease(row_id, r, whole, said);
+    r.retry_after := CASE WHEN failed <> '{}' THEN greatest(r.retry_after, acks.retry_after) END;
+    PERFORM skep._end_or_save_lease(row_id, r, whole, acks);
 END $$;
 
 -- After acks were applied: ends the lease if its verdict is due, or stores them.
-CREATE FUNCTION skep._settle_lease(row_id tid, r skep.runs, whole int8multirange, said skep.lease_acks) RETURNS void
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION skep._end_or_save_lease(row_id tid, r skep.runs, whole int8multirange, acks skep.lease_acks)
+RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     open   int8multirange := whole - r.done - r.failed;
     reason text;
@@ -300,13 +302,13 @@ BEGIN
         open := open * skep._messages_in(r.partition_id, lower(open), upper(open));
     END IF;
     reason := CASE WHEN open = '{}' AND r.failed = '{}' THEN 'completed'
-                   WHEN said.failed_alone && r.failed THEN 'failed_alone'
-                   WHEN said.nacked && whole AND r.failed <> '{}' THEN 'nacked'
-                   WHEN open = '{}' THEN 'answered'
-                   WHEN said.rest_released OR said.released && whole THEN 'released' END;
+                   WHEN acks.failed_alone && r.failed THEN 'failed_alone'
+                   WHEN acks.failed_at_once && whole AND r.failed <> '{}' THEN 'failed_at_once'
+                   WHEN open = '{}' THEN 'failed'
+                   WHEN acks.rest_released OR acks.released && whole THEN 'released' END;
     IF reason IS NULL THEN
         PERFORM skep._write_run(row_id, r);
-    ELSIF NOT skep._end_lease(row_id, r, reason, CASE WHEN reason = 'released' THEN said.release_delay END) THEN
+    ELSIF NOT skep._end_lease(row_id, r, reason, CASE WHEN reason = 'released' THEN acks.release_delay END) THEN
         -- The run was closed after _lock_lease() had looked, because concurrency was raised: its open run is not ours.
         RAISE EXCEPTION USING ERRCODE = '40001', HINT = 'Nothing was changed. Try again.',
             MESSAGE = format('the run of lease %s changed during the ack', r.lease_id);
@@ -329,7 +331,7 @@ CREATE FUNCTION skep._apply_acks(
 ) RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    said  skep.lease_acks;
+    acks  skep.lease_acks;
     done  uuid[];
     run   record;
     live  boolean[] := array_fill(false, ARRAY[cardinality(leases)]);
@@ -344,22 +346,23 @@ BEGIN
                 AS item (lease, partition_id, "offset")
             WHERE item.lease IS NOT NULL AND skep._is_lease_of(item.lease, item.partition_id) GROUP BY item.lease) item;
     END IF;
-    FOR said IN
+    FOR acks IN
         SELECT item.lease, array_agg(item.ord) AS ords, array_agg(item."offset") AS offsets,
                coalesce(range_agg(one) FILTER (WHERE status = 'completed'), '{}') AS completed,
-               coalesce(range_agg(one) FILTER (WHERE status IN ('failed', 'nack', 'failed_alone')), '{}') AS failed,
-               coalesce(range_agg(one) FILTER (WHERE status = 'nack'), '{}') AS nacked,
+               coalesce(range_agg(one) FILTER (WHERE status IN ('failed', 'failed_at_once', 'failed_alone')),
+                        '{}') AS failed,
+               coalesce(range_agg(one) FILTER (WHERE status = 'failed_at_once'), '{}') AS failed_at_once,
                coalesce(range_agg(one) FILTER (WHERE status = 'failed_alone'), '{}') AS failed_alone,
-               coalesce(range_agg(one) FILTER (WHERE status = 'dlq'), '{}') AS dead,
-               coalesce(range_agg(one) FILTER (WHERE status = 'retry'), '{}') AS released,
+               coalesce(range_agg(one) FILTER (WHERE status = 'dead_letter'), '{}') AS dead,
+               coalesce(range_agg(one) FILTER (WHERE status = 'release'), '{}') AS released,
                bool_or(status = 'completed' AND "offset" IS NULL) AS rest_completed,
                bool_or(status = 'failed' AND "offset" IS NULL) AS rest_failed,
-               bool_or(status = 'dlq' AND "offset" IS NULL) AS rest_dead,
-               bool_or(status = 'retry' AND "offset" IS NULL) AS rest_released,
+               bool_or(status = 'dead_letter' AND "offset" IS NULL) AS rest_dead,
+               bool_or(status = 'release' AND "offset" IS NULL) AS rest_released,
                jsonb_object_agg(coalesce("offset"::text, '*'), error)
-                   FILTER (WHERE status IN ('failed', 'nack', 'failed_alone', 'dlq') AND error IS NOT NULL) AS errors,
+                   FILTER (WHERE status NOT IN ('completed', 'release') AND error IS NOT NULL) AS errors,
                max(delay) FILTER (WHERE status IN ('failed', 'failed_alone')) AS retry_after,
-               max(delay) FILTER (WHERE status = 'retry') AS release_delay
+               max(delay) FILTER (WHERE status = 'release') AS release_delay
         FROM (SELECT item.*, CASE WHEN item."offset" IS NOT NULL THEN int8range(item."offset", item."offset" + 1) END
                      AS one
               FROM unnest(_apply_acks.leases, _apply_acks.partition_ids, _apply_acks.offsets, _apply_acks.statuses,
@@ -368,18 +371,18 @@ BEGIN
         WHERE item.lease IS NOT NULL AND skep._is_lease_of(item.lease, item.partition_id)
         GROUP BY item.lease ORDER BY item.lease
     LOOP
-        IF said.lease = done[next] THEN
+        IF acks.lease = done[next] THEN
             next := next + 1;
-            FOREACH n IN ARRAY said.ords LOOP live[n] := true; END LOOP;
+            FOREACH n IN ARRAY acks.ords LOOP live[n] := true; END LOOP;
             CONTINUE;
         END IF;
-        SELECT * INTO run FROM skep._lock_lease(said.lease);
+        SELECT * INTO run FROM skep._lock_lease(acks.lease);
         CONTINUE WHEN run.row_id IS NULL;
-        FOR i IN 1 .. cardinality(said.ords) LOOP
-            live[said.ords[i]] := coalesce(said.offsets[i] >= (run.run).first_offset
-                                           AND said.offsets[i] < (run.run).leased_to, true);
+        FOR i IN 1 .. cardinality(acks.ords) LOOP
+            live[acks.ords[i]] := coalesce(acks.offsets[i] >= (run.run).first_offset
+                                           AND acks.offsets[i] < (run.run).leased_to, true);
         END LOOP;
-        PERFORM skep._ack_lease(run.row_id, run.run, said);
+        PERFORM skep._ack_lease(run.row_id, run.run, acks);
         IF (run.run).served_at < clock_timestamp() - interval '10 seconds' THEN
             PERFORM skep._record_activity((run.run).group_queue_id);
         END IF;

@@ -107,7 +107,7 @@ BEGIN
                     trace_id, producer, error, attempts, failed_at, n)) m
         CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, NULL, m.headers, m.trace_ids,
                                           m.producers) p
-    ), gone AS (
+    ), deleted AS (
         DELETE FROM skep.dead_letters d WHERE d.id = ANY (SELECT c.id FROM unnest(chosen) c)
     ), noted AS (
         INSERT INTO skep.dead_letter_audit (action, dead_letter_id, group_name, queue, partition, "offset", error,
@@ -188,13 +188,13 @@ BEGIN
         FROM skep._find_dead_letters(purge_dead_letters.queue, purge_dead_letters.group_name, purge_dead_letters.error,
                                      failed_after, failed_before, ids, max_rows) d
         CROSS JOIN LATERAL (SELECT x.id FROM skep.dead_letters x WHERE x.id = d.id FOR UPDATE SKIP LOCKED) mine
-    ), gone AS (
+    ), deleted AS (
         DELETE FROM skep.dead_letters d WHERE d.id = ANY (SELECT chosen.id FROM chosen) RETURNING d.*
     ), noted AS (
         INSERT INTO skep.dead_letter_audit (action, dead_letter_id, group_name, queue, partition, "offset", error,
                                             done_by)
-        SELECT 'purged', gone.id, gone.group_name, gone.queue, gone.partition, gone."offset", gone.error,
-               coalesce(purge_dead_letters.done_by, session_user) FROM gone
+        SELECT 'purged', d.id, d.group_name, d.queue, d.partition, d."offset", d.error,
+               coalesce(purge_dead_letters.done_by, session_user) FROM deleted d
         RETURNING id
     )
     SELECT count(*) INTO purged FROM noted;

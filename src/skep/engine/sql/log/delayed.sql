@@ -50,7 +50,7 @@ EXCEPTION WHEN data_exception THEN
 END $$;
 
 -- Returns the message that a push repeats: one that waits, or the last one that is stored.
-CREATE FUNCTION skep._find_first(partition_id bigint, transaction_id text)
+CREATE FUNCTION skep._find_original(partition_id bigint, transaction_id text)
 RETURNS TABLE ("offset" bigint, created_at timestamptz, delayed_id uuid, due_at timestamptz)
 LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT found."offset", found.created_at, found.id, found.due_at FROM (
@@ -126,7 +126,7 @@ BEGIN
         first.due_at
     FROM unnest(slots.slot_of, fresh, _push_delayed.transaction_ids, due_times) WITH ORDINALITY AS item (slot, fresh,
         transaction_id, due_at, ord)
-    CROSS JOIN LATERAL skep._find_first(slots.partition_ids[slot], item.transaction_id) first
+    CROSS JOIN LATERAL skep._find_original(slots.partition_ids[slot], item.transaction_id) first
     WHERE NOT item.fresh AND item.due_at > stamp;
 EXCEPTION WHEN unique_violation THEN  -- under REPEATABLE READ: a message that waits is not visible
     RAISE EXCEPTION USING ERRCODE = '40001',
@@ -177,7 +177,7 @@ BEGIN
     SELECT array_agg(head.next_offset ORDER BY n) AS next_offsets,
            array_agg(greatest(head.last_time, clock_timestamp()) ORDER BY n) AS times INTO heads
     FROM unnest(locked.partition_ids) WITH ORDINALITY AS p (id, n) CROSS JOIN LATERAL skep._head_of(p.id) head;
-    WITH gone AS (
+    WITH deleted AS (
         DELETE FROM skep.delayed_messages d
         USING unnest(locked.partition_ids, locked.counts, heads.next_offsets, heads.times) AS p (id, messages,
             next_offset, time)
@@ -187,8 +187,9 @@ BEGIN
         WHERE d.ctid = due.row_id
         RETURNING d.*, p.next_offset, p.time
     ), placed AS MATERIALIZED (
-        SELECT gone.*, next_offset - 1 + row_number() OVER (PARTITION BY partition_id ORDER BY due_at, seq) AS "offset"
-            FROM gone
+        SELECT deleted.*,
+               next_offset - 1 + row_number() OVER (PARTITION BY partition_id ORDER BY due_at, seq) AS "offset"
+        FROM deleted
     ), journaled AS (
         INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
         SELECT queue_id, array_agg(partition_id), array_agg(first), array_agg(last)

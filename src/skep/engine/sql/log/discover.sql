@@ -18,7 +18,7 @@
 -- once a second while consumers wait, every ten seconds while they are busy, or less often if that takes long.
 
 -- Returns the place of a run in the ready list: behind those that were served before it, if that was not too long ago.
-CREATE FUNCTION skep._ready_place(served_at timestamptz, stamp timestamptz) RETURNS timestamptz
+CREATE FUNCTION skep._ready_time(served_at timestamptz, stamp timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE AS $$ SELECT least($2, greatest($1, $2 - interval '100 milliseconds')) $$;
 
 -- Returns the priorities that occur in a ready list, highest first. Steps from one to the next in the index.
@@ -40,7 +40,7 @@ BEGIN
 END $$;
 
 -- Returns the place of the first live run at or after this place: ready, leased or probably drained.
-CREATE FUNCTION skep._first_place(list integer, priorities integer[], after timestamptz) RETURNS timestamptz
+CREATE FUNCTION skep._first_ready_time(list integer, priorities integer[], after timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN least(
@@ -56,15 +56,16 @@ BEGIN
 END $$;
 
 -- Returns the saved snapshots of a list, and the partitions that have news since then.
-CREATE FUNCTION skep._read_news(list integer, queue_id integer, stamp timestamptz) RETURNS skep.news
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION skep._read_discovery_state(list integer, queue_id integer, stamp timestamptz)
+RETURNS skep.discovery_state LANGUAGE plpgsql AS $$
 DECLARE
-    known skep.news;
+    known skep.discovery_state;
 BEGIN
     SELECT skep._current_snapshot(), array_agg(DISTINCT d.id), min(d.discovered_at), min(d.ready_from), min(d.scan_at),
            coalesce(bool_or(d.crowded), false), coalesce(bool_or(d.is_lost), true),
            coalesce(bool_or(d.discovered_at > stamp), false), min(d.scan_after),
-           array_agg(DISTINCT news.partition_id) FILTER (WHERE news.partition_id IS NOT NULL), count(news.partition_id)
+           array_agg(DISTINCT unseen.partition_id) FILTER (WHERE unseen.partition_id IS NOT NULL),
+           count(unseen.partition_id)
     INTO known
     FROM (
         SELECT d.*, pg_snapshot_xmin(d.snapshot) < f.xid OR d.server_started <> pg_postmaster_start_time() AS is_lost
@@ -74,16 +75,18 @@ BEGIN
         SELECT unnest(d.left_over) AS partition_id
         UNION ALL
         SELECT unnest(j.partition_ids) FROM skep.journal j
-        WHERE NOT d.is_lost AND _read_news.queue_id <> 0 AND j.queue_id = _read_news.queue_id
-          AND (j.queue_id, j.xid) >= (_read_news.queue_id, pg_snapshot_xmax(d.snapshot))  -- so that no other index fits
+        WHERE NOT d.is_lost AND _read_discovery_state.queue_id <> 0 AND j.queue_id = _read_discovery_state.queue_id
+          -- A row comparison, because no other index fits it.
+          AND (j.queue_id, j.xid) >= (_read_discovery_state.queue_id, pg_snapshot_xmax(d.snapshot))
         UNION ALL
         SELECT unnest(j.partition_ids) FROM pg_snapshot_xip(d.snapshot) AS running
         CROSS JOIN LATERAL (SELECT * FROM skep.journal j
-                            WHERE j.queue_id = _read_news.queue_id AND j.xid = running OFFSET 0) j
-        WHERE NOT d.is_lost AND _read_news.queue_id <> 0
+                            WHERE j.queue_id = _read_discovery_state.queue_id AND j.xid = running OFFSET 0) j
+        WHERE NOT d.is_lost AND _read_discovery_state.queue_id <> 0
         UNION ALL
-        SELECT * FROM skep._read_wide_news(list, d.snapshot) WHERE NOT d.is_lost AND _read_news.queue_id = 0
-    ) news ON true;
+        SELECT * FROM skep._unseen_wide_partitions(list, d.snapshot)
+        WHERE NOT d.is_lost AND _read_discovery_state.queue_id = 0
+    ) unseen ON true;
     RETURN known;
 END $$;
 
@@ -133,34 +136,34 @@ END $$;
 
 -- Puts runs that are drained, or probably drained, into the ready list. Returns the partitions whose run was not
 -- locked.
-CREATE FUNCTION skep._wake_runs(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz)
+CREATE FUNCTION skep._make_runs_ready(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz)
 RETURNS bigint[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    woken bigint[];
+    ready_ids bigint[];
 BEGIN
-    WITH asleep AS (
-        SELECT r.row_id, q.delayed_processing, q.window_buffer FROM unnest(_wake_runs.partition_ids) AS news (id)
-        CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = news.id LIMIT 1) p
+    WITH drained AS (
+        SELECT r.row_id, q.delayed_processing, q.window_buffer FROM unnest(_make_runs_ready.partition_ids) AS unseen (id)
+        CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = unseen.id LIMIT 1) p
         CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
         CROSS JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id
                             LIMIT 1) g
         CROSS JOIN LATERAL (SELECT r.ctid AS row_id FROM skep.runs r
-                            WHERE r.partition_id = news.id AND r.group_queue_id = g.id
+                            WHERE r.partition_id = unseen.id AND r.group_queue_id = g.id
                             ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) r
         LIMIT max_rows
-    ), woken AS (
+    ), ready AS (
         UPDATE skep.runs r
         SET ready_at = CASE WHEN r.lease_id IS NULL AND (r.ready_at IS NULL OR r.drained) THEN
-                            greatest(skep._ready_place(r.served_at, _wake_runs.stamp), skep._due_at(
-                                r.partition_id, r.first_offset, asleep.delayed_processing, asleep.window_buffer))
+                            greatest(skep._ready_time(r.served_at, _make_runs_ready.stamp), skep._due_at(
+                                r.partition_id, r.first_offset, drained.delayed_processing, drained.window_buffer))
                             ELSE r.ready_at END,
             drained = false
-        FROM asleep WHERE r.ctid = asleep.row_id
+        FROM drained WHERE r.ctid = drained.row_id
         RETURNING r.partition_id
     )
-    SELECT array_agg(partition_id) INTO woken FROM woken;
-    RETURN coalesce(woken, '{}');
+    SELECT array_agg(partition_id) INTO ready_ids FROM ready;
+    RETURN coalesce(ready_ids, '{}');
 END $$;
 
 -- Locks partitions so that this transaction alone gives its group runs in them; returns those it got. A call for few of
@@ -192,7 +195,7 @@ CREATE FUNCTION skep._add_runs(
 #variable_conflict use_column
 DECLARE
     target record;  -- partitions with something to read
-    mine  bigint[];
+    locked bigint[];
 BEGIN
     SELECT array_agg(s.partition_id) AS ids, g.group_name, g.queue_id INTO target
     FROM skep.group_queues g CROSS JOIN LATERAL skep._starting_offsets(g.group_name, g.queue_id, wanted) s
@@ -202,14 +205,14 @@ BEGIN
     IF target.ids IS NULL THEN
         RETURN;
     END IF;
-    mine := skep._lock_starts(group_queue, target.ids[:max_rows]);
+    locked := skep._lock_starts(group_queue, target.ids[:max_rows]);
     -- Against retention: a start that is chosen now is kept by it.
-    mine := ARRAY(SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = ANY (mine)
+    locked := ARRAY(SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = ANY (locked)
                   ORDER BY f.partition_id FOR KEY SHARE SKIP LOCKED);
     WITH started AS (
         INSERT INTO skep.starts (partition_id, group_queue_id, start_offset)
         SELECT s.partition_id, group_queue, s.start_offset
-        FROM skep._starting_offsets(target.group_name, target.queue_id, mine) s
+        FROM skep._starting_offsets(target.group_name, target.queue_id, locked) s
         ON CONFLICT DO NOTHING
         RETURNING partition_id, start_offset
     ), opened AS (
@@ -222,43 +225,43 @@ BEGIN
         RETURNING partition_id
     )
     SELECT array_agg(partition_id) INTO added FROM opened;
-    left_over := ARRAY(SELECT unnest(target.ids) EXCEPT SELECT unnest(mine));
+    left_over := ARRAY(SELECT unnest(target.ids) EXCEPT SELECT unnest(locked));
 END $$;
 
 -- Handles news: drained partitions wake, unknown ones get a run. Returns those that are locked, and how many became
 -- ready.
-CREATE FUNCTION skep._handle_news(
-    list integer, news bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[], OUT ready bigint
+CREATE FUNCTION skep._discover_partitions(
+    list integer, partition_ids bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[], OUT ready bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    asleep  bigint[];
-    woken   bigint[];
-    unknown record;
-    added   record;
+    drained_ids bigint[];
+    ready_ids   bigint[];
+    unknown     record;
+    added       record;
 BEGIN
     left_over := '{}';
     ready := 0;
-    asleep := ARRAY(
-        SELECT news.id FROM unnest(news) AS news (id)
-        CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = news.id LIMIT 1) p
+    drained_ids := ARRAY(
+        SELECT unseen.id FROM unnest(partition_ids) AS unseen (id)
+        CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = unseen.id LIMIT 1) p
         CROSS JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id
                             LIMIT 1) g
         CROSS JOIN LATERAL (SELECT r.ready_at, r.drained, r.lease_id, r.first_offset FROM skep.runs r
-                            WHERE r.partition_id = news.id AND r.group_queue_id = g.id ORDER BY r.first_offset DESC
+                            WHERE r.partition_id = unseen.id AND r.group_queue_id = g.id ORDER BY r.first_offset DESC
                             LIMIT 1) r
         WHERE r.lease_id IS NULL AND (r.ready_at IS NULL OR r.drained)
-          AND EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = news.id AND m."offset" >= r.first_offset));
-    IF asleep <> '{}' THEN
-        woken := skep._wake_runs(list, asleep, max_rows, stamp);
-        ready := cardinality(woken);
-        left_over := ARRAY(SELECT unnest(asleep) EXCEPT SELECT unnest(woken));
+          AND EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = unseen.id AND m."offset" >= r.first_offset));
+    IF drained_ids <> '{}' THEN
+        ready_ids := skep._make_runs_ready(list, drained_ids, max_rows, stamp);
+        ready := cardinality(ready_ids);
+        left_over := ARRAY(SELECT unnest(drained_ids) EXCEPT SELECT unnest(ready_ids));
     END IF;
     FOR unknown IN
-        SELECT g.id AS group_queue, array_agg(news.id) AS ids FROM unnest(news) AS news (id)
-        CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = news.id LIMIT 1) p
+        SELECT g.id AS group_queue, array_agg(unseen.id) AS ids FROM unnest(partition_ids) AS unseen (id)
+        CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = unseen.id LIMIT 1) p
         CROSS JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id
                             LIMIT 1) g
-        WHERE NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = news.id AND s.group_queue_id = g.id)
+        WHERE NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = unseen.id AND s.group_queue_id = g.id)
         GROUP BY g.id
     LOOP
         added := skep._add_runs(unknown.group_queue, unknown.ids, max_rows, stamp);
@@ -274,19 +277,19 @@ CREATE FUNCTION skep._discover(list integer, queue_id integer, is_timed boolean,
 LANGUAGE plpgsql AS $$
 DECLARE
     stamp      timestamptz := clock_timestamp();
-    known      skep.news;
+    known      skep.discovery_state;
     page       record;
     is_saving  boolean;
     handled    record;
     ready      bigint := 0;
     hidden     timestamptz;
     is_scanning boolean;
-    from_place timestamptz;
+    scan_from  timestamptz;
     priorities integer[];
 BEGIN
-    known := skep._read_news(list, queue_id, stamp);
-    from_place := coalesce(known.ready_from, '-infinity');
-    IF known.is_lost AND queue_id = 0 AND NOT skep._cover_queues(list) THEN
+    known := skep._read_discovery_state(list, queue_id, stamp);
+    scan_from := coalesce(known.ready_from, '-infinity');
+    IF known.is_lost AND queue_id = 0 AND NOT skep._add_covered_queues(list) THEN
         RETURN false;  -- a queue that has to move is locked: try again later
     END IF;
     SELECT NULL::bigint[] AS partition_ids, NULL::text AS next INTO page;
@@ -297,17 +300,17 @@ BEGIN
     is_scanning := known.scan_at IS NULL
         OR known.scan_at + CASE WHEN is_timed THEN interval '9 seconds' ELSE interval '0' END <= stamp;
     IF known.is_ahead THEN
-        from_place := '-infinity';
-        PERFORM skep._turn_back(list, stamp);
+        scan_from := '-infinity';
+        PERFORM skep._correct_future_times(list, stamp);
     ELSIF is_scanning THEN
-        hidden := skep._first_place(list, priorities, '-infinity');
-        from_place := least(from_place, hidden);
+        hidden := skep._first_ready_time(list, priorities, '-infinity');
+        scan_from := least(scan_from, hidden);
     END IF;
     is_saving := known.is_lost OR page.partition_ids IS NOT NULL OR known.is_ahead OR is_timed OR is_scanning
         OR known.rows > 64 OR known.crowded
         OR (known.rows > 0 OR cardinality(known.snapshots) > 1) AND known.discovered_at < stamp - interval '1 second'
         OR known.discovered_at < stamp - interval '1 minute';
-    IF queue_id = 0 AND (0 = ANY (known.partition_ids) OR known.is_lost AND skep._misses_queue(list, NULL)) THEN
+    IF queue_id = 0 AND (0 = ANY (known.partition_ids) OR known.is_lost AND skep._lacks_queue(list, NULL)) THEN
         is_saving := false;  -- a queue is locked: its news would be lost
     END IF;
     IF is_saving THEN  -- a list that is being deleted or moved, or is gone, gets no snapshot
@@ -319,16 +322,16 @@ BEGIN
                                  WHERE d.list_id = list AND d.id = ANY (known.snapshots) FOR UPDATE SKIP LOCKED);
     END IF;
 
-    handled := skep._handle_news(list, known.partition_ids || page.partition_ids, max_rows, stamp);
-    ready := handled.ready + skep._expire_leases(list, from_place, least(max_rows, 100), stamp);
+    handled := skep._discover_partitions(list, known.partition_ids || page.partition_ids, max_rows, stamp);
+    ready := handled.ready + skep._expire_leases(list, scan_from, least(max_rows, 100), stamp);
     IF is_saving OR NOT is_timed THEN
-        ready := ready + (SELECT coalesce(sum(skep._clean_front(
-                              list, one.priority, from_place, least(max_rows, 64), is_saving, stamp)), 0)
+        ready := ready + (SELECT coalesce(sum(skep._clean_ready_list(
+                              list, one.priority, scan_from, least(max_rows, 64), is_saving, stamp)), 0)
                           FROM unnest(priorities) AS one (priority));
     END IF;
     IF is_saving THEN
-        ready := ready + skep._clean_drained(list, from_place, least(max_rows, 500), stamp);
-        PERFORM skep._save_discovery(list, known, handled.left_over, page.next, is_scanning, from_place, priorities,
+        ready := ready + skep._recheck_drained_runs(list, scan_from, least(max_rows, 500), stamp);
+        PERFORM skep._save_discovery(list, known, handled.left_over, page.next, is_scanning, scan_from, priorities,
                                      stamp);
     END IF;
     RETURN ready > 0 OR known.is_ahead OR known.is_lost AND queue_id = 0 OR coalesce(hidden < known.ready_from, false)
@@ -337,14 +340,14 @@ END $$;
 
 -- Saves the snapshot with which this discovery began, instead of those whose news it has handled.
 CREATE FUNCTION skep._save_discovery(
-    list integer, known skep.news, left_over bigint[], scan_after text, is_scanning boolean, from_place timestamptz,
-    priorities integer[], stamp timestamptz
+    list integer, known skep.discovery_state, left_over bigint[], scan_after text, is_scanning boolean,
+    scan_from timestamptz, priorities integer[], stamp timestamptz
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO skep.discoveries (list_id, snapshot, discovered_at, server_started, ready_from, scan_at, crowded,
                                   left_over, scan_after)
     VALUES (list, known.seen, stamp, pg_postmaster_start_time(),
-            coalesce(least(skep._first_place(list, priorities, from_place), stamp - interval '250 milliseconds'),
+            coalesce(least(skep._first_ready_time(list, priorities, scan_from), stamp - interval '250 milliseconds'),
                      '-infinity'),
             CASE WHEN NOT is_scanning THEN known.scan_at
                 ELSE stamp + greatest(interval '1 second', 100 * (clock_timestamp() - stamp)) END,
@@ -352,7 +355,7 @@ BEGIN
                     WHERE r.list_id = list AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND r.drained)
             OR (SELECT count(*) > 16 FROM (SELECT FROM unnest(priorities) AS one (priority)
                 CROSS JOIN LATERAL (SELECT FROM skep.runs r
-                                    WHERE r.list_id = list AND r.priority = one.priority AND r.ready_at >= from_place
+                                    WHERE r.list_id = list AND r.priority = one.priority AND r.ready_at >= scan_from
                                       AND r.ready_at <= stamp AND r.lease_id IS NULL AND NOT r.drained LIMIT 17) r
                 LIMIT 17) waiting),
             nullif(left_over, '{}'), _save_discovery.scan_after);

@@ -5,7 +5,7 @@ CREATE FUNCTION skep.ack_many(
     leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL, delays double precision[] DEFAULT NULL
 ) RETURNS TABLE (ord bigint, applied boolean) LANGUAGE plpgsql AS $$
 DECLARE
-    known constant text[] := '{completed,failed,failed_alone,dlq,retry}';
+    known constant text[] := '{completed,failed,failed_alone,dead_letter,release}';
     partition_ids bigint[];
     offsets       bigint[];
 BEGIN
@@ -30,9 +30,9 @@ BEGIN
     RETURN QUERY SELECT * FROM skep._apply_acks(leases, partition_ids, offsets, statuses, errors, delays);
 END $$;
 COMMENT ON FUNCTION skep.ack_many IS
-    'Applies one ack to each message or lease: completed, failed, failed_alone, dlq or retry; delays are seconds until '
-    'a failed or released message is delivered again. Returns for each whether it was applied; a stale lease does not '
-    'affect the others.';
+    'Applies one ack to each message or lease: completed, failed, failed_alone, dead_letter or release. delays are the '
+    'seconds until a failed or released message is delivered again. Returns whether each ack was applied; a stale '
+    'lease does not affect the other acks.';
 CALL skep._allow('skep_consumer', 'ack_many');
 
 CREATE FUNCTION skep._check_delays(ids uuid[], statuses text[], delays double precision[]) RETURNS void
@@ -43,13 +43,13 @@ BEGIN
     SELECT item.*, item.id IS NULL AND item.status = 'failed_alone' AS is_whole INTO wrong
     FROM unnest(ids, statuses, delays) WITH ORDINALITY AS item (id, status, delay, n)
     WHERE item.id IS NULL AND item.status = 'failed_alone' OR item.delay NOT BETWEEN 0 AND 31536000
-       OR item.delay IS NOT NULL AND item.status NOT IN ('failed', 'failed_alone', 'retry') ORDER BY n LIMIT 1;
+       OR item.delay IS NOT NULL AND item.status NOT IN ('failed', 'failed_alone', 'release') ORDER BY n LIMIT 1;
     IF wrong.is_whole THEN
         PERFORM skep._refuse('SK001', format('item %s: only a message can fail alone, not a whole lease', wrong.n - 1),
                             'Give the id of the message.');
     ELSIF wrong.delay BETWEEN 0 AND 31536000 THEN
         PERFORM skep._refuse('SK001', format('item %s: status "%s" cannot have a delay', wrong.n - 1, wrong.status),
-                            'Only failed, failed_alone and retry can.');
+                            'Only failed, failed_alone and release can.');
     ELSIF FOUND THEN
         PERFORM skep._refuse('SK001', format('item %s: the delay must be between 0 and 31536000 seconds, got %s',
                                             wrong.n - 1, wrong.delay));
@@ -79,14 +79,14 @@ BEGIN
     IF id IS NULL THEN
         UPDATE skep.runs r
         SET first_offset = r.leased_to, lease_id = NULL, leased_to = NULL, expires_at = NULL,
-            ready_at = skep._ready_place(r.served_at, key.stamp),
+            ready_at = skep._ready_time(r.served_at, key.stamp),
             drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m
                                                 WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
-        FROM (SELECT ('x00' || left(digits, 14))::bit(64)::bigint AS place,
+        FROM (SELECT ('x00' || left(digits, 14))::bit(64)::bigint AS packed,
                      ('x' || substr(digits, 15, 8))::bit(32)::bigint AS first_offset, stamp
               FROM (SELECT replace(lease::text, '-', '') AS digits,
                            clock_timestamp() AS stamp OFFSET 0) lease OFFSET 0) key
-        WHERE r.partition_id = ANY (ARRAY[key.place >> 21]) AND r.group_queue_id = (key.place & 2097151)::integer
+        WHERE r.partition_id = ANY (ARRAY[key.packed >> 21]) AND r.group_queue_id = (key.packed & 2097151)::integer
           AND r.first_offset = key.first_offset
           AND r.lease_id IS NOT DISTINCT FROM lease AND r.expires_at > key.stamp AND r.end_offset IS NULL
           AND NOT r.is_logged
@@ -121,13 +121,13 @@ COMMENT ON FUNCTION skep.fail IS
 CALL skep._allow('skep_consumer', 'fail');
 
 CREATE FUNCTION skep.dead_letter(lease uuid, error text, id uuid DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, id, 'dlq', error); END $$;
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, id, 'dead_letter', error); END $$;
 COMMENT ON FUNCTION skep.dead_letter IS
     'Moves one message of a lease to the dead letters, or without id every message of it that has no ack yet.';
 CALL skep._allow('skep_consumer', 'dead_letter');
 
 CREATE FUNCTION skep.release(lease uuid, delay double precision DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, NULL, 'retry', NULL, delay); END $$;
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._apply_ack(lease, NULL, 'release', NULL, delay); END $$;
 COMMENT ON FUNCTION skep.release IS
     'Ends a lease. Messages without an ack are delivered again after the delay, with the same attempt number.';
 CALL skep._allow('skep_consumer', 'release');
@@ -173,13 +173,13 @@ COMMENT ON FUNCTION skep.fail_all IS
 CALL skep._allow('skep_consumer', 'fail_all');
 
 CREATE FUNCTION skep.dead_letter_all(leases uuid[], error text) RETURNS void
-LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'dlq', error); END $$;
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'dead_letter', error); END $$;
 COMMENT ON FUNCTION skep.dead_letter_all IS
     'Moves every message of these leases to the dead letters. Fails with SK003 if all of them are over.';
 CALL skep._allow('skep_consumer', 'dead_letter_all');
 
 CREATE FUNCTION skep.release_all(leases uuid[], delay double precision DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'retry', NULL, delay); END $$;
+LANGUAGE plpgsql AS $$ BEGIN PERFORM skep._ack_all(leases, 'release', NULL, delay); END $$;
 COMMENT ON FUNCTION skep.release_all IS
     'Ends these leases; messages without an ack are delivered again, after the delay. Fails with SK003 if all of them '
     'are over.';
@@ -205,8 +205,8 @@ BEGIN
     END IF;
     WITH extended AS (
         UPDATE skep.runs r SET expires_at = greatest(r.expires_at, stamp + skep._seconds(extend_all.seconds))
-        FROM (SELECT lease, place >> 21 AS partition_id, (place & 2097151)::integer AS group_queue_id
-              FROM (SELECT lease, ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint AS place
+        FROM (SELECT lease, packed >> 21 AS partition_id, (packed & 2097151)::integer AS group_queue_id
+              FROM (SELECT lease, ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint AS packed
                     FROM unnest(leases) AS lease) lease
               ORDER BY 2, 3, 1) lease
         WHERE r.partition_id = ANY (ARRAY[lease.partition_id]) AND r.group_queue_id = lease.group_queue_id

@@ -3,13 +3,13 @@
 -- finished and is not logged.
 
 CREATE FUNCTION skep._log_lease(
-    r skep.runs, policy skep.policy, reason text, again int8multirange, attempt integer, stamp timestamptz
+    r skep.runs, policy skep.policy, reason text, returned int8multirange, attempt integer, stamp timestamptz
 ) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO skep.lease_log (queue_id, group_name, partition_id, first_offset, end_offset, attempt, reason, again,
+    INSERT INTO skep.lease_log (queue_id, group_name, partition_id, first_offset, end_offset, attempt, reason, returned,
                                 first_pushed_at, last_pushed_at, leased_at, finished_at)
-    VALUES (policy.queue_id, policy.group_name, r.partition_id, r.first_offset, r.leased_to, attempt, reason, again,
+    VALUES (policy.queue_id, policy.group_name, r.partition_id, r.first_offset, r.leased_to, attempt, reason, returned,
             (SELECT m.created_at FROM skep.messages m
              WHERE m.partition_id = r.partition_id AND m."offset" = r.first_offset),
             (SELECT m.created_at FROM skep.messages m
@@ -24,7 +24,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     queue  record;
     pruned bigint := 0;
-    gone   bigint;
+    deleted   bigint;
 BEGIN
     FOR queue IN
         SELECT q.id, clock_timestamp() - skep._seconds(coalesce(q.lease_log_seconds, 0)) AS oldest FROM skep.queues q
@@ -33,8 +33,8 @@ BEGIN
         DELETE FROM skep.lease_log WHERE ctid = ANY (ARRAY(
             SELECT g.ctid FROM skep.lease_log g WHERE g.queue_id = queue.id AND g.finished_at < queue.oldest
             ORDER BY g.finished_at LIMIT max_rows - pruned FOR UPDATE SKIP LOCKED));
-        GET DIAGNOSTICS gone = ROW_COUNT;
-        pruned := pruned + gone;
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+        pruned := pruned + deleted;
     END LOOP;
     RETURN pruned;
 END $$;

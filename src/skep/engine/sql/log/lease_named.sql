@@ -67,8 +67,8 @@ LANGUAGE sql STABLE ROWS 1 AS $$
       AND coalesce(own.last_heartbeat_at, s.last_heartbeat_at)
           BETWEEN now.stamp - make_interval(secs => coalesce(own.heartbeat_interval,
               s.heartbeat_interval) / 4) AND now.stamp
-      AND NOT EXISTS (SELECT FROM skep.partitions again
-                      WHERE again.queue_id = q.id AND again.name = skep._redrive_partition($2, $3))
+      AND NOT EXISTS (SELECT FROM skep.partitions redriven
+                      WHERE redriven.queue_id = q.id AND redriven.name = skep._redrive_partition($2, $3))
 $$;
 
 -- Leases from named partitions, one for each slot, strict order. Conditions are checked before the lock is taken: a pop
@@ -201,21 +201,21 @@ END $$;
 -- kept.
 CREATE FUNCTION skep._redrive_partition(group_name text, partition text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN right($2, length(again)) = again THEN $2 ELSE left($2 || again, 255) END
-    FROM format(' (again for %s)', $1) AS again
+    SELECT CASE WHEN right($2, length(suffix)) = suffix THEN $2 ELSE left($2 || suffix, 255) END
+    FROM format(' (redriven for %s)', $1) AS suffix
 $$;
 
 -- Returns the partition that a dead letter was pushed to before any redrive. (Of a name that was cut nobody knows.)
 CREATE FUNCTION skep._origin_partition(group_name text, partition text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN length($2) > length(again) AND right($2, length(again)) = again THEN left($2, -length(again))
+    SELECT CASE WHEN length($2) > length(suffix) AND right($2, length(suffix)) = suffix THEN left($2, -length(suffix))
                 ELSE $2 END
-    FROM format(' (again for %s)', $1) AS again
+    FROM format(' (redriven for %s)', $1) AS suffix
 $$;
 
 -- Leases from named partitions: once directly, and if that was not all, again after what _prepare_named() found and
 -- what was due.
-CREATE FUNCTION skep._lease_names(
+CREATE FUNCTION skep._lease_by_name(
     g skep.group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean
 )
 RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -241,7 +241,7 @@ BEGIN
                 EXIT WHEN NOT skep._prepare_named(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n)) AND NOT has_grown;
             END IF;
             g := skep._with_current_time(g);  -- runs that were prepared are ready by now
-            leases := leases || skep._lease_by(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n),
+            leases := leases || skep._lease_runs(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n),
                                                ARRAY(SELECT requests[n] FROM unnest(open) AS n),
                                                ARRAY(SELECT sizes[n] FROM unnest(open) AS n), auto_ack, conflate);
         END LOOP;
@@ -250,13 +250,14 @@ BEGIN
 END $$;
 
 -- Contact for each partition that is named. Returns the names, NULL for those that get nothing.
-CREATE FUNCTION skep._contact_by_name(queue text, group_name text, names text[], mode text, start_from text)
+CREATE FUNCTION skep._ensure_subscribed_by_name(queue text, group_name text, names text[], mode text, start_from text)
 RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
     refused text[] := ARRAY(SELECT wanted.name
                             FROM (SELECT DISTINCT name FROM unnest(names) AS name ORDER BY name) wanted
-                            WHERE NOT skep._contact(queue, group_name, wanted.name, NULL, NULL, mode, start_from));
+                            WHERE NOT skep._ensure_subscribed(queue, group_name, wanted.name, NULL, NULL, mode,
+                                                              start_from));
 BEGIN
     RETURN ARRAY(SELECT CASE WHEN name <> ALL (refused) THEN name END FROM unnest(names)
                  WITH ORDINALITY AS wanted (name, n) ORDER BY n);

@@ -74,7 +74,7 @@ BEGIN
     IF keys.leases IS NULL THEN
         RETURN '{}';
     END IF;
-    WITH gone AS (
+    WITH deleted AS (
         DELETE FROM skep.runs r
         USING unnest(keys.leases, keys.runs, keys.partition_ids, keys.group_queue_ids, keys.first_offsets)
               AS l (lease, run, partition_id, group_queue_id, first_offset)
@@ -87,15 +87,15 @@ BEGIN
         RETURNING l.lease, r.partition_id, r.group_queue_id, r.served_at
     ), freed AS (
         UPDATE skep.runs o
-        SET leases = greatest(o.leases - gone.number, 0), ready_at = skep._ready_place(o.served_at, stamp),
+        SET leases = greatest(o.leases - deleted.number, 0), ready_at = skep._ready_time(o.served_at, stamp),
             drained = false
-        FROM (SELECT partition_id, group_queue_id, count(*)::integer AS number FROM gone GROUP BY 1, 2) gone
-        WHERE o.partition_id = ANY (ARRAY[gone.partition_id]) AND o.group_queue_id = gone.group_queue_id
+        FROM (SELECT partition_id, group_queue_id, count(*)::integer AS number FROM deleted GROUP BY 1, 2) deleted
+        WHERE o.partition_id = ANY (ARRAY[deleted.partition_id]) AND o.group_queue_id = deleted.group_queue_id
           AND o.end_offset IS NULL
     )
     SELECT array_agg(lease ORDER BY lease),
            array_agg(DISTINCT group_queue_id) FILTER (WHERE served_at < stamp - interval '10 seconds')
-    INTO acked, quiet FROM gone;
+    INTO acked, quiet FROM deleted;
     IF quiet IS NOT NULL THEN
         PERFORM skep._record_activity(one.id) FROM unnest(quiet) AS one (id);
     END IF;
@@ -177,10 +177,10 @@ BEGIN
               ORDER BY s.request, s.n) s;
         CONTINUE WHEN slot.requests IS NULL;
         given := CASE WHEN (next.run).end_offset IS NULL THEN
-                     skep._give_runs(g, next.row_id, next.run, next.ends, slot.requests, slot.sizes, conflate, g.stamp,
-                                     g.deadline)
-                     ELSE skep._lease_closed(g, next.row_id, next.run, next.ends, slot.requests[1], slot.sizes[1],
-                                             conflate, g.stamp, g.deadline) END;
+                     skep._split_open_run(g, next.row_id, next.run, next.ends, slot.requests, slot.sizes, conflate,
+                                          g.stamp, g.deadline)
+                     ELSE skep._lease_returned_run(g, next.row_id, next.run, next.ends, slot.requests[1],
+                                                   slot.sizes[1], conflate, g.stamp, g.deadline) END;
         is_done := is_done OR given IS NULL;
         CONTINUE WHEN given IS NULL;
         visited := visited || (next.run).partition_id;
@@ -208,7 +208,7 @@ BEGIN
 END $$;
 
 -- Gives runs away from an open run, one for each slot, as far as its messages and the concurrency go.
-CREATE FUNCTION skep._give_runs(
+CREATE FUNCTION skep._split_open_run(
     g skep.group_state, row_id tid, open skep.runs, ends bigint, requests integer[], sizes integer[], conflate boolean,
     stamp timestamptz, deadline timestamptz
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -247,7 +247,7 @@ END $$;
 
 -- Leases a returned run again, if its partition still has room: its open run must be locked before it counts. Returns
 -- NULL if nothing of it is left, and deletes it.
-CREATE FUNCTION skep._lease_closed(
+CREATE FUNCTION skep._lease_returned_run(
     g skep.group_state, row_id tid, closed skep.runs, ends bigint, request integer, size integer, conflate boolean,
     stamp timestamptz, deadline timestamptz
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -295,20 +295,20 @@ BEGIN
 END $$;
 
 -- A lease of a shared partition has ended: its open run has room again. The caller has locked the open run.
-CREATE FUNCTION skep._give_back(partition_id bigint, group_queue_id integer, stamp timestamptz) RETURNS void
+CREATE FUNCTION skep._decrement_leases(partition_id bigint, group_queue_id integer, stamp timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE skep.runs r SET leases = greatest(r.leases - 1, 0), ready_at = skep._ready_place(r.served_at, stamp),
+    UPDATE skep.runs r SET leases = greatest(r.leases - 1, 0), ready_at = skep._ready_time(r.served_at, stamp),
         drained = false
     FROM (SELECT o.ctid AS row_id FROM skep.runs o
-          WHERE o.partition_id = _give_back.partition_id AND o.group_queue_id = _give_back.group_queue_id
+          WHERE o.partition_id = _decrement_leases.partition_id AND o.group_queue_id = _decrement_leases.group_queue_id
             AND o.end_offset IS NULL
           ORDER BY o.first_offset DESC LIMIT 1) open
     WHERE r.ctid = open.row_id;
 END $$;
 
 -- The concurrency of a queue is raised above 1: runs that are leased in strict order become closed runs of an open one.
-CREATE FUNCTION skep._share_runs(queue_id integer) RETURNS void
+CREATE FUNCTION skep._close_leased_runs(queue_id integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     leased record;
@@ -317,7 +317,7 @@ BEGIN
         SELECT r.ctid AS row_id, r AS run, skep._move_run(r, r.leased_to) AS rest
         FROM skep.group_queues g JOIN skep.runs r ON r.list_id = g.list_id AND r.group_queue_id = g.id
             AND r.lease_id IS NOT NULL AND r.end_offset IS NULL
-        WHERE g.queue_id = _share_runs.queue_id ORDER BY r.partition_id, r.group_queue_id FOR NO KEY UPDATE OF r
+        WHERE g.queue_id = _close_leased_runs.queue_id ORDER BY r.partition_id, r.group_queue_id FOR NO KEY UPDATE OF r
     LOOP
         UPDATE skep.runs r
         SET end_offset = r.leased_to,

@@ -54,7 +54,7 @@ DECLARE
     has_grown boolean;
     max_rows  integer := CASE WHEN autocommit THEN 1000000 ELSE cardinality(sizes) END;
 BEGIN
-    IF NOT skep._contact(NULL, _lease_wide.group_name, NULL, _lease_wide.namespace, _lease_wide.task, mode,
+    IF NOT skep._ensure_subscribed(NULL, _lease_wide.group_name, NULL, _lease_wide.namespace, _lease_wide.task, mode,
                          start_from) THEN
         RETURN leases;
     END IF;
@@ -80,7 +80,7 @@ BEGIN
                 g.deadline := g.stamp + interval '1 hour';
             END IF;
             leases := leases || CASE WHEN g.list_id = list THEN
-                skep._lease_by(g, NULL, left_over.requests, left_over.sizes,
+                skep._lease_runs(g, NULL, left_over.requests, left_over.sizes,
                                auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate)
                 ELSE skep._lease_queue(g, left_over.requests, left_over.sizes,
                                        auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate) END;

@@ -82,7 +82,7 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT floor(least($1 / $2, 1e6))::integer $$;
 -- consumer shares, never die.
 CREATE FUNCTION skep.detect_dead_groups()
 RETURNS TABLE (group_name text, queue text, namespace text, task text, last_heartbeat_at timestamptz,
-               overdue_seconds double precision, misses integer, died boolean)
+               overdue_seconds double precision, missed_heartbeats integer, died boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -119,14 +119,15 @@ CREATE FUNCTION skep._lock_subscriptions(group_name text, queue text, namespace 
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    who   text := coalesce((SELECT skep._group_of(q.semantics, _lock_subscriptions.group_name) FROM skep.queues q
-                            WHERE q.name = _lock_subscriptions.queue), _lock_subscriptions.group_name);
-    wider skep.subscriptions;
-    found bigint[];
+    effective_group text := coalesce(
+        (SELECT skep._group_of(q.semantics, _lock_subscriptions.group_name) FROM skep.queues q
+         WHERE q.name = _lock_subscriptions.queue), _lock_subscriptions.group_name);
+    wider           skep.subscriptions;
+    found           bigint[];
 BEGIN
     PERFORM skep._check_name('group', _lock_subscriptions.group_name);
     IF EXISTS (SELECT FROM skep.queues q WHERE q.name = _lock_subscriptions.queue) THEN
-        wider := skep._covering_subscription(who, queue, NULL, NULL, NULL);
+        wider := skep._covering_subscription(effective_group, queue, NULL, NULL, NULL);
         IF wider.id IS NOT NULL AND wider.queue IS NULL THEN
             wider := skep._without_wider_policy(wider, queue, NULL);
             wider.queue := queue; wider.namespace := NULL; wider.task := NULL;
@@ -135,7 +136,7 @@ BEGIN
     END IF;
     found := ARRAY(
         SELECT s.id FROM skep.subscriptions s
-        WHERE s.group_name = who
+        WHERE s.group_name = effective_group
           AND CASE WHEN _lock_subscriptions.queue IS NOT NULL THEN s.queue = _lock_subscriptions.queue
                    WHEN num_nonnulls(_lock_subscriptions.namespace, _lock_subscriptions.task) > 0 THEN
                        s.queue IS NULL AND s.namespace IS NOT DISTINCT FROM _lock_subscriptions.namespace
@@ -180,10 +181,10 @@ $$;
 CREATE FUNCTION skep._release_leases(ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    place record;
+    target record;
     lease record;
 BEGIN
-    FOR place IN
+    FOR target IN
         SELECT DISTINCT r.partition_id, r.group_queue_id
         FROM (SELECT DISTINCT g.list_id, g.group_name FROM skep.subscriptions s
               JOIN skep.group_queues g ON g.group_name = s.group_name
@@ -197,11 +198,11 @@ BEGIN
         ORDER BY r.partition_id, r.group_queue_id
     LOOP
         PERFORM FROM skep.runs r
-        WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id AND r.end_offset IS NULL
+        WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id AND r.end_offset IS NULL
         ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE;  -- before the closed ones, as every ack does
         FOR lease IN
             SELECT r.ctid AS row_id, r AS run FROM skep.runs r
-            WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
+            WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id
               AND r.lease_id IS NOT NULL
             ORDER BY r.first_offset FOR NO KEY UPDATE
         LOOP

@@ -8,7 +8,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM skep._check_name(format('item %s: queue', n - 1), queue),
             skep._check_name(format('item %s: partition', n - 1), partition)
-    FROM unnest(_create_partitions.queues, _create_partitions.partitions) WITH ORDINALITY AS asked (queue, partition, n)
+    FROM unnest(_create_partitions.queues, _create_partitions.partitions)
+         WITH ORDINALITY AS requested (queue, partition, n)
     WHERE (char_length(queue) BETWEEN 1 AND 255 AND char_length(partition) BETWEEN 1 AND 255) IS NOT TRUE;
 
     INSERT INTO skep.queues (name, namespace, task)
@@ -24,7 +25,7 @@ BEGIN
         INSERT INTO skep.partitions (queue_id, name)
         SELECT missing.queue_id, missing.name FROM (
             SELECT DISTINCT q.name AS queue, q.id AS queue_id, partition COLLATE "C" AS name
-            FROM unnest(_create_partitions.queues, _create_partitions.partitions) AS asked (queue, partition)
+            FROM unnest(_create_partitions.queues, _create_partitions.partitions) AS requested (queue, partition)
             JOIN skep.queues q ON q.name = queue
             LEFT JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = partition
                                LIMIT 1) known ON true

@@ -63,9 +63,9 @@ LANGUAGE plpgsql AS $$
 DECLARE
     messages jsonb;
 BEGIN
-    WITH gone AS (DELETE FROM skep.held_pushes h WHERE h.id = ANY (ids) RETURNING h.id, h.items)
-    SELECT jsonb_agg(item ORDER BY gone.id, n) INTO messages
-    FROM gone CROSS JOIN LATERAL jsonb_array_elements(gone.items) WITH ORDINALITY AS e (item, n);
+    WITH deleted AS (DELETE FROM skep.held_pushes h WHERE h.id = ANY (ids) RETURNING h.id, h.items)
+    SELECT jsonb_agg(item ORDER BY deleted.id, n) INTO messages
+    FROM deleted CROSS JOIN LATERAL jsonb_array_elements(deleted.items) WITH ORDINALITY AS e (item, n);
     PERFORM skep._push_messages(messages);
 END $$;
 
@@ -78,7 +78,7 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT $1 IN ('40001', '40P01', '55P03')
 -- is push maintenance. A request that the database refuses stays with its error, and is passed by unless `again`. A
 -- partition that another has locked is waited for, because the order counts; but not for ever, because who switches
 -- waits for this, and pushes wait for who switches.
-CREATE FUNCTION skep._drain_held_pushes(max_messages integer DEFAULT 2000, again boolean DEFAULT false,
+CREATE FUNCTION skep._drain_held_pushes(max_messages integer DEFAULT 2000, retry_refused boolean DEFAULT false,
                                        OUT messages bigint, OUT refused bigint, OUT queues text[])
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -90,7 +90,7 @@ BEGIN
     refused := 0;
     SELECT array_agg(h.id ORDER BY h.id), coalesce(sum(h.messages), 0) INTO chosen, messages
     FROM (SELECT h.id, h.messages, sum(h.messages) OVER (ORDER BY h.id) - h.messages AS before
-          FROM (SELECT * FROM skep.held_pushes h WHERE again OR h.error IS NULL ORDER BY h.id LIMIT 1000) h) h
+          FROM (SELECT * FROM skep.held_pushes h WHERE retry_refused OR h.error IS NULL ORDER BY h.id LIMIT 1000) h) h
     WHERE before < max_messages AND NOT (SELECT s.push_maintenance FROM skep.settings s);
     SELECT coalesce(array_agg(DISTINCT item ->> 'queue'), '{}') INTO queues
     FROM skep.held_pushes h CROSS JOIN LATERAL jsonb_array_elements(h.items) AS item WHERE h.id = ANY (chosen);

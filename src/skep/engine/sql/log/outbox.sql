@@ -10,15 +10,15 @@
 -- One deferred event per transaction, not per row: the statement trigger leaves one row in outbox_transactions, whose
 -- deferred constraint trigger fires at COMMIT and appends everything at once, in lock order.
 
-CREATE FUNCTION skep._note_outbox() RETURNS trigger
+CREATE FUNCTION skep._record_outbox_transaction() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     INSERT INTO skep.outbox_transactions (xid) VALUES (pg_current_xact_id()) ON CONFLICT DO NOTHING;
     RETURN NULL;
 END $$;
-CALL skep._pin('_note_outbox');
-CREATE TRIGGER note_outbox AFTER INSERT ON skep.outbox
-    FOR EACH STATEMENT EXECUTE FUNCTION skep._note_outbox();
+CALL skep._pin('_record_outbox_transaction');
+CREATE TRIGGER record_outbox_transaction AFTER INSERT ON skep.outbox
+    FOR EACH STATEMENT EXECUTE FUNCTION skep._record_outbox_transaction();
 
 -- Refuses rows that push would refuse, as far as this transaction can see.
 CREATE FUNCTION skep._check_outbox(written_by xid8) RETURNS void

@@ -3,7 +3,7 @@
 --   pop > _lease_next                                                         the usual case, in one statement
 --       > _lease > _lease_queue > _lease_ready | _lease_shared                every other case
 --                               > _lease_more > _discover                     when there was too little
---                > _lease_names > _lease_named | _lease_shared                named partitions
+--                > _lease_by_name > _lease_named | _lease_shared                named partitions
 --                > _lease_wide                                                namespaces and tasks
 --
 -- A request is {batch, partitions}: at most `batch` messages from at most `partitions` partitions. Requests that differ
@@ -80,7 +80,7 @@ BEGIN
 END $$;
 
 -- Leases by one of the three ways. visited: partitions that have been leased from in this pop.
-CREATE FUNCTION skep._lease_by(
+CREATE FUNCTION skep._lease_runs(
     g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean,
     conflate boolean, visited bigint[] DEFAULT '{}'
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -129,19 +129,19 @@ BEGIN
         SELECT d.ready_from, d.crowded INTO g.ready_from, g.crowded FROM skep.discoveries d WHERE d.list_id = g.list_id
         ORDER BY d.id DESC LIMIT 1;
         g := skep._with_current_time(g);
-        leases := leases || skep._lease_by(g, NULL, left_over.requests, left_over.sizes, auto_ack, conflate,
+        leases := leases || skep._lease_runs(g, NULL, left_over.requests, left_over.sizes, auto_ack, conflate,
                                            ARRAY(SELECT l.partition_id FROM unnest(leases) l));
         EXIT WHEN cardinality(leases) > 0 OR clock_timestamp() > give_up_at;
     END LOOP;
-    IF cardinality(leases) = 0 AND skep._await_run(g) THEN
-        leases := skep._lease_by(skep._with_current_time(g), NULL, requests, sizes, auto_ack, conflate);
+    IF cardinality(leases) = 0 AND skep._wait_for_run(g) THEN
+        leases := skep._lease_runs(skep._with_current_time(g), NULL, requests, sizes, auto_ack, conflate);
     END IF;
     RETURN leases;
 END $$;
 
 -- Waits, but not long, for a run with messages that another consumer has locked and may leave in a moment. False if
 -- there is none, or in vain.
-CREATE FUNCTION skep._await_run(g skep.group_state) RETURNS boolean
+CREATE FUNCTION skep._wait_for_run(g skep.group_state) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 BEGIN
     PERFORM FROM skep.runs r
@@ -165,7 +165,7 @@ DECLARE
 BEGIN
     -- else partitions that were left over come first, or those in the list would be served over and over
     IF NOT g.is_behind THEN
-        leases := skep._lease_by(g, NULL, requests, sizes, auto_ack, conflate);
+        leases := skep._lease_runs(g, NULL, requests, sizes, auto_ack, conflate);
     END IF;
     RETURN skep._lease_more(g, requests, sizes, leases, auto_ack, conflate);
 END $$;
@@ -301,10 +301,10 @@ BEGIN
     END IF;
     SELECT * INTO g FROM skep._find_group(_lease.queue, _lease.group_name, _lease.lease_time, autocommit, false);
     IF NOT FOUND OR mode IS NOT NULL OR start_from IS NOT NULL THEN
-        IF names IS NULL AND NOT skep._contact(queue, group_name, NULL, NULL, NULL, mode, start_from) THEN
+        IF names IS NULL AND NOT skep._ensure_subscribed(queue, group_name, NULL, NULL, NULL, mode, start_from) THEN
             RETURN '{}';
         ELSIF names IS NOT NULL THEN
-            names := skep._contact_by_name(queue, group_name, names, mode, start_from);
+            names := skep._ensure_subscribed_by_name(queue, group_name, names, mode, start_from);
         END IF;
         SELECT * INTO g FROM skep._find_group(_lease.queue, _lease.group_name, _lease.lease_time, autocommit, true);
         IF NOT FOUND THEN
@@ -316,7 +316,7 @@ BEGIN
         g.deadline := g.stamp + interval '1 hour';
     END IF;
     IF names IS NOT NULL THEN
-        RETURN skep._lease_names(g, names, slots.requests, slots.sizes, auto_ack, conflate);
+        RETURN skep._lease_by_name(g, names, slots.requests, slots.sizes, auto_ack, conflate);
     END IF;
     RETURN skep._lease_queue(g, slots.requests, slots.sizes, auto_ack, conflate);
 END $$;

@@ -18,10 +18,10 @@ CREATE FUNCTION skep._find_new(
 RETURNS boolean[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (
-        SELECT array_agg(transaction_id IS NULL OR (twin = 1 AND stored IS NULL AND NOT is_delayed) ORDER BY ord)
+        SELECT array_agg(transaction_id IS NULL OR (occurrence = 1 AND stored IS NULL AND NOT is_delayed) ORDER BY ord)
         FROM (
             SELECT item.*, stored."offset" AS stored, delayed.id IS NOT NULL AS is_delayed,
-                   row_number() OVER (PARTITION BY slot, item.transaction_id ORDER BY ord) AS twin
+                   row_number() OVER (PARTITION BY slot, item.transaction_id ORDER BY ord) AS occurrence
             FROM unnest(slot_of, transaction_ids) WITH ORDINALITY AS item (slot, transaction_id, ord)
             LEFT JOIN LATERAL (
                 SELECT m."offset" FROM skep.messages m
@@ -84,11 +84,11 @@ END $$;
 CREATE FUNCTION skep._check_heads(partition_ids bigint[], next_offsets bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    held bigint;
+    locked bigint;
 BEGIN
     PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (partition_ids) FOR KEY SHARE SKIP LOCKED;
-    GET DIAGNOSTICS held = ROW_COUNT;
-    IF held < cardinality(partition_ids) THEN
+    GET DIAGNOSTICS locked = ROW_COUNT;
+    IF locked < cardinality(partition_ids) THEN
         RAISE serialization_failure;
     END IF;
     INSERT INTO skep.messages (partition_id, "offset", created_at)
@@ -198,7 +198,7 @@ BEGIN
                first.due_at
         FROM unnest(slots.slot_of, fresh, push_many.transaction_ids)
         WITH ORDINALITY AS item (slot, fresh, transaction_id, ord)
-        CROSS JOIN LATERAL skep._find_first(slots.partition_ids[slot], item.transaction_id) first
+        CROSS JOIN LATERAL skep._find_original(slots.partition_ids[slot], item.transaction_id) first
         WHERE NOT item.fresh;
     END IF;
 END $$;
@@ -228,16 +228,16 @@ CREATE FUNCTION skep.push(
     OUT partition_id bigint, OUT "offset" bigint, OUT created_at timestamptz, OUT due_at timestamptz
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    place record;
+    target record;
 BEGIN
-    SELECT p.id, p.queue_id, q.max_payload_bytes, q.block_without_subscribers, q.dedup_window INTO place
+    SELECT p.id, p.queue_id, q.max_payload_bytes, q.block_without_subscribers, q.dedup_window INTO target
     FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
     WHERE q.name = push.queue AND p.name = push.partition FOR NO KEY UPDATE OF p;
-    IF NOT FOUND OR place.block_without_subscribers OR push.payload IS NULL
-        OR skep._exceeds(push.payload, place.max_payload_bytes)
+    IF NOT FOUND OR target.block_without_subscribers OR push.payload IS NULL
+        OR skep._exceeds(push.payload, target.max_payload_bytes)
        OR jsonb_typeof(push.headers) <> 'object' OR num_nonnulls(push.delay, push.deliver_at) > 0
        OR current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-       OR push.transaction_id IS NOT NULL AND skep._is_known(place.id, push.transaction_id, place.dedup_window) THEN
+       OR push.transaction_id IS NOT NULL AND skep._is_known(target.id, push.transaction_id, target.dedup_window) THEN
         SELECT p.status, coalesce(p.delayed_id, skep.message_id(p.partition_id, p."offset")), p.partition_id,
                p."offset", p.created_at, p.due_at
         INTO push.status, push.id, push.partition_id, push."offset", push.created_at, push.due_at
@@ -249,15 +249,15 @@ BEGIN
     END IF;
     -- Three short statements are cheaper than one with two inserts.
     SELECT head.next_offset, greatest(head.last_time, clock_timestamp()) INTO push."offset", push.created_at
-    FROM skep._head_of(place.id) head;
+    FROM skep._head_of(target.id) head;
     INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
-    VALUES (place.queue_id, ARRAY[place.id], ARRAY[push."offset"], ARRAY[push."offset"]);
+    VALUES (target.queue_id, ARRAY[target.id], ARRAY[push."offset"], ARRAY[push."offset"]);
     INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, transaction_id, trace_id, producer)
-    VALUES (place.id, push."offset", push.created_at, push.payload, push.headers, push.transaction_id, push.trace_id,
+    VALUES (target.id, push."offset", push.created_at, push.payload, push.headers, push.transaction_id, push.trace_id,
             push.producer);
-    partition_id := place.id;
+    partition_id := target.id;
     status := 'queued';
-    id := skep.message_id(place.id, push."offset");
+    id := skep.message_id(target.id, push."offset");
 END $$;
 COMMENT ON FUNCTION skep.push(text, jsonb, text, text, jsonb, uuid, text, double precision, timestamptz) IS
     'Appends one message and returns its id and offset. status is queued, or duplicate if the transaction_id is '

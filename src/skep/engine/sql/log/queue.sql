@@ -128,9 +128,9 @@ DECLARE
 BEGIN
     IF (q.namespace, q.task) <> (old.namespace, old.task) THEN
         -- Groups that read namespaces and tasks find out again which queues those have. The lock waits for those whose
-        -- first pop is still open: see _cover_queues().
+        -- first pop is still open: see _add_covered_queues().
         PERFORM pg_advisory_xact_lock(x'736b6570'::integer, 0);
-        PERFORM skep._discover_again(ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = 0));
+        PERFORM skep._request_discovery(ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = 0));
     END IF;
     IF q.priority <> old.priority THEN
         -- runs that are being added have the old one
@@ -143,7 +143,7 @@ BEGIN
         UPDATE skep.runs r SET priority = -q.priority WHERE r.ctid = ANY (changed);
     END IF;
     IF q.was_shared AND NOT old.was_shared THEN
-        PERFORM skep._share_runs(q.id);
+        PERFORM skep._close_leased_runs(q.id);
     END IF;
     IF (q.delayed_processing, q.window_buffer, q.concurrency)
         <> (old.delayed_processing, old.window_buffer, old.concurrency) THEN
@@ -213,19 +213,19 @@ END $$;
 
 -- What was counted in these partitions stays in the totals of the queue and its groups (see sample.sql). The caller has
 -- locked the queue.
-CREATE FUNCTION skep._keep_totals(partition_ids bigint[]) RETURNS void
+CREATE FUNCTION skep._save_deleted_totals(partition_ids bigint[]) RETURNS void
 LANGUAGE sql AS $$
-    INSERT INTO skep.gone_totals AS t (queue, group_name, total)
+    INSERT INTO skep.deleted_totals AS t (queue, group_name, total)
     SELECT q.name, '', sum(head.next_offset)
-    FROM unnest($1) AS gone (id)
-    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = gone.id LIMIT 1) p
+    FROM unnest($1) AS deleted (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = deleted.id LIMIT 1) p
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
-    CROSS JOIN LATERAL skep._head_of(gone.id) head
+    CROSS JOIN LATERAL skep._head_of(deleted.id) head
     GROUP BY q.name
     UNION ALL
     SELECT q.name, g.group_name, sum(c.cursor - c.start_offset - c.skipped)
-    FROM unnest($1) AS gone (id)
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_consumers c WHERE c.partition_id = gone.id OFFSET 0) c
+    FROM unnest($1) AS deleted (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_consumers c WHERE c.partition_id = deleted.id OFFSET 0) c
     CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = c.group_queue_id LIMIT 1) g
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = g.queue_id LIMIT 1) q
     GROUP BY q.name, g.group_name
@@ -236,7 +236,7 @@ $$;
 CREATE FUNCTION skep._delete_partitions(partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM skep._count_again(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p
+    PERFORM skep._request_count(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p
                                     WHERE p.id = ANY (partition_ids)));
     DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids);
     DELETE FROM skep.starts s WHERE s.partition_id = ANY (partition_ids);
@@ -254,7 +254,7 @@ END $$;
 CREATE FUNCTION skep.delete_queue(queue text) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
-    doomed integer;
+    target_id integer;
     groups integer[];
     ids    bigint[];
 BEGIN
@@ -262,23 +262,23 @@ BEGIN
     -- First, because run_schedules() locks them before it pushes.
     PERFORM FROM skep.schedules s WHERE s.queue = delete_queue.queue ORDER BY s.name FOR UPDATE;
     DELETE FROM skep.schedules s WHERE s.queue = delete_queue.queue;
-    SELECT q.id INTO doomed FROM skep.queues q WHERE q.name = delete_queue.queue FOR UPDATE;
-    groups := ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = doomed ORDER BY g.id FOR UPDATE);
+    SELECT q.id INTO target_id FROM skep.queues q WHERE q.name = delete_queue.queue FOR UPDATE;
+    groups := ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = target_id ORDER BY g.id FOR UPDATE);
     PERFORM FROM skep.subscriptions s WHERE s.queue = delete_queue.queue ORDER BY s.id FOR UPDATE;
     DELETE FROM skep.subscriptions s WHERE s.queue = delete_queue.queue;
-    IF doomed IS NULL THEN
+    IF target_id IS NULL THEN
         RETURN false;
     END IF;
-    ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = doomed);
+    ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = target_id);
     PERFORM skep._lock_for_delete(ids);
     PERFORM skep._delete_partitions(ids);
     DELETE FROM skep.discoveries d WHERE d.list_id = ANY (groups);
     DELETE FROM skep.group_queues g WHERE g.id = ANY (groups);
-    DELETE FROM skep.gone_totals t WHERE t.queue = delete_queue.queue;
+    DELETE FROM skep.deleted_totals t WHERE t.queue = delete_queue.queue;
     DELETE FROM skep.stream_groups s WHERE s.queue = delete_queue.queue;
-    DELETE FROM skep.journal j WHERE j.queue_id = doomed;
-    DELETE FROM skep.lease_log l WHERE l.queue_id = doomed;
-    DELETE FROM skep.queues q WHERE q.id = doomed;
+    DELETE FROM skep.journal j WHERE j.queue_id = target_id;
+    DELETE FROM skep.lease_log l WHERE l.queue_id = target_id;
+    DELETE FROM skep.queues q WHERE q.id = target_id;
     RETURN true;
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
@@ -303,7 +303,7 @@ BEGIN
     WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition;
     ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = found AND p.name = delete_partition.partition);
     PERFORM skep._lock_for_delete(ids);
-    PERFORM skep._keep_totals(ids);
+    PERFORM skep._save_deleted_totals(ids);
     PERFORM skep._delete_partitions(ids);
     RETURN ids <> '{}';
 EXCEPTION WHEN lock_not_available THEN
@@ -342,7 +342,7 @@ BEGIN
     SELECT array_agg(p.id), array_agg(head.next_offset) INTO ids, heads
     FROM unnest(ids) AS p (id) CROSS JOIN LATERAL skep._head_of(p.id) head;
     PERFORM skep._clear_runs(ids, heads);
-    PERFORM skep._count_again(ARRAY[found]);
+    PERFORM skep._request_count(ARRAY[found]);
     DELETE FROM skep.traces t USING unnest(ids, heads) AS p (id, head)
     WHERE t.partition_id = ANY (ARRAY[p.id]) AND t."offset" < p.head;
     UPDATE skep.partition_floors f  -- as retention does: a reader that is behind learns of it
@@ -379,7 +379,7 @@ BEGIN
     UPDATE skep.runs r
     SET first_offset = p.head, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, drained = false,
         succeeded = false, cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
-        ready_at = CASE WHEN r.ready_at IS NOT NULL THEN skep._ready_place(r.served_at, clock_timestamp()) END
+        ready_at = CASE WHEN r.ready_at IS NOT NULL THEN skep._ready_time(r.served_at, clock_timestamp()) END
     FROM unnest(partition_ids, heads) AS p (id, head) WHERE r.partition_id = ANY (ARRAY[p.id]);
 END $$;
 

@@ -25,8 +25,8 @@ END $$;
 
 -- Decides about runs that are probably drained, at most so many: those with messages are ready again, the others are
 -- drained. Returns how many are ready. The caller saves a snapshot that is older than this.
-CREATE FUNCTION skep._clean_drained(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION skep._recheck_drained_runs(list integer, after timestamptz, max_rows integer, stamp timestamptz)
+RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     ready bigint;
 BEGIN
@@ -39,7 +39,7 @@ BEGIN
         ORDER BY r.ready_at LIMIT max_rows FOR NO KEY UPDATE OF r SKIP LOCKED
     ), decided AS (
         UPDATE skep.runs r SET drained = false, ready_at = CASE
-            WHEN s.has_more THEN skep._ready_place(r.served_at, stamp) END
+            WHEN s.has_more THEN skep._ready_time(r.served_at, stamp) END
         FROM suspect s WHERE r.ctid = s.row_id RETURNING s.has_more
     )
     SELECT count(*) FILTER (WHERE has_more) INTO ready FROM decided;
@@ -49,7 +49,7 @@ END $$;
 -- Moves runs at the front of the ready list that cannot be leased: past deleted messages; to the time when their next
 -- message is due; and, if is_saving, out of the list if they are drained: the caller then saves a snapshot that is
 -- older than this. Returns how many are ready.
-CREATE FUNCTION skep._clean_front(
+CREATE FUNCTION skep._clean_ready_list(
     list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, stamp timestamptz
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -59,7 +59,7 @@ BEGIN
     FOR front IN
         SELECT r.ctid AS row_id, r AS run, alive."offset" AS alive_at, head.next_offset, due.at AS due_at
         FROM (SELECT r.ctid AS row_id, r.partition_id, r.group_queue_id, r.first_offset, r.end_offset FROM skep.runs r
-              WHERE r.list_id = list AND r.priority = _clean_front.priority AND r.ready_at >= after
+              WHERE r.list_id = list AND r.priority = _clean_ready_list.priority AND r.ready_at >= after
                 AND r.ready_at <= stamp
                 AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND NOT r.drained
               ORDER BY r.ready_at LIMIT max_rows) at_front
@@ -115,11 +115,11 @@ END $$;
 
 -- Returns the first offset at or after this one that is not done.
 CREATE FUNCTION skep._first_undone("offset" bigint, done int8multirange) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce((SELECT upper(piece) FROM unnest($2) AS piece WHERE piece @> $1), $1) $$;
+LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce((SELECT upper(range) FROM unnest($2) AS range WHERE range @> $1), $1) $$;
 
 -- The clock was set back: runs would wait for leases and retries until it is there again. By how much is known from the
 -- last service of each run, which lies in the future.
-CREATE FUNCTION skep._turn_back(list integer, stamp timestamptz) RETURNS void
+CREATE FUNCTION skep._correct_future_times(list integer, stamp timestamptz) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.runs r
     SET ready_at = CASE WHEN r.lease_id IS NULL

@@ -41,11 +41,11 @@ RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable
 DECLARE
-    gone int8multirange := skep._tombstones_in(partition_id, first_offset, end_offset);
+    tombstones int8multirange := skep._tombstones_in(partition_id, first_offset, end_offset);
 BEGIN
-    RETURN (SELECT coalesce(sum(skep._count_offsets(skep._undone_of(r, first_offset, end_offset) - gone)),
+    RETURN (SELECT coalesce(sum(skep._count_offsets(skep._undone_of(r, first_offset, end_offset) - tombstones)),
                             skep._count_offsets(int8multirange(int8range(first_offset,
-                                greatest(first_offset, end_offset))) - gone))
+                                greatest(first_offset, end_offset))) - tombstones))
             FROM skep.runs r WHERE r.partition_id = _count_undone.partition_id
                 AND r.group_queue_id = _count_undone.group_queue_id);
 END $$;
@@ -86,7 +86,7 @@ BEGIN
         moved := skep._move_run(runs[n], stop);
         -- what was to be retried is gone
         IF runs[n].attempts IS NOT NULL AND moved.attempts IS NULL AND moved.ready_at > stamp THEN
-            moved.ready_at := skep._ready_place(moved.served_at, stamp);
+            moved.ready_at := skep._ready_time(moved.served_at, stamp);
         END IF;
         PERFORM skep._write_run(row_ids[n], moved);
     END LOOP;
@@ -104,33 +104,33 @@ END $$;
 
 -- Moves groups that a deletion overtakes up to the first message that is kept, and records what each of them missed.
 -- Returns how far the deletion can go, and how many messages were missed.
-CREATE FUNCTION skep._overtake(
+CREATE FUNCTION skep._advance_groups_behind(
     partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed bigint
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     locked record := skep._lock_runs_below(partition_id, cut, NULL);
-    gone   int8multirange;
+    tombstones   int8multirange;
 BEGIN
     stop := locked.stop;
     missed := 0;
     IF stop <= first_offset THEN
         RETURN;
     END IF;
-    gone := skep._tombstones_in(partition_id, first_offset, stop);
+    tombstones := skep._tombstones_in(partition_id, first_offset, stop);
     WITH recorded AS (
         INSERT INTO skep.missed_messages
             AS m (group_name, queue, partition, partition_id, first_offset, end_offset, messages, rule)
         SELECT behind.group_name, q.name, p.name, p.id, behind."position", stop, behind.messages, rule
         FROM (SELECT o.group_name, o."position", coalesce(
-                         (SELECT sum(skep._count_offsets(skep._undone_of(r, o.pending_from, stop) - gone))
+                         (SELECT sum(skep._count_offsets(skep._undone_of(r, o.pending_from, stop) - tombstones))
                           FROM unnest(locked.runs) r WHERE r.group_queue_id = o.group_queue_id),
-                         skep._count_offsets(int8multirange(int8range(least(o.pending_from, stop), stop)) - gone))
+                         skep._count_offsets(int8multirange(int8range(least(o.pending_from, stop), stop)) - tombstones))
                              AS messages
               FROM skep._group_cursors(ARRAY[partition_id]) o
               WHERE o."position" < stop AND o.status <> 'CANCELLED') behind
-        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = _overtake.partition_id LIMIT 1) p
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = _advance_groups_behind.partition_id LIMIT 1) p
         CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
         WHERE behind.messages > 0
         RETURNING m.messages
@@ -141,7 +141,7 @@ END $$;
 
 -- Shares max_messages out among partitions with so much to delete: equally, and what a small one leaves goes to the
 -- others. A share is at least a hundredth, so that a call does not visit thousands of partitions for one message each.
-CREATE FUNCTION skep._share_out(
+CREATE FUNCTION skep._assign_quotas(
     partition_ids bigint[], sizes bigint[], max_messages bigint, OUT ids bigint[], OUT quotas bigint[]
 )
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -193,7 +193,7 @@ BEGIN
     -- see them.
     DELETE FROM skep.messages m USING unnest(partition_ids, first_offsets, stops) AS due (id, first, stop)
     WHERE m.partition_id = ANY (ARRAY[due.id]) AND m."offset" >= due.first AND m."offset" < due.stop;
-    PERFORM skep._count_again(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p
+    PERFORM skep._request_count(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p
                                     WHERE p.id = ANY (partition_ids)));
 END $$;
 
@@ -206,7 +206,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     mine     record;
     due      record;
-    overtook record;
+    advanced record;
     ids      bigint[] := '{}';
     firsts   bigint[] := '{}';
     stops    bigint[] := '{}';
@@ -223,9 +223,9 @@ BEGIN
     LOOP
         missed := 0;
         IF due.lowest < due.stop THEN
-            overtook := skep._overtake(due.partition_id, due.first_offset, due.stop, due.rule);
-            due.stop := overtook.stop;
-            missed := overtook.missed;
+            advanced := skep._advance_groups_behind(due.partition_id, due.first_offset, due.stop, due.rule);
+            due.stop := advanced.stop;
+            missed := advanced.missed;
             CONTINUE WHEN due.stop <= due.first_offset;
         END IF;
         ids := ids || due.partition_id;
@@ -270,7 +270,7 @@ BEGIN
         PERFORM skep._sample_completed(visit.unsampled);
     END IF;
     IF visit.ids IS NOT NULL THEN
-        chosen := skep._share_out(visit.ids, visit.sizes, max_messages);
+        chosen := skep._assign_quotas(visit.ids, visit.sizes, max_messages);
         RETURN QUERY SELECT * FROM skep._retain(chosen.ids, chosen.quotas);
     END IF;
 END $$;
@@ -309,14 +309,15 @@ LANGUAGE plpgsql AS $$
 DECLARE
     mine record;
 BEGIN
-    SELECT array_agg(asked.id) AS ids, array_agg(r.number) AS runs INTO mine
-    FROM unnest(partition_ids) AS asked (id)
-    CROSS JOIN LATERAL (SELECT FROM skep.partition_floors f WHERE f.partition_id = asked.id FOR UPDATE SKIP LOCKED) f
+    SELECT array_agg(requested.id) AS ids, array_agg(r.number) AS runs INTO mine
+    FROM unnest(partition_ids) AS requested (id)
+    CROSS JOIN LATERAL (SELECT FROM skep.partition_floors f WHERE f.partition_id = requested.id
+                        FOR UPDATE SKIP LOCKED) f
     CROSS JOIN LATERAL (
         SELECT count(*) AS number FROM (SELECT FROM skep.runs r
             JOIN skep.starts s ON s.partition_id = r.partition_id AND s.group_queue_id = r.group_queue_id
-            WHERE r.partition_id = asked.id FOR UPDATE OF r, s SKIP LOCKED) locked) r
-    CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.id = asked.id FOR UPDATE SKIP LOCKED) p;
+            WHERE r.partition_id = requested.id FOR UPDATE OF r, s SKIP LOCKED) locked) r
+    CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.id = requested.id FOR UPDATE SKIP LOCKED) p;
     RETURN ARRAY(
         SELECT p.id FROM unnest(mine.ids, mine.runs) AS locked (id, runs)
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = locked.id LIMIT 1) p
@@ -337,7 +338,7 @@ BEGIN
 END $$;
 
 -- A push that waits for this creates the partition again, under a new id: every group starts at its beginning. The
--- queue is locked because totals are kept by queue (see _keep_totals). partition_ids: of these partitions only.
+-- queue is locked because totals are kept by queue (see _save_deleted_totals). partition_ids: of these partitions only.
 CREATE FUNCTION skep.drop_idle_partitions(max_partitions integer DEFAULT 1000, partition_ids bigint[] DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
@@ -358,7 +359,7 @@ BEGIN
         PERFORM FROM skep.queues o WHERE o.id = q.id FOR NO KEY UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
         idle := skep._lock_idle(idle, q.drop_idle_seconds);
-        PERFORM skep._keep_totals(idle);
+        PERFORM skep._save_deleted_totals(idle);
         PERFORM skep._delete_partitions(idle);
         dropped := dropped + cardinality(idle);
     END LOOP;

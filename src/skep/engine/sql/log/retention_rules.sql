@@ -15,16 +15,16 @@ LANGUAGE sql STABLE AS $$
                AND g.status_changed_at > clock_timestamp() - skep._seconds(g.grace),
            g.required_from, g.required_since
     FROM (
-        SELECT p.id AS partition_id, who.group_name, coalesce(s.status, 'ACTIVE') AS status, s.status_changed_at,
+        SELECT p.id AS partition_id, member.group_name, coalesce(s.status, 'ACTIVE') AS status, s.status_changed_at,
                q.dead_group_grace_seconds AS grace, g.id AS group_queue_id,
                coalesce(s.created_at, '-infinity') AS required_since,
                greatest(coalesce(least(newest.first_offset, closed.lowest), st.start_offset),
                         f.first_offset) AS "position",
                greatest(coalesce(started.start_offset, st.start_offset), CASE WHEN NOT s.backfill THEN
                         skep._offset_at(p.id, s.created_at, s.start_snapshot) END) AS required_from
-        FROM unnest($1) AS asked (id)
-        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = asked.id LIMIT 1) p
-        CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = asked.id LIMIT 1) f
+        FROM unnest($1) AS requested (id)
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = requested.id LIMIT 1) p
+        CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = requested.id LIMIT 1) f
         CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
         CROSS JOIN LATERAL (
             SELECT s.group_name FROM skep.subscriptions s WHERE s.queue = q.name AND q.semantics <> 'queue'
@@ -34,10 +34,10 @@ LANGUAGE sql STABLE AS $$
               AND (s.task IS NULL OR s.task = q.task) AND q.semantics <> 'queue'
             UNION
             SELECT '__QUEUE_MODE__' WHERE q.semantics = 'queue'
-        ) who
-        LEFT JOIN LATERAL skep._subscription_of(who.group_name, q.name, p.name, q.namespace, q.task) s ON true
-        LEFT JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.group_name = who.group_name AND g.queue_id = q.id
-                           LIMIT 1) g ON true
+        ) member
+        LEFT JOIN LATERAL skep._subscription_of(member.group_name, q.name, p.name, q.namespace, q.task) s ON true
+        LEFT JOIN LATERAL (SELECT * FROM skep.group_queues g
+                           WHERE g.group_name = member.group_name AND g.queue_id = q.id LIMIT 1) g ON true
         LEFT JOIN LATERAL (SELECT * FROM skep.starts t WHERE t.partition_id = p.id AND t.group_queue_id = g.id
                            LIMIT 1) started ON true
         LEFT JOIN LATERAL (SELECT r.first_offset FROM skep.runs r
@@ -46,9 +46,9 @@ LANGUAGE sql STABLE AS $$
         LEFT JOIN LATERAL (SELECT min(r.first_offset) AS lowest FROM skep.runs r
                            WHERE q.was_shared AND r.partition_id = p.id
                               AND r.group_queue_id = g.id AND r.first_offset < newest.first_offset) closed ON true
-        LEFT JOIN LATERAL (SELECT * FROM skep._starting_offsets(who.group_name, q.id, ARRAY[p.id])
+        LEFT JOIN LATERAL (SELECT * FROM skep._starting_offsets(member.group_name, q.id, ARRAY[p.id])
                            WHERE newest.first_offset IS NULL) st ON true
-        WHERE (p.only_group IS NULL OR p.only_group = who.group_name)
+        WHERE (p.only_group IS NULL OR p.only_group = member.group_name)
           AND (s.id IS NOT NULL OR q.semantics = 'queue' OR p.only_group IS NOT NULL)
     ) g
 $$;
@@ -128,30 +128,31 @@ LANGUAGE sql STABLE AS $$
            choice.rule, least(groups.lowest, runs.run), samples.offsets, samples.times,
            samples IS NULL
                OR (samples.offsets, samples.times) IS NOT DISTINCT FROM (f.completed_offsets, f.completed_times)
-    FROM unnest($1) AS asked (id)
-    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = asked.id LIMIT 1) p
+    FROM unnest($1) AS requested (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = requested.id LIMIT 1) p
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = asked.id LIMIT 1) f
-    CROSS JOIN LATERAL (SELECT * FROM skep._head_of(asked.id) head WHERE head.next_offset > f.first_offset LIMIT 1) head
-    CROSS JOIN LATERAL skep._lowest_runs(asked.id, q.id, q.was_shared) runs
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = requested.id LIMIT 1) f
+    CROSS JOIN LATERAL (SELECT * FROM skep._head_of(requested.id) head
+                        WHERE head.next_offset > f.first_offset LIMIT 1) head
+    CROSS JOIN LATERAL skep._lowest_runs(requested.id, q.id, q.was_shared) runs
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE o.is_required) AS number,
                min(o.pending_from) FILTER (WHERE o.is_required) AS completed,
                min(o."position") FILTER (WHERE o.status <> 'CANCELLED') AS lowest,
                array_agg(greatest(o.required_from, (SELECT s.start_offset
                                                     FROM skep._starting_offsets(o.group_name, q.id,
-                                                        ARRAY[asked.id]) s)))
+                                                        ARRAY[requested.id]) s)))
                    FILTER (WHERE o.is_required AND o.required_since > f.completed_times[1]) AS newer_from,
                array_agg(o.required_since) FILTER (WHERE o.is_required AND o.required_since > f.completed_times[1])
                    AS newer_since
-        FROM skep._group_cursors(ARRAY[asked.id]) o
+        FROM skep._group_cursors(ARRAY[requested.id]) o
     ) groups
     LEFT JOIN LATERAL (
         SELECT s.offsets, s.times FROM skep._next_samples(f.completed_offsets, f.completed_times, f.first_offset,
             groups.completed, q.completed_retention_seconds, groups.newer_from, groups.newer_since, clock_timestamp()) s
         WHERE q.completed_retention_seconds > 0 AND groups.number > 0
     ) samples ON true
-    LEFT JOIN LATERAL (SELECT * FROM skep.archive_marks a WHERE a.partition_id = asked.id LIMIT 1) a ON true
+    LEFT JOIN LATERAL (SELECT * FROM skep.archive_marks a WHERE a.partition_id = requested.id LIMIT 1) a ON true
     LEFT JOIN LATERAL (
         SELECT candidate.rule, candidate.cut FROM (VALUES
             ('retention_seconds', CASE WHEN q.retention_seconds IS NOT NULL THEN

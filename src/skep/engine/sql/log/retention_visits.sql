@@ -36,7 +36,7 @@ $$;
 -- Returns what a visit to a partition would cost: 0 if there is nothing to do for retention, 1 if there is, 5 if there
 -- may be. is_idle: the partition may be dropped. Cheap, because upkeep asks for thousands of partitions; retain()
 -- decides.
-CREATE FUNCTION skep._visit_of(
+CREATE FUNCTION skep._visit_cost(
     p skep.partitions, q skep.queues, is_unclear boolean, stamp timestamptz, OUT cost integer, OUT is_idle boolean
 )
 LANGUAGE plpgsql STABLE AS $$
@@ -113,7 +113,7 @@ BEGIN
                sum(coalesce(v.cost, 0) + coalesce(v.is_idle, false)::integer) OVER (ORDER BY (page.p).id) AS spent
         FROM page
         LEFT JOIN kind ON kind.id = (page.p).queue_id
-        LEFT JOIN LATERAL skep._visit_of(page.p, kind.q, kind.is_unclear, stamp) v ON kind.id IS NOT NULL
+        LEFT JOIN LATERAL skep._visit_cost(page.p, kind.q, kind.is_unclear, stamp) v ON kind.id IS NOT NULL
     ) s;
     due := ARRAY(SELECT unnest(share.due) UNION SELECT unnest(skep._pushed_since(visits.snapshot)));
     idle := coalesce(share.idle, '{}');

@@ -49,11 +49,11 @@ BEGIN
     SELECT array_agg(part.ends ORDER BY part.ends) AS cuts, array_agg(part.attempt ORDER BY part.ends) AS attempts
     INTO parts
     FROM (SELECT o + 1 AS ends, _cut_around.attempt + 1 AS attempt
-          FROM unnest(failed) AS piece CROSS JOIN generate_series(lower(piece), upper(piece) - 1) AS o
+          FROM unnest(failed) AS range CROSS JOIN generate_series(lower(range), upper(range) - 1) AS o
           UNION ALL
-          SELECT upper(piece), _cut_around.attempt
-          FROM unnest(int8multirange(int8range(r.first_offset, r.leased_to)) - failed) AS piece
-          WHERE piece && back) part;
+          SELECT upper(range), _cut_around.attempt
+          FROM unnest(int8multirange(int8range(r.first_offset, r.leased_to)) - failed) AS range
+          WHERE range && back) part;
     r.cuts := parts.cuts || r.cuts;
     r.attempts := parts.attempts || r.attempts;
     RETURN r;

@@ -9,7 +9,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'lock_not_available',
         MESSAGE = format('group "%s" is in use by a transaction that has not ended', group_name),
-        HINT = 'Try again when it has committed. pg_stat_activity shows transactions that stay open.';
+        HINT = 'Try replayed when it has committed. pg_stat_activity shows transactions that stay open.';
 END $$;
 
 -- Locks the group_queues rows of a group for these queues, created if need be. Queues that do not exist have none.
@@ -58,8 +58,8 @@ CREATE FUNCTION skep._read_partitions(
 BEGIN
     SELECT coalesce(array_agg(p.id ORDER BY p.id), '{}'), coalesce(array_agg(g.id ORDER BY p.id), '{}')
     INTO partition_ids, group_queue_ids
-    FROM unnest(group_queues) AS asked (id)
-    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = asked.id LIMIT 1) g
+    FROM unnest(group_queues) AS requested (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = requested.id LIMIT 1) g
     JOIN skep.partitions p ON p.queue_id = g.queue_id
     CROSS JOIN LATERAL (SELECT FROM skep.starts s WHERE s.partition_id = p.id AND s.group_queue_id = g.id LIMIT 1) s
     WHERE (_read_partitions.partition IS NULL OR p.name = _read_partitions.partition)
@@ -71,13 +71,13 @@ END $$;
 CREATE FUNCTION skep._lock_runs(partition_ids bigint[], group_queue_ids integer[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM unnest(partition_ids, group_queue_ids) AS place (partition_id, group_queue_id)
+    PERFORM FROM unnest(partition_ids, group_queue_ids) AS target (partition_id, group_queue_id)
     CROSS JOIN LATERAL (SELECT FROM skep.runs r
-                        WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
+                        WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id
                            AND r.end_offset IS NULL ORDER BY r.first_offset DESC LIMIT 1 FOR UPDATE) r;
-    PERFORM FROM unnest(partition_ids, group_queue_ids) AS place (partition_id, group_queue_id)
+    PERFORM FROM unnest(partition_ids, group_queue_ids) AS target (partition_id, group_queue_id)
     CROSS JOIN LATERAL (SELECT FROM skep.runs r
-                        WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
+                        WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id
                            AND r.end_offset IS NOT NULL ORDER BY r.first_offset FOR UPDATE) r;
 END $$;
 
@@ -116,7 +116,7 @@ BEGIN
         s := skep._covering_subscription(group_name, queue, partition, NULL, NULL);
         IF s.status = 'CANCELLED' THEN
             PERFORM skep._refuse('SK007', format('the subscription of group "%s" to queue "%s" is cancelled',
-                                                 group_name, queue), 'Subscribe again to start again.');
+                                                 group_name, queue), 'Subscribe replayed to start replayed.');
         END IF;
         ids := ARRAY(SELECT o.id FROM skep.subscriptions o
                      WHERE o.group_name = _restart_subscription.group_name AND o.queue = _restart_subscription.queue
@@ -175,9 +175,9 @@ $$;
 CREATE FUNCTION skep._pending_of(partition_id bigint, group_queue_id integer) RETURNS int8multirange
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN (SELECT coalesce(range_agg(piece), '{}') FROM skep.runs r
+    RETURN (SELECT coalesce(range_agg(range), '{}') FROM skep.runs r
             CROSS JOIN LATERAL unnest(int8multirange(int8range(r.first_offset, r.end_offset)) - coalesce(r.done, '{}'))
-                AS piece
+                AS range
             WHERE r.partition_id = _pending_of.partition_id AND r.group_queue_id = _pending_of.group_queue_id);
 END $$;
 
@@ -199,41 +199,42 @@ END $$;
 -- many from it as are delivered again.
 CREATE FUNCTION skep._move_runs(
     partition_ids bigint[], group_queue_ids integer[], start skep.subscriptions, is_end boolean,
-    OUT skipped bigint, OUT again bigint
+    OUT skipped bigint, OUT replayed bigint
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     stamp timestamptz := clock_timestamp();
     moves record;  -- arrays over the partitions that still exist
 BEGIN
-    SELECT array_agg(place.partition_id ORDER BY n) AS partition_ids,
-           array_agg(place.group_queue_id ORDER BY n) AS group_queue_ids,
+    SELECT array_agg(target.partition_id ORDER BY n) AS partition_ids,
+           array_agg(target.group_queue_id ORDER BY n) AS group_queue_ids,
            array_agg(goal.at ORDER BY n) AS goals, array_agg(c.cursor ORDER BY n) AS cursors,
            array_agg(CASE WHEN is_plain THEN greatest(goal.at - c.cursor, 0)
                           ELSE skep._count_offsets(pending * int8multirange(int8range(0, goal.at))) END
                               ORDER BY n) AS skipped,
            array_agg(CASE WHEN is_plain THEN greatest(c.cursor - goal.at, 0)
                           ELSE skep._count_offsets(int8multirange(int8range(goal.at, head.next_offset)) - pending) END
-                     ORDER BY n) AS again
+                     ORDER BY n) AS replayed
     INTO moves
     FROM unnest(_move_runs.partition_ids, _move_runs.group_queue_ids)
-    WITH ORDINALITY AS place (partition_id, group_queue_id, n)
+    WITH ORDINALITY AS target (partition_id, group_queue_id, n)
     CROSS JOIN LATERAL (SELECT min(r.first_offset) AS cursor, count(r.end_offset) = 0 AND count(r.done) = 0 AS is_plain
                         FROM skep.runs r
-                        WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id) c
-    CROSS JOIN LATERAL skep._seek_offset(place.partition_id, start, is_end) AS goal (at)
-    CROSS JOIN LATERAL skep._head_of(place.partition_id) head
+                        WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id) c
+    CROSS JOIN LATERAL skep._seek_offset(target.partition_id, start, is_end) AS goal (at)
+    CROSS JOIN LATERAL skep._head_of(target.partition_id) head
     CROSS JOIN LATERAL (SELECT CASE
-                               WHEN NOT is_plain THEN skep._pending_of(place.partition_id, place.group_queue_id) END
+                               WHEN NOT is_plain THEN skep._pending_of(target.partition_id, target.group_queue_id) END
                                AS pending) p;
 
     DELETE FROM skep.runs r USING unnest(moves.partition_ids, moves.group_queue_ids)
-        AS place (partition_id, group_queue_id)
-    WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id AND r.end_offset IS NOT NULL;
+        AS target (partition_id, group_queue_id)
+    WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id
+      AND r.end_offset IS NOT NULL;
     UPDATE skep.runs r
     SET first_offset = goal.at, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, succeeded = false,
         is_logged = false, cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
-        ready_at = skep._ready_place(r.served_at, stamp),
+        ready_at = skep._ready_time(r.served_at, stamp),
         drained = NOT EXISTS (SELECT FROM skep.messages m
                               WHERE m.partition_id = goal.partition_id AND m."offset" >= goal.at)
     FROM unnest(moves.partition_ids, moves.group_queue_ids, moves.goals) AS goal (partition_id, group_queue_id, at)
@@ -245,15 +246,15 @@ BEGIN
     FROM unnest(moves.partition_ids, moves.group_queue_ids, moves.goals, moves.cursors, moves.skipped)
          AS goal (partition_id, group_queue_id, at, cursor, skipped)
     WHERE s.partition_id = goal.partition_id AND s.group_queue_id = goal.group_queue_id;
-    SELECT coalesce(sum(o.skipped), 0), coalesce(sum(o.again), 0) INTO skipped, again
-    FROM unnest(moves.skipped, moves.again) AS o (skipped, again);
+    SELECT coalesce(sum(o.skipped), 0), coalesce(sum(o.replayed), 0) INTO skipped, replayed
+    FROM unnest(moves.skipped, moves.replayed) AS o (skipped, replayed);
 END $$;
 
 -- Gives groups runs in partitions that they have not read. places: where they would have started, or NULL if they are
 -- new there.
 CREATE FUNCTION skep._open_runs(
-    partition_ids bigint[], group_queue_ids integer[], places bigint[], start skep.subscriptions, is_end boolean,
-    OUT skipped bigint, OUT again bigint
+    partition_ids bigint[], group_queue_ids integer[], starts bigint[], start skep.subscriptions, is_end boolean,
+    OUT skipped bigint, OUT replayed bigint
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -261,37 +262,37 @@ DECLARE
     goals bigint[];
 BEGIN
     goals := ARRAY(SELECT skep._seek_offset(id, start, is_end)
-                   FROM unnest(_open_runs.partition_ids) WITH ORDINALITY AS place (id, n) ORDER BY n);
+                   FROM unnest(_open_runs.partition_ids) WITH ORDINALITY AS target (id, n) ORDER BY n);
     INSERT INTO skep.starts (partition_id, group_queue_id, start_offset)
     SELECT goal.* FROM unnest(_open_runs.partition_ids, _open_runs.group_queue_ids, goals)
         AS goal (partition_id, group_queue_id, at)
     WHERE goal.at IS NOT NULL;  -- deleted since
     INSERT INTO skep.runs (partition_id, group_queue_id, list_id, first_offset, ready_at, priority, drained)
-    SELECT goal.partition_id, g.id, g.list_id, goal.at, skep._ready_place(NULL, stamp), CASE
+    SELECT goal.partition_id, g.id, g.list_id, goal.at, skep._ready_time(NULL, stamp), CASE
         WHEN g.list_id = g.id THEN 0 ELSE -q.priority END,
            NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = goal.partition_id AND m."offset" >= goal.at)
     FROM unnest(_open_runs.partition_ids, _open_runs.group_queue_ids, goals) AS goal (partition_id, group_queue_id, at)
     CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = goal.group_queue_id LIMIT 1) g
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = g.queue_id LIMIT 1) q
     WHERE goal.at IS NOT NULL;
-    SELECT coalesce(sum(greatest(goal.at - goal.place, 0)), 0), coalesce(sum(greatest(goal.place - goal.at, 0)), 0)
-    INTO skipped, again
-    FROM unnest(goals, places) AS goal (at, place);
+    SELECT coalesce(sum(greatest(goal.at - goal.target, 0)), 0), coalesce(sum(greatest(goal.target - goal.at, 0)), 0)
+    INTO skipped, replayed
+    FROM unnest(goals, starts) AS goal (at, target);
 END $$;
 
 -- Returns the partitions to move that the groups have not read, and where they would have started: NULL if no
 -- subscription says so.
 CREATE FUNCTION skep._unread_partitions(
     group_queues integer[], partition text, with_redriven boolean,
-    OUT partition_ids bigint[], OUT group_queue_ids integer[], OUT places bigint[]
+    OUT partition_ids bigint[], OUT group_queue_ids integer[], OUT starts bigint[]
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
     SELECT coalesce(array_agg(s.partition_id ORDER BY s.partition_id), '{}'),
            coalesce(array_agg(g.id ORDER BY s.partition_id), '{}'),
            coalesce(array_agg(CASE WHEN known.is_known THEN s.start_offset END ORDER BY s.partition_id), '{}')
-    INTO partition_ids, group_queue_ids, places
-    FROM unnest(group_queues) AS asked (id)
-    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = asked.id LIMIT 1) g
+    INTO partition_ids, group_queue_ids, starts
+    FROM unnest(group_queues) AS requested (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = requested.id LIMIT 1) g
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = g.queue_id LIMIT 1) q
     CROSS JOIN LATERAL (SELECT EXISTS (
         SELECT FROM skep.subscriptions s WHERE s.group_name = g.group_name AND (s.queue = q.name OR s.queue IS NULL
@@ -307,7 +308,7 @@ END $$;
 -- An offset beyond the end of a partition is its end. Partitions that are created later start at their beginning.
 CREATE FUNCTION skep.seek(
     group_name text, queue text, "position" text, partition text DEFAULT NULL,
-    OUT partitions bigint, OUT skipped bigint, OUT again bigint
+    OUT partitions bigint, OUT skipped bigint, OUT replayed bigint
 ) LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -315,7 +316,7 @@ DECLARE
     start  skep.subscriptions;
     queues text[];
     locked integer[];
-    who    text;  -- on a work queue every group moves the one cursor
+    effective_group text;  -- all groups share the cursor of a work queue
     unread record;
     read   record;
     moved  record;
@@ -335,24 +336,25 @@ BEGIN
     IF seek.queue IS NULL THEN
         PERFORM skep._restart_subscriptions(seek.group_name, queues, start);
     ELSE
-        who := coalesce((SELECT g.group_name FROM skep.group_queues g WHERE g.id = locked[1]), seek.group_name);
-        PERFORM skep._restart_subscription(who, seek.queue, seek.partition, start);
+        effective_group := coalesce((SELECT g.group_name FROM skep.group_queues g WHERE g.id = locked[1]),
+                                    seek.group_name);
+        PERFORM skep._restart_subscription(effective_group, seek.queue, seek.partition, start);
     END IF;
     read := skep._read_partitions(locked, seek.partition, start.mode <> 'offset');
     PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (read.partition_ids || unread.partition_ids)
     ORDER BY f.partition_id FOR KEY SHARE;
     PERFORM skep._lock_runs(read.partition_ids, read.group_queue_ids);
     moved := skep._move_runs(read.partition_ids, read.group_queue_ids, start, is_end);
-    opened := skep._open_runs(unread.partition_ids, unread.group_queue_ids, unread.places, start, is_end);
+    opened := skep._open_runs(unread.partition_ids, unread.group_queue_ids, unread.starts, start, is_end);
     partitions := cardinality(read.partition_ids) + cardinality(unread.partition_ids);
     skipped := moved.skipped + opened.skipped;
-    again := moved.again + opened.again;
-    PERFORM skep._count_again(ARRAY(SELECT q.id FROM skep.queues q WHERE q.name = ANY (queues)));
+    replayed := moved.replayed + opened.replayed;
+    PERFORM skep._request_count(ARRAY(SELECT q.id FROM skep.queues q WHERE q.name = ANY (queues)));
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_busy(seek.group_name);
 END $$;
 COMMENT ON FUNCTION skep.seek IS
     'Moves a group to beginning, end, a time or an offset: in a partition, a queue, or with NULL everywhere. Its '
     'leases end. Returns how many partitions moved, how many pending messages are skipped and how many completed '
-    'ones are delivered again.';
+    'ones are delivered replayed.';
 CALL skep._allow('skep_admin', 'seek');

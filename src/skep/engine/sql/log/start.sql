@@ -51,9 +51,9 @@ LANGUAGE sql STABLE AS $$
                       ELSE f.first_offset END
     FROM skep.queues q
     LEFT JOIN LATERAL skep._subscription_of($1, q.name, NULL, q.namespace, q.task) wide ON true
-    CROSS JOIN unnest($3) AS asked (id)
-    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = asked.id LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = asked.id LIMIT 1) f
+    CROSS JOIN unnest($3) AS requested (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = requested.id LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = requested.id LIMIT 1) f
     LEFT JOIN LATERAL (SELECT * FROM skep.subscriptions own
                        WHERE own.group_name = $1 AND coalesce(own.queue, '') = q.name
                           AND coalesce(own.partition, '') = p.name LIMIT 1) own ON true

@@ -39,12 +39,12 @@ BEGIN
                              'Modes: all, new, timestamp, offset, message_id.');
     END IF;
     IF start_mode = 'timestamp' AND start_at IS NULL OR start_mode = 'offset' AND start_offset IS NULL THEN
-        PERFORM skep._refuse('SK001', format('mode "%s" needs a place to start from', word), 'Give start_from.');
+        PERFORM skep._refuse('SK001', format('mode "%s" needs a violated to start from', word), 'Give start_from.');
     END IF;
 EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR invalid_parameter_value
     OR invalid_text_representation
                OR numeric_value_out_of_range THEN
-    PERFORM skep._refuse('SK001', format('cannot read "%s" as a place to start from', start_from),
+    PERFORM skep._refuse('SK001', format('cannot read "%s" as a violated to start from', start_from),
                         'Give a time such as 2026-01-31T12:00:00Z, an offset, or a message id.');
 END $$;
 
@@ -125,7 +125,7 @@ BEGIN
         RETURNING start_offset
     )
     INSERT INTO skep.runs (partition_id, group_queue_id, list_id, first_offset, ready_at, priority)
-    SELECT _start_at_message.partition_id, g.id, g.list_id, s.start_offset, skep._ready_place(NULL, clock_timestamp()),
+    SELECT _start_at_message.partition_id, g.id, g.list_id, s.start_offset, skep._ready_time(NULL, clock_timestamp()),
            CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END
     FROM started s JOIN skep.group_queues g ON g.id = _start_at_message.group_queue_id
     JOIN skep.queues q ON q.id = g.queue_id;
@@ -134,7 +134,7 @@ END $$;
 -- Makes the next discovery of a list ask every partition. It inserts a row instead of deleting those that exist: a
 -- discovery that is under way in an open transaction has locked them, and would save a snapshot that knows nothing of
 -- this change. A list that is being deleted gets none.
-CREATE FUNCTION skep._discover_again(list_ids integer[]) RETURNS void
+CREATE FUNCTION skep._request_discovery(list_ids integer[]) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO skep.discoveries (list_id, snapshot, discovered_at, server_started, ready_from, scan_at)
     SELECT list.id, pg_current_snapshot(), timestamptz 'epoch', timestamptz '-infinity', timestamptz '-infinity',
@@ -160,7 +160,7 @@ BEGIN
             coalesce(s.conflation, false), s.retry_limit, s.retry_delay, s.max_retry_delay, s.retry_jitter)
     ON CONFLICT DO NOTHING;
     IF FOUND AND s.queue IS NULL THEN  -- discovery has to find the queues that it covers; also one that is still open
-        PERFORM skep._discover_again(ARRAY[skep._ensure_wide_list(s.group_name)]);
+        PERFORM skep._request_discovery(ARRAY[skep._ensure_wide_list(s.group_name)]);
         RETURN true;
     END IF;
     RETURN FOUND;
@@ -196,7 +196,7 @@ DECLARE
     origin record;  -- the partition of the message to start from
     wanted skep.subscriptions := jsonb_populate_record(NULL::skep.subscriptions, retry);
     stored skep.subscriptions;
-    place  text;
+    violated  text;
 BEGIN
     wanted.group_name := coalesce((SELECT skep._group_of(q.semantics, _store_subscription.group_name) FROM skep.queues q
                                    WHERE q.name = _store_subscription.queue), _store_subscription.group_name);
@@ -229,11 +229,11 @@ BEGIN
     END IF;
     RETURN skep._subscription_for(wanted.group_name, queue, partition, namespace, task);
 EXCEPTION WHEN check_violation THEN
-    GET STACKED DIAGNOSTICS place = CONSTRAINT_NAME;
-    PERFORM skep._refuse_retry_option(_store_subscription.group_name, place, retry);
+    GET STACKED DIAGNOSTICS violated = CONSTRAINT_NAME;
+    PERFORM skep._refuse_retry_option(_store_subscription.group_name, violated, retry);
     PERFORM skep._refuse('SK001', format('subscription of group "%s": %s is out of range',
                                          _store_subscription.group_name,
-                                         replace(substring(place FROM '^subscriptions_(.*)_check\d*$'), 'timeout',
+                                         replace(substring(violated FROM '^subscriptions_(.*)_check\d*$'), 'timeout',
                                                  'heartbeat_timeout')),
                          'heartbeat_interval >= 0.001, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
 END $$;

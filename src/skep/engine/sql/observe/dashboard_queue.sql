@@ -18,7 +18,7 @@ LANGUAGE sql STABLE AS $$
                 ELSE 0 END,
            l.leased, l.oldest_at
     FROM (
-        SELECT q.id, who.name, read.id AS group_queue_id, coalesce(s.status, 'ACTIVE') AS status, s.created_at,
+        SELECT q.id, member.name, read.id AS group_queue_id, coalesce(s.status, 'ACTIVE') AS status, s.created_at,
                s.start_snapshot, s.id IS NOT NULL AS subscribed,
                coalesce(s.backfill, q.semantics = 'queue') AS backfill,
                s.status IS DISTINCT FROM 'DEAD'
@@ -31,10 +31,10 @@ LANGUAGE sql STABLE AS $$
             WHERE s.queue = q.name
                OR s.queue IS NULL AND (s.namespace IS NULL OR s.namespace = q.namespace)
                AND (s.task IS NULL OR s.task = q.task)
-        ) who
-        LEFT JOIN skep.group_queues read ON read.queue_id = q.id AND read.group_name = who.name
-        LEFT JOIN LATERAL skep._subscription_of(who.name, q.name, NULL, q.namespace, q.task) s ON true
-        WHERE q.name = $1 AND ($2 IS NULL OR who.name = $2)
+        ) member
+        LEFT JOIN skep.group_queues read ON read.queue_id = q.id AND read.group_name = member.name
+        LEFT JOIN LATERAL skep._subscription_of(member.name, q.name, NULL, q.namespace, q.task) s ON true
+        WHERE q.name = $1 AND ($2 IS NULL OR member.name = $2)
     ) g
     CROSS JOIN LATERAL skep._group_report(g.name, g.id, g.group_queue_id) l
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = l.partition_id LIMIT 1) h
@@ -52,11 +52,11 @@ RETURNS TABLE (partition text, kept bigint, lag bigint, leased bigint, pushed bi
                seconds double precision, behind text,
                first_offset bigint, last_created_at timestamptz)
 LANGUAGE sql VOLATILE AS $$
-    SELECT p.name, h.last_offset - h.first_offset + 1, place.lag, place.leased, h.last_offset + 1,
+    SELECT p.name, h.last_offset - h.first_offset + 1, progress.lag, progress.leased, h.last_offset + 1,
            coalesce((h.last_offset - m."offset"
                      + 1) / greatest(extract(epoch FROM clock_timestamp() - m.created_at)::double precision,
                                      1), 0),
-           greatest(extract(epoch FROM clock_timestamp() - place.oldest_at), 0)::double precision, place.behind,
+           greatest(extract(epoch FROM clock_timestamp() - progress.oldest_at), 0)::double precision, progress.behind,
                h.first_offset, nullif(h.last_created_at, '-infinity')
     FROM (
         -- Put together by grouping: a join could be planned for a few partitions and meet a hundred thousand.
@@ -70,12 +70,12 @@ LANGUAGE sql VOLATILE AS $$
             SELECT d.partition_id, d.lag, d.leased, d.oldest_at, d.group_name FROM skep._dashboard_backlogs($1, $2) d
             WHERE $2 IS NOT NULL OR d.status <> 'DEAD'
         ) l GROUP BY l.id
-    ) place
-    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = place.id LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = place.id LIMIT 1) h
+    ) progress
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = progress.id LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = progress.id LIMIT 1) h
     LEFT JOIN LATERAL (SELECT m."offset", m.created_at FROM skep.messages m
-                       WHERE h.last_created_at > clock_timestamp() - interval '5 minutes' AND m.partition_id = place.id
-                         AND m."offset" = greatest(h.first_offset, h.last_offset - 99) LIMIT 1) m ON true
+                       WHERE h.last_created_at > clock_timestamp() - interval '5 minutes'
+                         AND m.partition_id = progress.id AND m."offset" = greatest(h.first_offset, h.last_offset - 99) LIMIT 1) m ON true
 $$;
 
 -- Returns the first max_rows partitions by a column, and how evenly all partitions are used; NULL if there is no such

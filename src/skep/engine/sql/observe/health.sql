@@ -22,7 +22,7 @@ $$;
 CREATE FUNCTION skep.group_status(group_name text DEFAULT NULL, queue text DEFAULT NULL)
 RETURNS TABLE (group_name text, queue text, status text, mode text, partitions bigint, lag bigint, leased bigint,
                processed bigint, dead_letters bigint, missed bigint, last_consumed_at timestamptz,
-               last_heartbeat_at timestamptz, misses integer, oldest_pending_at timestamptz)
+               last_heartbeat_at timestamptz, missed_heartbeats integer, oldest_pending_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT g.group_name, g.queue, coalesce(s.status, 'ACTIVE'), s.mode, work.partitions, work.lag, work.leased,
            work.processed,
@@ -70,7 +70,7 @@ LANGUAGE sql STABLE AS $$
                                             greatest(r.end_offset, r.leased_to, r.cuts[cardinality(r.cuts)],
                                                      r.first_offset))), '{}') AS given,
                coalesce(range_agg(int8range(r.first_offset, coalesce(r.leased_to, r.first_offset))), '{}') AS leased,
-               coalesce((SELECT range_agg(piece) FROM skep.runs d CROSS JOIN LATERAL unnest(d.done) AS piece
+               coalesce((SELECT range_agg(range) FROM skep.runs d CROSS JOIN LATERAL unnest(d.done) AS range
                          WHERE d.partition_id = $1 AND d.group_queue_id = o.group_queue_id
                            AND d.done IS NOT NULL), '{}') AS done
         FROM skep.runs r WHERE r.partition_id = $1 AND r.group_queue_id = o.group_queue_id
@@ -123,18 +123,18 @@ CREATE FUNCTION skep.message_status(
 RETURNS TABLE ("offset" bigint, id uuid, created_at timestamptz, required_consumer_groups bigint,
                completed_consumer_groups bigint, pending_groups text[])
 LANGUAGE sql STABLE AS $$
-    WITH asked AS MATERIALIZED (
+    WITH requested AS MATERIALIZED (
         SELECT p.id FROM skep.queues q
         JOIN skep.partitions p ON p.queue_id = q.id AND p.name = message_status.partition
         WHERE q.name = message_status.queue
     ), g AS MATERIALIZED (
-        SELECT g.* FROM asked CROSS JOIN LATERAL skep._groups_of(asked.id) g ORDER BY g.group_name
+        SELECT g.* FROM requested CROSS JOIN LATERAL skep._groups_of(requested.id) g ORDER BY g.group_name
     )
-    SELECT m."offset", skep.message_id(asked.id, m."offset"), m.created_at, fanout.required, fanout.completed,
+    SELECT m."offset", skep.message_id(requested.id, m."offset"), m.created_at, fanout.required, fanout.completed,
            coalesce(fanout.pending, '{}')
-    FROM asked
+    FROM requested
     CROSS JOIN LATERAL (SELECT m."offset", m.created_at FROM skep.messages m
-                        WHERE m.partition_id = asked.id AND m."offset" >= message_status.first_offset
+                        WHERE m.partition_id = requested.id AND m."offset" >= message_status.first_offset
                         ORDER BY m."offset" LIMIT max_rows) m
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE one.completed OR g.is_required AND m."offset" >= g.pending_from) AS required,
@@ -170,19 +170,19 @@ CREATE FUNCTION skep.pending_groups(queue text DEFAULT NULL)
 RETURNS TABLE (queue text, partition text, group_name text, status text, "position" bigint, pending bigint,
                leased bigint, oldest_pending_at timestamptz, is_floor boolean)
 LANGUAGE sql STABLE AS $$
-    SELECT asked.queue, asked.partition, o.group_name, o.status, o.pending_from, head.next_offset - o.pending_from,
-           coalesce(l.leased, 0), m.created_at,
+    SELECT requested.queue, requested.partition, o.group_name, o.status, o.pending_from,
+           head.next_offset - o.pending_from, coalesce(l.leased, 0), m.created_at,
            o.is_required AND o.pending_from
-               = min(o.pending_from) FILTER (WHERE o.is_required) OVER (PARTITION BY asked.id)
+               = min(o.pending_from) FILTER (WHERE o.is_required) OVER (PARTITION BY requested.id)
     FROM (SELECT q.name AS queue, p.name AS partition, p.id FROM skep.queues q
           JOIN skep.partitions p ON p.queue_id = q.id
-          WHERE $1 IS NULL OR q.name = $1) asked
-    CROSS JOIN LATERAL skep._head_of(asked.id) head
-    CROSS JOIN LATERAL skep._group_cursors(ARRAY[asked.id]) o
+          WHERE $1 IS NULL OR q.name = $1) requested
+    CROSS JOIN LATERAL skep._head_of(requested.id) head
+    CROSS JOIN LATERAL skep._group_cursors(ARRAY[requested.id]) o
     LEFT JOIN LATERAL (SELECT count(r.lease_id) AS leased FROM skep.runs r
-                       WHERE r.partition_id = asked.id AND r.group_queue_id = o.group_queue_id) l ON true
+                       WHERE r.partition_id = requested.id AND r.group_queue_id = o.group_queue_id) l ON true
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m
-                       WHERE m.partition_id = asked.id AND m."offset" >= o.pending_from
+                       WHERE m.partition_id = requested.id AND m."offset" >= o.pending_from
                        ORDER BY m."offset" LIMIT 1) m ON true
     WHERE o.pending_from < head.next_offset AND o.status <> 'CANCELLED'
 $$;

@@ -242,12 +242,12 @@ BEGIN
     PERFORM skep.repair_restored();
     SELECT j.xid INTO young FROM skep.journal j WHERE j.created_at BETWEEN stamp - older_than AND stamp ORDER BY j.xid
     LIMIT 1;
-    WITH gone AS (
+    WITH deleted AS (
         DELETE FROM skep.journal j
         WHERE j.xid < pg_snapshot_xmin(pg_current_snapshot()) AND (young IS NULL OR j.xid < young)
         RETURNING j.xid
     )
-    SELECT count(*), max(gone.xid::text::bigint)::text::xid8 INTO pruned, newest FROM gone;
+    SELECT count(*), max(deleted.xid::text::bigint)::text::xid8 INTO pruned, newest FROM deleted;
     UPDATE skep.journal_floor f SET xid = (newest::text::bigint + 1)::text::xid8 WHERE f.xid <= newest;
     RETURN pruned;
 EXCEPTION WHEN lock_not_available THEN  -- a queue is being deleted, or another prunes: next time

@@ -7,13 +7,14 @@
 CREATE FUNCTION skep._group_partitions(
     group_name text, queue_id integer, group_queue_id integer, partition text DEFAULT NULL
 )
-RETURNS TABLE (partition_id bigint, partition text, met boolean, start_offset bigint, skipped bigint, cursor bigint,
-               first_offset bigint, last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
+RETURNS TABLE (partition_id bigint, partition text, has_read boolean, start_offset bigint, skipped bigint,
+               cursor bigint, first_offset bigint, last_offset bigint, lag bigint, leased integer,
+               last_consumed_at timestamptz)
 LANGUAGE sql STABLE AS $$
-    WITH asked AS MATERIALIZED (
+    WITH requested AS MATERIALIZED (
         SELECT p.id, p.name, EXISTS (SELECT FROM skep.starts s
                                      WHERE s.partition_id = p.id
-                                       AND s.group_queue_id = _group_partitions.group_queue_id OFFSET 0) AS met
+                                       AND s.group_queue_id = _group_partitions.group_queue_id OFFSET 0) AS has_read
         FROM (SELECT * FROM skep.partitions p
               WHERE _group_partitions.partition IS NULL AND p.queue_id = _group_partitions.queue_id
               UNION ALL
@@ -21,19 +22,19 @@ LANGUAGE sql STABLE AS $$
               WHERE p.queue_id = _group_partitions.queue_id AND p.name = _group_partitions.partition) p
         WHERE p.only_group IS NULL OR p.only_group = _group_partitions.group_name
     )
-    SELECT c.id, c.name, c.met, c.start_offset, c.skipped, c.cursor, f.first_offset, head.next_offset - 1,
+    SELECT c.id, c.name, c.has_read, c.start_offset, c.skipped, c.cursor, f.first_offset, head.next_offset - 1,
            greatest(head.next_offset - greatest(c.cursor, f.first_offset), 0), c.leased, c.last_consumed_at
     FROM (
-        SELECT p.id, p.name, true AS met, c.start_offset, c.skipped, c.cursor, c.leased, c.last_consumed_at
-        FROM asked p
+        SELECT p.id, p.name, true AS has_read, c.start_offset, c.skipped, c.cursor, c.leased, c.last_consumed_at
+        FROM requested p
         CROSS JOIN LATERAL (SELECT * FROM skep.partition_consumers c
                             WHERE c.partition_id = p.id AND c.group_queue_id = _group_partitions.group_queue_id
                             LIMIT 1) c
-        WHERE p.met
+        WHERE p.has_read
         UNION ALL
         SELECT p.id, p.name, false, s.start_offset, 0, s.start_offset, 0, NULL
         FROM skep._starting_offsets(_group_partitions.group_name, _group_partitions.queue_id,
-                                    ARRAY(SELECT p.id FROM asked p WHERE NOT p.met)) s
+                                    ARRAY(SELECT p.id FROM requested p WHERE NOT p.has_read)) s
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = s.partition_id LIMIT 1) p
     ) c
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = c.id LIMIT 1) f
@@ -43,10 +44,10 @@ $$;
 -- Returns the same with what people and reports ask for: what the group has processed (consumed), the time of the first
 -- message that is left, and its first lease there that is not over.
 CREATE FUNCTION skep._group_report(group_name text, queue_id integer, group_queue_id integer)
-RETURNS TABLE (partition text, partition_id bigint, met boolean, consumed bigint, lag bigint, oldest_at timestamptz,
-               last_consumed_at timestamptz, leased integer, lease uuid, lease_expires_at timestamptz)
+RETURNS TABLE (partition text, partition_id bigint, has_read boolean, consumed bigint, lag bigint,
+               oldest_at timestamptz, last_consumed_at timestamptz, leased integer, lease uuid, lease_expires_at timestamptz)
 LANGUAGE sql STABLE AS $$
-    SELECT g.partition, g.partition_id, g.met, g.cursor - g.start_offset - g.skipped, g.lag, m.created_at,
+    SELECT g.partition, g.partition_id, g.has_read, g.cursor - g.start_offset - g.skipped, g.lag, m.created_at,
            g.last_consumed_at, g.leased, l.lease_id, l.expires_at
     FROM skep._group_partitions($1, $2, $3) g
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE g.lag > 0 AND m.partition_id = g.partition_id
@@ -100,21 +101,21 @@ BEGIN
     LEFT JOIN done ON done.group_queue_id = known.id
     LEFT JOIN LATERAL (  -- partitions that the group has not read yet, if there are any
         SELECT sum(l.lag) AS lag, min(l.oldest_at) AS oldest_at
-        FROM skep._group_report(g.group_name, _count_queue.queue_id, known.id) l WHERE NOT l.met
+        FROM skep._group_report(g.group_name, _count_queue.queue_id, known.id) l WHERE NOT l.has_read
     ) new ON coalesce(done.partitions, 0) < (SELECT coalesce(sum(sizes.partitions), 0) FROM sizes
                                              WHERE sizes.only_group IS NULL OR sizes.only_group = g.group_name);
 END $$;
 
 -- Returns true if a push to the queue came after this snapshot, or may have: journal rows are gone, or the database was
 -- restored.
-CREATE FUNCTION skep._has_news(queue_id integer, snapshot pg_snapshot) RETURNS boolean
+CREATE FUNCTION skep._has_unseen_pushes(queue_id integer, snapshot pg_snapshot) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN EXISTS (SELECT FROM skep.journal_floor f WHERE f.xid > pg_snapshot_xmin(snapshot))
         OR pg_snapshot_xmax(snapshot) > pg_snapshot_xmax(pg_current_snapshot())
         OR EXISTS (SELECT FROM skep.journal j
-                   WHERE j.queue_id = _has_news.queue_id
-                     AND (j.queue_id, j.xid) >= (_has_news.queue_id, pg_snapshot_xmin(snapshot))
+                   WHERE j.queue_id = _has_unseen_pushes.queue_id
+                     AND (j.queue_id, j.xid) >= (_has_unseen_pushes.queue_id, pg_snapshot_xmin(snapshot))
                      AND NOT pg_visible_in_snapshot(j.xid, snapshot));
 END $$;
 
@@ -148,7 +149,7 @@ BEGIN
         RETURN true;
     END IF;
     waited := extract(epoch FROM stamp - counts.counted_at);
-    IF last.leased > 0 OR skep._has_news(q.id, counts.snapshot) THEN
+    IF last.leased > 0 OR skep._has_unseen_pushes(q.id, counts.snapshot) THEN
         RETURN all_seconds < 0.1 OR waited >= 10 * counts.seconds;
     ELSIF last.lag > 0 THEN
         RETURN all_seconds < 0.1 OR waited >= 100 * counts.seconds;
@@ -158,7 +159,7 @@ END $$;
 
 -- Makes the next sample count these queues. If a sample is being written, it may repeat the last count until the next
 -- one is due.
-CREATE FUNCTION skep._count_again(queue_ids integer[]) RETURNS void
+CREATE FUNCTION skep._request_count(queue_ids integer[]) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.sample_counts c SET counted_at = '-infinity'
     FROM (SELECT c.queue_id FROM skep.sample_counts c WHERE c.queue_id = ANY ($1) AND c.counted_at > '-infinity'
@@ -178,7 +179,7 @@ BEGIN
     SELECT stamp, q.name, c.group_name, coalesce(t.total, 0) + c.total, c.lag, c.leased,
            skep._count_dead_letters(q.name, c.group_name), c.oldest_at
     FROM skep._count_queue(q.id, q.name, q.semantics) c
-    LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = c.group_name;
+    LEFT JOIN skep.deleted_totals t ON t.queue = q.name AND t.group_name = c.group_name;
     GET DIAGNOSTICS taken = ROW_COUNT;
     -- if it is locked, the next sample counts again
     IF EXISTS (SELECT FROM skep.sample_counts c WHERE c.queue_id = q.id) THEN
@@ -224,8 +225,8 @@ BEGIN
     DELETE FROM skep.sample_counts c
     USING (SELECT c.queue_id FROM skep.sample_counts c
            WHERE NOT EXISTS (SELECT FROM skep.queues q WHERE q.id = c.queue_id)
-           FOR UPDATE SKIP LOCKED) gone
-    WHERE c.queue_id = gone.queue_id;
+           FOR UPDATE SKIP LOCKED) deleted
+    WHERE c.queue_id = deleted.queue_id;
     seconds := (SELECT sum(c.seconds) FROM skep.sample_counts c);
     FOR due IN SELECT * FROM skep.queues q WHERE skep._is_count_due(q, previous, seconds, stamp) LOOP
         taken := taken + skep._sample_queue(due, stamp);

@@ -143,11 +143,12 @@ BEGIN
     RETURN (
         SELECT array_agg(q.id IS NOT NULL AND (g.id IS NULL OR d.is_due IS NOT FALSE OR coalesce(ready.is_due, false)
                                                OR leased.partition_id IS NOT NULL OR drained.partition_id IS NOT NULL
-                                               OR news.xid IS NOT NULL OR delayed.id IS NOT NULL) ORDER BY asked.n)
-        FROM unnest(_has_work.queues, _has_work.groups) WITH ORDINALITY AS asked (queue, group_name, n)
-        LEFT JOIN skep.queues q ON q.name = asked.queue
+                                               OR unseen.xid IS NOT NULL OR delayed.id IS NOT NULL)
+                         ORDER BY requested.n)
+        FROM unnest(_has_work.queues, _has_work.groups) WITH ORDINALITY AS requested (queue, group_name, n)
+        LEFT JOIN skep.queues q ON q.name = requested.queue
         LEFT JOIN skep.group_queues g ON g.queue_id = q.id
-            AND g.group_name = skep._group_of(q.semantics, asked.group_name)
+            AND g.group_name = skep._group_of(q.semantics, requested.group_name)
         LEFT JOIN LATERAL (
             SELECT d.snapshot, d.left_over IS NOT NULL OR d.scan_after IS NOT NULL OR d.discovered_at > stamp
                                OR d.server_started <> pg_postmaster_start_time()
@@ -174,7 +175,7 @@ BEGIN
             (SELECT j.xid FROM pg_snapshot_xip(d.snapshot) AS running
              CROSS JOIN LATERAL (SELECT j.xid FROM skep.journal j WHERE j.queue_id = q.id AND j.xid = running
                                  LIMIT 1) j LIMIT 1)
-            LIMIT 1) news ON true
+            LIMIT 1) unseen ON true
         LEFT JOIN LATERAL (SELECT d.id FROM skep.delayed_messages d WHERE d.queue_id = q.id AND d.due_at <= stamp
                            ORDER BY d.due_at LIMIT 1) delayed ON true);
 END $$;

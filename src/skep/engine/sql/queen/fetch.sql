@@ -8,26 +8,26 @@ CREATE FUNCTION skep._queen_fetch(
 RETURNS SETOF json LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
-    asked   record;
-    log     record;
-    records json;
-    size    bigint;
-    bytes   bigint := all_bytes;
+    requested record;
+    log       record;
+    records   json;
+    size      bigint;
+    bytes     bigint := all_bytes;
 BEGIN
-    FOR asked IN
+    FOR requested IN
         SELECT * FROM unnest(queues, partitions, offsets, max_bytes)
         WITH ORDINALITY AS e (queue, partition, "offset", bytes, n) ORDER BY n
     LOOP
         SELECT l.* INTO log FROM skep.queues q
-        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = asked.partition
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = requested.partition
                             LIMIT 1) p
         CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
-        WHERE q.name = asked.queue;
+        WHERE q.name = requested.queue;
         IF NOT FOUND THEN
             RETURN NEXT json_build_object('records', '[]'::json, 'highWatermark', -1, 'logStartOffset', -1,
                                           'error', 'UNKNOWN_TOPIC_OR_PARTITION');
             CONTINUE;
-        ELSIF asked."offset" NOT BETWEEN log.first_offset AND log.last_offset + 1 THEN
+        ELSIF requested."offset" NOT BETWEEN log.first_offset AND log.last_offset + 1 THEN
             RETURN NEXT json_build_object('records', '[]'::json, 'highWatermark', log.last_offset + 1,
                                           'logStartOffset', log.first_offset, 'error', 'OFFSET_OUT_OF_RANGE');
             CONTINUE;
@@ -44,11 +44,11 @@ BEGIN
                     FROM (SELECT m.*, sum(pg_column_size(m.payload)) OVER (ORDER BY m."offset") AS at_least,
                                  row_number() OVER (ORDER BY m."offset") AS n
                           FROM (SELECT * FROM skep.messages m
-                                WHERE m.partition_id = log.partition_id AND m."offset" >= asked."offset"
+                                WHERE m.partition_id = log.partition_id AND m."offset" >= requested."offset"
                                   AND m.payload IS NOT NULL
                                   AND bytes > 0 ORDER BY m."offset" LIMIT max_rows) m) m
-                    WHERE m.at_least <= least(asked.bytes, bytes) OR m.n = 1) m) m
-        WHERE m.together <= least(asked.bytes, bytes) OR m.n = 1;
+                    WHERE m.at_least <= least(requested.bytes, bytes) OR m.n = 1) m) m
+        WHERE m.together <= least(requested.bytes, bytes) OR m.n = 1;
         bytes := bytes - size;
         RETURN NEXT json_build_object('records', records, 'highWatermark', log.last_offset + 1,
                                       'logStartOffset', log.first_offset);

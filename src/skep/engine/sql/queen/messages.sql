@@ -34,7 +34,7 @@ $$;
 -- Returns the groups that a partition is for and where they are in it. A group that has not read from it (met is false)
 -- needs a subscription that covers it, and is at its start.
 CREATE FUNCTION skep._partition_groups(p skep.partitions)
-RETURNS TABLE (group_queue_id integer, group_name text, met boolean, cursor bigint, next_offset bigint,
+RETURNS TABLE (group_queue_id integer, group_name text, has_read boolean, cursor bigint, next_offset bigint,
                start_offset bigint, skipped bigint)
 LANGUAGE sql STABLE AS $$
     SELECT g.id, g.group_name, c.partition_id IS NOT NULL, coalesce(c.cursor, s.start_offset),
@@ -56,7 +56,7 @@ $$;
 CREATE FUNCTION skep._message_progress(partition_id bigint, "offset" bigint)
 RETURNS TABLE (group_name text, started boolean, consumed boolean, lease_expires_at timestamptz, attempt integer)
 LANGUAGE sql STABLE AS $$
-    SELECT g.group_name, g.met, o.consumed,
+    SELECT g.group_name, g.has_read, o.consumed,
            CASE WHEN NOT o.consumed AND $2 < run.leased_to
                AND run.expires_at > clock_timestamp() THEN run.expires_at END,
            CASE WHEN NOT o.consumed THEN coalesce(run.attempts[1 + width_bucket($2, run.cuts)], CASE
@@ -105,8 +105,8 @@ LANGUAGE sql STABLE AS $$
            CASE $2 WHEN 'completed' THEN coalesce(r.own_next, r.next_offset, 0)
                WHEN 'processing' THEN coalesce(r.own_next, 0) END
     FROM (
-        SELECT min(r.cursor) FILTER (WHERE r.group_name = '__QUEUE_MODE__' AND r.met) AS own_cursor,
-               min(r.next_offset) FILTER (WHERE r.group_name = '__QUEUE_MODE__' AND r.met) AS own_next,
+        SELECT min(r.cursor) FILTER (WHERE r.group_name = '__QUEUE_MODE__' AND r.has_read) AS own_cursor,
+               min(r.next_offset) FILTER (WHERE r.group_name = '__QUEUE_MODE__' AND r.has_read) AS own_next,
                min(r.cursor) FILTER (WHERE r.group_name <> '__QUEUE_MODE__') AS cursor,
                min(r.next_offset) FILTER (WHERE r.group_name <> '__QUEUE_MODE__') AS next_offset
         FROM skep._partition_groups($1) r
@@ -299,32 +299,32 @@ CREATE FUNCTION skep._queen_dead_letter(partition_id uuid, transaction_id text, 
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    source  bigint := skep.partition_of(_queen_dead_letter.partition_id);
-    place   bigint;
-    leases  uuid[];
-    pending text[];
-    buried  bigint := 0;
+    source         bigint := skep.partition_of(_queen_dead_letter.partition_id);
+    message_offset bigint;
+    leases         uuid[];
+    pending        text[];
+    dead_lettered  bigint := 0;
 BEGIN
     PERFORM FROM skep.runs r WHERE r.partition_id = source ORDER BY r.group_queue_id, r.first_offset DESC
     FOR NO KEY UPDATE;
-    place := skep._find_message(source, _queen_dead_letter.transaction_id);
-    IF place IS NULL THEN
+    message_offset := skep._find_message(source, _queen_dead_letter.transaction_id);
+    IF message_offset IS NULL THEN
         RETURN NULL;
     END IF;
     leases := ARRAY(SELECT r.lease_id FROM skep.runs r
-                    WHERE r.partition_id = source AND r.first_offset <= place AND r.leased_to > place
+                    WHERE r.partition_id = source AND r.first_offset <= message_offset AND r.leased_to > message_offset
                       AND r.expires_at > clock_timestamp()
-                      AND (r.done IS NULL OR NOT r.done @> place) ORDER BY r.lease_id);
+                      AND (r.done IS NULL OR NOT r.done @> message_offset) ORDER BY r.lease_id);
     IF leases <> '{}' THEN
-        SELECT count(*) INTO buried FROM (SELECT cardinality(leases) AS n) held
-        CROSS JOIN LATERAL skep._apply_acks(leases, array_fill(source, ARRAY[n]), array_fill(place, ARRAY[n]),
-                                            array_fill('dlq'::text, ARRAY[n]),
+        SELECT count(*) INTO dead_lettered FROM (SELECT cardinality(leases) AS n) counted
+        CROSS JOIN LATERAL skep._apply_acks(leases, array_fill(source, ARRAY[n]), array_fill(message_offset, ARRAY[n]),
+                                            array_fill('dead_letter'::text, ARRAY[n]),
                                             array_fill(_queen_dead_letter.reason, ARRAY[n])) a WHERE a.applied;
     END IF;
-    SELECT array_agg(g.group_name) INTO pending FROM skep.message_groups(skep.message_id(source, place)) g
+    SELECT array_agg(g.group_name) INTO pending FROM skep.message_groups(skep.message_id(source, message_offset)) g
     WHERE NOT g.completed AND g.status <> 'CANCELLED';
-    IF pending IS NULL AND buried = 0 THEN
-        IF EXISTS (SELECT FROM skep._message_progress(source, place)) THEN
+    IF pending IS NULL AND dead_lettered = 0 THEN
+        IF EXISTS (SELECT FROM skep._message_progress(source, message_offset)) THEN
             PERFORM skep._refuse('SK007', 'every group is done with this message');
         END IF;
         pending := ARRAY['__QUEUE_MODE__'];
@@ -334,9 +334,10 @@ BEGIN
     SELECT waiting, q.name, p.name, m.partition_id, m."offset", m.created_at, m.payload, m.headers, m.transaction_id,
            m.trace_id, m.producer, _queen_dead_letter.reason, 0
     FROM unnest(pending) AS waiting
-    CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = source AND m."offset" = place LIMIT 1) m
+    CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = source AND m."offset" = message_offset
+                        LIMIT 1) m
     JOIN skep.partitions p ON p.id = source JOIN skep.queues q ON q.id = p.queue_id;
-    PERFORM skep.delete_message(skep.message_id(source, place));
-    RETURN buried + coalesce(cardinality(pending), 0);
+    PERFORM skep.delete_message(skep.message_id(source, message_offset));
+    RETURN dead_lettered + coalesce(cardinality(pending), 0);
 END $$;
 CALL skep._allow('skep_admin', '_queen_dead_letter');

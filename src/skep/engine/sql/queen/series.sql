@@ -74,7 +74,7 @@ $$;
 CREATE FUNCTION skep._queen_overview(visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('queues', n.queues, 'partitions', n.partitions, 'namespaces', n.namespaces,
-                             'tasks', n.tasks, 'messages', skep._six_counts(n.total, n.pending, n.processing,
+                             'tasks', n.tasks, 'messages', skep._queen_counts(n.total, n.pending, n.processing,
                                  n.completed, n.failed,
                                   (SELECT count(*) FROM skep._match_dead_letters(NULL, NULL, NULL, NULL, NULL, $1,
                                       100000))), 'lag', json_build_object(
@@ -169,7 +169,7 @@ LANGUAGE sql STABLE AS $$
                                 'id', skep._queue_uuid(n.id), 'name', n.name, 'namespace', n.namespace, 'task', n.task,
                                 'partitions', n.partitions, 'totalConsumed', n.consumed) ORDER BY n.name)
                             FROM n), '[]'),
-        'messages', (SELECT skep._six_counts(coalesce(sum(n.total), 0)::bigint, coalesce(sum(n.pending), 0)::bigint,
+        'messages', (SELECT skep._queen_counts(coalesce(sum(n.total), 0)::bigint, coalesce(sum(n.pending), 0)::bigint,
                                              coalesce(sum(n.processing), 0)::bigint,
                                              coalesce(sum(n.completed), 0)::bigint, coalesce(sum(n.failed), 0)::bigint,
                                              (d.d ->> 'totalMessages')::bigint)

@@ -15,8 +15,8 @@ DECLARE
 BEGIN
     INSERT INTO skep.archives (location) VALUES (_open_archive.location) ON CONFLICT DO NOTHING;
     SELECT a.id INTO archive FROM skep.archives a WHERE a.location = _open_archive.location;
-    SELECT f.queue, a.location INTO other FROM unnest(queues) AS asked (queue)
-    CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f WHERE f.queue = asked.queue AND f.archive_id <> archive
+    SELECT f.queue, a.location INTO other FROM unnest(queues) AS requested (queue)
+    CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f WHERE f.queue = requested.queue AND f.archive_id <> archive
                         LIMIT 1) f
     JOIN skep.archives a ON a.id = f.archive_id LIMIT 1;
     IF FOUND THEN
@@ -240,19 +240,19 @@ CALL skep._allow('skep_admin', '_archive_progress');
 CREATE FUNCTION skep._archived_runs(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[])
 RETURNS TABLE (partition_id bigint, queue text, partition text, first_offset bigint, end_offset bigint, path text)
 LANGUAGE sql STABLE AS $$
-    SELECT asked.id, f.queue, r.partition, greatest(r.first_offset, asked.first_offset),
-           least(r.end_offset, asked.end_offset), f.path
-    FROM unnest($1, $2, $3) AS asked (id, first_offset, end_offset)
+    SELECT requested.id, f.queue, r.partition, greatest(r.first_offset, requested.first_offset),
+           least(r.end_offset, requested.end_offset), f.path
+    FROM unnest($1, $2, $3) AS requested (id, first_offset, end_offset)
     CROSS JOIN LATERAL (
         SELECT * FROM skep.archive_runs r
-        WHERE r.partition_id = asked.id
-          AND r.first_offset >= skep._archived_run_at(asked.id, coalesce(asked.first_offset, 0))
-          AND r.first_offset < coalesce(asked.end_offset, 9223372036854775807)
+        WHERE r.partition_id = requested.id
+          AND r.first_offset >= skep._archived_run_at(requested.id, coalesce(requested.first_offset, 0))
+          AND r.first_offset < coalesce(requested.end_offset, 9223372036854775807)
         ORDER BY r.first_offset OFFSET 0
     ) r
     CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f WHERE f.id = r.file_id LIMIT 1) f
-    WHERE f.state = 'stored' AND r.end_offset > coalesce(asked.first_offset, 0)
-    ORDER BY asked.id, r.first_offset
+    WHERE f.state = 'stored' AND r.end_offset > coalesce(requested.first_offset, 0)
+    ORDER BY requested.id, r.first_offset
 $$;
 CALL skep._allow('skep_consumer', '_archived_runs');
 
@@ -264,24 +264,24 @@ LANGUAGE sql STABLE AS $$
     SELECT greatest(old.end_offset, CASE
                     WHEN log.first_offset > f.first_offset OR head.last_time < $2 THEN log.first_offset END),
            least(new.first_offset, log.end_offset)
-    FROM unnest($1) WITH ORDINALITY AS asked (id, ord)
-    LEFT JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = asked.id LIMIT 1) f ON true
-    LEFT JOIN LATERAL skep._head_of(asked.id) head ON true
+    FROM unnest($1) WITH ORDINALITY AS requested (id, ord)
+    LEFT JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = requested.id LIMIT 1) f ON true
+    LEFT JOIN LATERAL skep._head_of(requested.id) head ON true
     CROSS JOIN LATERAL (
-        SELECT CASE WHEN $2 IS NOT NULL THEN skep._offset_at(asked.id, $2) END AS first_offset,
-               CASE WHEN $3 IS NOT NULL THEN skep._offset_at(asked.id, $3) END AS end_offset
+        SELECT CASE WHEN $2 IS NOT NULL THEN skep._offset_at(requested.id, $2) END AS first_offset,
+               CASE WHEN $3 IS NOT NULL THEN skep._offset_at(requested.id, $3) END AS end_offset
     ) log
     CROSS JOIN LATERAL (
         SELECT max(r.end_offset) AS end_offset
-        FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = asked.id OFFSET 0) r
+        FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = requested.id OFFSET 0) r
         JOIN skep.archive_files f ON f.id = r.file_id WHERE f.day < ($2 AT TIME ZONE 'UTC')::date
     ) old
     CROSS JOIN LATERAL (
         SELECT min(r.first_offset) AS first_offset
-        FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = asked.id OFFSET 0) r
+        FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = requested.id OFFSET 0) r
         JOIN skep.archive_files f ON f.id = r.file_id WHERE f.day > ($3 AT TIME ZONE 'UTC')::date
     ) new
-    ORDER BY asked.ord
+    ORDER BY requested.ord
 $$;
 CALL skep._allow('skep_consumer', '_offsets_between');
 
@@ -290,9 +290,9 @@ CREATE FUNCTION skep._archived_partitions(queues text[])
 RETURNS TABLE (partition_id bigint, queue text, partition text, first_offset bigint, end_offset bigint)
 LANGUAGE sql STABLE AS $$
     SELECT r.partition_id, f.queue, r.partition, min(r.first_offset), max(r.end_offset)
-    FROM unnest($1) AS asked (queue)
+    FROM unnest($1) AS requested (queue)
     CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f
-                        WHERE f.queue = asked.queue AND f.state = 'stored' OFFSET 0) f
+                        WHERE f.queue = requested.queue AND f.state = 'stored' OFFSET 0) f
     CROSS JOIN LATERAL (SELECT * FROM skep.archive_runs r WHERE r.file_id = f.id OFFSET 0) r
     WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = r.partition_id)
     GROUP BY r.partition_id, f.queue, r.partition ORDER BY r.partition_id

@@ -8,8 +8,8 @@ CREATE FUNCTION skep._lock_follower(group_name text, partition_ids bigint[]) RET
 LANGUAGE plpgsql AS $$
 DECLARE
     ids integer[] := skep._lock_group_queues(group_name, ARRAY(
-        SELECT DISTINCT q.name FROM unnest(partition_ids) AS asked (id)
-        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = asked.id LIMIT 1) p
+        SELECT DISTINCT q.name FROM unnest(partition_ids) AS requested (id)
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = requested.id LIMIT 1) p
         CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q));
 BEGIN
     PERFORM skep._record_activity(id) FROM unnest(ids) AS id;
@@ -74,11 +74,11 @@ BEGIN
     UPDATE skep.runs r
     SET first_offset = t.cursor, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, succeeded = false,
         is_logged = false, cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
-        served_at = stamp, ready_at = skep._ready_place(stamp, stamp), drained = false
+        served_at = stamp, ready_at = skep._ready_time(stamp, stamp), drained = false
     FROM unnest(to_be.partition_ids, to_be.group_queue_ids, to_be.cursors) AS t (id, group_queue_id, cursor)
     WHERE r.partition_id = ANY (ARRAY[t.id]) AND r.group_queue_id = t.group_queue_id AND r.end_offset IS NULL;
     INSERT INTO skep.runs (partition_id, group_queue_id, list_id, first_offset, ready_at, served_at, priority)
-    SELECT t.id, t.group_queue_id, t.list_id, t.cursor, skep._ready_place(stamp, stamp), stamp, t.priority
+    SELECT t.id, t.group_queue_id, t.list_id, t.cursor, skep._ready_time(stamp, stamp), stamp, t.priority
     FROM unnest(to_be.partition_ids, to_be.group_queue_ids, to_be.list_ids, to_be.cursors, to_be.priorities)
          AS t (id, group_queue_id, list_id, cursor, priority)
     WHERE NOT EXISTS (SELECT FROM skep.runs r

@@ -134,7 +134,7 @@ DECLARE
     kept  bigint := (SELECT f.first_offset FROM skep.partition_floors f
                      WHERE f.partition_id = _offset_of_start.partition_id);
     names record;
-    asked bigint;
+    requested bigint;
 BEGIN
     IF start ? 'archived' THEN
         RETURN greatest(kept, skep._archived_to(partition_id),
@@ -159,9 +159,9 @@ BEGIN
             (SELECT s.start_offset FROM skep._starting_offsets(names.group_name, names.queue_id,
                 ARRAY[partition_id]) s)));
     END IF;
-    asked := coalesce((start -> 'offsets' -> names.queue ->> names.partition)::bigint, (start ->> 'other')::bigint);
-    RETURN CASE WHEN asked = -1 THEN skep._visible_end(partition_id, (start ->> 'view')::pg_snapshot)
-                WHEN asked >= 0 THEN asked ELSE kept END;
+    requested := coalesce((start -> 'offsets' -> names.queue ->> names.partition)::bigint, (start ->> 'other')::bigint);
+    RETURN CASE WHEN requested = -1 THEN skep._visible_end(partition_id, (start ->> 'view')::pg_snapshot)
+                WHEN requested >= 0 THEN requested ELSE kept END;
 END $$;
 
 -- Returns the new runs by the journal: as much work as has changed.
@@ -286,10 +286,10 @@ CALL skep._allow('skep_consumer', '_read_packed');
 -- Returns the names of partitions, in their order; NULL for those that were deleted.
 CREATE FUNCTION skep._partition_names(partition_ids bigint[]) RETURNS TABLE (queue text, partition text)
 LANGUAGE sql STABLE AS $$
-    SELECT q.name, p.name FROM unnest($1) WITH ORDINALITY AS asked (id, ord)
-    LEFT JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = asked.id LIMIT 1) p ON true
+    SELECT q.name, p.name FROM unnest($1) WITH ORDINALITY AS requested (id, ord)
+    LEFT JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = requested.id LIMIT 1) p ON true
     LEFT JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q ON true
-    ORDER BY asked.ord
+    ORDER BY requested.ord
 $$;
 CALL skep._allow('skep_consumer', '_partition_names');
 
@@ -310,7 +310,7 @@ CALL skep._allow('skep_consumer', '_times');
 -- Returns the first offset of each partition that is not older than this.
 CREATE FUNCTION skep._offsets_at(partition_ids bigint[], instant timestamptz) RETURNS bigint[]
 LANGUAGE sql STABLE AS $$
-    SELECT array_agg(skep._offset_at(asked.id, $2) ORDER BY asked.ord) FROM unnest($1)
-    WITH ORDINALITY AS asked (id, ord)
+    SELECT array_agg(skep._offset_at(requested.id, $2) ORDER BY requested.ord) FROM unnest($1)
+    WITH ORDINALITY AS requested (id, ord)
 $$;
 CALL skep._allow('skep_consumer', '_offsets_at');

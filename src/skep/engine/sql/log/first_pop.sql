@@ -2,7 +2,7 @@
 
 -- Subscribes the group if needed, records a heartbeat, and returns false if it gets nothing: it is paused, or another
 -- first contact of it is still open. pop calls this only if there is something to do.
-CREATE FUNCTION skep._contact(
+CREATE FUNCTION skep._ensure_subscribed(
     queue text, group_name text, partition text, namespace text, task text, mode text, start_from text
 )
 RETURNS boolean LANGUAGE plpgsql AS $$
@@ -14,7 +14,7 @@ BEGIN
     END IF;
     stored := skep._subscription_for_pop(queue, group_name, partition, namespace, task, mode, start_from);
     IF stored.id IS NULL THEN
-        IF NOT skep._first_contact(group_name, queue, partition, namespace, task, mode, start_from) THEN
+        IF NOT skep._try_subscribe(group_name, queue, partition, namespace, task, mode, start_from) THEN
             RETURN false;
         END IF;
         stored := skep._subscription_for_pop(queue, group_name, partition, namespace, task, NULL, NULL);
@@ -56,7 +56,7 @@ END $$;
 
 -- This and the next one wait 0.1 s for another first pop of the group, and return false if that stays in an open
 -- transaction.
-CREATE FUNCTION skep._first_contact(
+CREATE FUNCTION skep._try_subscribe(
     group_name text, queue text, partition text, namespace text, task text, mode text, start_from text
 )
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
@@ -102,22 +102,22 @@ CREATE FUNCTION skep._ensure_group_queue(group_name text, queue text) RETURNS in
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    q     skep.queues;
-    who   text;
-    known integer;
+    q               skep.queues;
+    effective_group text;
+    known           integer;
 BEGIN
     FOR try IN 1 .. 2 LOOP
         SELECT * INTO q FROM skep.queues WHERE name = _ensure_group_queue.queue;
-        who := skep._group_of(q.semantics, _ensure_group_queue.group_name);
-        SELECT id INTO known FROM skep.group_queues WHERE group_name = who AND queue_id = q.id;
+        effective_group := skep._group_of(q.semantics, _ensure_group_queue.group_name);
+        SELECT id INTO known FROM skep.group_queues WHERE group_name = effective_group AND queue_id = q.id;
         EXIT WHEN known IS NOT NULL OR q.id IS NULL OR try = 2;
         PERFORM FROM skep.queues WHERE id = q.id FOR KEY SHARE;  -- against delete_queue()
         CONTINUE WHEN NOT FOUND;
         known := skep._new_group_queue_id();
         INSERT INTO skep.group_queues (id, group_name, queue_id, list_id) OVERRIDING SYSTEM VALUE
-        VALUES (known, who, q.id, coalesce(
-            (SELECT w.id FROM skep.group_queues w WHERE w.group_name = who AND w.queue_id = 0 AND EXISTS (
-                SELECT FROM skep.subscriptions s WHERE s.group_name = who AND s.queue IS NULL
+        VALUES (known, effective_group, q.id, coalesce(
+            (SELECT w.id FROM skep.group_queues w WHERE w.group_name = effective_group AND w.queue_id = 0 AND EXISTS (
+                SELECT FROM skep.subscriptions s WHERE s.group_name = effective_group AND s.queue IS NULL
                    AND (s.namespace IS NULL OR s.namespace = q.namespace)
                    AND (s.task IS NULL OR s.task = q.task))), known))
         ON CONFLICT DO NOTHING;
@@ -145,29 +145,29 @@ END $$;
 -- Adds the queues that a ready list for namespaces and tasks covers. Queues that the group has read on their own move
 -- into it. Returns false if one of them is locked, or if another transaction is changing the namespace or task of a
 -- queue: that transaction updates only the lists it can see, and it cannot see this one until commit.
-CREATE FUNCTION skep._cover_queues(list integer) RETURNS boolean
+CREATE FUNCTION skep._add_covered_queues(list integer) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
 DECLARE
-    who     text := (SELECT g.group_name FROM skep.group_queues g WHERE g.id = list);
-    covered integer[] := ARRAY(
+    covering_group text := (SELECT g.group_name FROM skep.group_queues g WHERE g.id = list);
+    covered        integer[] := ARRAY(
         SELECT DISTINCT q.id FROM skep.subscriptions s
         JOIN skep.queues q ON (s.namespace IS NULL OR q.namespace = s.namespace) AND (s.task IS NULL OR q.task = s.task)
-        WHERE s.group_name = who AND s.queue IS NULL AND q.semantics <> 'queue');
-    moved   integer[];
+        WHERE s.group_name = covering_group AND s.queue IS NULL AND q.semantics <> 'queue');
+    moved          integer[];
 BEGIN
     IF NOT pg_try_advisory_xact_lock_shared(x'736b6570'::integer, 0) THEN
         RETURN false;
     END IF;
     moved := ARRAY(SELECT g.id FROM skep.group_queues g
-                   WHERE g.group_name = who AND g.queue_id = ANY (covered) AND g.list_id <> list
+                   WHERE g.group_name = covering_group AND g.queue_id = ANY (covered) AND g.list_id <> list
                    ORDER BY g.id FOR UPDATE);
     UPDATE skep.group_queues g SET list_id = list WHERE g.id = ANY (moved);
     UPDATE skep.runs r SET list_id = list, priority = -q.priority
     FROM skep.group_queues g JOIN skep.queues q ON q.id = g.queue_id
     WHERE g.id = ANY (moved) AND r.group_queue_id = g.id;
     DELETE FROM skep.discoveries d WHERE d.list_id = ANY (moved);
-    PERFORM skep._add_group_queues(list, who, covered);
+    PERFORM skep._add_group_queues(list, covering_group, covered);
     RETURN true;
 EXCEPTION WHEN lock_not_available THEN
     RETURN false;
