@@ -64,15 +64,15 @@ def assert_refused(connection: psycopg.Connection, lease: uuid.UUID | None, mess
     """Assert that no verb accepts the lease, and that none of them changes anything."""
     before = progress(connection)
     for which in (None, message):
-        with refused("SK003", "is over"):
+        with refused("SK003", "has ended"):
             call(connection, "ack", lease=lease, id=which)
-        with refused("SK003", "is over"):
+        with refused("SK003", "has ended"):
             call(connection, "fail", lease=lease, error="late", id=which)
-        with refused("SK003", "is over"):
+        with refused("SK003", "has ended"):
             call(connection, "dead_letter", lease=lease, error="late", id=which)
-    with refused("SK003", "is over"):
+    with refused("SK003", "has ended"):
         call(connection, "release", lease=lease)
-    with refused("SK003", "is over"):
+    with refused("SK003", "has ended"):
         call(connection, "extend", lease=lease, seconds=60)
     for status in ("completed", "failed", "dead_letter", "release"):
         answers = call(connection, "ack_many", leases=[lease], ids=[message], statuses=[status])

@@ -176,9 +176,9 @@ def test_what_push_refuses_is_refused(mq: psycopg.Connection):
         publish(mq, 0, large, counts=[2])
     with refused("SK004", "item 0"):  # it is the text that is sent to consumers
         publish(mq, 0, stage_partitions(mq, 0, {("q", "p"): ["1e131071"]}), counts=[1])
-    with refused("SK001", "headers are a JSON array"):
+    with refused("SK001", "headers must be a JSON object, got a JSON array"):
         publish(mq, 0, stage(mq, 0, 1, headers=["[]"]), counts=[1])
-    with refused("SK001", "the transaction id has 300 characters"):
+    with refused("SK001", "the transaction id must have 1 to 255 characters, got 300"):
         publish(mq, 0, stage(mq, 0, 1, transaction_ids=["x" * 300]), counts=[1])
     assert mq.execute("SELECT count(*) FROM skep.messages").fetchall() == [(0,)]
 

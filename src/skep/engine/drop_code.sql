@@ -1,7 +1,7 @@
--- Grants that users made on routines and views would be lost with them: restore_grants.sql makes them again on the new
--- ones. Grants to the roles of Skep are left out, because sql/grants.sql and the files beside it make exactly those
--- that this package wants. Unlogged, so that a publication FOR ALL TABLES does not send the rows to a subscriber, who
--- has no such table.
+-- Dropping routines and views loses the grants that users made on them: restore_grants.sql grants them again on the new
+-- ones. Grants to the roles of Skep are left out, because the files in sql/ make exactly those that this package needs.
+-- The table is unlogged, so that a publication FOR ALL TABLES does not send its rows to a subscriber, which has no such
+-- table.
 CREATE UNLOGGED TABLE skep.kept_grants AS
 WITH granted (kind, object, "column", acl, owner) AS (
     SELECT 'ROUTINE', oid::regprocedure::text, NULL::name, proacl, proowner
@@ -21,9 +21,9 @@ FROM granted CROSS JOIN LATERAL aclexplode(granted.acl) acl
 WHERE acl.grantee <> granted.owner
   AND acl.grantee::regrole::text NOT IN ('skep_producer', 'skep_consumer', 'skep_admin');
 
--- Drop every routine and view of the schema, so that no renamed or re-typed one stays; their files create them again.
--- CASCADE may only reach routines, views and triggers of the schema itself: any other object (a view of the user over
--- one of ours, a CHECK that calls a function) would be lost without notice, so the install is refused and names it.
+-- Drops every routine and view of the schema, so that no renamed or changed one stays; their files create them again.
+-- CASCADE may only reach routines, views and triggers of the schema itself. Any other object (a user's view over one of
+-- ours, a CHECK that calls a function) would be lost without notice, so the install is refused and names it.
 DO $$
 DECLARE
     ours      oid := to_regnamespace('skep');

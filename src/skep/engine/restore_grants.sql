@@ -1,5 +1,5 @@
--- Make the grants again that drop_code.sql has kept. A grant on a routine, view or column that no longer exists is
--- named in a warning.
+-- Grants again what drop_code.sql has saved. A warning names each grant on a routine, view or column that no longer
+-- exists.
 DO $$
 DECLARE
     kept  record;

@@ -103,7 +103,7 @@ CREATE TABLE skep.dead_letter_audit (
     CONSTRAINT dead_letter_audit_check CHECK ((action = 'redriven') = (message_id IS NOT NULL))
 );
 CREATE INDEX dead_letter_audit_done_at ON skep.dead_letter_audit (done_at);
--- Dead letters that were redriven or purged, by whom and when.
+-- Redriven and purged dead letters, with user and time.
 
 CREATE TABLE skep.dead_letters (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -147,7 +147,7 @@ CREATE INDEX delayed_messages_partition ON skep.delayed_messages (partition_id, 
 CREATE INDEX delayed_messages_queue ON skep.delayed_messages (queue_id, due_at, seq);
 CREATE UNIQUE INDEX delayed_messages_transaction_id ON skep.delayed_messages (partition_id, transaction_id) WHERE
     (transaction_id IS NOT NULL);
--- Messages that are not due yet: see list_delayed().
+-- Messages that are not due yet; list_delayed() shows them.
 
 CREATE TABLE skep.deleted_totals (
     queue text COLLATE "C" NOT NULL,
@@ -192,7 +192,7 @@ CREATE TABLE skep.held_pushes (
     CONSTRAINT held_pushes_items_check CHECK (jsonb_typeof(items) = 'array'),
     CONSTRAINT held_pushes_messages_check CHECK (messages > 0)
 );
--- Pushes that arrived during push maintenance, to be stored when it ends.
+-- Pushes that arrived during push maintenance mode, to be stored when it ends.
 
 CREATE TABLE skep.journal (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -233,7 +233,7 @@ CREATE TABLE skep.lease_log (
         'failed_alone', 'expired', 'released']))
 ) WITH (autovacuum_vacuum_scale_factor=0.02, autovacuum_analyze_scale_factor=0.05);
 CREATE INDEX lease_log_finished_at ON skep.lease_log (queue_id, finished_at);
--- Finished leases of queues that have lease_log_seconds: when they began and ended, and why.
+-- Finished leases of queues with lease_log_seconds: when they began and ended, and why.
 
 CREATE TABLE skep.lease_sets (
     id uuid NOT NULL,
@@ -310,7 +310,7 @@ CREATE TABLE skep.outbox (
 ) WITH (autovacuum_vacuum_scale_factor=0.02);
 CREATE TRIGGER record_outbox_transaction AFTER INSERT ON skep.outbox FOR EACH STATEMENT EXECUTE FUNCTION
     _record_outbox_transaction();
--- INSERT here: the messages are published when your transaction commits, and never if it does not.
+-- INSERT here: the messages are published if and when your transaction commits.
 
 CREATE TABLE skep.outbox_transactions (
     xid xid8 NOT NULL,
@@ -447,7 +447,7 @@ CREATE INDEX runs_drained ON skep.runs (list_id, ready_at) WHERE ((ready_at IS N
 CREATE INDEX runs_leased ON skep.runs (list_id, ready_at) WHERE (lease_id IS NOT NULL);
 CREATE INDEX runs_ready ON skep.runs (list_id, priority, ready_at) WHERE ((ready_at IS NOT NULL) AND (lease_id IS NULL)
     AND (NOT drained));
--- What each group has done in each partition, with its lease; partition_consumers and leases show it.
+-- The progress of each group in each partition, with its leases; partition_consumers and leases show it.
 
 CREATE TABLE skep.sample_counts (
     queue_id integer NOT NULL,
@@ -493,7 +493,7 @@ CREATE TABLE skep.schedules (
     CONSTRAINT schedules_queue_check CHECK (char_length(queue) >= 1 AND char_length(queue) <= 255)
 );
 CREATE INDEX schedules_next_at ON skep.schedules (next_at) WHERE (NOT paused);
--- Periodic messages: see create_schedule() and list_schedules().
+-- Periodic messages; create_schedule() makes them, list_schedules() shows them.
 
 CREATE TABLE skep.schema_info (
     the_only_row boolean NOT NULL DEFAULT true,
@@ -638,7 +638,7 @@ CREATE TABLE skep.subscriptions (
 CREATE INDEX subscriptions_queue ON skep.subscriptions (queue);
 CREATE UNIQUE INDEX subscriptions_scope ON skep.subscriptions (group_name, COALESCE(queue, ''), COALESCE(partition,
     ''), COALESCE(namespace, ''), COALESCE(task, ''));
--- Where each group starts, whether it is active, and how it is watched. NULL in a scope column means any.
+-- The start, the status and the heartbeat settings of each group. NULL in a scope column means any.
 
 CREATE TABLE skep.trace_names (
     name text COLLATE "C" NOT NULL,
@@ -673,7 +673,7 @@ CREATE TABLE skep.traces (
 );
 CREATE INDEX traces_created_at ON skep.traces (created_at);
 CREATE INDEX traces_message ON skep.traces (partition_id, transaction_id, id);
--- What consumers reported about messages while they processed them.
+-- Reports of consumers about messages that they process.
 
 CREATE TYPE skep.cron_rule (
     minutes integer[],
@@ -805,8 +805,8 @@ VIEW skep.fanout (
     completed_consumer_groups bigint,
     pending_groups text[]
 );
--- For each message the groups that require it, have completed it, and are pending. It is computed for each row: ask
--- for a queue and a partition, and for offsets if the partition is large.
+-- The number of groups that require each message and that have completed it, and the pending groups. It is computed
+-- for each row: filter by queue and partition, and by offset if the partition is large.
 
 VIEW skep.leases (
     lease_id uuid,
@@ -834,7 +834,7 @@ VIEW skep.partition_consumers (
     last_consumed_at timestamptz
 );
 -- One row per group and partition that it has read: messages below cursor are done, messages from next_offset on were
--- never leased; leased counts the leases that are not over.
+-- never leased; leased counts live leases.
 
 VIEW skep.partition_list (
     queue text COLLATE "C",
@@ -862,10 +862,10 @@ VIEW skep.partition_lookup (
 -- Public functions
 
 ack(lease uuid, id uuid DEFAULT NULL) RETURNS void
-    -- Acknowledges one message of a lease, or without id every message of it that has no ack yet. Fails with SK003 if
-    -- the lease is over.
+    -- Acknowledges one message of a lease, or without id every message that has no ack yet. Fails with SK003 if the
+    -- lease has ended.
 ack_all(leases uuid[]) RETURNS void
-    -- Acknowledges every message of these leases. Fails with SK003 if all of them are over.
+    -- Acknowledges every message of these leases. Fails with SK003 if all of them have ended.
 ack_many(leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL, delays double precision[] DEFAULT
     NULL) RETURNS TABLE(ord bigint, applied boolean)
     -- Applies one ack to each message or lease: completed, failed, failed_alone, dead_letter or release. delays are
@@ -876,36 +876,35 @@ append_delayed(max_rows integer DEFAULT 10000, queue text DEFAULT NULL, OUT mess
     -- Appends delayed messages that are due to their partitions. Upkeep calls it once a second.
 archive_status(queues text[] DEFAULT NULL) RETURNS TABLE(queue text, location text, files bigint, messages bigint,
     bytes bigint, first_day date, last_day date, waiting boolean)
-    -- Returns what is archived of each queue: location, files, messages, bytes and days. waiting is true if messages
-    -- are not archived yet.
+    -- Returns the archive of each queue: location, files, messages, bytes and days. waiting is true if retention waits
+    -- for the archive.
 cancel(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS SETOF
     subscriptions
-    -- Ends subscriptions of a group until it subscribes again, and returns them: messages no longer wait for the
-    -- group. A second call changes nothing.
+    -- Ends subscriptions of a group until it subscribes again, and returns them. Retention no longer keeps messages
+    -- for the group. A second call changes nothing.
 cancel_delayed(id uuid) RETURNS boolean
     -- Deletes a delayed message before it is due. Returns false if it is no longer waiting.
 cancel_group(group_name text, queue text DEFAULT NULL) RETURNS bigint
-    -- Cancels the subscriptions of a group and returns how many messages no longer wait for it. Fails with SK007 if it
-    -- is cancelled already.
+    -- Cancels the subscriptions of a group and returns the size of its backlog. Fails with SK007 if they are cancelled
+    -- already.
 check_consistency() RETURNS TABLE(invariant text, broken bigint)
-    -- Returns every invariant of the stored data and how often it is broken; 0 everywhere is right. It reads all
-    -- tables.
+    -- Returns every invariant of the stored data and the number of violations, which must be 0. It reads all tables.
 clear_queue(queue text, partition text DEFAULT NULL) RETURNS bigint
-    -- Deletes all messages that are now in a queue, or in one partition of it, delayed ones too, and returns how many.
-    -- The queue, its options, its groups and their offsets stay; leases end.
+    -- Deletes all messages currently in a queue, or in one partition of it, including delayed ones, and returns their
+    -- number. The queue, its options, its groups and their offsets stay. Leases end.
 configure_defaults(subscription_mode text DEFAULT NULL, max_poll_interval double precision DEFAULT NULL) RETURNS
     settings
-    -- Sets the start of groups that do not ask for one (all or new), and how many seconds a new group may look back
-    -- twice. NULL keeps a value. Returns the settings.
+    -- Sets the default start of new groups (all or new), and max_poll_interval: a group that starts at new gets the
+    -- messages of the last two intervals. NULL keeps a value. Returns the settings.
 configure_group(group_name text, options jsonb, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT
     NULL) RETURNS SETOF subscriptions
-    -- Changes the retry policy of a group: those of retry_limit, retry_delay, max_retry_delay and retry_jitter that
-    -- are given; null is the option of the queue. For its subscriptions to a queue with its partitions, to a namespace
-    -- and/or task, or all of them.
+    -- Changes the given retry options of a group: retry_limit, retry_delay, max_retry_delay and retry_jitter; null
+    -- uses the option of the queue. Applies to its subscriptions to a queue with its partitions, to a namespace and/or
+    -- task, or to all of them. Returns the changed subscriptions.
 configure_queue(queue text, options jsonb DEFAULT '{}', namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS
     queues
-    -- Creates a queue, or changes the options that are given and keeps the others. Returns the queue. Options are the
-    -- columns of skep.queues; times are seconds.
+    -- Creates a queue, or changes the given options and keeps the others. Returns the queue. Options are the columns
+    -- of skep.queues; times are seconds.
 count_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
     failed_before timestamptz DEFAULT NULL) RETURNS TABLE(queue text, group_name text, error text, letters bigint,
     first_failed_at timestamptz, last_failed_at timestamptz)
@@ -916,76 +915,76 @@ create_api_key(id text, name text, hash bytea, role text DEFAULT NULL, grants js
     -- needs a role, grants, or both.
 create_schedule(name text, cron text, queue text, payload jsonb DEFAULT 'null', partition text DEFAULT 'Default',
     headers jsonb DEFAULT NULL, time_zone text DEFAULT 'UTC', missed text DEFAULT 'one') RETURNS schedules
-    -- Creates a schedule, or changes the one with this name: at the times of the cron expression a message is pushed
-    -- to the queue. missed says what becomes of ticks that were not pushed in time: all, one (the last of them) or
-    -- skip.
+    -- Creates a schedule, or changes the one with this name: it pushes a message to the queue at the times of the cron
+    -- expression. missed tells which of the ticks that were not pushed in time are pushed later: all, one (the last)
+    -- or skip (none).
 dead_letter(lease uuid, error text, id uuid DEFAULT NULL) RETURNS void
-    -- Moves one message of a lease to the dead letters, or without id every message of it that has no ack yet.
+    -- Moves one message of a lease to the dead letters, or without id every message that has no ack yet.
 dead_letter_all(leases uuid[], error text) RETURNS void
-    -- Moves every message of these leases to the dead letters. Fails with SK003 if all of them are over.
+    -- Moves every message of these leases to the dead letters. Fails with SK003 if all of them have ended.
 delete_group(group_name text, queue text DEFAULT NULL, keep_subscription boolean DEFAULT false) RETURNS bigint
-    -- Forgets what a group has done, in one queue or everywhere, and returns in how many partitions. With
-    -- keep_subscription it starts again where its subscription says.
+    -- Deletes a group with its cursors and leases, in one queue or everywhere, and returns the number of partitions.
+    -- With keep_subscription it starts again at the start of its subscription.
 delete_message(id uuid) RETURNS boolean
-    -- Deletes the payload of a message and returns false if there is none. Its offset stays, and a repeat of its push
-    -- is still a duplicate.
+    -- Deletes the payload of a message. Returns false if the message does not exist. Its offset stays, and a repeat of
+    -- its push is still a duplicate.
 delete_partition(queue text, partition text) RETURNS boolean
-    -- Deletes a partition with its messages. Dead letters stay. Returns false if there is no such partition.
+    -- Deletes a partition with its messages. Dead letters stay. Returns false if it does not exist.
 delete_queue(queue text) RETURNS boolean
-    -- Deletes a queue with its messages, partitions and subscriptions. Dead letters stay. Returns false if there is no
-    -- such queue.
+    -- Deletes a queue with its messages, partitions and subscriptions. Dead letters stay. Returns false if the queue
+    -- does not exist.
 delete_schedule(name text) RETURNS boolean
-    -- Deletes a schedule. Returns false if there was none.
+    -- Deletes a schedule. Returns false if it does not exist.
 detect_dead_groups() RETURNS TABLE(group_name text, queue text, namespace text, task text, last_heartbeat_at
     timestamptz, overdue_seconds double precision, missed_heartbeats integer, died boolean)
-    -- Declares groups DEAD that have been silent for too long, and returns every group that is beyond its timeout;
-    -- died is true for those that this call has declared dead.
+    -- Declares groups DEAD that have sent no heartbeat for too long, and returns every group beyond its timeout. died
+    -- is true for groups that this call has declared dead.
 drop_idle_partitions(max_partitions integer DEFAULT 1000, partition_ids bigint[] DEFAULT NULL) RETURNS bigint
-    -- Drops partitions that are empty and have been idle for the drop_idle_seconds of their queue, and returns how
-    -- many.
+    -- Drops partitions that are empty and have been idle for the drop_idle_seconds of their queue, and returns their
+    -- number.
 expire_leases() RETURNS void
-    -- Returns the runs of expired leases to their groups, without waiting for their next pop. Upkeep calls it.
+    -- Ends expired leases, so that their messages can be delivered again before the next pop. Upkeep calls it.
 explain_start(group_name text, queue text, partition text DEFAULT 'Default') RETURNS TABLE(subscription_id bigint,
-    scope text, mode text, start_at timestamptz, asked_offset bigint, subscribed_at timestamptz, start_offset bigint,
-    has_started boolean)
-    -- Returns which subscription decides where a group starts in a partition: its scope, mode, time and offset, and
+    scope text, mode text, start_at timestamptz, requested_offset bigint, subscribed_at timestamptz, start_offset
+    bigint, has_started boolean)
+    -- Returns the subscription that decides where a group starts in a partition: its scope, mode, time and offset, and
     -- the offset at which the group starts or has started.
 extend(lease uuid, seconds double precision DEFAULT 60) RETURNS timestamptz
-    -- Extends a lease to this many seconds from now, never shortens it, and returns when it expires.
+    -- Extends a lease to this many seconds from now and returns when it expires. A lease is never shortened.
 extend_all(leases uuid[], seconds double precision DEFAULT 60) RETURNS timestamptz
     -- Extends these leases to this many seconds from now and returns when the first of them expires.
 fail(lease uuid, error text, id uuid DEFAULT NULL, retry_after double precision DEFAULT NULL, alone boolean DEFAULT
     false) RETURNS void
-    -- Marks one message of a lease as failed, or without id every message of it that has no ack yet. The retry policy
-    -- of the group decides what follows; retry_after is the delay in seconds to use instead. alone: this message is
-    -- retried by itself, and the lease ends.
+    -- Marks one message of a lease as failed, or without id every message that has no ack yet. The retry policy of the
+    -- group decides what follows; retry_after replaces its delay, in seconds. alone: the lease ends, and this message
+    -- is retried by itself.
 fail_all(leases uuid[], error text, retry_after double precision DEFAULT NULL) RETURNS void
-    -- Marks every message of these leases as failed. Fails with SK003 if all of them are over.
+    -- Marks every message of these leases as failed. Fails with SK003 if all of them have ended.
 find_message(message uuid) RETURNS TABLE(queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers
     jsonb, transaction_id text, trace_id uuid, producer text, created_at timestamptz, deleted boolean)
     -- Returns one message by its id, completed or not.
 force_complete(group_name text, queue text, older_than interval) RETURNS bigint
-    -- Completes every message of a queue that is older than this for a group, except leased ones, and returns how
-    -- many. They count as skipped, not as processed.
+    -- Completes every message of a queue that is older than this for a group, except leased ones, and returns their
+    -- number. They count as skipped, not as processed.
 group_status(group_name text DEFAULT NULL, queue text DEFAULT NULL) RETURNS TABLE(group_name text, queue text, status
     text, mode text, partitions bigint, lag bigint, leased bigint, processed bigint, dead_letters bigint, missed
     bigint, last_consumed_at timestamptz, last_heartbeat_at timestamptz, missed_heartbeats integer, oldest_pending_at
     timestamptz)
-    -- Returns the health of groups on queues: status, lag, leases, processed, missed and dead-lettered messages, and
-    -- the last heartbeat.
+    -- Returns the health of groups on queues: status, lag, leases, processed, missed and dead-lettered messages, the
+    -- last heartbeat and missed heartbeats.
 heartbeat(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS SETOF
     subscriptions
-    -- Records that a group is alive, revives it if it is DEAD, and returns its subscriptions. Pops do the same.
+    -- Records that a group is alive, revives it if it is DEAD, and returns its subscriptions. Every pop does the same.
 history(queue text, group_name text DEFAULT '', since interval DEFAULT '01:00:00') RETURNS TABLE(at timestamptz, rate
     double precision, lag bigint, leased bigint, dead bigint, lag_seconds double precision)
     -- Returns messages per second between samples, lag, and the age of the oldest message that the group has not
     -- completed. group_name '' is the queue itself.
 lag(group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL) RETURNS TABLE(queue text, partition text,
     cursor bigint, last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
-    -- Returns how far a group is in each partition that is for it. lag counts the messages that it has not completed,
-    -- leased ones included.
+    -- Returns the cursor and the lag of a group in each partition that it reads. lag counts the messages that it has
+    -- not completed, including leased ones.
 list_api_keys() RETURNS SETOF api_keys
-    -- Returns all API keys, newest first, with those that are revoked or expired.
+    -- Returns all API keys, newest first, including revoked and expired ones.
 list_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after
     timestamptz DEFAULT NULL, failed_before timestamptz DEFAULT NULL, before_id bigint DEFAULT NULL, max_rows integer
     DEFAULT 100) RETURNS SETOF dead_letters
@@ -993,15 +992,15 @@ list_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, error t
 list_delayed(queue text DEFAULT NULL, partition text DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS TABLE(id uuid,
     queue text, partition text, due_at timestamptz, payload jsonb, headers jsonb, transaction_id text, trace_id uuid,
     producer text, created_at timestamptz)
-    -- Lists delayed messages that wait, the next one first.
+    -- Returns delayed messages that are not due yet, the next one first.
 list_schedules(queue text DEFAULT NULL) RETURNS SETOF schedules
-    -- Lists schedules by name: of one queue, or all.
+    -- Returns the schedules of one queue, or all, by name.
 maintenance_mode(OUT push boolean, OUT pop boolean, OUT held bigint, OUT refused bigint, OUT is_pending boolean)
     RETURNS record
-    -- Returns whether the servers hold back pushes and pops, and how many pushes they hold.
+    -- Returns whether the servers hold back pushes and pops, and the number of held messages.
 message_groups(id uuid) RETURNS TABLE(group_name text, status text, required boolean, completed boolean, state text)
-    -- Returns the groups that a message is for, and what each has done with it: completed, leased, waiting for a
-    -- retry, pending, or released (the message does not wait for the group, because that is dead or cancelled).
+    -- Returns the groups of a message and its state in each: completed, leased, waiting for a retry, pending, or
+    -- released (retention does not keep it for the group, because the group is dead or cancelled).
 message_id(partition_id bigint, "offset" bigint) RETURNS uuid
     -- Returns the id of the message at this offset of a partition.
 message_status(queue text, partition text, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100) RETURNS
@@ -1011,48 +1010,48 @@ message_status(queue text, partition text, first_offset bigint DEFAULT 0, max_ro
     -- and the pending groups.
 move_archive(location text, new_location text) RETURNS boolean
     -- Records that the files of an archive have moved to another location. Returns false if there is no archive at the
-    -- old one.
+    -- old location.
 move_committed_outbox(max_rows integer DEFAULT 10000, OUT messages bigint, OUT refused bigint, OUT queues text[])
     RETURNS record
-    -- Publishes outbox rows that were committed under REPEATABLE READ or SERIALIZABLE, as upkeep does every second.
-    -- Returns how many messages are new, how many rows were refused, and which queues grew.
+    -- Publishes outbox rows that were committed under REPEATABLE READ or SERIALIZABLE; upkeep calls it every second.
+    -- Returns the number of new messages, the number of refused rows, and the queues of the new messages.
 notify(origin text, queues text[]) RETURNS void
     -- Wakes consumers of these queues that wait in other processes. Call it after the push has committed.
 offset_of(id uuid) RETURNS bigint
     -- Returns the offset that a message id contains.
 outbox_status(OUT transactions bigint, OUT oldest_seconds double precision, OUT waiting bigint) RETURNS record
-    -- Returns how many open transactions have written to the outbox, how long the oldest has been open, and how many
-    -- committed rows are not published yet (at most 10,000 are counted).
+    -- Returns the number of open transactions that have written to the outbox, the age of the oldest in seconds, and
+    -- the number of committed rows that are not published yet (at most 10,000).
 partition_of(id uuid) RETURNS bigint
     -- Returns the partition_id that a message id contains.
 pause(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS SETOF
     subscriptions
-    -- Stops delivery to a group and returns its subscriptions. Its backlog is kept.
+    -- Stops delivery to a group and returns its changed subscriptions. Its backlog is kept.
 pause_schedule(name text) RETURNS schedules
-    -- Stops a schedule: it pushes nothing until resume_schedule().
+    -- Pauses a schedule: it pushes nothing until resume_schedule().
 peek(queue text, partition text DEFAULT NULL, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100) RETURNS
     TABLE(queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text,
     trace_id uuid, producer text, created_at timestamptz, deleted boolean)
-    -- Returns messages as they are stored, completed or not, of one partition or partition by partition. A deleted
-    -- message has no payload.
+    -- Returns stored messages, completed or not, of one partition or of all, by partition. A deleted message has no
+    -- payload.
 pending_groups(queue text DEFAULT NULL) RETURNS TABLE(queue text, partition text, group_name text, status text,
     "position" bigint, pending bigint, leased bigint, oldest_pending_at timestamptz, is_floor boolean)
-    -- Returns, for each partition, the groups with a backlog. is_floor is true if no other group is further behind, so
+    -- Returns the groups with a backlog in each partition. is_floor is true if no other group is further behind, so
     -- that retention waits for it.
 pop(queue text DEFAULT NULL, group_name text DEFAULT '__QUEUE_MODE__', batch integer DEFAULT 1, partitions integer
     DEFAULT 1, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL, lease_time double
     precision DEFAULT NULL, auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL, subscription_from text
     DEFAULT NULL, autocommit boolean DEFAULT false) RETURNS SETOF delivery
     -- Leases up to batch messages from up to partitions partitions, and returns them: of a queue, of one partition, or
-    -- of every queue of a namespace or task. autocommit says that your transaction ends with this call, so that it may
-    -- discover work for its whole group.
+    -- of every queue of a namespace or task. autocommit tells that your transaction ends with this call, so that it
+    -- may run discovery for its whole group.
 prune_journal(older_than interval DEFAULT '00:10:00') RETURNS bigint
-    -- Deletes journal rows that are older than this and committed, and returns how many. Readers that have not seen
-    -- them ask every partition once.
+    -- Deletes committed journal rows that are older than this, and returns their number. Groups and readers that have
+    -- not seen them check every partition once.
 purge_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after
     timestamptz DEFAULT NULL, failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL, max_rows integer
     DEFAULT 1000, dry_run boolean DEFAULT false, done_by text DEFAULT NULL) RETURNS bigint
-    -- Deletes dead letters, oldest first, and returns how many; dry_run only counts them.
+    -- Deletes dead letters, oldest first, and returns their number; dry_run only counts them.
 push(messages jsonb) RETURNS TABLE(ord bigint, status text, id uuid, partition_id bigint, "offset" bigint, created_at
     timestamptz, due_at timestamptz)
     -- Appends an array of {queue, partition, payload, transaction_id, headers, trace_id, producer, delay, deliver_at}
@@ -1061,8 +1060,8 @@ push(queue text, payload jsonb, partition text DEFAULT 'Default', transaction_id
     DEFAULT NULL, trace_id uuid DEFAULT NULL, producer text DEFAULT NULL, delay double precision DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL, OUT status text, OUT id uuid, OUT partition_id bigint, OUT "offset" bigint,
     OUT created_at timestamptz, OUT due_at timestamptz) RETURNS record
-    -- Appends one message and returns its id and offset. status is queued, or duplicate if the transaction_id is known
-    -- in the partition, or delayed: then due_at says when it is appended, and id is for cancel_delayed().
+    -- Appends one message and returns its id and offset. status is queued, duplicate if the partition has a message
+    -- with this transaction_id, or delayed: then it is appended at due_at, and id is for cancel_delayed().
 push_many(queues text[], partitions text[], payloads jsonb[], transaction_ids text[] DEFAULT NULL, headers jsonb[]
     DEFAULT NULL, trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL, deliver_at timestamptz[] DEFAULT NULL)
     RETURNS TABLE(ord bigint, status text, partition_id bigint, "offset" bigint, created_at timestamptz, delayed_id
@@ -1080,56 +1079,55 @@ redrive(queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAUL
     max_rows integer DEFAULT 1000, dry_run boolean DEFAULT false, done_by text DEFAULT NULL, payload jsonb DEFAULT
     NULL, headers jsonb DEFAULT NULL) RETURNS TABLE(dead_letter_id bigint, from_queue text, from_partition text,
     for_group text, message_id uuid)
-    -- Pushes dead letters again, oldest first, and deletes them: to their own group, or with to_queue as new messages
-    -- for every group of that queue. payload replaces the payload of one dead letter, headers are merged into its own.
-    -- Returns a row for each; dry_run changes nothing.
+    -- Redrives dead letters, oldest first: pushes them to their own group or, with to_queue, as new messages for every
+    -- group of that queue, and deletes them. payload replaces the payload of one dead letter, headers are merged into
+    -- its own. Returns a row for each; dry_run changes nothing.
 release(lease uuid, delay double precision DEFAULT NULL) RETURNS void
     -- Ends a lease. Messages without an ack are delivered again after the delay, with the same attempt number.
 release_all(leases uuid[], delay double precision DEFAULT NULL) RETURNS void
-    -- Ends these leases; messages without an ack are delivered again, after the delay. Fails with SK003 if all of them
-    -- are over.
+    -- Ends these leases. Messages without an ack are delivered again after the delay. Fails with SK003 if all leases
+    -- have ended.
 repair_restored() RETURNS bigint
-    -- Makes messages that a dump brought from another cluster visible to readers by snapshot, and returns how many it
-    -- changed. prune_journal() calls it.
+    -- Makes messages of a restored dump of another cluster visible to readers by snapshot, and returns their number.
+    -- prune_journal() calls it.
 resume(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS SETOF
     subscriptions
-    -- Starts delivery to a paused or dead group again, at its cursor, and returns its subscriptions.
+    -- Resumes delivery to a paused or dead group at its cursor, and returns its changed subscriptions.
 resume_schedule(name text) RETURNS schedules
-    -- Lets a paused schedule go on with its next tick. Ticks of the pause are not missed ones.
+    -- Resumes a paused schedule at its next tick. Ticks during the pause do not count as missed.
 resync_partition_lookup() RETURNS bigint
-    -- Repairs partition floors that disagree with the messages, and returns how many it changed. It is safe while
+    -- Repairs partition floors that do not match the messages, and returns how many it changed. It is safe while
     -- pushes and retention run.
 retain(partition_ids bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false) RETURNS
     TABLE(queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint, missed
     bigint)
-    -- Deletes messages that the retention rules of their queues no longer keep, at most max_messages in a call, and
-    -- returns what it deleted from which partition. dry_run only lists it.
+    -- Deletes messages that the retention rules of their queues no longer keep, at most max_messages in a call.
+    -- Returns the deleted offsets of each partition; dry_run only returns them.
 revoke_api_key(id text) RETURNS api_keys
-    -- Revokes an API key for good and returns it. A second call changes nothing.
+    -- Revokes an API key permanently and returns it. A second call changes nothing.
 run_schedules(max_schedules integer DEFAULT 100, OUT messages bigint, OUT refused bigint, OUT queues text[]) RETURNS
     record
     -- Pushes the ticks of schedules that are due; upkeep calls it once a second.
 sample(not_within interval DEFAULT '00:00:05') RETURNS bigint
-    -- Writes a sample of every queue and group, unless there is one that is younger than not_within, and returns the
-    -- number of rows.
+    -- Writes a sample of every queue and group, unless the last one is younger than not_within. Returns the number of
+    -- rows.
 seek(group_name text, queue text, "position" text, partition text DEFAULT NULL, OUT partitions bigint, OUT skipped
     bigint, OUT replayed bigint) RETURNS record
-    -- Moves a group to beginning, end, a time or an offset: in a partition, a queue, or with NULL everywhere. Its
-    -- leases end. Returns how many partitions moved, how many pending messages are skipped and how many completed ones
-    -- are delivered replayed.
+    -- Moves a group to beginning, end, a time or an offset: in a partition, in a queue, or in all queues if queue is
+    -- NULL. Its leases end. Returns the number of moved partitions, of skipped pending messages, and of completed
+    -- messages that are delivered again (replayed).
 set_maintenance_mode(push boolean DEFAULT NULL, pop boolean DEFAULT NULL) RETURNS void
-    -- Turns the holding back of pushes or pops on all servers on or off; NULL leaves it as it is.
+    -- Turns the push or pop maintenance mode of all servers on or off. NULL keeps the current mode.
 subscribe(group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text
     DEFAULT NULL, mode text DEFAULT NULL, start_from text DEFAULT NULL, backfill boolean DEFAULT NULL,
     heartbeat_interval double precision DEFAULT NULL, heartbeat_timeout double precision DEFAULT NULL, miss_threshold
     integer DEFAULT NULL, retry_limit integer DEFAULT NULL, retry_delay double precision DEFAULT NULL, max_retry_delay
     double precision DEFAULT NULL, retry_jitter double precision DEFAULT NULL) RETURNS subscriptions
-    -- Stores where a group starts, how it is watched and its retry policy, and returns the subscription. An existing
-    -- one is kept as it is; a dead one continues at its cursor; a cancelled one starts again.
+    -- Stores the start, the heartbeat settings and the retry policy of a group, and returns the subscription. An
+    -- existing subscription is kept as it is; a dead one continues at its cursor; a cancelled one starts again.
 transaction(operations jsonb) RETURNS SETOF jsonb
-    -- Pushes messages and acknowledges others, all or nothing: [{"push": {"queue", "payload", …}}, {"ack": {"lease",
-    -- "id", "status", "error", "delay"}}, …]. Returns one JSON object for each operation; one stale lease fails them
-    -- all.
+    -- Pushes messages and applies acks, all or nothing: [{"push": {"queue", "payload", …}}, {"ack": {"lease", "id",
+    -- "status", "error", "delay"}}, …]. Returns one JSON object for each operation; one stale lease fails them all.
 
 -- Private functions
 

@@ -1,6 +1,6 @@
--- delete_group, and what a subscription that is cancelled or started again leaves behind.
+-- delete_group(), and the removal of a cancelled subscription before it is made again.
 
--- Forgets what groups have done in partitions, with their leases. Returns in how many.
+-- Deletes the runs and starts of groups in partitions, with their leases. Returns the number of partitions.
 CREATE FUNCTION skep._delete_runs(partition_ids bigint[], group_queue_ids integer[]) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -16,8 +16,8 @@ BEGIN
     RETURN forgotten;
 END $$;
 
--- Deletes a cancelled subscription, with those of its partitions, and what the group has done under them: the next one
--- starts again.
+-- Deletes a cancelled subscription, with those of its partitions, and the runs that they decided about. The next
+-- subscription starts again.
 CREATE FUNCTION skep._forget_cancelled(ended skep.subscriptions) RETURNS void
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -76,6 +76,6 @@ EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_busy(delete_group.group_name);
 END $$;
 COMMENT ON FUNCTION skep.delete_group IS
-    'Forgets what a group has done, in one queue or everywhere, and returns in how many partitions. With '
-    'keep_subscription it starts again where its subscription says.';
+    'Deletes a group with its cursors and leases, in one queue or everywhere, and returns the number of partitions. '
+    'With keep_subscription it starts again at the start of its subscription.';
 CALL skep._allow('skep_admin', 'delete_group');

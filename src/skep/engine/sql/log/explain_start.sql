@@ -1,5 +1,5 @@
 CREATE FUNCTION skep.explain_start(group_name text, queue text, partition text DEFAULT 'Default')
-RETURNS TABLE (subscription_id bigint, scope text, mode text, start_at timestamptz, asked_offset bigint,
+RETURNS TABLE (subscription_id bigint, scope text, mode text, start_at timestamptz, requested_offset bigint,
                subscribed_at timestamptz, start_offset bigint, has_started boolean)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
@@ -27,6 +27,6 @@ BEGIN
                        WHERE read.start_offset IS NULL AND decides.id IS NOT NULL) unread ON true;
 END $$;
 COMMENT ON FUNCTION skep.explain_start IS
-    'Returns which subscription decides where a group starts in a partition: its scope, mode, time and offset, and '
+    'Returns the subscription that decides where a group starts in a partition: its scope, mode, time and offset, and '
     'the offset at which the group starts or has started.';
 CALL skep._allow('skep_admin', 'explain_start');

@@ -1,6 +1,6 @@
--- The log of finished leases, of queues that have the option lease_log_seconds. A row is written as a lease ends, in
--- its transaction: the log is exactly as true as the cursors are. A lease that is dropped (seek, delete) was not
--- finished and is not logged.
+-- The log of finished leases, for queues with the option lease_log_seconds. The row is written in the transaction that
+-- ends the lease, so the log always agrees with the cursors. A lease that is dropped by a seek or a delete is not
+-- finished and not logged.
 
 CREATE FUNCTION skep._log_lease(
     r skep.runs, policy skep.policy, reason text, returned int8multirange, attempt integer, stamp timestamptz
@@ -16,8 +16,8 @@ BEGIN
              WHERE m.partition_id = r.partition_id AND m."offset" = r.leased_to - 1), r.served_at, stamp);
 END $$;
 
--- Deletes rows that are older than the queue's lease_log_seconds, and the log of queues that no longer have it: some at
--- a time, to be called again.
+-- Deletes rows that are older than the queue's lease_log_seconds, and the log of queues that no longer have the option.
+-- Deletes at most max_rows rows and returns the number, so that the caller can repeat it.
 CREATE FUNCTION skep._prune_lease_log(max_rows integer DEFAULT 100000) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column

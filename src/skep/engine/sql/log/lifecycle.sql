@@ -1,13 +1,13 @@
--- The life of a subscription: heartbeats, pause, resume, cancel, death. Its states are drawn above the table
+-- The lifecycle of a subscription: heartbeats, pause, resume, cancel, death. Its states are drawn above the table
 -- subscriptions.
 --
--- A group is DEAD when its silence reaches the greater of heartbeat_timeout and miss_threshold * heartbeat_interval.
--- pop, ack and extend record heartbeats, at most four in an interval; a live lease is a sign of life without one.
--- Everything follows from the clock of the database, so that any number of detectors, at any pace, agree.
+-- A group is DEAD if its last heartbeat is older than both heartbeat_timeout and miss_threshold * heartbeat_interval.
+-- pop, ack and extend record heartbeats, at most four in an interval; a live lease counts as a heartbeat. Everything is
+-- computed by the clock of the database, so any number of detectors agree, however often they run.
 
--- Records a heartbeat of a subscription, and of those of its group to the same queue, or to the queues and partitions
--- that it covers: a group that reads one of them is alive for all. A dead subscription is revived. Does not wait for a
--- locked row: the session that has locked it records a heartbeat as well.
+-- Records a heartbeat of a subscription, and of the other subscriptions of its group to the same queue, or to the
+-- queues and partitions that it covers: a group that reads one of them is alive for all. Revives a dead subscription.
+-- Does not wait for a locked row, because the session that has locked it records a heartbeat as well.
 CREATE FUNCTION skep._record_heartbeat(subscription_id bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -50,7 +50,7 @@ BEGIN
     WHERE g.id = group_queue_id;
 END $$;
 
--- Returns true if the group has a lease that is not over, in a queue that the subscription is for.
+-- Returns true if the group has a lease that has not expired, in a queue that the subscription covers.
 CREATE FUNCTION skep._has_live_lease(s skep.subscriptions, stamp timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -66,7 +66,7 @@ BEGIN
             ORDER BY r.ready_at DESC LIMIT 1) lease);
 END $$;
 
--- Returns for how many seconds there was no sign of life of a subscription.
+-- Returns the number of seconds without a heartbeat or a live lease of a subscription.
 CREATE FUNCTION skep._silence_of(s skep.subscriptions, stamp timestamptz) RETURNS double precision
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -74,12 +74,12 @@ BEGIN
                 extract(epoch FROM stamp - s.last_heartbeat_at)::double precision ELSE 0 END;
 END $$;
 
--- Returns how many heartbeats are missing.
+-- Returns the number of missed heartbeats.
 CREATE FUNCTION skep._missed_heartbeats(silence double precision, heartbeat_interval double precision) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT floor(least($1 / $2, 1e6))::integer $$;
 
--- It writes no heartbeat, so that it does not matter how often it runs. Paused groups and queue mode, which every
--- consumer shares, never die.
+-- It writes no heartbeats, so it does not matter how often it runs. Paused groups and queue mode, which all consumers
+-- share, are never declared dead.
 CREATE FUNCTION skep.detect_dead_groups()
 RETURNS TABLE (group_name text, queue text, namespace text, task text, last_heartbeat_at timestamptz,
                overdue_seconds double precision, missed_heartbeats integer, died boolean)
@@ -108,13 +108,13 @@ BEGIN
     FROM counted c ORDER BY c.id;
 END $$;
 COMMENT ON FUNCTION skep.detect_dead_groups IS
-    'Declares groups DEAD that have been silent for too long, and returns every group that is beyond its timeout; '
-    'died is true for those that this call has declared dead.';
+    'Declares groups DEAD that have sent no heartbeat for too long, and returns every group beyond its timeout. '
+    'died is true for groups that this call has declared dead.';
 CALL skep._allow('skep_admin', 'detect_dead_groups');
 
--- Returns the subscriptions that a call is about, locked in order: of a queue with its partitions, of a namespace
--- and/or task, or all of the group. A queue that only a wider subscription covers gets a subscription of its own, so
--- that its status can differ.
+-- Returns the subscriptions of a scope, locked in order: those of a queue with its partitions, of a namespace and/or
+-- task, or all of the group. A queue that only a wider subscription covers gets its own subscription, so that its
+-- status can differ.
 CREATE FUNCTION skep._lock_subscriptions(group_name text, queue text, namespace text, task text) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -151,7 +151,7 @@ BEGIN
     RETURN found;
 END $$;
 
--- The same without the cancelled ones, for calls that need one that is not.
+-- Returns the same without cancelled subscriptions. If all are cancelled, that is an error.
 CREATE FUNCTION skep._lock_open_subscriptions(group_name text, queue text, namespace text, task text) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -162,7 +162,7 @@ BEGIN
     IF ids = '{}' THEN
         PERFORM skep._refuse('SK007', format('the subscription of group "%s"%s is cancelled', group_name,
                                              coalesce(' to queue "' || queue || '"', '')),
-                             'Subscribe again to start again.');
+                             'Subscribe again to make a new start.');
     END IF;
     RETURN ids;
 END $$;
@@ -176,8 +176,8 @@ LANGUAGE sql AS $$
     RETURNING s.*
 $$;
 
--- Releases the leases for which these subscriptions decide: the messages are delivered again at the same attempt, and
--- acks are refused.
+-- Releases the leases that these subscriptions decide about: their messages are delivered again at the same attempt,
+-- and their acks are refused.
 CREATE FUNCTION skep._release_leases(ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -221,7 +221,8 @@ BEGIN
     RETURN QUERY SELECT * FROM skep._set_status(ids, 'PAUSED');
     PERFORM skep._release_leases(ids);
 END $$;
-COMMENT ON FUNCTION skep.pause IS 'Stops delivery to a group and returns its subscriptions. Its backlog is kept.';
+COMMENT ON FUNCTION skep.pause IS
+    'Stops delivery to a group and returns its changed subscriptions. Its backlog is kept.';
 CALL skep._allow('skep_admin', 'pause');
 
 CREATE FUNCTION skep.resume(
@@ -233,7 +234,7 @@ BEGIN
                                                 'ACTIVE');
 END $$;
 COMMENT ON FUNCTION skep.resume IS
-    'Starts delivery to a paused or dead group again, at its cursor, and returns its subscriptions.';
+    'Resumes delivery to a paused or dead group at its cursor, and returns its changed subscriptions.';
 CALL skep._allow('skep_admin', 'resume');
 
 CREATE FUNCTION skep.cancel(
@@ -247,8 +248,8 @@ BEGIN
     PERFORM skep._release_leases(ids);
 END $$;
 COMMENT ON FUNCTION skep.cancel IS
-    'Ends subscriptions of a group until it subscribes again, and returns them: messages no longer wait for the '
-    'group. A second call changes nothing.';
+    'Ends subscriptions of a group until it subscribes again, and returns them. Retention no longer keeps messages for '
+    'the group. A second call changes nothing.';
 CALL skep._allow('skep_admin', 'cancel');
 
 CREATE FUNCTION skep.cancel_group(group_name text, queue text DEFAULT NULL) RETURNS bigint
@@ -262,8 +263,8 @@ BEGIN
     RETURN backlog;
 END $$;
 COMMENT ON FUNCTION skep.cancel_group IS
-    'Cancels the subscriptions of a group and returns how many messages no longer wait for it. Fails with SK007 if '
-    'it is cancelled already.';
+    'Cancels the subscriptions of a group and returns the size of its backlog. Fails with SK007 if they are cancelled '
+    'already.';
 CALL skep._allow('skep_admin', 'cancel_group');
 
 CREATE FUNCTION skep.heartbeat(
@@ -277,5 +278,5 @@ BEGIN
     RETURN QUERY SELECT * FROM skep.subscriptions s WHERE s.id = ANY (ids) ORDER BY s.id;
 END $$;
 COMMENT ON FUNCTION skep.heartbeat IS
-    'Records that a group is alive, revives it if it is DEAD, and returns its subscriptions. Pops do the same.';
+    'Records that a group is alive, revives it if it is DEAD, and returns its subscriptions. Every pop does the same.';
 CALL skep._allow('skep_consumer', 'heartbeat');

@@ -1,10 +1,11 @@
--- What each partition is still required for, and what may be deleted. Computed, never stored: see retain.sql.
+-- The groups that require the messages of a partition, and the messages that may be deleted. Computed, never stored:
+-- see retain.sql.
 
--- Returns every group that these partitions are for, and where it is. A work queue always has one, also before its
--- first consumer came.
+-- Returns every group that reads these partitions, and its progress. A work queue always has one group, also before its
+-- first consumer.
 --   position        everything below is done, skipped or deleted
---   required_from   the first offset that was ever required; without backfill that is where the subscription began
---   pending_from       what is still required begins here
+--   required_from   the first offset that was ever required; without backfill this is where the subscription began
+--   pending_from    the first offset that is still required
 --   required_since  when the group subscribed, or was last moved by a seek
 CREATE FUNCTION skep._group_cursors(partition_ids bigint[])
 RETURNS TABLE (partition_id bigint, group_name text, status text, group_queue_id integer, "position" bigint,
@@ -53,9 +54,9 @@ LANGUAGE sql STABLE AS $$
     ) g
 $$;
 
--- Returns the first offset of the lowest run of a partition, and of its lowest lease; of all groups, whatever their
--- subscriptions say. Only a queue that had concurrency > 1 has more than the open run: others need not search among
--- index entries of runs that have moved.
+-- Returns the first offset of the lowest run of a partition, and of its lowest lease, of all groups whatever their
+-- subscriptions. Only a queue that had concurrency > 1 has more than open runs: others need not scan the index entries
+-- of runs that have moved.
 CREATE FUNCTION skep._lowest_runs(partition_id bigint, queue_id integer, was_shared boolean)
 RETURNS TABLE (run bigint, lease bigint) LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT min(r.first_offset), min(r.first_offset) FILTER (WHERE r.lease_id IS NOT NULL)
@@ -70,14 +71,14 @@ RETURNS TABLE (run bigint, lease bigint) LANGUAGE sql STABLE ROWS 1 AS $$
 $$;
 
 -- completed_retention_seconds counts from the time at which the last group completed a message. That time is not stored
--- for each message: each partition has a few samples (offset, time), all messages below the offset were completed by
--- then. Retention takes one when the completed offset has grown and the last sample is older than an eighth of
--- completed_retention_seconds. A message is kept a little longer than necessary, never shorter.
+-- for each message: each partition has a few samples (offset, time), which say that all messages below the offset were
+-- completed by then. Retention takes a sample when the completed offset has grown and the last sample is older than an
+-- eighth of completed_retention_seconds. A message is kept a little longer than necessary, never shorter.
 
--- Returns the samples of a partition as they should be now. A new one is added if it is time. Messages that are
--- required again are not completed; and a group that subscribed or was moved after a sample (newer_since) was not part
--- of it: from the group's new start on (newer_from), the sample does not count. Samples that say nothing are dropped:
--- those below the floor, and those after which another is old enough, too.
+-- Returns the current samples of a partition. A new one is added if it is due. Messages that are required again are not
+-- completed. A group that subscribed or was moved after a sample (newer_since) is not part of it: from the group's new
+-- start on (newer_from), the sample does not count. Useless samples are dropped: those below the floor, and those with
+-- a later sample that is old enough too.
 CREATE FUNCTION skep._next_samples(
     INOUT offsets bigint[], INOUT times timestamptz[], first_offset bigint, completed bigint, keep double precision,
     newer_from bigint[], newer_since timestamptz[], stamp timestamptz
@@ -112,11 +113,11 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- Returns for each partition with messages, of a queue with a retention rule, the offset below which messages may be
--- deleted now (NULL: no rule allows it) and by which rule. The rule that allows most counts; an archive that is waited
--- for and leases limit it.
+-- deleted now (NULL: no rule allows it) and the rule. The rule that allows most counts. Leases, and the archive if
+-- retention waits for it, limit the offset.
 --   lowest        the lowest cursor of any group
---   sample_…      the samples of completed_retention_seconds as they should be now
---   is_sampled    they are stored like that
+--   sample_…      the current samples for completed_retention_seconds
+--   is_sampled    the stored samples are the current ones
 CREATE FUNCTION skep._retention_of(partition_ids bigint[])
 RETURNS TABLE (queue text, partition text, partition_id bigint, first_offset bigint, cut bigint, rule text,
                lowest bigint, sample_offsets bigint[], sample_times timestamptz[], is_sampled boolean)

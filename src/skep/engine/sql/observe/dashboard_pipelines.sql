@@ -1,7 +1,7 @@
--- The archive as the dashboard shows it, from its manifest and from marks: no file is read, and of each partition one
--- message at most, by its key.
+-- The archive in the dashboard, from its manifest and its marks. No file is read, and at most one message of each
+-- partition, by its key.
 
--- Returns what a queue has that its archive has not; partitions for one group alone are not archived.
+-- Returns the messages of a queue that are not archived yet. Partitions for a single group are not archived.
 CREATE FUNCTION skep._dashboard_unarchived(queue_id integer) RETURNS TABLE (pending bigint, oldest_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(sum(l.last_offset + 1 - progress.at), 0)::bigint, min(m.created_at)
@@ -14,9 +14,9 @@ LANGUAGE sql STABLE AS $$
     WHERE p.queue_id = $1 AND p.only_group IS NULL AND l.last_offset >= progress.at
 $$;
 
--- Returns each queue that is archived, or whose retention waits for the archive: what is stored, and what is not yet.
--- runs: the last jobs, newest first; files without an end belong to a job that works, or was killed. busy: a job works
--- on an archive now.
+-- Returns each queue that is archived, or whose retention waits for the archive, with its stored and its pending
+-- messages. runs: the last jobs, newest first; unfinished files belong to a job that is running, or was killed. busy: a
+-- job is running on an archive now.
 CREATE FUNCTION skep._dashboard_pipelines(visible text[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH stored AS MATERIALIZED (

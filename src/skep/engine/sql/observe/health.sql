@@ -1,5 +1,5 @@
--- The health of groups: status, lag, and which of them retention waits for. Everything is computed from runs and
--- subscriptions: nothing is stored, so that nothing can drift.
+-- The health of groups: status, lag, and the groups that retention waits for. Everything is computed from runs and
+-- subscriptions: nothing is stored, so nothing can drift.
 
 -- Returns the queues that groups have read, or are subscribed to.
 CREATE FUNCTION skep._groups_on_queues()
@@ -17,8 +17,8 @@ LANGUAGE sql STABLE AS $$
     WHERE s.queue IS NULL AND q.semantics <> 'queue'
 $$;
 
--- processed does not count messages that the group missed or skipped. last_heartbeat_at is now if the group has a lease
--- that is not over.
+-- processed does not count messages that the group missed or skipped. last_heartbeat_at is now if the group has a live
+-- lease.
 CREATE FUNCTION skep.group_status(group_name text DEFAULT NULL, queue text DEFAULT NULL)
 RETURNS TABLE (group_name text, queue text, status text, mode text, partitions bigint, lag bigint, leased bigint,
                processed bigint, dead_letters bigint, missed bigint, last_consumed_at timestamptz,
@@ -48,12 +48,12 @@ LANGUAGE sql STABLE AS $$
     WHERE ($1 IS NULL OR g.group_name = $1) AND ($2 IS NULL OR g.queue = $2)
 $$;
 COMMENT ON FUNCTION skep.group_status IS
-    'Returns the health of groups on queues: status, lag, leases, processed, missed and dead-lettered messages, and '
-    'the last heartbeat.';
+    'Returns the health of groups on queues: status, lag, leases, processed, missed and dead-lettered messages, the '
+    'last heartbeat and missed heartbeats.';
 CALL skep._allow('skep_admin', 'group_status');
 
--- Returns each group that a partition is for, with the offsets that it has completed, those that are leased, and those
--- that wait to be delivered again. first_offset: messages below it are not for the group.
+-- Returns each group that reads a partition, with the offsets that it has completed, those that are leased, and those
+-- that wait to be delivered again. first_offset: the group does not read messages below it.
 CREATE FUNCTION skep._groups_of(partition_id bigint)
 RETURNS TABLE (group_name text, status text, is_required boolean, pending_from bigint, first_offset bigint,
                completed int8multirange, leased int8multirange, returned int8multirange)
@@ -89,12 +89,12 @@ LANGUAGE sql STABLE AS $$
     WHERE message.o >= g.first_offset
 $$;
 COMMENT ON FUNCTION skep.message_groups IS
-    'Returns the groups that a message is for, and what each has done with it: completed, leased, waiting for a '
-    'retry, pending, or released (the message does not wait for the group, because that is dead or cancelled).';
+    'Returns the groups of a message and its state in each: completed, leased, waiting for a retry, pending, or '
+    'released (retention does not keep it for the group, because the group is dead or cancelled).';
 CALL skep._allow('skep_admin', 'message_groups');
 
--- Returns the fan-out of a message: how many groups it is required by, how many have completed it, and which ones are
--- pending.
+-- Returns the fan-out of a message: the number of groups that require it, the number that have completed it, and the
+-- pending groups.
 CREATE FUNCTION skep._fanout(
     id uuid, OUT required_consumer_groups bigint, OUT completed_consumer_groups bigint, OUT pending_groups text[]
 )
@@ -113,8 +113,8 @@ CREATE VIEW skep.fanout AS
     CROSS JOIN LATERAL (SELECT skep.message_id(m.partition_id, m."offset") AS id) id
     CROSS JOIN LATERAL skep._fanout(id.id) f;
 COMMENT ON VIEW skep.fanout IS
-    'For each message the groups that require it, have completed it, and are pending. It is computed for each row: ask '
-    'for a queue and a partition, and for offsets if the partition is large.';
+    'The number of groups that require each message and that have completed it, and the pending groups. It is computed '
+    'for each row: filter by queue and partition, and by offset if the partition is large.';
 
 -- The progress of the groups is computed once, not for each message.
 CREATE FUNCTION skep.message_status(
@@ -152,8 +152,9 @@ COMMENT ON FUNCTION skep.message_status IS
     'it, and the pending groups.';
 CALL skep._allow('skep_admin', 'message_status');
 
--- Returns where every group is in these partitions, read before or not: messages are for it from start_offset on,
--- completed below cursor, and required from pending_from on if the group is active or paused.
+-- Returns the progress of every group in these partitions, also of groups that have not read them: it reads messages
+-- from start_offset on, has completed those below cursor, and requires those from pending_from on if it is active or
+-- paused.
 CREATE FUNCTION skep._group_progress(partition_ids bigint[])
 RETURNS TABLE (partition_id bigint, group_name text, status text, start_offset bigint, cursor bigint,
                pending_from bigint)
@@ -165,7 +166,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_group_progress');
 
--- Dead groups are listed with what they would get if they came back.
+-- Dead groups are listed with the backlog that they would have after a revival.
 CREATE FUNCTION skep.pending_groups(queue text DEFAULT NULL)
 RETURNS TABLE (queue text, partition text, group_name text, status text, "position" bigint, pending bigint,
                leased bigint, oldest_pending_at timestamptz, is_floor boolean)
@@ -187,8 +188,8 @@ LANGUAGE sql STABLE AS $$
     WHERE o.pending_from < head.next_offset AND o.status <> 'CANCELLED'
 $$;
 COMMENT ON FUNCTION skep.pending_groups IS
-    'Returns, for each partition, the groups with a backlog. is_floor is true if no other group is further behind, '
-    'so that retention waits for it.';
+    'Returns the groups with a backlog in each partition. is_floor is true if no other group is further behind, so '
+    'that retention waits for it.';
 CALL skep._allow('skep_admin', 'pending_groups');
 
 -- Returns the group_queues row for force_complete(), or refuses its arguments.
@@ -212,7 +213,7 @@ BEGIN
                              'Subscribe first.');
     END IF;
     found := skep._ensure_group_queue(group_name, queue);
-    PERFORM FROM skep.group_queues g WHERE g.id = found FOR KEY SHARE;  -- against seek and delete_group()
+    PERFORM FROM skep.group_queues g WHERE g.id = found FOR KEY SHARE;  -- locks out seek and delete_group()
     RETURN found;
 END $$;
 
@@ -247,6 +248,6 @@ BEGIN
     RETURN finished;
 END $$;
 COMMENT ON FUNCTION skep.force_complete IS
-    'Completes every message of a queue that is older than this for a group, except leased ones, and returns how '
-    'many. They count as skipped, not as processed.';
+    'Completes every message of a queue that is older than this for a group, except leased ones, and returns their '
+    'number. They count as skipped, not as processed.';
 CALL skep._allow('skep_admin', 'force_complete');

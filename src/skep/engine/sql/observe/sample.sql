@@ -1,9 +1,9 @@
--- Heads and cursors over time. Offsets are dense and cursors count what is done, so that two samples tell exactly what
--- happened between them, and pushes and pops pay nothing for it.
+-- Samples of heads and cursors over time. Offsets are dense and cursors count done messages, so two samples show
+-- exactly what happened between them, at no cost for pushes and pops.
 
--- Returns the partitions of a queue, or one of them, that are for a group, read before (met) or not: where it started,
--- where its cursor is, and how many messages are left for it, leased or not. group_queue_id is NULL if the group has
--- not read from the queue yet.
+-- Returns the partitions of a queue, or one of them, that a group reads, whether it has read from them yet (has_read)
+-- or not: its start, its cursor, and the number of messages left for it, leased or not. group_queue_id is NULL if the
+-- group has not read from the queue yet.
 CREATE FUNCTION skep._group_partitions(
     group_name text, queue_id integer, group_queue_id integer, partition text DEFAULT NULL
 )
@@ -41,11 +41,12 @@ LANGUAGE sql STABLE AS $$
     CROSS JOIN LATERAL skep._head_of(c.id) head
 $$;
 
--- Returns the same with what people and reports ask for: what the group has processed (consumed), the time of the first
--- message that is left, and its first lease there that is not over.
+-- Returns the same for people and reports: with the number of processed messages (consumed), the time of the first
+-- message that is left, and the first live lease of the group.
 CREATE FUNCTION skep._group_report(group_name text, queue_id integer, group_queue_id integer)
 RETURNS TABLE (partition text, partition_id bigint, has_read boolean, consumed bigint, lag bigint,
-               oldest_at timestamptz, last_consumed_at timestamptz, leased integer, lease uuid, lease_expires_at timestamptz)
+               oldest_at timestamptz, last_consumed_at timestamptz, leased integer, lease uuid,
+               lease_expires_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT g.partition, g.partition_id, g.has_read, g.cursor - g.start_offset - g.skipped, g.lag, m.created_at,
            g.last_consumed_at, g.leased, l.lease_id, l.expires_at
@@ -57,8 +58,8 @@ LANGUAGE sql STABLE AS $$
                          AND r.expires_at > clock_timestamp() ORDER BY r.first_offset LIMIT 1) l ON true
 $$;
 
--- Returns the counters of a queue (group '') and of its groups, in one pass over its partitions: all runs of a
--- partition lie side by side. total: pushed, or processed, so far. lag: messages kept, or left for the group.
+-- Returns the counters of a queue (group '') and of its groups, in one pass over its partitions, because all runs of a
+-- partition are adjacent. total: messages pushed, or processed, so far. lag: messages kept, or left for the group.
 CREATE FUNCTION skep._count_queue(queue_id integer, queue text, semantics text)
 RETURNS TABLE (group_name text, total numeric, lag numeric, leased numeric, oldest_at timestamptz)
 LANGUAGE plpgsql STABLE AS $$
@@ -106,8 +107,8 @@ BEGIN
                                              WHERE sizes.only_group IS NULL OR sizes.only_group = g.group_name);
 END $$;
 
--- Returns true if a push to the queue came after this snapshot, or may have: journal rows are gone, or the database was
--- restored.
+-- Returns true if there was a push to the queue after this snapshot, or may have been one: journal rows were pruned, or
+-- the database was restored.
 CREATE FUNCTION skep._has_unseen_pushes(queue_id integer, snapshot pg_snapshot) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -121,10 +122,10 @@ END $$;
 
 -- Returns true if sample() should count the queue now and not repeat its last sample. Counting takes time in proportion
 -- to partitions x groups, so a queue is counted less often the longer it takes:
---   something moves (pushes since the last count, or leases)        at most a tenth of the time
+--   there were pushes since the last count, or there are leases     at most a tenth of the time
 --   messages are left, but nothing was pushed and nothing is leased at most a hundredth
---   nothing is left                                                 at most a two-hundredth, and once a minute
--- While all counts together take less than 0.1 s the first two are counted every time. Groups that come or go, seek,
+--   no messages are left                                            at most a two-hundredth, and once a minute
+-- While all counts together take less than 0.1 s, the first two are counted every time. Added and deleted groups, seek,
 -- retention and deleted partitions make the next sample count.
 CREATE FUNCTION skep._is_count_due(q skep.queues, previous timestamptz, all_seconds double precision, stamp timestamptz)
 RETURNS boolean
@@ -181,7 +182,7 @@ BEGIN
     FROM skep._count_queue(q.id, q.name, q.semantics) c
     LEFT JOIN skep.deleted_totals t ON t.queue = q.name AND t.group_name = c.group_name;
     GET DIAGNOSTICS taken = ROW_COUNT;
-    -- if it is locked, the next sample counts again
+    -- If it is locked, the next sample counts again.
     IF EXISTS (SELECT FROM skep.sample_counts c WHERE c.queue_id = q.id) THEN
         UPDATE skep.sample_counts c
         SET counted_at = stamp, seconds = extract(epoch FROM clock_timestamp() - began), snapshot = view
@@ -193,7 +194,7 @@ BEGIN
     RETURN taken;
 END $$;
 
--- Returns how many dead letters a queue (group '') or a group on it has.
+-- Returns the number of dead letters of a queue (group '') or of a group on it.
 CREATE FUNCTION skep._count_dead_letters(queue text, group_name text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -204,8 +205,8 @@ BEGIN
             WHERE d.queue = _count_dead_letters.queue AND d.group_name = _count_dead_letters.group_name);
 END $$;
 
--- Several servers take turns: one sample is enough for all of them. Queues that need not be counted again repeat their
--- last one.
+-- Several servers take turns: one sample is enough for all of them. Queues that need not be counted repeat their last
+-- sample.
 CREATE FUNCTION skep.sample(not_within interval DEFAULT '5 seconds') RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -241,12 +242,12 @@ BEGIN
     RETURN taken + repeated;
 END $$;
 COMMENT ON FUNCTION skep.sample IS
-    'Writes a sample of every queue and group, unless there is one that is younger than not_within, and returns the '
-    'number of rows.';
+    'Writes a sample of every queue and group, unless the last one is younger than not_within. Returns the number '
+    'of rows.';
 CALL skep._allow('skep_admin', 'sample');
 
--- Deletes old samples and returns how many: every sample is kept for an hour, one a minute for the time given. So the
--- size is bounded by queues and groups alone.
+-- Deletes old samples and returns their number: every sample is kept for an hour, and one per minute for the time
+-- given. So the size depends on the number of queues and groups alone.
 CREATE FUNCTION skep._prune_samples(keep interval DEFAULT '7 days') RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -278,7 +279,7 @@ COMMENT ON FUNCTION skep.history IS
 CALL skep._allow('skep_admin', 'history');
 
 -- Returns each queue (group '', no status) and each group on it, as of the last sample. rate: messages per second in
--- the minute before it, NULL if there is no sample in it. visible: the queues to return; NULL: all.
+-- the minute before it, NULL without an earlier sample in that minute. visible: the queues to return; NULL: all.
 CREATE FUNCTION skep._last_progress(visible text[])
 RETURNS TABLE (at timestamptz, queue text, group_name text, status text, rate double precision, lag bigint,
                leased bigint, dead bigint, seconds double precision)
@@ -297,8 +298,8 @@ LANGUAGE sql VOLATILE AS $$
     WHERE $1 IS NULL OR s.queue = ANY ($1)
 $$;
 
--- Returns the same now: takes a sample unless there is a young one. trend: the lags of five minutes, oldest first, for
--- the groups that are most behind, as many as `trends` says.
+-- Returns the same as of now: takes a sample unless there is a recent one. trend: the lags of the last five minutes,
+-- oldest first, for the `trends` groups that are most behind.
 CREATE FUNCTION skep._current_progress(trends integer DEFAULT 0, not_within interval DEFAULT '5 seconds')
 RETURNS TABLE (at timestamptz, queue text, group_name text, status text, rate double precision, lag bigint,
                leased bigint, dead_letters bigint, oldest_seconds double precision, trend bigint[])

@@ -1,14 +1,14 @@
--- Acks by Queen's addresses: a message is named by partition and transaction id, a lease by the one id that a pop
--- answered.
+-- Acks by Queen's addresses: a message is identified by partition and transaction id, a lease by the id that a pop
+-- returned.
 
--- Queen's clients know one lease id for all partitions of a pop. A pop of one partition answers the lease's own id, a
--- pop of several partitions the id of a lease set. As no partition has the number 0, the first 35 bits of an id tell
--- which of the two it is.
+-- Returns true for the id of a lease set. Queen's clients know one lease id for all partitions of a pop. A pop of one
+-- partition returns the lease's own id, a pop of several partitions the id of a lease set. No partition has the number
+-- 0, so the first 35 bits of an id tell which of the two it is.
 CREATE FUNCTION skep._is_lease_set(id uuid) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$ SELECT $1 < '00000000-2000-0000-0000-000000000000' $$;
 
--- Returns the lease id that each request of a pop is answered. The ids in a set are sorted, so that a member is found
--- by binary search.
+-- Returns the lease id for each request of a pop. The ids in a set are sorted, so that a member is found by binary
+-- search.
 CREATE FUNCTION skep._queen_lease_ids(leases skep.lease[], requests integer) RETURNS uuid[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -28,7 +28,7 @@ BEGIN
     RETURN ids;
 END $$;
 
--- Returns the leases that an id stands for: itself, or the members of a set.
+-- Returns the leases of these ids: the ids themselves, or the members of sets.
 CREATE FUNCTION skep._leases_of(ids uuid[]) RETURNS uuid[]
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(array_agg(lease ORDER BY lease), '{}') FROM (
@@ -39,7 +39,7 @@ LANGUAGE sql STABLE AS $$
         WHERE skep._is_lease_set(id)) named
 $$;
 
--- Deletes lease sets of which no lease is left.
+-- Deletes lease sets without a live lease.
 CREATE FUNCTION skep._prune_lease_sets(max_rows integer DEFAULT 100000) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -68,11 +68,11 @@ LANGUAGE sql IMMUTABLE AS $$
                 ('x' || substr($2, 20, 4) || substr($2, 25))::bit(64)::bigint & 4611686018427387903 END
 $$;
 
--- Returns an id that sorts before every lease id of a group in a partition; group 0: of any group.
+-- Returns an id that sorts before every lease id of a group in a partition; group 0 means any group.
 CREATE FUNCTION skep._first_lease_id(partition_id bigint, group_queue_id integer) RETURNS uuid
 LANGUAGE sql IMMUTABLE AS $$ SELECT (lpad(to_hex($1 << 21 | $2), 14, '0') || repeat('0', 18))::uuid $$;
 
--- Returns the offsets of messages that are known by this id: a transaction id, or the id of a message without one.
+-- Returns the offsets of messages with this id: a transaction id, or the id of a message without one.
 CREATE FUNCTION skep._queen_offsets(partition_id bigint, transaction_id text) RETURNS SETOF bigint
 LANGUAGE sql STABLE AS $$
     SELECT m."offset" FROM skep.messages m WHERE m.partition_id = $1 AND m.transaction_id = $2
@@ -81,10 +81,10 @@ LANGUAGE sql STABLE AS $$
     WHERE m.partition_id = $1 AND m."offset" = skep._offset_in(skep._partition_uuid($1), $2)
 $$;
 
--- Returns where each ack points: its partition and offset, the lease it counts for, and whether the group is done with
--- the message. A lease that is named counts only for its own partition, and its group is the one that acknowledges. An
--- ack that names no lease counts for the live lease of its group that holds the message, if there is one. Within the
--- dedup window a transaction id is unique; beyond it, it means the message that is leased, else the last one.
+-- Returns the target of each ack: its partition and offset, the lease it counts for, and whether the group is done with
+-- the message. A named lease counts only for its own partition, and its group is the one that acknowledges. An ack that
+-- names no lease counts for the live lease of its group that contains the message, if there is one. A transaction id is
+-- unique within the dedup window; beyond it, the leased message counts, or else the last one.
 CREATE FUNCTION skep._queen_resolve_acks(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[])
 RETURNS SETOF skep.resolved_ack LANGUAGE sql STABLE AS $$
     SELECT item.ord, p.id, owner.id, q.name, p.name, m."offset",
@@ -127,9 +127,9 @@ RETURNS SETOF skep.resolved_ack LANGUAGE sql STABLE AS $$
     ) m ON true
 $$;
 
--- For clients that name the leases of a transaction beside its acks, not in them. Returns the lease of each ack: its
--- own, or the one by which its group holds the message now, if that is required; else a lease id that matches no lease,
--- so that the ack is refused as stale.
+-- For clients that list the leases of a transaction separately from its acks. Returns the lease of each ack: its own,
+-- or the live lease of its group that contains the message, if that is required. Otherwise returns a lease id that
+-- matches no lease, so the ack is rejected as stale.
 CREATE FUNCTION skep._queen_find_leases(
     partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], required uuid[]
 ) RETURNS uuid[]
@@ -141,8 +141,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_consumer', '_queen_find_leases');
 
--- Completes leases of which every message is acknowledged as completed: the usual case, at less cost. Returns these
--- leases, sorted, and whether they are all.
+-- Completes leases of which every message is acknowledged as completed, which is the usual case, at less cost. Returns
+-- these leases, sorted, and whether they are all.
 CREATE FUNCTION skep._queen_ack_whole(
     partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT acked uuid[], OUT is_all boolean
 ) LANGUAGE plpgsql AS $$
@@ -159,7 +159,7 @@ BEGIN
                     _queen_ack_whole.statuses)
              AS item (address, transaction_id, lease, status)
         GROUP BY item.lease, item.address
-    ) acks  -- sorted: their order does not matter
+    ) acks  -- sorted, because their order does not matter
     CROSS JOIN LATERAL (SELECT skep.partition_of(acks.address) AS id OFFSET 0) p
     CROSS JOIN LATERAL (
         SELECT CASE WHEN NOT skep._is_lease_set(acks.lease) THEN acks.lease ELSE (
@@ -178,8 +178,8 @@ BEGIN
     is_all := cardinality(acked) = whole.count;
 END $$;
 
--- Returns which acks were for one of these whole leases. To other acks of its messages in the same call they are not
--- done yet: they are judged by how it was before.
+-- Returns which acks were for one of these whole leases. Other acks of the same call are judged by the state before it,
+-- so these messages are not done for them.
 CREATE FUNCTION skep._mark_acked(INOUT targets skep.resolved_ack[], leases uuid[], acked uuid[], OUT is_acked boolean[])
 LANGUAGE sql STABLE AS $$
     SELECT array_agg(ROW(f.ord, f.partition_id, f.group_queue_id, f.queue, f.partition, f."offset", f.lease,
@@ -200,9 +200,9 @@ LANGUAGE sql STABLE AS $$
     ) mine ON true
 $$;
 
--- Completes a lease if these acks are for all its messages, in their order: the usual request of a client that has
--- processed the messages it popped. One statement, the same as in skep.ack(). Returns the names of the queue and the
--- partition; NULL: nothing has changed.
+-- Completes a lease if these acks are for all its messages, in order: the usual request of a client that has processed
+-- a whole pop. It takes one statement, the same as in skep.ack(). Returns the names of the queue and the partition;
+-- NULL if nothing has changed.
 CREATE FUNCTION skep._queen_ack_lease(
     partition_id uuid, transaction_ids text[], lease uuid, OUT queue text, OUT partition text
 ) LANGUAGE plpgsql AS $$
@@ -239,7 +239,7 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_ack_lease');
 
--- Returns Queen's statuses as those of _apply_acks().
+-- Translates Queen's statuses into those of _apply_acks().
 CREATE FUNCTION skep._queen_statuses(statuses text[]) RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $$
     SELECT ARRAY(SELECT CASE status WHEN 'dlq' THEN 'dead_letter' WHEN 'retry' THEN 'release'
@@ -247,9 +247,9 @@ LANGUAGE sql IMMUTABLE AS $$
                  FROM unnest($1) WITH ORDINALITY AS item (status, n) ORDER BY n)
 $$;
 
--- ack_many by Queen's addresses. A repeat of an ack that has counted is no error: noop. Queen's clients forget the
--- messages behind one that they fail, so that a lease with a failure and without all acks ends here, and its rest is
--- delivered again at once.
+-- ack_many() with Queen's addresses and statuses. A repeat of an applied ack is not an error, but a noop. Queen's
+-- clients forget the messages after one that they fail, so a lease with a failure and without all acks ends here, and
+-- the rest is delivered again at once.
 CREATE FUNCTION skep._queen_ack(
     partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[]
 )
@@ -260,7 +260,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     whole    record;
     targets  skep.resolved_ack[];
-    is_acked boolean[];  -- with a whole lease
+    is_acked boolean[];  -- acknowledged with a whole lease
     applied  boolean[];
 BEGIN
     whole := skep._queen_ack_whole(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.leases,
@@ -302,7 +302,7 @@ BEGIN
            f.queue, f.partition, o.yes AND o.is_over,
            o.yes AND (o.status = 'dlq' OR o.status IN ('failed', 'nack') AND o.is_over AND o.is_done)
     FROM unnest(targets) f
-    LEFT JOIN LATERAL (  -- as it is after the acks
+    LEFT JOIN LATERAL (  -- the state after the acks
         SELECT r.first_offset, r.end_offset, r.lease_id, r.done FROM skep.runs r
         WHERE r.partition_id = f.partition_id AND r.group_queue_id = f.group_queue_id AND r.first_offset <= f."offset"
         ORDER BY r.first_offset DESC LIMIT 1
@@ -317,7 +317,7 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_ack');
 
--- Acks and pushes as one. An ack that does not count now, or a push that is a repeat, undoes it all.
+-- Applies acks and pushes, all or nothing. A stale ack or a duplicate push rolls everything back.
 CREATE FUNCTION skep._queen_transaction(
     partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[],
     messages jsonb, OUT dlq boolean[], OUT stored_in bigint[], OUT offsets bigint[], OUT delayed jsonb
@@ -346,8 +346,7 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_transaction', definer => false);
 
--- Extends every live lease that the id stands for, and never shortens one. Returns how many partitions that are, and
--- until when at least.
+-- Extends every live lease of an id, and never shortens one. Returns the number of partitions, and the earliest expiry.
 CREATE FUNCTION skep._queen_extend(
     lease uuid, seconds double precision, OUT partition_count bigint, OUT expires_at timestamptz
 )
@@ -374,7 +373,7 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_extend');
 
--- Releases every live lease that the id stands for. Returns how many that were.
+-- Releases every live lease of an id, and returns their number.
 CREATE FUNCTION skep._queen_release(lease uuid) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -386,8 +385,8 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_release');
 
--- Returns the queues of the partitions inside a lease id: these, and nothing that the caller says, decide what he may
--- do with it.
+-- Returns the queues of the partitions in a lease id. Only these, and no names that the caller gives, decide about the
+-- caller's rights.
 CREATE FUNCTION skep._queen_lease_queues(lease uuid) RETURNS SETOF text
 LANGUAGE sql STABLE AS $$
     SELECT DISTINCT q.name FROM unnest(skep._leases_of(ARRAY[$1])) AS member (id)

@@ -1,14 +1,14 @@
--- What the HTTP server calls for messages: Queen's names and shapes, made here, so that payloads pass through Python as
+-- The message calls of the HTTP server. Queen's names and shapes are made here, so that payloads pass through Python as
 -- bytes.
 
--- The address of a partition on the wire: an id that none of its messages has.
+-- Returns the address of a partition in Queen's protocol: an id that none of its messages has.
 CREATE FUNCTION skep._partition_uuid(partition_id bigint) RETURNS uuid
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$ SELECT skep.message_id($1, 4611686018427387903) $$;
 
 CREATE FUNCTION skep._queue_uuid(queue_id integer) RETURNS uuid
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$ SELECT skep.message_id(0, $1) $$;
 
--- Milliseconds, in UTC whatever the time zone of the session is.
+-- Returns a time in milliseconds, in UTC whatever the time zone of the session is.
 CREATE FUNCTION skep._queen_time(instant timestamptz) RETURNS text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
     RETURN to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"');
@@ -54,9 +54,9 @@ CREATE FUNCTION skep._queen_tail(
                   '","consumerGroup":', to_json($5), ',"deliveryAttempt":', $6, '}')
 $$;
 
--- pop for many requests that differ in nothing but their size and, if partitions are named, their partition. Returns a
--- row for each request that got something: its lease id, its first partition, how many partitions, and the messages.
--- They are read by a statement of its own, which sees all that the leases have seen.
+-- pop() for many requests that differ only in their size and in their partition, if partitions are named. Returns a row
+-- for each request that got messages: its lease id, its first partition, the number of partitions, and the messages.
+-- The messages are read by a separate statement, which sees all messages that the leases have seen.
 CREATE FUNCTION skep._queen_pop(
     queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
     lease_time double precision, auto_ack boolean, subscription_mode text, subscription_from text, conflate boolean
@@ -131,10 +131,10 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_pop');
 
--- Returns for each of these waiting groups whether a pop may find something: a run that is ready, a lease that is over,
--- a message that is due, or a push that discovery has not seen. A guess for many groups at once, so that thousands of
--- waiting polls cost one statement a second; pop decides. A ready list with more than 64 runs, all drained, and runs
--- that are probably drained count too: the pop cleans up.
+-- Returns for each of these waiting groups whether a pop may find something: a ready run, an expired lease, a due
+-- message, or a push that discovery has not seen. It is an estimate for many groups at once, so that thousands of
+-- waiting polls cost one statement a second; pop decides. A ready list with more than 64 runs, all drained, and
+-- probably drained runs count too: the pop cleans them up.
 CREATE FUNCTION skep._has_work(queues text[], groups text[]) RETURNS boolean[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -181,7 +181,8 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_has_work');
 
--- Queen's options on Skep's columns. Those that only Queen knows are kept and given back; NULL of ours is 0 of theirs.
+-- Returns Queen's options of a queue. Options that only Queen has are stored and returned unchanged; NULL in Skep is 0
+-- in Queen.
 CREATE FUNCTION skep._queen_options(q skep.queues) RETURNS jsonb
 LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object('retryDelay', 1000, 'ttl', 3600, 'deadLetterQueue', false, 'dlqAfterMaxRetries', false,
@@ -193,7 +194,7 @@ LANGUAGE sql STABLE AS $$
                'encryptionEnabled', $1.encryption_enabled)
 $$;
 
--- Merges the options into those of the queue; replace: options that are not given go back to their defaults.
+-- Merges the options into those of the queue; replace: options that are not given get their defaults.
 CREATE FUNCTION skep._queen_configure(queue text, options jsonb, namespace text, task text, replace boolean)
 RETURNS jsonb
 LANGUAGE plpgsql AS $$
@@ -242,8 +243,8 @@ BEGIN
 END $$;
 CALL skep._allow('skep_admin', '_queen_configure');
 
--- Returns true if a group gets only the newest message of each partition of a queue. Its first contact decides for
--- good.
+-- Returns true if a group gets only the newest message of each partition of a queue. The first pop of the group decides
+-- it for good.
 CREATE FUNCTION skep._queen_conflation(queue text, group_name text, subscription_mode text, subscription_from text)
 RETURNS boolean
 LANGUAGE plpgsql AS $$

@@ -1,7 +1,7 @@
 -- Reading by offset, outside of any group.
 
--- Returns one entry for each partition that is asked for. Its first record is always given, however large; further ones
--- as far as the bytes go. Deleted messages are left out.
+-- Returns one entry for each requested partition. Its first record is always returned, however large, and further ones
+-- as far as the byte limits allow. Deleted messages are left out.
 CREATE FUNCTION skep._queen_fetch(
     queues text[], partitions text[], offsets bigint[], max_bytes bigint[], all_bytes bigint, max_rows integer
 )
@@ -39,7 +39,7 @@ BEGIN
                coalesce(sum(m.size), 0)
         INTO records, size
         FROM (SELECT m.*, sum(m.size) OVER (ORDER BY m."offset") AS together
-              -- only of those that may fit by their compressed size
+              -- Only messages that may fit by their compressed size.
               FROM (SELECT m.*, octet_length(m.payload::text)::bigint AS size
                     FROM (SELECT m.*, sum(pg_column_size(m.payload)) OVER (ORDER BY m."offset") AS at_least,
                                  row_number() OVER (ORDER BY m."offset") AS n
@@ -56,8 +56,8 @@ BEGIN
 END $$;
 CALL skep._allow('skep_admin', '_queen_fetch');
 
--- Returns a time before which everything is committed and visible: pushes take their time under a lock, and commit a
--- little later. Transactions that push and stay open hold it back, as far as we may see when they began.
+-- Returns a time before which everything is committed and visible: a push takes its time under a lock, and commits a
+-- little later. Open transactions that push hold it back, if the caller may see when they began.
 CREATE FUNCTION skep._queen_safe_time() RETURNS timestamptz
 LANGUAGE sql STABLE AS $$
     SELECT least(clock_timestamp() - 2 * skep._seconds((SELECT max_poll_interval FROM skep.settings)), (
@@ -66,7 +66,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_safe_time');
 
--- Returns the partitions of a queue that were written to since a time, by name; NULL if there is no such queue.
+-- Returns the partitions of a queue with pushes since a time, by name; NULL if there is no such queue.
 CREATE FUNCTION skep._queen_changed(queue text, since timestamptz, after_name text, max_rows integer) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('partitions', coalesce(json_agg(json_build_object(

@@ -90,8 +90,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_depth');
 
--- Sets where the group starts in partitions that it has not read yet; its cursors stay. Returns how many subscriptions
--- that changed.
+-- Sets the start of the group in partitions that it has not read yet; its cursors stay. Returns the number of changed
+-- subscriptions.
 CREATE FUNCTION skep._queen_resubscribe(group_name text, start_at timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -108,8 +108,8 @@ BEGIN
 END $$;
 CALL skep._allow('skep_admin', '_queen_resubscribe');
 
--- seek() in one partition that exists. Returns the message before the new cursor: NULL if there is none. No row: no
--- such partition.
+-- seek() in one existing partition. Returns the message before the new cursor, NULL if there is none, and no row if the
+-- partition does not exist.
 CREATE FUNCTION skep._queen_seek_partition(group_name text, queue text, partition text, "position" text)
 RETURNS TABLE (updated bigint, moved_to uuid) LANGUAGE plpgsql AS $$
 #variable_conflict use_column

@@ -1,7 +1,6 @@
--- Messages as an administrator sees them, in Queen's shapes. `visible` is the queues the caller may see; NULL: all.
+-- Messages for administrators, in Queen's shapes. `visible` has the queues that the caller may see; NULL means all.
 
--- Returns the names that rights are asked for: queues, also those that are only subscribed to or only left dead letters
--- behind.
+-- Returns the names of queues to check rights for, including those that only have subscriptions or dead letters.
 CREATE FUNCTION skep._queen_queue_names() RETURNS text[]
 LANGUAGE sql STABLE AS $$
     WITH RECURSIVE dead (queue) AS (
@@ -31,8 +30,8 @@ LANGUAGE sql STABLE AS $$
     WHERE m.payload IS NOT NULL ORDER BY m."offset" DESC LIMIT 1
 $$;
 
--- Returns the groups that a partition is for and where they are in it. A group that has not read from it (met is false)
--- needs a subscription that covers it, and is at its start.
+-- Returns the groups that read a partition, and their progress. A group that has not read from it yet (has_read is
+-- false) needs a subscription that covers it, and is at its start.
 CREATE FUNCTION skep._partition_groups(p skep.partitions)
 RETURNS TABLE (group_queue_id integer, group_name text, has_read boolean, cursor bigint, next_offset bigint,
                start_offset bigint, skipped bigint)
@@ -51,8 +50,8 @@ LANGUAGE sql STABLE AS $$
                                       IS NOT NULL)
 $$;
 
--- Returns how far each group of a partition is with a message. started: it has read from the partition. attempt: the
--- number of its delivery, this one or the next.
+-- Returns the progress of each group of a partition with a message. started: it has read from the partition. attempt:
+-- the number of its current or next delivery.
 CREATE FUNCTION skep._message_progress(partition_id bigint, "offset" bigint)
 RETURNS TABLE (group_name text, started boolean, consumed boolean, lease_expires_at timestamptz, attempt integer)
 LANGUAGE sql STABLE AS $$
@@ -72,8 +71,8 @@ LANGUAGE sql STABLE AS $$
     WHERE p.id = $1
 $$;
 
--- Returns the state of a message in Queen's words. queue_status is about queue mode alone; in a partition that only
--- groups read, a message that all of them are past is completed.
+-- Returns the state of a message in Queen's words. queue_status is about queue mode alone. In a partition that only
+-- groups read, a message that all of them have completed is completed.
 CREATE FUNCTION skep._queen_state(partition_id bigint, "offset" bigint)
 RETURNS TABLE (status text, queue_status text, groups bigint, consumed_by bigint, lease_expires_at timestamptz,
                retries integer)
@@ -98,7 +97,7 @@ LANGUAGE sql STABLE AS $$
                                     ELSE 'pending' END AS word) state
 $$;
 
--- Returns where in a partition messages of this state can be: a list of them reads no others.
+-- Returns the bounds of the offsets in a partition that may have this state, so that a list reads no others.
 CREATE FUNCTION skep._state_bounds(p skep.partitions, state text) RETURNS TABLE (low bigint, high bigint)
 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN $2 IN ('pending', 'processing') THEN coalesce(r.own_cursor, r.cursor) END,
@@ -113,7 +112,7 @@ LANGUAGE sql STABLE AS $$
     ) r
 $$;
 
--- Returns the newest messages of a run of a partition, of one state or any, as far as they are not older than `since`.
+-- Returns the newest messages of a run of a partition, of one state or any, that are not older than `since`.
 CREATE FUNCTION skep._newest_messages(
     partition_id bigint, low bigint, high bigint, state text, since timestamptz, max_rows integer
 )
@@ -138,8 +137,8 @@ RETURNS TABLE ("offset" bigint, created_at timestamptz) LANGUAGE sql STABLE AS $
     ) m WHERE m.created_at >= since
 $$;
 
--- Returns the partitions in which something of the list can be, those with the newest messages first, and which run of
--- each. The first n messages of all partitions are in the n partitions whose heads are first in the same order.
+-- Returns the partitions that may have messages for a list, those with the newest messages first, and the run of each.
+-- The first n messages of all partitions are in the n partitions whose heads come first in the same order.
 CREATE FUNCTION skep._runs_to_list(
     queue text, partition text, namespace text, task text, state text, since timestamptz, until timestamptz,
         visible text[], max_partitions integer, OUT partition_ids bigint[], OUT lows bigint[], OUT highs bigint[]
@@ -168,9 +167,9 @@ CREATE FUNCTION skep._runs_to_list(
     ) listed
 $$;
 
--- Returns the newest so many messages of all partitions together, in order: each partition is read a little, and those
--- that turn out to be dense again, four times as deep. The cost follows the partitions and the rows, however the rows
--- are spread.
+-- Returns the newest max_rows messages of all partitions together, in order. It reads a few messages of each partition,
+-- and reads the partitions with many new messages again, four times as deep. The cost depends on the number of
+-- partitions and rows, however the rows are distributed.
 CREATE FUNCTION skep._merge_newest(
     partition_ids bigint[], lows bigint[], highs bigint[], state text, since timestamptz, max_rows integer,
     OUT ids bigint[], OUT offsets bigint[]
@@ -224,7 +223,8 @@ CREATE FUNCTION skep._queen_messages(
             'busStatus', json_build_object('consumedBy', s.consumed_by, 'totalGroups', s.groups), 'traceId', m.trace_id,
             'producerSub', m.producer, 'queuePriority', q.priority, 'createdAt', skep._queen_time(m.created_at),
             'leaseExpiresAt', skep._queen_time(s.lease_expires_at), 'offset', m."offset") ORDER BY page.n)
-        -- Twice as many partitions as rows: heads may be deleted. Dead letters are not where the heads are.
+        -- Twice as many partitions as rows, because heads may be deleted. Dead letters may be anywhere, not near the
+        -- heads.
         FROM skep._runs_to_list(_queen_messages.queue, _queen_messages.partition, _queen_messages.namespace,
                                 _queen_messages.task, _queen_messages.state, since, _queen_messages.until, visible,
                                 CASE WHEN _queen_messages.state = 'dead_letter' THEN 10000
@@ -325,7 +325,7 @@ BEGIN
     WHERE NOT g.completed AND g.status <> 'CANCELLED';
     IF pending IS NULL AND dead_lettered = 0 THEN
         IF EXISTS (SELECT FROM skep._message_progress(source, message_offset)) THEN
-            PERFORM skep._refuse('SK007', 'every group is done with this message');
+            PERFORM skep._refuse('SK007', 'every group has completed this message');
         END IF;
         pending := ARRAY['__QUEUE_MODE__'];
     END IF;

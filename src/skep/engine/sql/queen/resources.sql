@@ -1,7 +1,7 @@
--- Queues and their sizes in Queen's shapes. Everything is computed from heads, cursors and leases: no message is
--- counted, nothing is stale.
+-- Queues and their sizes in Queen's shapes. Everything is computed from heads, cursors and leases: no messages are
+-- counted, and nothing is stale.
 
--- Returns how many messages of a run are leased now, and how many wait to be delivered again.
+-- Returns the number of messages of a run that are leased now, and the number that wait to be delivered again.
 CREATE FUNCTION skep._count_run(r skep.runs, OUT leased bigint, OUT returned bigint)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -15,9 +15,9 @@ BEGIN
                                         - coalesce(r.done, '{}')) ELSE 0 END;
 END $$;
 
--- Returns the counts of each partition of a queue: total = pending + processing + completed, seen from the group that
--- is furthest behind; without any group everything is pending. failed (to be delivered again) is part of pending.
--- Groups that are dead or cancelled do not count.
+-- Returns the counts of each partition of a queue: total = pending + processing + completed, from the view of the group
+-- that is furthest behind. Without any group everything is pending. failed (to be delivered again) is part of pending.
+-- Dead and cancelled groups do not count.
 CREATE FUNCTION skep._partition_counts(queue_id integer)
 RETURNS TABLE (partition_id bigint, partition text, created_at timestamptz, total bigint, pending bigint,
                processing bigint, completed bigint,
@@ -53,7 +53,7 @@ LANGUAGE sql STABLE AS $$
     WHERE p.queue_id = $1
 $$;
 
--- Returns the same for each queue; consumed includes the counts of partitions that were deleted.
+-- Returns the same for each queue; consumed includes the counts of deleted partitions.
 CREATE FUNCTION skep._queue_counts(queue text, namespace text, task text, visible text[])
 RETURNS TABLE (id integer, name text, namespace text, task text, created_at timestamptz, partitions bigint,
                total bigint, pending bigint, processing bigint, completed bigint, failed bigint, consumed bigint)
@@ -85,7 +85,7 @@ LANGUAGE sql IMMUTABLE AS $$
                               'failed', _queen_counts.failed, 'deadLetter', _queen_counts.dead)
 $$;
 
--- Returns how many dead letters a partition, or a queue, has; counts no further than 100,000.
+-- Returns the number of dead letters of a partition or a queue, at most 100,000.
 CREATE FUNCTION skep._count_dead(queue text, partition_id bigint) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT (SELECT count(*) FROM (SELECT FROM skep.dead_letters d WHERE d.partition_id = $2 LIMIT 100000) d)
@@ -111,7 +111,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_queues');
 
--- Returns partitions of one queue or of all, by name, with everything that the responses about them need.
+-- Returns partitions of one queue or of all, by name, with all fields of the responses about them.
 CREATE FUNCTION skep._list_partitions(queue text, visible text[], max_rows integer, skip integer)
 RETURNS TABLE (queue text, body jsonb, six jsonb, name text) LANGUAGE sql STABLE AS $$
     SELECT q.name, jsonb_build_object(
@@ -136,7 +136,7 @@ LANGUAGE sql STABLE AS $$
     FROM skep._queue_counts($1.name, NULL, NULL, NULL) n
 $$;
 
--- NULL if there is no such queue.
+-- Returns NULL if there is no such queue.
 CREATE FUNCTION skep._queen_queue(queue text) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('id', skep._queue_uuid(q.id), 'name', q.name, 'namespace', q.namespace, 'task', q.task,
@@ -158,7 +158,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_partition_list');
 
--- NULL if there is no such queue.
+-- Returns NULL if there is no such queue.
 CREATE FUNCTION skep._queen_queue_status(queue text) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object(

@@ -1,5 +1,4 @@
--- What happened over time, in Queen's shapes, from the samples of heads and cursors. Numbers that Skep does not count
--- are 0.
+-- Time series in Queen's shapes, from the samples of heads and cursors. Numbers that Skep does not count are 0.
 
 -- Returns the width of the buckets of a time range.
 CREATE FUNCTION skep._bucket_minutes(since timestamptz, until timestamptz) RETURNS integer
@@ -15,7 +14,8 @@ LANGUAGE sql STABLE AS $$ SELECT to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH
 CREATE FUNCTION skep._queen_range(since timestamptz, until timestamptz) RETURNS json
 LANGUAGE sql STABLE AS $$ SELECT json_build_object('from', skep._queen_time($1), 'to', skep._queen_time($2)) $$;
 
--- Counters only grow, so that neighbouring samples tell what happened between them. removed: what retention deleted.
+-- Counters only grow, so the difference of two samples shows what happened between them. removed: messages that
+-- retention deleted.
 CREATE FUNCTION skep._queen_series(
     since timestamptz, until timestamptz, minutes integer, queue text, namespace text, task text, visible text[]
 )
@@ -108,7 +108,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_overview');
 
--- Returns the leases of these queues that are not over.
+-- Returns the live leases of these queues.
 CREATE FUNCTION skep._queen_leases(queue text, namespace text, task text, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('active', count(*), 'partitionsWithLeases', count(DISTINCT r.partition_id),

@@ -1,8 +1,8 @@
--- Streams of Queen's clients. The windows and joins are the client's; here are their queries, the state of each (query,
+-- Streams of Queen's clients. The client computes windows and joins. Here are its queries, the state of each (query,
 -- partition, key), and the cycle: state, pushes and the ack of a run of one partition, all or nothing.
 
--- The same name and hash is the same query. Another hash is refused, unless reset is asked for: then the state of the
--- query is deleted.
+-- Registers a query. The same name and hash is the same query. Another hash is refused, unless reset is true: then the
+-- state of the query is deleted.
 CREATE FUNCTION skep._queen_stream_register(
     name text, source_queue text, sink_queue text, config_hash text, reset boolean,
     OUT query_id uuid, OUT fresh boolean, OUT was_reset boolean, OUT stored_hash text
@@ -40,7 +40,7 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_stream_register');
 
--- Returns rows of state as JSON, comma-separated, by key. No keys: all. Nothing in a prefix is a wildcard.
+-- Returns rows of state as JSON, comma-separated, by key. Without keys it returns all. A prefix has no wildcards.
 CREATE FUNCTION skep._queen_stream_state(
     query_id uuid, partition_id uuid, keys text[], key_prefix text, ripe_at_or_before double precision
 )
@@ -59,7 +59,7 @@ RETURNS text LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_consumer', '_queen_stream_state');
 
--- Applies changes of state. Of a key that is named twice the last change counts.
+-- Applies changes of state. If a key occurs twice, the last change counts.
 CREATE FUNCTION skep._write_stream_state(query_id uuid, partition_id bigint, ops jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -83,12 +83,13 @@ BEGIN
 EXCEPTION WHEN check_violation THEN
     SELECT left(op ->> 'key', 40) INTO too_long FROM jsonb_array_elements(ops) op
     WHERE octet_length(op ->> 'key') > 2000 LIMIT 1;
-    PERFORM skep._refuse('SK001', format('state key "%s…" is too long', too_long), 'Keys have 2000 bytes at most.');
+    PERFORM skep._refuse('SK001', format('state key "%s…" is too long', too_long),
+                         'A key must have at most 2000 bytes.');
 END $$;
 
--- The ack of a cycle is for the `count` messages of the lease that end with the named one; messages before them stay
--- without an ack. The rest is released, at the same attempt, or stays leased. Returns how many messages were
--- acknowledged and whether the lease is over.
+-- Acknowledges the `count` messages of the lease that end with the named one; messages before them stay without an ack.
+-- The rest is released, at the same attempt, or stays leased. Returns the number of acknowledged messages and whether
+-- the lease has ended.
 CREATE FUNCTION skep._ack_stream(
     partition_id uuid, group_name text, transaction_id text, lease uuid, status text, count integer, error text,
     release_lease boolean, OUT acked bigint, OUT released boolean
@@ -136,7 +137,8 @@ BEGIN
                                AND r.lease_id IS NOT DISTINCT FROM target.lease);
 END $$;
 
--- State and ack of a cycle. One cycle at a time for each (query, partition). ack NULL touches no lease.
+-- Stores the state and the ack of a cycle. Only one cycle at a time runs for each (query, partition). Without an ack no
+-- lease changes.
 CREATE FUNCTION skep._queen_stream_step(
     query_id uuid, partition_id uuid, group_name text, state_ops jsonb, ack jsonb, release_lease boolean,
     OUT queue text, OUT acked bigint, OUT released boolean
@@ -166,8 +168,8 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_stream_step');
 
--- One step of a stream. It pushes with the rights of its caller, as _queen_transaction() does; a push that is a repeat
--- is no error.
+-- Runs one cycle of a stream. It pushes with the rights of its caller, as _queen_transaction() does. A duplicate push
+-- is not an error.
 CREATE FUNCTION skep._queen_stream_cycle(
     query_id uuid, partition_id uuid, group_name text, state_ops jsonb, messages jsonb, ack jsonb,
     release_lease boolean, OUT queue text, OUT acked bigint, OUT released boolean, OUT duplicates boolean[],

@@ -66,7 +66,7 @@ LANGUAGE sql STABLE AS $$
     WHERE n.name = $1 AND ($2 IS NULL OR q.name = ANY ($2)) ORDER BY n.trace_id DESC LIMIT 10000
 $$;
 
--- Returns traces with a name, newest first. total counts no further than 10,000.
+-- Returns traces with a name, newest first. total counts at most 10,000.
 CREATE FUNCTION skep._queen_traces_named(name text, visible text[], max_rows integer, skip integer) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('traces', coalesce((
@@ -110,15 +110,15 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_trace_names');
 
--- Deletes traces that are older than this, or more than the limit, in steps of 10,000. A name is deleted when it is
--- older than every trace and has none left. Lease sets of Queen's clients are deleted here too. Returns how many traces
--- were deleted.
+-- Deletes traces that are older than this, or beyond the limit, in steps of 10,000. A name is deleted when it is older
+-- than every trace and has no traces left. Also deletes old lease sets of Queen's clients. Returns the number of
+-- deleted traces.
 CREATE FUNCTION skep._prune_traces(keep interval DEFAULT '7 days', at_most bigint DEFAULT 1000000) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     pruned bigint;
     newest bigint := (SELECT t.id FROM skep.traces t ORDER BY t.id DESC LIMIT 1);
-    -- a variable, because a volatile function is no condition for an index
+    -- A variable, because an index cannot be used with a volatile function.
     oldest timestamptz := clock_timestamp() - keep;
 BEGIN
     DELETE FROM skep.traces t WHERE t.id = ANY (ARRAY(

@@ -1,8 +1,8 @@
--- Writing batches from outside, each exactly once: pieces are staged by any number of tasks, then published together in
--- one transaction, which records the batch. A batch that is recorded already is not published again.
+-- Writing batches from outside, each exactly once: any number of tasks stage chunks, which are then published together
+-- in one transaction, which records the batch. A batch that is recorded already is not published again.
 
--- Registers a sink, or refuses it if it belongs to another query: that one counts its batches from 0, and they would
--- seem to be repeats.
+-- Registers a sink. Refuses it if it belongs to another query: that one counts its batches from 0, and they would look
+-- like repeats.
 CREATE FUNCTION skep._open_sink(sink text, query text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -15,14 +15,14 @@ BEGIN
     SELECT s.query INTO owner FROM skep.sinks s WHERE s.id = _open_sink.sink;
     IF owner <> _open_sink.query THEN
         PERFORM skep._refuse('SK007', format('sink "%s" belongs to another query', sink),
-                            'Give each query a sinkId of its own; a query with a new checkpoint is a new one.');
+                            'Give each query its own sinkId. A query with a new checkpoint is a new query.');
     END IF;
 END $$;
 CALL skep._allow('skep_producer', '_open_sink');
 
--- Stages messages that are sorted by partition. The payloads are one text, joined by the character U+001E: JSON has it
--- only escaped, and splitting is cheaper than reading an array in which every quote is quoted. JSON is read here, by
--- tasks side by side, not in _publish_batch().
+-- Stages messages that are sorted by partition. The payloads are one text, joined by the character U+001E: JSON
+-- contains it only escaped, and splitting is cheaper than parsing an array in which every quote is quoted. JSON is
+-- parsed here, by parallel tasks, not in _publish_batch().
 CREATE FUNCTION skep._stage_messages(
     sink text, batch bigint, chunk uuid, queues text[], partitions text[], counts integer[], payloads text,
     transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL, trace_ids uuid[] DEFAULT NULL,
@@ -39,8 +39,8 @@ BEGIN
         AND (SELECT count(DISTINCT named) FROM unnest(queues, partitions) AS named) = cardinality(counts))
             IS NOT TRUE THEN
         PERFORM skep._refuse('SK001', 'the arrays of a chunk do not match',
-                            'Name each partition once, with its number of messages; the other arrays have one element '
-                            'per message, or are NULL.');
+                            'Give each partition once, with its number of messages. The other arrays must have one '
+                            'element per message, or be NULL.');
     END IF;
     -- Row by row: a cast of the whole array would keep the garbage of the parser until its end, and take half as long
     -- again.
@@ -53,14 +53,13 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM skep._refuse('SK001',
                              format('the number of payloads is not %s: one is empty, or contains the character U+001E',
-                                    total), 'Payloads are JSON, in which that character is written \u001e.');
+                                    total), 'Payloads must be JSON, which writes that character as \u001e.');
     END IF;
 END $$;
 CALL skep._allow('skep_producer', '_stage_messages');
 
--- Publishes the pieces in this order and returns how many messages were new; NULL if the batch was published before.
--- The partitions of the whole batch are locked first, in the order of push, so that pushing it in steps cannot
--- deadlock.
+-- Publishes the chunks in this order and returns the number of new messages; NULL if the batch was published before.
+-- The partitions of the whole batch are locked first, in the order of push, so pushing it in steps cannot deadlock.
 CREATE FUNCTION skep._publish_batch(sink text, query text, batch bigint, chunks uuid[], counts bigint[]) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -83,7 +82,7 @@ BEGIN
                 'SK002',
                 format('rows of batch %s of sink "%s" are missing: the database crashed while it was written',
                        batch, sink),
-                'Start the query again: it writes the batch again.');
+                'Restart the query: it writes the batch again.');
         END IF;
         PERFORM skep._lock_partitions(array_agg(named.queue), array_agg(named.partition))
         FROM (SELECT DISTINCT queue, partition
@@ -101,9 +100,8 @@ BEGIN
 END $$;
 CALL skep._allow('skep_producer', '_publish_batch');
 
--- Appends a piece and returns how many messages were new. A shorter way than push_many() for messages that are sorted
--- by partition and cannot be repeats: the offset of each is arithmetic, which takes no sorting, and no caller asks for
--- the offsets.
+-- Appends a chunk and returns the number of new messages. It does less than push_many(), because the messages are
+-- sorted by partition and cannot be duplicates: their offsets are computed without sorting, and are not returned.
 CREATE FUNCTION skep._append_chunk(sink text, batch bigint, chunk uuid) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -120,7 +118,7 @@ BEGIN
     IF given.may_repeat THEN
         RETURN skep._push_chunk(_append_chunk.sink, _append_chunk.batch, _append_chunk.chunk);
     END IF;
-    -- they are locked already: this returns their heads
+    -- They are locked already: this returns their heads.
     slots := skep._lock_partitions(given.queues, given.partitions);
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         PERFORM skep._check_heads(slots.partition_ids, slots.next_offsets);
@@ -141,7 +139,7 @@ BEGIN
            array_agg(slots.payload_limits[slot] ORDER BY n) AS limits
     INTO runs FROM run;
 
-    -- unnest() in the list of columns, because in FROM it would copy everything first.
+    -- unnest() is in the list of columns, because in FROM it would copy everything first.
     INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, trace_id, producer)
     SELECT runs.ids[slot], runs.bases[slot] + ord, runs.times[slot], payload, item.headers, trace_id, producer
     FROM skep.sink_chunks p
@@ -166,7 +164,7 @@ LANGUAGE sql AS $$
     WHERE p.sink = $1 AND p.batch = $2 AND p.chunk = $3
 $$;
 
--- Deletes everything that was staged for a batch and for those before it.
+-- Deletes everything that was staged for a batch and for earlier ones.
 CREATE FUNCTION skep._clear_sink(sink text, batch bigint) RETURNS void
 LANGUAGE sql AS $$ DELETE FROM skep.sink_chunks p WHERE p.sink = $1 AND p.batch <= $2 $$;
 CALL skep._allow('skep_producer', '_clear_sink');
@@ -179,8 +177,8 @@ LANGUAGE sql AS $$
 $$;
 CALL skep._allow('skep_producer', '_drop_sink');
 
--- Deletes rows that were staged by queries that failed. The number of the last published batch is kept, because the
--- query may come back.
+-- Deletes rows that were staged by failed queries. The number of the last published batch is kept, because the query
+-- may be started again.
 CREATE FUNCTION skep._prune_sinks(older_than interval DEFAULT '1 day') RETURNS bigint
 LANGUAGE sql AS $$
     WITH deleted AS (
