@@ -75,7 +75,8 @@ def test_the_page_of_sql_names_every_public_function_and_no_other(conn: psycopg.
 # Other ways of a pop: named partitions, concurrency above 1, namespaces, first contact, lack of work, auto_ack.
 OTHER_WAYS = {
     "_lease_next_named", "_lease_by_name", "_lease_named", "_lease_from_open", "_lease_shared", "_lease_wide",
-    "_ensure_subscribed", "_ensure_subscribed_by_name", "_discover", "_append_for_pop", "_complete_leases", "_check_pop", "_refuse",
+    "_ensure_subscribed", "_ensure_subscribed_by_name", "_discover", "_append_for_pop", "_complete_leases",
+    "_check_pop", "_refuse",
 }  # fmt: skip
 
 

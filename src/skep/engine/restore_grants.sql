@@ -10,7 +10,7 @@ BEGIN
         BEGIN
             EXECUTE 'GRANT ' || given || CASE WHEN kept.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END;
         EXCEPTION WHEN undefined_function OR undefined_object OR undefined_table OR undefined_column THEN
-            RAISE WARNING 'a grant is lost, because its object no longer exists'
+            RAISE WARNING 'a grant was lost, because its object no longer exists'
                 USING ERRCODE = '01007', DETAIL = given;
         END;
     END LOOP;
