@@ -30,7 +30,7 @@ AGE = """
     FROM skep.partition_lookup l WHERE l.partition_id = m.partition_id
 """
 GONE = """
-    INSERT INTO skep.gone_totals (queue, group_name, total)
+    INSERT INTO skep.deleted_totals (queue, group_name, total)
     SELECT s.queue, s.group_name, %s FROM skep.samples s WHERE s.lag + s.total > 0 AND s.queue NOT LIKE 'tenant%%'
     ON CONFLICT DO NOTHING
 """

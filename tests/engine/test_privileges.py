@@ -161,7 +161,7 @@ def test_only_public_functions_run_with_the_installers_rights(mq: psycopg.Connec
     """Inner functions have no need to; those that push and answer must not, or a consumer could push through them."""
     definers = {name for (_, name) in mq.execute(f"{FUNCTIONS} AND prosecdef").fetchall()}
     both = {"transaction", "_queen_transaction", "_queen_stream_cycle"}
-    assert definers == (PRODUCER | CONSUMER | ADMIN | {"_note_outbox", "_move_outbox"}) - both
+    assert definers == (PRODUCER | CONSUMER | ADMIN | {"_record_outbox_transaction", "_move_outbox"}) - both
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -48,7 +48,7 @@ STREAM_STATE: Query = """
         %(query_id)s::uuid, %(partition_id)s::uuid, %(keys)s::text[], %(key_prefix)s, %(ripe_at_or_before)s)
 """
 STREAM_CYCLE: Query = """
-    SELECT queue, answered, released, duplicates, stored_in, offsets, delayed FROM skep._queen_stream_cycle(
+    SELECT queue, acked, released, duplicates, stored_in, offsets, delayed FROM skep._queen_stream_cycle(
         %(query_id)s::uuid, %(partition_id)s::uuid, %(group)s, %(state_ops)s::jsonb, %(messages)s::jsonb,
         %(ack)s::jsonb, %(release_lease)s)
 """

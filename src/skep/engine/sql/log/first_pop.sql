@@ -1,8 +1,8 @@
--- What a pop does besides leasing: the first pop of a group subscribes it, later ones are heartbeats.
+-- The work of a pop besides leasing: the first pop of a group subscribes it, later ones are heartbeats.
 
--- Subscribes the group if needed, records a heartbeat, and returns false if it gets nothing: it is paused, or another
--- first contact of it is still open. pop calls this only if there is something to do.
-CREATE FUNCTION skep._contact(
+-- Subscribes the group if needed, and records a heartbeat. Returns false if the group gets nothing: it is paused, or
+-- another transaction is subscribing it and is still open. pop calls this only if one of these may be necessary.
+CREATE FUNCTION skep._ensure_subscribed(
     queue text, group_name text, partition text, namespace text, task text, mode text, start_from text
 )
 RETURNS boolean LANGUAGE plpgsql AS $$
@@ -10,11 +10,11 @@ DECLARE
     stored skep.subscriptions;
 BEGIN
     IF mode IS NOT NULL OR start_from IS NOT NULL THEN
-        PERFORM skep._parse_start(mode, start_from);  -- the first mode counts, but an unknown word is still an error
+        PERFORM skep._parse_start(mode, start_from);  -- the stored mode counts, but an unknown one is still an error
     END IF;
     stored := skep._subscription_for_pop(queue, group_name, partition, namespace, task, mode, start_from);
     IF stored.id IS NULL THEN
-        IF NOT skep._first_contact(group_name, queue, partition, namespace, task, mode, start_from) THEN
+        IF NOT skep._try_subscribe(group_name, queue, partition, namespace, task, mode, start_from) THEN
             RETURN false;
         END IF;
         stored := skep._subscription_for_pop(queue, group_name, partition, namespace, task, NULL, NULL);
@@ -22,7 +22,7 @@ BEGIN
     IF stored.status = 'CANCELLED' THEN
         IF queue IS NOT NULL THEN
             PERFORM skep._refuse('SK007', format('the subscription of group "%s" to queue "%s" is cancelled',
-                                                 group_name, queue), 'Subscribe again to start again.');
+                                                 group_name, queue), 'Subscribe again to make a new start.');
         END IF;
         RETURN false;
     END IF;
@@ -33,8 +33,8 @@ BEGIN
     RETURN stored.status <> 'PAUSED' AND skep._ensure_group_queues(queue, group_name);
 END $$;
 
--- Returns the subscription that covers a pop: of exactly its scope; or a wider one, if the pop asks for no start, or
--- repeats the wider one's mode. On a work queue the one of queue mode covers every pop.
+-- Returns the subscription that covers a pop: the one of exactly its scope, or a wider one if the pop gives no start or
+-- repeats the wider one's mode. On a work queue the subscription of queue mode covers every pop.
 CREATE FUNCTION skep._subscription_for_pop(
     queue text, group_name text, partition text, namespace text, task text, mode text, start_from text
 ) RETURNS skep.subscriptions LANGUAGE plpgsql STABLE AS $$
@@ -54,9 +54,9 @@ BEGIN
     RETURN stored;
 END $$;
 
--- This and the next one wait 0.1 s for another first pop of the group, and return false if that stays in an open
--- transaction.
-CREATE FUNCTION skep._first_contact(
+-- This and the next function wait 0.1 s for another first pop of the group, and return false if its transaction stays
+-- open.
+CREATE FUNCTION skep._try_subscribe(
     group_name text, queue text, partition text, namespace text, task text, mode text, start_from text
 )
 RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
@@ -80,7 +80,7 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
--- Returns an id for a new row of group_queues. A lease id has room for 2^21 of them, so that they are used again.
+-- Returns an id for a new row of group_queues. A lease id has room for 2^21 of them, so ids are reused.
 CREATE FUNCTION skep._new_group_queue_id() RETURNS integer
 LANGUAGE plpgsql AS $$
 <<known>>
@@ -93,31 +93,31 @@ BEGIN
             RETURN id;
         END IF;
     END LOOP;
-    PERFORM skep._refuse('SK007', 'there are 2097151 pairs of a group and a queue, and no more can be told apart',
-                         'Delete groups that are not used any more: skep.delete_group().');
+    PERFORM skep._refuse('SK007', 'there are 2097151 pairs of a group and a queue, which is the limit',
+                         'Delete groups that are not used any more with skep.delete_group().');
 END $$;
 
--- Returns the group_queues row of a group on a queue, created if need be; NULL if the queue does not exist.
+-- Returns the group_queues row of a group on a queue, and creates it if needed; NULL if the queue does not exist.
 CREATE FUNCTION skep._ensure_group_queue(group_name text, queue text) RETURNS integer
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    q     skep.queues;
-    who   text;
-    known integer;
+    q               skep.queues;
+    effective_group text;
+    known           integer;
 BEGIN
     FOR try IN 1 .. 2 LOOP
         SELECT * INTO q FROM skep.queues WHERE name = _ensure_group_queue.queue;
-        who := skep._group_of(q.semantics, _ensure_group_queue.group_name);
-        SELECT id INTO known FROM skep.group_queues WHERE group_name = who AND queue_id = q.id;
+        effective_group := skep._group_of(q.semantics, _ensure_group_queue.group_name);
+        SELECT id INTO known FROM skep.group_queues WHERE group_name = effective_group AND queue_id = q.id;
         EXIT WHEN known IS NOT NULL OR q.id IS NULL OR try = 2;
-        PERFORM FROM skep.queues WHERE id = q.id FOR KEY SHARE;  -- against delete_queue()
+        PERFORM FROM skep.queues WHERE id = q.id FOR KEY SHARE;  -- locks out delete_queue()
         CONTINUE WHEN NOT FOUND;
         known := skep._new_group_queue_id();
         INSERT INTO skep.group_queues (id, group_name, queue_id, list_id) OVERRIDING SYSTEM VALUE
-        VALUES (known, who, q.id, coalesce(
-            (SELECT w.id FROM skep.group_queues w WHERE w.group_name = who AND w.queue_id = 0 AND EXISTS (
-                SELECT FROM skep.subscriptions s WHERE s.group_name = who AND s.queue IS NULL
+        VALUES (known, effective_group, q.id, coalesce(
+            (SELECT w.id FROM skep.group_queues w WHERE w.group_name = effective_group AND w.queue_id = 0 AND EXISTS (
+                SELECT FROM skep.subscriptions s WHERE s.group_name = effective_group AND s.queue IS NULL
                    AND (s.namespace IS NULL OR s.namespace = q.namespace)
                    AND (s.task IS NULL OR s.task = q.task))), known))
         ON CONFLICT DO NOTHING;
@@ -125,7 +125,7 @@ BEGIN
     RETURN known;
 END $$;
 
--- Returns the ready list for all queues that the namespaces and tasks of a group cover, created if need be.
+-- Returns the ready list for all queues that the namespaces and tasks of a group cover, and creates it if needed.
 CREATE FUNCTION skep._ensure_wide_list(group_name text) RETURNS integer
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -145,29 +145,29 @@ END $$;
 -- Adds the queues that a ready list for namespaces and tasks covers. Queues that the group has read on their own move
 -- into it. Returns false if one of them is locked, or if another transaction is changing the namespace or task of a
 -- queue: that transaction updates only the lists it can see, and it cannot see this one until commit.
-CREATE FUNCTION skep._cover_queues(list integer) RETURNS boolean
+CREATE FUNCTION skep._add_covered_queues(list integer) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
 DECLARE
-    who     text := (SELECT g.group_name FROM skep.group_queues g WHERE g.id = list);
-    covered integer[] := ARRAY(
+    covering_group text := (SELECT g.group_name FROM skep.group_queues g WHERE g.id = list);
+    covered        integer[] := ARRAY(
         SELECT DISTINCT q.id FROM skep.subscriptions s
         JOIN skep.queues q ON (s.namespace IS NULL OR q.namespace = s.namespace) AND (s.task IS NULL OR q.task = s.task)
-        WHERE s.group_name = who AND s.queue IS NULL AND q.semantics <> 'queue');
-    moved   integer[];
+        WHERE s.group_name = covering_group AND s.queue IS NULL AND q.semantics <> 'queue');
+    moved          integer[];
 BEGIN
     IF NOT pg_try_advisory_xact_lock_shared(x'736b6570'::integer, 0) THEN
         RETURN false;
     END IF;
     moved := ARRAY(SELECT g.id FROM skep.group_queues g
-                   WHERE g.group_name = who AND g.queue_id = ANY (covered) AND g.list_id <> list
+                   WHERE g.group_name = covering_group AND g.queue_id = ANY (covered) AND g.list_id <> list
                    ORDER BY g.id FOR UPDATE);
     UPDATE skep.group_queues g SET list_id = list WHERE g.id = ANY (moved);
     UPDATE skep.runs r SET list_id = list, priority = -q.priority
     FROM skep.group_queues g JOIN skep.queues q ON q.id = g.queue_id
     WHERE g.id = ANY (moved) AND r.group_queue_id = g.id;
     DELETE FROM skep.discoveries d WHERE d.list_id = ANY (moved);
-    PERFORM skep._add_group_queues(list, who, covered);
+    PERFORM skep._add_group_queues(list, covering_group, covered);
     RETURN true;
 EXCEPTION WHEN lock_not_available THEN
     RETURN false;
