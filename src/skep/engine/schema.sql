@@ -1548,7 +1548,6 @@ _queen_pushed(since timestamptz, until timestamptz, queue text, namespace text, 
     RETURNS json
 _queen_queue(queue text) RETURNS json
 _queen_queue_lag(since timestamptz, until timestamptz, queue text, visible text[]) RETURNS json
-_queen_queue_names() RETURNS text[]
 _queen_queue_ops(since timestamptz, until timestamptz, queue text, visible text[]) RETURNS json
 _queen_queue_status(queue text) RETURNS json
 _queen_queues(namespace text, task text, visible text[], max_rows integer, skip integer) RETURNS json
