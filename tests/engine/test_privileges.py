@@ -38,7 +38,7 @@ ADMIN = {
     "_current_progress", "create_api_key", "revoke_api_key", "list_api_keys", "_find_api_key", "_open_archive",
     "move_archive", "_lock_archive", "_plan_archive", "_begin_files", "_digest", "_store_file", "_unsettled_files",
     "_settle_files", "_archive_progress", "_find_archive", "_small_files", "_begin_compaction", "_source_files",
-    "_swap_files", "_expired_files", "_forget_files", "clear_queue", "_prune_traces",
+    "_swap_files", "_expired_files", "_forget_files", "clear_queue", "_prune_traces", "_queue_names",
     "_queen_messages", "_queen_message", "_queen_delete_message", "_queen_dead_letter", "_queen_dead_letters",
     "_queen_dead_letters_of", "_queen_fetch", "_queen_safe_time", "_queen_changed", "_queen_trace",
     "_queen_traces_of", "_queen_traces_named", "_queen_trace_names", "_queen_groups", "_queen_lagging",

@@ -1599,6 +1599,7 @@ _queen_worker_metrics(since timestamptz, until timestamptz, visible text[]) RETU
 _queue_counts(queue text, namespace text, task text, visible text[]) RETURNS TABLE(id integer, name text, namespace
     text, task text, created_at timestamptz, partitions bigint, total bigint, pending bigint, processing bigint,
     completed bigint, failed bigint, consumed bigint)
+_queue_names() RETURNS text[]
 _queue_options() RETURNS text[]
 _queue_totals(q queues) RETURNS jsonb
 _queue_uuid(queue_id integer) RETURNS uuid

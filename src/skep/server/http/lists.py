@@ -19,7 +19,7 @@ LONGEST_PAGE = 1000
 FIRST_YEAR, LAST_YEAR = 1970, 9000
 SEALED = b'"skep-sealed"'
 
-QUEUE_NAMES: Query = "SELECT pg_catalog.array_agg(name) FROM skep.queues"
+QUEUE_NAMES: Query = "SELECT skep._queue_names()"
 
 
 PAGE = (

@@ -34,7 +34,7 @@ END $$;
 -- Returns a time in ISO 8601, in UTC whatever the time zone of the session is.
 CREATE FUNCTION skep._iso_time(instant timestamptz) RETURNS text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
-    RETURN to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+AS $$ SELECT to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') $$;
 
 -- Returns the messages of a lease as JSON objects, comma-separated. Concatenating strings is twice as fast as
 -- json_build_object. sealed: at least one payload is encrypted, and the server has to decrypt it.
