@@ -151,10 +151,7 @@ def _past_samples(at: datetime, key: tuple[str, str], total: int, lag: int, dead
     for n in range(1, STEPS):
         ago = timedelta(seconds=STEP * n)
         wave = (
-            1
-            + 0.3 * math.sin(n / 19 + len(key[0]))
-            + 0.12 * math.sin(n * 2.1)
-            + 0.06 * math.sin(n * 5.3 + len(key[1]))
+            1 + 0.3 * math.sin(n / 19 + len(key[0])) + 0.12 * math.sin(n * 2.1) + 0.06 * math.sin(n * 5.3 + len(key[1]))
         )
         total -= round(history.rate * STEP * wave)
         minutes = STEP * n / 60

@@ -8,10 +8,10 @@ from playwright.sync_api import Route, expect
 
 from skep import Skep
 from tests.dashboard.axe import violations
-from tests.dashboard.browsing import Tab, browser, context, server, screenshots, tab
+from tests.dashboard.browsing import Tab, browser, context, screenshots, server, tab
 from tests.server.serving import Client, until
 
-__all__ = ["browser", "context", "server", "screenshots", "tab"]
+__all__ = ["browser", "context", "screenshots", "server", "tab"]
 
 
 def group(server: Client, name: str, queue: str):

@@ -45,7 +45,7 @@ def installed(package: Path) -> Generator[Path]:
 
 
 def _with_relative_imports(module: bytes) -> bytes:
-    """Import preact by a relative path: a bare name needs an import map, which is an inline script, which CSP forbids."""
+    """Import preact by a relative path: a bare name needs an import map, and the page allows no inline script."""
     return re.sub(rb"\n//# sourceMappingURL=\S+", b"", module.replace(b'from"preact"', b'from"./preact.js"'))
 
 

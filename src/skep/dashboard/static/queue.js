@@ -104,7 +104,7 @@ function columns(queue, group, { pushed }) {
 const HOLDERS = (queue) => [
   { key: "group", label: "Group", show: (row) => html`<a href=${groupLink(row.group, queue)}>${format.groupName(row.group)}</a>` },
   { key: "status", label: "Status", show: (row) => html`<${Status} value=${row.status} />` },
-  { key: "floors", label: "Holds back", show: (row) => (row.floors ? format.plural(row.floors, "partition") : row.status === "DEAD" ? "none: the group is dead" : "none: another group has a lower cursor") },
+  { key: "floors", label: "Holds back", show: (row) => (row.floors ? format.plural(row.floors, "partition") : row.status === "DEAD" ? "none (dead)" : "none") },
   { key: "pending", label: "Pending", number: true, show: (row) => format.count(row.pending) },
   { key: "oldest", label: "Oldest pending", number: true, wide: true, show: (row) => format.age(row.oldest_at) },
 ];
