@@ -96,9 +96,11 @@ def _create_queues(mq: Skep) -> None:
     customers = [f"customer-{min(n * n % 17, n % 12)}" for n in range(600)]  # uneven partitions
     mq.queue("orders").push_many(
         NewMessage(
-            {"order": n, "total": n * 7 % 300, "items": [{"sku": f"A-{n}"}]}, partition=who, transaction_id=f"order-{n}"
+            {"order": n, "total": n * 7 % 300, "items": [{"sku": f"A-{n}"}]},
+            partition=customer,
+            transaction_id=f"order-{n}",
         )
-        for n, who in enumerate(customers)
+        for n, customer in enumerate(customers)
     )
     mq.queue("payments").push_many(NewMessage({"payment": n}, partition=f"region-{n % 4}") for n in range(200))
     mq.queue("emails").push_many({"to": f"user{n}@example.org"} for n in range(50))

@@ -114,7 +114,7 @@ def test_one_queue(tab: Tab):
     expect(partitions.locator("tbody tr").first).to_contain_text(re.compile(r"3\d min"))
     partitions.get_by_role("combobox").select_option("rate")
     expect(partitions.locator("tbody tr").first).to_contain_text("customer-1")
-    holders = tab.card("Groups that hold back retention")
+    holders = tab.card("Retention by group")
     expect(holders.locator("tr", has_text="shipping")).to_contain_text("6 partitions")
     expect(holders.locator("tr", has_text="legacy-export")).to_contain_text("none (dead)")
 

@@ -28,7 +28,7 @@ function options(width, unit, series) {
     width,
     height: HEIGHT,
     cursor: { sync: { key: "skep" }, drag: { x: false, y: false }, points: { size: 6 } },
-    padding: [8, 8, 0, 0],
+    padding: [8, 18, 0, 0], // room for half of the last time label
     legend: { live: true },
     hooks: { setCursor: [showLastValues], setData: [showLastValues], ready: [showLastValues] },
     scales: { x: { time: true }, y: { range: (_chart, _low, high) => [0, high > 0 ? high * 1.08 : 1] } },

@@ -118,8 +118,8 @@ function retentionSummary({ archive, kept_since: since }) {
 
 function RetentionHolders({ name }) {
   const { data, error } = usePoll(url`api/v1/dashboard/queues/${name}/holders`, 10);
-  return html`<${Card} title="Groups that hold back retention">
+  return html`<${Card} title="Retention by group">
     <${Failure} error=${error} />
-    ${data && html`<p class="hint">${retentionSummary(data)}</p><${Table} columns=${HOLDERS(name)} rows=${data.groups} id=${(row) => row.group} empty="None. Every group has completed all messages." />`}
+    ${data && html`<p class="hint">${retentionSummary(data)}</p><${Table} columns=${HOLDERS(name)} rows=${data.groups} id=${(row) => row.group} empty="No group holds back retention: every group has completed all messages." />`}
   </${Card}>`;
 }
