@@ -1,8 +1,8 @@
--- Functions of the dashboard. They read samples, cursors and the statistics of PostgreSQL, and never count messages.
--- visible: the queues that the caller may read; NULL means all queues.
+-- What the dashboard shows: from samples, heads and cursors, and from what PostgreSQL says of itself. No message is
+-- counted for it. `visible` is the queues the caller may see; NULL: all.
 
--- Returns the time of the last sample in each of `points` buckets, oldest first. Bucket boundaries do not depend on the
--- current time, so that the points of a chart do not move.
+-- Returns the last sample of each of so many buckets, oldest first. Buckets stand still while time passes: the points
+-- of a chart do not move.
 CREATE FUNCTION skep._dashboard_moments(since interval, points integer) RETURNS timestamptz[]
 LANGUAGE sql VOLATILE AS $$
     SELECT array_agg(s.at ORDER BY s.at)
@@ -15,8 +15,8 @@ LANGUAGE sql VOLATILE AS $$
         ORDER BY s.at DESC LIMIT 1) s
 $$;
 
--- Returns the state of all queues: rates, the lag of active and paused groups, and the groups with the highest time
--- lag. Takes a sample if the last one is older than 15 seconds: upkeep takes one every ten seconds if it runs.
+-- Returns the state of all queues: rates, the lag of live groups, and the groups that are most behind. Takes a sample
+-- if upkeep, which takes one every ten seconds, does not.
 CREATE FUNCTION skep._dashboard_overview(visible text[]) RETURNS json
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -45,8 +45,8 @@ BEGIN
 END $$;
 CALL skep._allow('skep_admin', '_dashboard_overview');
 
--- Returns [[time, messages pushed per second, messages completed per second, lag, time lag, dead letters], …] of all
--- queues. Groups that are dead or cancelled now do not count.
+-- [[time, pushed a second, done a second, waiting, age of the oldest that waits, dead letters], …] of all queues.
+-- Groups that are dead or cancelled now wait for nothing, and do not count.
 CREATE FUNCTION skep._dashboard_trend(since interval, points integer, visible text[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH step AS (
@@ -72,8 +72,8 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 CALL skep._allow('skep_admin', '_dashboard_trend');
 
--- Returns [[group, time, rate, lag, time lag, leases, dead letters], …] of a queue (group '') and its groups, or of one
--- group.
+-- [[group, time, rate, lag, age of the oldest, leased, dead letters], …] of a queue (group '') and of its groups, or of
+-- one of them.
 CREATE FUNCTION skep._dashboard_queue_trend(queue text, group_name text, since interval, points integer) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(json_agg(json_build_array(s.group_name, extract(epoch FROM s.at)::double precision,
@@ -96,8 +96,8 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 CALL skep._allow('skep_admin', '_dashboard_queue_trend');
 
--- Returns one page of the queues whose name, namespace or task contains the search text, sorted by a column. total: the
--- number of matching queues. The numbers of a queue that is newer than the last sample are 0.
+-- A page of queues: those whose name, namespace or task has the text in it, in the order of a column. total: how many
+-- there are. One that is younger than the last sample has no numbers yet.
 CREATE FUNCTION skep._dashboard_queues(
     search text, sort text, descending boolean, max_rows integer, skip integer, visible text[]
 ) RETURNS json
@@ -136,7 +136,7 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 CALL skep._allow('skep_admin', '_dashboard_queues');
 
--- Returns one page of groups, with one row for each queue that a group reads.
+-- A page of groups, each on one queue.
 CREATE FUNCTION skep._dashboard_groups(
     search text, state text, sort text, descending boolean, max_rows integer, skip integer, visible text[]
 )
@@ -163,8 +163,8 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 CALL skep._allow('skep_admin', '_dashboard_groups');
 
--- Previews seek(). position: 'end' or a time. again: completed messages that would be delivered again. skipped: pending
--- messages that would not be delivered.
+-- Returns what seek() would do; position is 'end' or a time. again: messages that would be delivered once more,
+-- skipped: never.
 CREATE FUNCTION skep._dashboard_seek(group_name text, queue text, "position" text) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     SELECT json_build_object('partitions', count(*), 'again', coalesce(sum(greatest(place.at - goal.at, 0)), 0),
@@ -180,7 +180,7 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 CALL skep._allow('skep_admin', '_dashboard_seek');
 
--- Returns the size of the database, its connections by application and address, and its oldest open transaction.
+-- The database as an operator sees it: its size, who is connected, and the transaction that has been open the longest.
 CREATE FUNCTION skep._dashboard_database() RETURNS json
 LANGUAGE sql VOLATILE AS $$
     SELECT json_build_object('name', current_database(), 'version', current_setting('server_version'),

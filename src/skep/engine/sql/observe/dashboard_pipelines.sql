@@ -1,8 +1,7 @@
--- The state of the archive for the dashboard. It comes from the manifest and the archive marks: no file is read, and at
--- most one message of each partition, by primary key.
+-- The archive as the dashboard shows it, from its manifest and from marks: no file is read, and of each partition one
+-- message at most, by its key.
 
--- Returns the number of messages of a queue that are not archived, and the time of the oldest one. Partitions of
--- redriven dead letters, which belong to one group, are never archived.
+-- Returns what a queue has that its archive has not; partitions for one group alone are not archived.
 CREATE FUNCTION skep._dashboard_unarchived(queue_id integer) RETURNS TABLE (pending bigint, oldest_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(sum(l.last_offset + 1 - place.at), 0)::bigint, min(m.created_at)
@@ -15,9 +14,9 @@ LANGUAGE sql STABLE AS $$
     WHERE p.queue_id = $1 AND p.only_group IS NULL AND l.last_offset >= place.at
 $$;
 
--- Returns each queue that is archived or whose retention waits for the archive, with its archived and its pending
--- messages. runs: the last archive runs, newest first; unfinished files belong to a run that is active or was killed.
--- busy: true if a run is active now.
+-- Returns each queue that is archived, or whose retention waits for the archive: what is stored, and what is not yet.
+-- runs: the last jobs, newest first; files without an end belong to a job that works, or was killed. busy: a job works
+-- on an archive now.
 CREATE FUNCTION skep._dashboard_pipelines(visible text[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH stored AS MATERIALIZED (

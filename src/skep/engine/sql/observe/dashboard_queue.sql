@@ -1,9 +1,9 @@
--- One queue in the dashboard: its partitions, the backlogs of its groups, the groups that hold back retention, and the
--- leases.
+-- One queue as the dashboard shows it: its partitions, which groups are behind in them, which hold back retention, and
+-- what is leased.
 
--- Returns the backlog of each group in each partition of a queue. kept: the number of messages that retention keeps for
--- the group. Retention keeps no messages for a group that are older than its subscription without backfill, and none in
--- partitions that the group has not subscribed to.
+-- Returns the backlog of each group of a queue, partition by partition. kept: how much of it retention keeps for the
+-- group. A group without backfill does not hold back messages from before it, nor does one that subscribed to other
+-- partitions only.
 CREATE FUNCTION skep._dashboard_backlogs(queue text, only_group text)
 RETURNS TABLE (group_name text, status text, is_waited_for boolean, partition_id bigint, lag bigint, kept bigint,
                leased integer, oldest_at timestamptz)
@@ -44,8 +44,8 @@ LANGUAGE sql STABLE AS $$
     WHERE l.lag > 0 AND g.status <> 'CANCELLED'
 $$;
 
--- Returns the partitions of a queue with their stored messages, and the lag and time lag of the slowest group or of the
--- given group. rate: messages per second over the last hundred messages, for partitions with a push in the last five
+-- Returns the partitions of a queue: what is kept, how much waits for the group that is furthest behind, or for one
+-- group, and since when. rate: messages a second of the last hundred, in partitions that were written to in the last
 -- minutes.
 CREATE FUNCTION skep._dashboard_partition_rows(queue text, group_name text)
 RETURNS TABLE (partition text, kept bigint, lag bigint, leased bigint, pushed bigint, rate double precision,
@@ -59,7 +59,7 @@ LANGUAGE sql VOLATILE AS $$
            greatest(extract(epoch FROM clock_timestamp() - place.oldest_at), 0)::double precision, place.behind,
                h.first_offset, nullif(h.last_created_at, '-infinity')
     FROM (
-        -- Grouping instead of a join: a join could be planned for few partitions and then get a hundred thousand.
+        -- Put together by grouping: a join could be planned for a few partitions and meet a hundred thousand.
         SELECT l.id, max(l.lag) AS lag, sum(l.leased) AS leased, min(l.oldest_at) AS oldest_at,
                (array_agg(l.group_name ORDER BY l.lag DESC, l.group_name))[1] AS behind
         FROM (
@@ -78,8 +78,8 @@ LANGUAGE sql VOLATILE AS $$
                          AND m."offset" = greatest(h.first_offset, h.last_offset - 99) LIMIT 1) m ON true
 $$;
 
--- Returns the first max_rows partitions sorted by a column, and totals that show how evenly the partitions are used.
--- Returns NULL if the queue does not exist.
+-- Returns the first max_rows partitions by a column, and how evenly all partitions are used; NULL if there is no such
+-- queue.
 CREATE FUNCTION skep._dashboard_partitions(queue text, group_name text, sort text, max_rows integer) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH partition AS MATERIALIZED (
@@ -101,9 +101,9 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 CALL skep._allow('skep_admin', '_dashboard_partitions');
 
--- Returns the groups that hold back retention of completed messages. floors: the number of partitions in which the
--- group has the lowest cursor. pending: the number of messages that retention keeps for the group in all partitions.
--- archive: the messages that are not archived yet, if retention waits for the archive.
+-- Returns which groups keep messages of a queue from being deleted as completed: for each the partitions in which no
+-- group has a lower cursor, and how much is kept for it in all of them; and what waits for the archive, if retention
+-- does.
 CREATE FUNCTION skep._dashboard_holders(queue text) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH backlog AS (
@@ -129,7 +129,7 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 CALL skep._allow('skep_admin', '_dashboard_holders');
 
--- Returns the leases of a group, the first to expire first. again: the number of runs that wait for redelivery.
+-- Returns the leases of a group, soonest to end first. again: runs that wait for their next delivery.
 CREATE FUNCTION skep._dashboard_leases(queue text, group_name text, max_rows integer) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH reading AS MATERIALIZED (
