@@ -1,4 +1,4 @@
-"""The benchmark of open dashboards asks for what the pages ask for."""
+"""The dashboard benchmark sends the same requests as the pages."""
 
 from collections.abc import Generator
 from urllib.parse import urlsplit
@@ -24,11 +24,11 @@ def server(module_database_url: str) -> Generator[Client]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_asks_for_this(context: BrowserContext, server: Client, page: str):
+def test_requests_of_a_page(context: BrowserContext, server: Client, page: str):
     tab = Tab(context.new_page(), server.url)
-    asked: set[str] = set()
-    tab.page.on("request", lambda request: asked.add(urlsplit(request.url)._replace(scheme="", netloc="").geturl()))
+    requested: set[str] = set()
+    tab.page.on("request", lambda request: requested.add(urlsplit(request.url)._replace(scheme="", netloc="").geturl()))
     tab.page.goto(f"{server.url}/#/{page}")
     tab.page.wait_for_load_state("networkidle")
-    assert {path for path in asked if path.startswith(("/api", "/metrics"))} == set(PAGES[page])
+    assert {path for path in requested if path.startswith(("/api", "/metrics"))} == set(PAGES[page])
     tab.check()

@@ -1,4 +1,4 @@
-"""Reports: for who may read every queue, by name and no other file, and in a sandbox from which nothing reaches out."""
+"""Routes of reports: they require permission to read every queue, serve reports only, and sandbox them."""
 
 import os
 from collections.abc import Callable, Generator
@@ -50,16 +50,16 @@ def by_form(client: Client, name: str, **claims: Any) -> Answer:
     return client.post(f"/reports/{name}", urlencode({"token": token(**claims)}).encode())
 
 
-@pytest.mark.parametrize("ask", [by_header, by_form])
-def test_who_may_read_every_queue_gets_one(guarded: Client, ask: Callable[..., Answer]):
-    answer = ask(guarded, "analytics-1.html", role="read-only")
-    assert (answer.status, answer.body.decode()) == (200, EVIL)
-    assert answer.headers["content-security-policy"].startswith("sandbox; default-src 'none';")
-    assert "allow-" not in answer.headers["content-security-policy"]
-    assert answer.headers["cache-control"] == "no-store"
-    assert ask(guarded, "latest", role="read-only").status == 200
-    assert ask(guarded, "analytics-1.html", role=None, grants={"orders": ["read"]}).status == 403
-    assert ask(guarded, "analytics-1.html", role="write-only").status == 403
+@pytest.mark.parametrize("request_report", [by_header, by_form])
+def test_a_report_requires_read_on_every_queue(guarded: Client, request_report: Callable[..., Answer]):
+    response = request_report(guarded, "analytics-1.html", role="read-only")
+    assert (response.status, response.body.decode()) == (200, EVIL)
+    assert response.headers["content-security-policy"].startswith("sandbox; default-src 'none';")
+    assert "allow-" not in response.headers["content-security-policy"]
+    assert response.headers["cache-control"] == "no-store"
+    assert request_report(guarded, "latest", role="read-only").status == 200
+    assert request_report(guarded, "analytics-1.html", role=None, grants={"orders": ["read"]}).status == 403
+    assert request_report(guarded, "analytics-1.html", role="write-only").status == 403
 
 
 @pytest.mark.parametrize("body", [b"", b"token=", b"token=nonsense", b"other=1", b"\xff"])
@@ -72,11 +72,11 @@ def test_a_form_without_a_token(guarded: Client, body: bytes):
     "name",
     ["notes.txt", ".analytics-3.html", "folder.html", "..%2Foutside.html", "..", "no.html"],
 )
-def test_nothing_else_is_there(guarded: Client, name: str):
+def test_other_files_are_not_served(guarded: Client, name: str):
     assert by_header(guarded, name, role="admin").status == 404
 
 
-def test_a_report_opens_and_nothing_in_it_runs(context: BrowserContext, guarded: Client):
+def test_scripts_in_a_report_do_not_run(context: BrowserContext, guarded: Client):
     tab = Tab(context.new_page(), guarded.url)
     tab.go("pipelines")
     tab.page.get_by_label("Token or API key").fill(token(role="read-only"))
@@ -86,21 +86,21 @@ def test_a_report_opens_and_nothing_in_it_runs(context: BrowserContext, guarded:
         tab.page.get_by_role("button", name="Newest report: analytics-2.html").click()
     report = opened.value
     expect(report.locator("#found")).to_have_text("nothing ran")
-    asked: list[str] = []
-    report.on("requestfinished", lambda request: asked.append(request.url))
+    requested: list[str] = []
+    report.on("requestfinished", lambda request: requested.append(request.url))
     report.reload()
     expect(report.locator("#found")).to_have_text("nothing ran")
     assert report.locator("h1").evaluate("(node) => getComputedStyle(node).color") == "rgb(1, 2, 3)"
     assert "token" not in report.url
-    assert all("leak" not in url for url in asked)
+    assert all("leak" not in url for url in requested)
     tab.check()
 
 
-def test_who_sees_some_queues_is_not_told(context: BrowserContext, guarded: Client):
+def test_a_user_with_some_queues_sees_no_reports(context: BrowserContext, guarded: Client):
     tab = Tab(context.new_page(), guarded.url)
     tab.go("pipelines")
     tab.page.get_by_label("Token or API key").fill(token(role=None, grants={"orders": ["read"]}))
     tab.press("Sign in")
-    expect(tab.card("Analytics")).to_contain_text("No folder of reports is set")
+    expect(tab.card("Analytics")).to_contain_text("No report folder is available")
     expect(tab.page.get_by_role("button", name="Open")).to_have_count(0)
     tab.check()
