@@ -21,10 +21,11 @@ END $$;
 CREATE FUNCTION skep._forget_cancelled(ended skep.subscriptions) RETURNS void
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
-    locked  integer[] := skep._lock_group(ended.group_name, ended.queue);
+    locked  integer[];
     ids     bigint[];
     decided record;
 BEGIN
+    locked := skep._lock_group(ended.group_name, ended.queue);
     PERFORM skep._require_read_committed('subscribe after cancel');
     ids := ARRAY(SELECT s.id FROM skep.subscriptions s
                  WHERE s.group_name = ended.group_name AND s.status = 'CANCELLED'
@@ -52,11 +53,12 @@ RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
 DECLARE
-    locked    integer[] := skep._lock_group(delete_group.group_name, delete_group.queue);
+    locked    integer[];
     ids       bigint[];
     read      record;
     forgotten bigint;
 BEGIN
+    locked := skep._lock_group(delete_group.group_name, delete_group.queue);
     PERFORM skep._require_read_committed('delete_group');
     IF NOT keep_subscription THEN
         ids := ARRAY(SELECT s.id FROM skep.subscriptions s
