@@ -10,7 +10,7 @@ from psycopg.conninfo import make_conninfo
 
 from skep import AsyncSkep, NewMessage
 from skep.errors import InvalidArgument
-from skep.upkeep.delayed import append
+from skep.upkeep import append_delayed
 from tests.client.faces import Face, in_thread
 from tests.client.verbs import payloads, refused, take
 from tests.engine.verbs import broken, pass_time
@@ -123,8 +123,8 @@ async def test_upkeep_wakes_who_waits(mq: AsyncSkep, db: psycopg.Connection):
     assert await in_thread(lambda: heard(db)) == [["orders"]]  # of the push
     pass_time(db, HOUR)
     async with AsyncSkep(make_conninfo(db.info.dsn, password=db.info.password)) as upkeep:
-        assert await append(upkeep) == "appended 1 delayed messages"
-        assert await append(upkeep) is None
+        assert await append_delayed(upkeep) == "appended 1 delayed messages"
+        assert await append_delayed(upkeep) is None
         assert await in_thread(lambda: heard(db)) == [["orders"]]
     assert await take(mq.queue("orders")) == ["x"]
 

@@ -13,13 +13,13 @@ import psycopg
 import pytest
 import sqlalchemy
 from psycopg.rows import DictRow, dict_row
+from skep.client.guest import explain
 from sqlalchemy.orm import scoped_session, sessionmaker
 
 from skep import AsyncSkep, Skep
-from skep.client.guest import explain
 from skep.errors import InvalidArgument, PayloadTooLarge, PermissionDenied, StaleLease
 from skep.message import NewMessage
-from skep.upkeep.mover import move
+from skep.upkeep import move_outbox
 from tests.client.both import settle
 from tests.client.callers import ASYNC, PLAIN, Context, Shop, tell
 
@@ -283,8 +283,8 @@ async def test_a_strict_transaction_is_published_by_upkeep(
         assert [message.payload for message in await queue.pop(group="waiting", auto_ack=True)] == ["theirs"]
         asked = asyncio.create_task(queue.pop(group="waiting", wait=20))
         await asyncio.sleep(0.1)
-        assert await move(mq) == "published 1 messages of the outbox"
+        assert await move_outbox(mq) == "published 1 messages of the outbox"
         assert [message.payload for message in await asked] == ["mine"]
-        assert await move(mq) is None
+        assert await move_outbox(mq) is None
         assert (await mq.outbox_status()).waiting == 0
         assert [message.payload for message in await queue.pop(group="late", batch=10)] == ["theirs", "mine"]

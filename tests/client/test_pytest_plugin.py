@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from skep.testing import Database
+from skep.testing import TemporaryDatabase
 
 pytest_plugins = "pytester"
 
@@ -155,8 +155,8 @@ def test_the_example(run):
 
 
 @pytest.fixture
-def database(postgres_url: str) -> Generator[Database]:
-    with Database(postgres_url) as made:
+def database(postgres_url: str) -> Generator[TemporaryDatabase]:
+    with TemporaryDatabase(postgres_url) as made:
         yield made
 
 
@@ -180,7 +180,7 @@ def contents(connection: psycopg.Connection) -> dict[str, list[tuple]]:
     return {name: connection.execute(f"SELECT * FROM {name}".encode()).fetchall() for name in tables}
 
 
-def test_an_emptied_database_is_as_new(database: Database):
+def test_an_emptied_database_is_as_new(database: TemporaryDatabase):
     with psycopg.connect(database.url, autocommit=True) as connection:
         new = contents(connection)
         for statement in USE.split(";"):
@@ -190,7 +190,7 @@ def test_an_emptied_database_is_as_new(database: Database):
         assert contents(connection) == new
 
 
-def test_many_rows_are_dropped_with_the_database(database: Database):
+def test_many_rows_are_dropped_with_the_database(database: TemporaryDatabase):
     with psycopg.connect(database.url, autocommit=True) as connection:
         for _ in range(9):
             connection.execute("SELECT skep.push('orders', to_jsonb(repeat(md5(random()::text), 30000)))")

@@ -129,7 +129,7 @@ async def test_an_administrator_administers(clients: Clients, user_url: Callable
     assert (status.namespace, status.messages, status.dead_letters, status.options["retry_limit"]) == ("shop", 3, 2, 0)
     (group,) = await admin.groups(queue="orders")
     assert (group.group, group.lag, group.dead_letters) == ("g", 1, 2)
-    (lane,) = await admin.lanes("orders")
+    (lane,) = await admin.partitions("orders")
     assert (lane.partition, lane.messages, lane.last_offset) == ("Default", 3, 2)
     assert (await q.seek("g", "beginning")).partitions == 1
     assert await admin.delete_message(receipts[1].id)

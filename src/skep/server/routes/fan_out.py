@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from skep.message import DEFAULT_PARTITION, Blocked, Lag, MessageGroup, MessageStatus
+from skep.message import DEFAULT_PARTITION, Lag, MessageGroup, MessageStatus, PendingGroup
 from skep.server import address
 from skep.server.ack import QUEUE_MODE
 from skep.server.endpoint import Call, Endpoint, Param, Reply, reply
@@ -28,7 +28,7 @@ async def message_status(call: Call) -> Reply:
 
 
 async def blocked(call: Call) -> Reply:
-    return reply(await call.state.mq.blocked(call.params["queue"]))
+    return reply(await call.state.mq.pending_groups(call.params["queue"]))
 
 
 async def lag(call: Call) -> Reply:
@@ -67,7 +67,7 @@ ENDPOINTS = (
         action="read",
         run=blocked,
         summary="Show who holds back what.",
-        answers={200: list[Blocked]},
+        answers={200: list[PendingGroup]},
     ),
     Endpoint(
         method="GET",
