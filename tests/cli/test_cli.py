@@ -67,7 +67,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str]):
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("mysql://ann:secret@db/shop", "error: the database URL starts with mysql://, not postgresql://"),
+        ("mysql://ann:secret@db/shop", "error: the database URL must start with postgresql://, got mysql://"),
         ("postgresql://ann:secret@127.0.0.1:1/shop", "error: cannot connect to postgresql://ann@127.0.0.1:1/shop"),
     ],
 )

@@ -127,7 +127,7 @@ async def test_a_refused_message_does_not_hold_up_the_others(mq: AsyncSkep):
     buffer = q.buffer(**FOREVER)
     for number in range(20):
         await buffer.push("x" * 2000 if number in (3, 11, 19) else number)
-    with refused(MessagesRefused, "3 buffered messages were refused") as caught:
+    with refused(MessagesRefused, "the database refused 3 buffered messages") as caught:
         await buffer.flush()
     assert [(type(error), "x" * 2000 in text) for text, error in caught.error.refused] == [(PayloadTooLarge, True)] * 3
     assert await take(q) == [number for number in range(20) if number not in (3, 11, 19)]

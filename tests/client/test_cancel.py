@@ -100,7 +100,7 @@ async def test_pops_cancelled_at_any_moment(mq: AsyncSkep, db: psycopg.Connectio
             await task.result().release()
         assert leased(db) == 0
     assert True in ends
-    assert mq._wakes._waiters == set()
+    assert mq._wakeups._waiters == set()
     assert payloads(await drain(mq.queue("orders"))) == ["a"]
 
 

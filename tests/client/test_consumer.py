@@ -310,7 +310,7 @@ async def test_wrong_options_are_refused_where_they_are_given(mq: AsyncSkep, fac
     for options in wrong:
         with refused(InvalidArgument):
             mq.consumer("orders", **options)(print)
-    with refused(InvalidArgument, "is not a handler"):
+    with refused(InvalidArgument, "a handler", "got str"):
         mq.consumer("orders")("no function")  # pyright: ignore[reportArgumentType]
     with refused(InvalidArgument, "poll_interval"):
         make(face, None, poll_interval=0)

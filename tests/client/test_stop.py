@@ -162,7 +162,7 @@ async def test_running_twice_at_once_is_an_error(mq: AsyncSkep):
     (winner,) = (run for run in runs if not run.done())
     for run in runs:
         if run is not winner:
-            with refused(SkepError, "is running already"):
+            with refused(SkepError, "is already running"):
                 await run
     await mq.queue("orders").push("a")
     await gate.begins()

@@ -70,7 +70,7 @@ def test_root_may_give_an_empty_closed_directory(base, notes):
 def test_directory_out_of_reach(base):
     closed = base / "closed"
     closed.mkdir(mode=0o700)
-    with pytest.raises(EmbeddedError, match=f"may not pass {closed}; choose another with SKEP_DATA_DIR"):
+    with pytest.raises(EmbeddedError, match=f"has no access to {closed}; set SKEP_DATA_DIR"):
         embedded.start(closed / "data")
     assert closed.stat().st_mode & 0o777 == 0o700
 
@@ -80,7 +80,7 @@ def test_directory_with_other_things_in_it_is_not_opened(base):
     closed = base / "closed"
     closed.mkdir(mode=0o700)
     (closed / "diary").touch()
-    with pytest.raises(EmbeddedError, match="may not pass"):
+    with pytest.raises(EmbeddedError, match="has no access to"):
         embedded.start(closed)
     assert closed.stat().st_mode & 0o777 == 0o700
 

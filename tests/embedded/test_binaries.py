@@ -50,7 +50,7 @@ def test_wheel_comes_first_for_new_data():
 
 def test_programs_of_another_version_than_the_data(data_dir):
     embedded.start(data_dir).stop()
-    with pytest.raises(EmbeddedError, match=r"made by PostgreSQL 18, but .* holds PostgreSQL 16"):
+    with pytest.raises(EmbeddedError, match=r"created by PostgreSQL 18, but .* contains PostgreSQL 16"):
         embedded.start(data_dir, bin_dir=require(16))
 
 
@@ -62,7 +62,7 @@ def test_no_programs_for_the_version_of_the_data(data_dir):
 
 
 def test_directory_without_programs(base, data_dir):
-    with pytest.raises(EmbeddedError, match=r"holds no PostgreSQL that runs here"):
+    with pytest.raises(EmbeddedError, match=r"does not contain working PostgreSQL programs"):
         embedded.start(data_dir, bin_dir=base)
 
 
@@ -70,7 +70,7 @@ def test_programs_that_do_not_run(base, data_dir):
     for name in ("postgres", "initdb"):
         (base / name).write_text("not a program")
         (base / name).chmod(0o755)
-    with pytest.raises(EmbeddedError, match=r"holds no PostgreSQL that runs here"):
+    with pytest.raises(EmbeddedError, match=r"does not contain working PostgreSQL programs"):
         embedded.start(data_dir, bin_dir=base)
 
 

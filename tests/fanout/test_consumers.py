@@ -149,7 +149,7 @@ def test_threads_start_at_once(database_url: str):
             while not all(run.done() for run in runs):
                 threading.Thread(target=consumer.stop, daemon=True).start()
                 wait(runs, 0.01)
-            assert Counter(run.result() for run in runs) == {"ran": 1, "consumer print is running already": 3}
+            assert Counter(run.result() for run in runs) == {"ran": 1, "consumer print is already running": 3}
 
 
 @contextmanager

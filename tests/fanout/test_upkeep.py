@@ -49,8 +49,8 @@ async def test_the_watch(mq: AsyncSkep, db: psycopg.Connection):
 
 async def test_the_retainer(mq: AsyncSkep, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch):
     """62: page by page and step by step, until nothing is left that may go; then lanes that are idle."""
-    monkeypatch.setattr("skep.client.aio.maintenance.LANES", 2)
-    monkeypatch.setattr("skep.client.aio.maintenance.MESSAGES", 3)
+    monkeypatch.setattr("skep.client.aio.upkeep.PARTITIONS", 2)
+    monkeypatch.setattr("skep.client.aio.upkeep.MESSAGES", 3)
     q = mq.queue(Q)
     await q.configure(drop_idle_seconds=HOUR, max_size=1, **AT_ONCE)
     await subscribe(mq, "idle")

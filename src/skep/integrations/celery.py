@@ -75,7 +75,7 @@ class Leases:
             try:
                 batch.ack()
             except StaleLease:
-                log.warning("too late: the lease of %r has expired, and its task is delivered again", batch)
+                log.warning("too late: the lease of %r has ended, and its task is delivered again", batch)
 
     def reject(self, tag: str) -> None:
         if batch := self._batches.pop(tag, None):
@@ -105,7 +105,7 @@ class Leases:
             batch.extend(self.seconds)
         except StaleLease:
             if self._batches.pop(tag, None):  # not acknowledged a moment ago
-                log.warning("the lease of %r has expired: its task is delivered again", batch)
+                log.warning("the lease of %r has ended: its task is delivered again", batch)
         except SkepError as error:
             log.warning("could not extend the lease of %r: %s", batch, error)
 

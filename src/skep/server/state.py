@@ -8,7 +8,7 @@ from typing import Self
 
 from skep import AsyncSkep
 from skep.client.aio.database import AsyncDatabase
-from skep.client.aio.wake import AsyncWakes
+from skep.client.aio.wake import AsyncWakeups
 from skep.config import Config
 from skep.server import ack, push
 from skep.server.auth import Authenticator
@@ -42,7 +42,7 @@ class State:
         self.database = AsyncDatabase(url, data_dir=data_dir, pool_size=12, timeout=PATIENCE)
         self.admin = AsyncDatabase(url, data_dir=data_dir, pool_size=4, timeout=PATIENCE)  # lists
         self.lines = Lines(self.database, max_pending=config.max_pending, merged=self.meter.merged("pop"))
-        self.wakes = AsyncWakes(self.database, self.lines.wake)
+        self.wakes = AsyncWakeups(self.database, self.lines.wake)
         self.push = Merger(
             push.Pusher(self.database, partial(self.meter.messages, "pushed")),
             weigh=push.weigh,

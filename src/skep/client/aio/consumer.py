@@ -12,7 +12,7 @@ from skep.client.aio import runtime
 from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.database import AsyncDatabase
 from skep.client.aio.driver import AsyncDriver
-from skep.client.aio.wake import AsyncWakes
+from skep.client.aio.wake import AsyncWakeups
 from skep.client.encode import describe
 from skep.client.handling import inside_handler
 from skep.client.plan import Ack, BatchAcks, Plan
@@ -34,7 +34,7 @@ class AsyncConsumer:
     def __init__(
         self,
         database: AsyncDatabase,
-        wakes: AsyncWakes,
+        wakeups: AsyncWakeups,
         scope: Scope,
         plan: Plan,
         *,
@@ -44,7 +44,7 @@ class AsyncConsumer:
     ) -> None:
         runtime.check_handler(handler)
         self._database = database
-        self._wakes = wakes
+        self._wakeups = wakeups
         self._scope = scope
         self._plan = plan
         self._batch = batch
@@ -67,7 +67,7 @@ class AsyncConsumer:
             handlers.submit(lambda: self._handle(driver, batch))
 
         plan = replace(self._plan)  # a fresh state: a consumer can run again
-        driver = AsyncDriver(self._database, self._wakes, self._scope, plan, batch=self._batch, start=start)
+        driver = AsyncDriver(self._database, self._wakeups, self._scope, plan, batch=self._batch, start=start)
         with self._starting:
             if self._driver is not None:
                 raise SkepError(f"consumer {self.__name__} is already running", hint="Stop it before it runs again.")

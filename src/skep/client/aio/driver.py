@@ -10,7 +10,7 @@ from skep.client import calls
 from skep.client.aio import runtime
 from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.database import AsyncDatabase
-from skep.client.aio.wake import AsyncWaiter, AsyncWakes
+from skep.client.aio.wake import AsyncWaiter, AsyncWakeups
 from skep.client.plan import Ack, Done, Extend, Plan, Pop, Release, Report, Start, StoreAcks, Wait
 from skep.errors import SkepError, StaleLease
 from skep.message import Message
@@ -25,7 +25,7 @@ class AsyncDriver(AsyncWaiter):
     def __init__(
         self,
         database: AsyncDatabase,
-        wakes: AsyncWakes,
+        wakeups: AsyncWakeups,
         scope: Scope,
         plan: Plan,
         *,
@@ -34,7 +34,7 @@ class AsyncDriver(AsyncWaiter):
     ) -> None:
         super().__init__(scope.queue)
         self._database = database
-        self._wakes = wakes
+        self._wakeups = wakeups
         self._plan = plan
         self._arguments = scope.arguments(batch=batch, lease_time=plan.lease_time)
         self._start = start
@@ -62,7 +62,7 @@ class AsyncDriver(AsyncWaiter):
         self._reports.put(report)
 
     async def run(self) -> None:
-        self._wakes.add(self)
+        self._wakeups.add(self)
         try:
             await self._loop()
         except runtime.Interrupted:
@@ -70,7 +70,7 @@ class AsyncDriver(AsyncWaiter):
             await self._loop()
             raise
         finally:
-            self._wakes.remove(self)
+            self._wakeups.remove(self)
 
     async def _loop(self) -> None:
         while not isinstance(action := self._plan.next(monotonic()), Done):
@@ -117,7 +117,7 @@ class AsyncDriver(AsyncWaiter):
         applied = await self._send(acks)
         self._plan.stored(acks)
         if late := {ack.lease for ack, stored in zip(acks, applied, strict=True) if not stored}:
-            log.warning("too late: %d leases have expired, and their messages are delivered again", len(late))
+            log.warning("too late: %d leases have ended, and their messages are delivered again", len(late))
 
     async def _send(self, acks: tuple[Ack, ...]) -> list[bool]:
         """Return for each ack whether its lease still existed. A single completed batch needs only the short call."""
@@ -163,4 +163,4 @@ class AsyncDriver(AsyncWaiter):
             del self._batches[lease]
         if batch.open:
             batch.lost = True
-            log.warning("the lease of %r has expired: its remaining messages are delivered again", batch)
+            log.warning("the lease of %r has ended: its remaining messages are delivered again", batch)

@@ -10,7 +10,7 @@ from skep.client.aio import runtime
 from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.database import AsyncDatabase
 from skep.client.aio.driver import AsyncDriver
-from skep.client.aio.wake import AsyncWakes
+from skep.client.aio.wake import AsyncWakeups
 from skep.client.plan import Ack, Plan
 from skep.scope import Scope
 
@@ -22,9 +22,9 @@ class AsyncStream(AsyncIterator[AsyncBatch]):
     fails the batch.
     """
 
-    def __init__(self, database: AsyncDatabase, wakes: AsyncWakes, scope: Scope, plan: Plan, *, batch: int) -> None:
+    def __init__(self, database: AsyncDatabase, wakeups: AsyncWakeups, scope: Scope, plan: Plan, *, batch: int) -> None:
         self._inbox: runtime.Inbox[AsyncBatch | BaseException | None] = runtime.Inbox()
-        self._driver = AsyncDriver(database, wakes, scope, replace(plan), batch=batch, start=self._inbox.put)
+        self._driver = AsyncDriver(database, wakeups, scope, replace(plan), batch=batch, start=self._inbox.put)
         self._task: runtime.BackgroundTask | None = None
         self._current: AsyncBatch | None = None
         self._changing = threading.Lock()  # closing the client ends loops in other threads

@@ -8,7 +8,7 @@ from uuid import UUID
 from skep.client import calls
 from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.database import AsyncDatabase
-from skep.client.aio.wake import AsyncWakes
+from skep.client.aio.wake import AsyncWakeups
 from skep.client.encode import as_object, describe, dumps
 from skep.client.plan import Status
 from skep.message import DEFAULT_PARTITION, Message, NewMessage, Receipt
@@ -20,9 +20,9 @@ class AsyncTransaction:
     To write to your own tables in the same transaction, use `connection=` of push and ack instead.
     """
 
-    def __init__(self, database: AsyncDatabase, wakes: AsyncWakes, producer: str | None) -> None:
+    def __init__(self, database: AsyncDatabase, wakeups: AsyncWakeups, producer: str | None) -> None:
         self._database = database
-        self._wakes = wakes
+        self._wakeups = wakeups
         self._producer = producer
         self._operations: list[dict[str, Any]] = []
         self._queues: set[str] = set()
@@ -91,7 +91,7 @@ class AsyncTransaction:
             if message is not None and ends_lease:
                 batch.mark_lease_ended(message)
         if self._queues:
-            self._wakes.pushed(self._queues)
+            self._wakeups.pushed(self._queues)
 
 
 def _receipt(stored: dict[str, Any]) -> Receipt:

@@ -187,7 +187,7 @@ class Buffer:
 def _due_at(delay: float | timedelta, deliver_at: datetime | None) -> datetime:
     """Return the end of a delay that begins now, because the message may wait in the buffer for a while."""
     if deliver_at is not None:
-        raise InvalidArgument("delay and deliver_at cannot both be given", hint="Pass one of them.")
+        raise InvalidArgument("delay and deliver_at are both given", hint="Pass one of them.")
     try:
         return datetime.now(UTC) + (delay if isinstance(delay, timedelta) else timedelta(seconds=delay))
     except (OverflowError, TypeError, ValueError) as error:

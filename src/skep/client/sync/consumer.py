@@ -16,7 +16,7 @@ from skep.client.sync import runtime
 from skep.client.sync.batch import Batch
 from skep.client.sync.database import Database
 from skep.client.sync.driver import Driver
-from skep.client.sync.wake import Wakes
+from skep.client.sync.wake import Wakeups
 from skep.errors import SkepError
 from skep.message import Message
 from skep.scope import Scope
@@ -35,7 +35,7 @@ class Consumer:
     def __init__(
         self,
         database: Database,
-        wakes: Wakes,
+        wakeups: Wakeups,
         scope: Scope,
         plan: Plan,
         *,
@@ -45,7 +45,7 @@ class Consumer:
     ) -> None:
         runtime.check_handler(handler)
         self._database = database
-        self._wakes = wakes
+        self._wakeups = wakeups
         self._scope = scope
         self._plan = plan
         self._batch = batch
@@ -68,7 +68,7 @@ class Consumer:
             handlers.submit(lambda: self._handle(driver, batch))
 
         plan = replace(self._plan)  # a fresh state: a consumer can run again
-        driver = Driver(self._database, self._wakes, self._scope, plan, batch=self._batch, start=start)
+        driver = Driver(self._database, self._wakeups, self._scope, plan, batch=self._batch, start=start)
         with self._starting:
             if self._driver is not None:
                 raise SkepError(f"consumer {self.__name__} is already running", hint="Stop it before it runs again.")

@@ -12,7 +12,7 @@ from skep.client.plan import Ack, Done, Extend, Plan, Pop, Release, Report, Star
 from skep.client.sync import runtime
 from skep.client.sync.batch import Batch
 from skep.client.sync.database import Database
-from skep.client.sync.wake import Waiter, Wakes
+from skep.client.sync.wake import Waiter, Wakeups
 from skep.errors import SkepError, StaleLease
 from skep.message import Message
 from skep.scope import Scope
@@ -26,7 +26,7 @@ class Driver(Waiter):
     def __init__(
         self,
         database: Database,
-        wakes: Wakes,
+        wakeups: Wakeups,
         scope: Scope,
         plan: Plan,
         *,
@@ -35,7 +35,7 @@ class Driver(Waiter):
     ) -> None:
         super().__init__(scope.queue)
         self._database = database
-        self._wakes = wakes
+        self._wakeups = wakeups
         self._plan = plan
         self._arguments = scope.arguments(batch=batch, lease_time=plan.lease_time)
         self._start = start
@@ -63,7 +63,7 @@ class Driver(Waiter):
         self._reports.put(report)
 
     def run(self) -> None:
-        self._wakes.add(self)
+        self._wakeups.add(self)
         try:
             self._loop()
         except runtime.Interrupted:
@@ -71,7 +71,7 @@ class Driver(Waiter):
             self._loop()
             raise
         finally:
-            self._wakes.remove(self)
+            self._wakeups.remove(self)
 
     def _loop(self) -> None:
         while not isinstance(action := self._plan.next(monotonic()), Done):
@@ -116,7 +116,7 @@ class Driver(Waiter):
         applied = self._send(acks)
         self._plan.stored(acks)
         if late := {ack.lease for ack, stored in zip(acks, applied, strict=True) if not stored}:
-            log.warning("too late: %d leases have expired, and their messages are delivered again", len(late))
+            log.warning("too late: %d leases have ended, and their messages are delivered again", len(late))
 
     def _send(self, acks: tuple[Ack, ...]) -> list[bool]:
         """Return for each ack whether its lease still existed. A single completed batch needs only the short call."""
@@ -162,4 +162,4 @@ class Driver(Waiter):
             del self._batches[lease]
         if batch.open:
             batch.lost = True
-            log.warning("the lease of %r has expired: its remaining messages are delivered again", batch)
+            log.warning("the lease of %r has ended: its remaining messages are delivered again", batch)

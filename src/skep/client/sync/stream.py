@@ -12,7 +12,7 @@ from skep.client.sync import runtime
 from skep.client.sync.batch import Batch
 from skep.client.sync.database import Database
 from skep.client.sync.driver import Driver
-from skep.client.sync.wake import Wakes
+from skep.client.sync.wake import Wakeups
 from skep.scope import Scope
 
 
@@ -23,9 +23,9 @@ class Stream(Iterator[Batch]):
     fails the batch.
     """
 
-    def __init__(self, database: Database, wakes: Wakes, scope: Scope, plan: Plan, *, batch: int) -> None:
+    def __init__(self, database: Database, wakeups: Wakeups, scope: Scope, plan: Plan, *, batch: int) -> None:
         self._inbox: runtime.Inbox[Batch | BaseException | None] = runtime.Inbox()
-        self._driver = Driver(database, wakes, scope, replace(plan), batch=batch, start=self._inbox.put)
+        self._driver = Driver(database, wakeups, scope, replace(plan), batch=batch, start=self._inbox.put)
         self._task: runtime.BackgroundTask | None = None
         self._current: Batch | None = None
         self._changing = threading.Lock()  # closing the client ends loops in other threads

@@ -11,7 +11,7 @@ from skep.client.encode import as_object, describe, dumps
 from skep.client.plan import Status
 from skep.client.sync.batch import Batch
 from skep.client.sync.database import Database
-from skep.client.sync.wake import Wakes
+from skep.client.sync.wake import Wakeups
 from skep.message import DEFAULT_PARTITION, Message, NewMessage, Receipt
 
 
@@ -21,9 +21,9 @@ class Transaction:
     To write to your own tables in the same transaction, use `connection=` of push and ack instead.
     """
 
-    def __init__(self, database: Database, wakes: Wakes, producer: str | None) -> None:
+    def __init__(self, database: Database, wakeups: Wakeups, producer: str | None) -> None:
         self._database = database
-        self._wakes = wakes
+        self._wakeups = wakeups
         self._producer = producer
         self._operations: list[dict[str, Any]] = []
         self._queues: set[str] = set()
@@ -92,7 +92,7 @@ class Transaction:
             if message is not None and ends_lease:
                 batch.mark_lease_ended(message)
         if self._queues:
-            self._wakes.pushed(self._queues)
+            self._wakeups.pushed(self._queues)
 
 
 def _receipt(stored: dict[str, Any]) -> Receipt:
