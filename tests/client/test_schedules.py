@@ -1,4 +1,4 @@
-"""Schedules from Python, told to both faces."""
+"""Schedules, with both clients."""
 
 from datetime import UTC, datetime
 
@@ -60,7 +60,7 @@ async def test_pause_resume_delete(mq: AsyncSkep):
         await mq.pause_schedule("often")
 
 
-async def test_what_is_wrong_is_said(mq: AsyncSkep):
+async def test_invalid_arguments(mq: AsyncSkep):
     with refused(InvalidArgument, 'cron expression "61 * * * *": minute must be'):
         await mq.schedule("s", "61 * * * *", "orders")
     with refused(InvalidArgument, 'unknown time zone "Berlin"'):

@@ -80,10 +80,10 @@ class Workers:
             time.sleep(0.05)
 
     def leased(self) -> int:
-        return sum(lane.leased for lane in self.mq.queue("celery").lag(QUEUE_MODE))
+        return sum(row.leased for row in self.mq.queue("celery").lag(QUEUE_MODE))
 
     def done(self, queue: str = "celery") -> bool:
-        return [lane.lag for lane in self.mq.queue(queue).lag(QUEUE_MODE)] == [0]
+        return [row.lag for row in self.mq.queue(queue).lag(QUEUE_MODE)] == [0]
 
 
 @pytest.fixture

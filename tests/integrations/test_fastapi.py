@@ -145,8 +145,8 @@ def test_handlers_finish_what_they_have_begun(database_url: str):
         mq.queue("orders").push_many(range(10))
         with serving(FastAPI(lifespan=lifespan(client, consumers=True))):
             assert began.wait(30)
-        (lane,) = mq.queue("orders").lag("billing")
-        assert (lane.cursor, lane.leased) == (len(ended), 0)
+        (row,) = mq.queue("orders").lag("billing")
+        assert (row.cursor, row.leased) == (len(ended), 0)
         assert 1 <= len(ended) < 10
 
 
@@ -180,7 +180,7 @@ def test_messages_are_events(database_url: str):
         mq.queue("orders").push("late")
         assert page.events(1) == ["late"]
         assert set(page.comments) == {"here", "still here"}
-        until(lambda: [lane.lag for lane in mq.queue("orders").lag("page")] == [0])
+        until(lambda: [row.lag for row in mq.queue("orders").lag("page")] == [0])
 
 
 NOT_LINE_ENDS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"
@@ -207,12 +207,12 @@ def one_who_does_not_read(mq: Skep, port: int) -> Generator[Lag]:
     mq.queue("orders").push_many([f"{number:02}" + "x" * 1_000_000 for number in range(30)])
     with Listener(port) as page:
         assert page.event()[1:3] == "00"
-        lane, before = mq.queue("orders").lag("page")[0], None
-        while (lane.cursor, lane.leased) != before or not lane.leased:
-            before = (lane.cursor, lane.leased)
+        row, before = mq.queue("orders").lag("page")[0], None
+        while (row.cursor, row.leased) != before or not row.leased:
+            before = (row.cursor, row.leased)
             time.sleep(0.5)
-            (lane,) = mq.queue("orders").lag("page")
-        yield lane
+            (row,) = mq.queue("orders").lag("page")
+        yield row
 
 
 def test_a_listener_that_leaves_gives_back_what_was_not_sent(database_url: str):
@@ -220,8 +220,8 @@ def test_a_listener_that_leaves_gives_back_what_was_not_sent(database_url: str):
         with one_who_does_not_read(mq, port):
             pass
         (message,) = mq.queue("orders").pop(group="page", wait=30)
-        (lane,) = mq.queue("orders").lag("page")
-        assert 0 < lane.cursor == message.offset < 30
+        (row,) = mq.queue("orders").lag("page")
+        assert 0 < row.cursor == message.offset < 30
         assert message.attempt == 1
 
 
@@ -229,11 +229,11 @@ def test_a_listener_takes_from_his_old_connection_what_it_holds(database_url: st
     with (
         Skep(database_url) as mq,
         serving(application(database_url, batch=2)) as port,
-        one_who_does_not_read(mq, port) as lane,
+        one_who_does_not_read(mq, port) as row,
     ):
-        (seen,) = mq.peek("orders", "Default", lane.cursor - 1, 1)
+        (seen,) = mq.peek("orders", "Default", row.cursor - 1, 1)
         with Listener(port, last_id=str(seen.id)) as page:
-            assert page.event()[1:3] == f"{lane.cursor:02}"
+            assert page.event()[1:3] == f"{row.cursor:02}"
 
 
 def test_a_listener_that_comes_back_goes_on_right_there(database_url: str):
@@ -278,14 +278,16 @@ def test_what_was_deleted_is_no_gap(database_url: str):
             assert page.events(2) == [4, 5]
 
 
-def test_each_lane_in_its_order(database_url: str):
-    """All lanes at once, for one who reads what he is sent; and an id of another queue says nothing."""
+def test_each_partition_in_its_order(database_url: str):
+    """All partitions at once, for one who reads what he is sent; and an id of another queue says nothing."""
     with Skep(database_url) as mq, serving(application(database_url, partition=None, batch=3)) as port:
         other = mq.queue("other").push(1)
-        mq.queue("orders").push_many([NewMessage([lane, n], str(lane)) for n in range(20) for lane in range(3)])
+        mq.queue("orders").push_many(
+            [NewMessage([partition, n], str(partition)) for n in range(20) for partition in range(3)]
+        )
         with Listener(port, last_id=str(other.id)) as page:
             events = page.events(60)
-        assert [[n for of, n in events if of == lane] for lane in range(3)] == [list(range(20))] * 3
+        assert [[n for of, n in events if of == partition] for partition in range(3)] == [list(range(20))] * 3
 
 
 def test_an_open_stream_ends_with_the_server(database_url: str):
@@ -297,7 +299,7 @@ def test_an_open_stream_ends_with_the_server(database_url: str):
         with contextlib.suppress(http.client.IncompleteRead, ConnectionResetError), pytest.raises(EOFError):
             page.event()
         page.leave()
-        assert [(lane.cursor, lane.leased) for lane in mq.queue("orders").lag("page")] == [(5, 0)]
+        assert [(row.cursor, row.leased) for row in mq.queue("orders").lag("page")] == [(5, 0)]
 
 
 def test_the_example(database_url: str):

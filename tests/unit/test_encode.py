@@ -113,12 +113,12 @@ def test_what_has_its_default_is_left_out():
 
 
 def test_everything_else_is_sent():
-    message = NewMessage({"id": ID}, "lane", "once", OrderedDict(a=1), ID)
+    message = NewMessage({"id": ID}, "partition", "once", OrderedDict(a=1), ID)
     assert json.loads(dumps([as_object("q", message, "me")])) == [
         {
             "queue": "q",
             "payload": {"id": str(ID)},
-            "partition": "lane",
+            "partition": "partition",
             "transaction_id": "once",
             "headers": {"a": 1},
             "trace_id": str(ID),
