@@ -192,7 +192,7 @@ async def test_the_most_specific_subscription_applies(mq: AsyncSkep, specific: i
 
 
 async def test_a_subscription_with_a_start(mq: AsyncSkep, db: psycopg.Connection):
-    """Times, offsets and ids are inclusive. The stored start is returned; in other partitions an id counts as a time."""
+    """Times, offsets and ids are inclusive. The stored start is returned; elsewhere an id counts as a time."""
     q = mq.queue("q")
     receipts = await q.push_many("abc")
     pass_time(db, 60)

@@ -1,4 +1,4 @@
-"""Settings from flags and environment, and what a database URL may look like."""
+"""Settings from flags and environment, and checks of the database URL."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -14,7 +14,7 @@ SECRET = "0123456789abcdef0123456789abcdef"
 SERVING = ("__init__.py", "serve.py")
 
 
-# A value of every setting that is not its default, as text and as what it becomes.
+# For every setting a value that is not its default: as text, and converted.
 SETTINGS: dict[str, tuple[str, object]] = {
     "lease_expiry_interval": ("6", 6.0),
     "detection_interval": ("0.1", 0.1),
@@ -95,7 +95,7 @@ def test_an_unknown_flag_is_refused():
 
 
 def test_a_client_neither_fails_for_settings_of_a_server_nor_keeps_its_secrets():
-    """Kubernetes sets SKEP_PORT in every pod beside a service named skep."""
+    """Kubernetes sets SKEP_PORT in every pod next to a service named skep."""
     environ = {"SKEP_DATABASE_URL": URL, "SKEP_PORT": "tcp://10.0.0.1:6632", "SKEP_JWT_SECRET": SECRET}
     assert Config.load_client(environ=environ) == Config(URL)
     assert Config.load_client("postgresql://b/c", Path("/d"), environ=environ) == Config("postgresql://b/c", Path("/d"))
@@ -129,7 +129,7 @@ def test_a_client_neither_fails_for_settings_of_a_server_nor_keeps_its_secrets()
         ({"SKEP_AUTH": "true", "SKEP_JWT_JWKS_URL": "https://a", "SKEP_JWT_PUBLIC_KEY": "/b"}, "cannot both be set"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_an_example(environ: dict[str, str], says: str):
+def test_an_invalid_setting_is_refused_with_an_example(environ: dict[str, str], says: str):
     with pytest.raises(ConfigError) as caught:
         Config.load(environ=environ)
     assert says in caught.value.message
@@ -201,7 +201,7 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str):
 
 
 @pytest.mark.parametrize("client", [Skep, AsyncSkep])
-def test_clients_and_commands_read_only_what_is_theirs(client: type, monkeypatch: pytest.MonkeyPatch):
+def test_clients_and_commands_read_only_their_settings(client: type, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SKEP_PORT", "tcp://10.0.0.1:6632")
     client(URL)
     sources = Path(cli.__file__).parent.rglob("*.py")
