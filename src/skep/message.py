@@ -237,7 +237,7 @@ class SilentGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedRun:
+class RetentionDeletion:
     """A run [first_offset, end_offset) that retention deletes, and how many of its messages some group missed."""
 
     queue: str

@@ -1,6 +1,6 @@
-"""Both faces as one: the synchronous client, made to look like the asynchronous one.
+"""The synchronous client with the interface of the asynchronous one, so that a test is written once.
 
-A test is written once, against AsyncSkep. For Skep every method that its twin awaits runs in a thread of its own, and
+A test is written for AsyncSkep. For Skep every method that AsyncSkep awaits runs in a new thread, and
 coroutine handlers are called from its threads.
 """
 

@@ -155,9 +155,8 @@ def _end(data_dir: Path) -> None:
 
 @contextlib.contextmanager
 def _open_directory() -> Iterator[Path]:
-    directory = Path(
-        tempfile.mkdtemp(prefix="skep-", dir="/tmp")
-    ).resolve()  # the one of pytest is not accessible to others, and its path is long
+    # The directory of pytest is not accessible to other users, and its path is too long for a socket.
+    directory = Path(tempfile.mkdtemp(prefix="skep-", dir="/tmp")).resolve()
     directory.chmod(0o755)
     yield directory
     for lock in directory.rglob("users.lock"):

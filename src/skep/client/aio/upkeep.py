@@ -7,9 +7,9 @@ from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
 from skep.message import (
     CurrentProgress,
-    DeletedRun,
     MaintenanceStatus,
     OutboxStatus,
+    RetentionDeletion,
     RetentionResult,
     Sample,
     SilentGroup,
@@ -36,11 +36,11 @@ class AsyncUpkeepCalls:
 
     async def retain(
         self, partitions: Sequence[int] | None = None, *, max_messages: int = MESSAGES, dry_run: bool = False
-    ) -> list[DeletedRun]:
+    ) -> list[RetentionDeletion]:
         """Delete messages that the retention rules allow, at most `max_messages`. Return the deleted runs."""
         chosen = None if partitions is None else list(partitions)
         arguments = {"partitions": chosen, "max_messages": max_messages, "dry_run": dry_run}
-        return await self._database.call(calls.RETAIN, arguments, DeletedRun)
+        return await self._database.call(calls.RETAIN, arguments, RetentionDeletion)
 
     async def retain_all(self) -> RetentionResult:
         """Delete all messages that the retention rules allow, in small transactions, and drop idle partitions."""

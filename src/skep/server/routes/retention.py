@@ -1,6 +1,6 @@
 """Retention: what it would delete, and do it now."""
 
-from skep.message import DeletedRun, RetentionResult
+from skep.message import RetentionDeletion, RetentionResult
 from skep.server.endpoint import Call, Endpoint, Param, Reply, reply
 
 LANES = 200
@@ -9,7 +9,7 @@ MOST = 10_000
 
 async def report(call: Call) -> Reply:
     queue, limit = call.text("queue"), call.integer("limit", 1000, least=1, most=MOST)
-    found: list[DeletedRun] = []
+    found: list[RetentionDeletion] = []
     lane = 0
     while len(found) < limit and (lanes := await call.state.mq.partitions_after(lane, LANES)):
         lane = lanes[-1]
@@ -35,7 +35,7 @@ ENDPOINTS = (
             Param("queue", "string", "Of this queue only."),
             Param("limit", "integer", "At most so many partitions."),
         ),
-        answers={200: list[DeletedRun]},
+        answers={200: list[RetentionDeletion]},
     ),
     Endpoint(
         method="POST",
