@@ -72,14 +72,14 @@ async def test_a_cancelled_pop_leaves_no_lease(
 
 async def test_a_lost_cancellation(mq: AsyncSkep, monkeypatch: pytest.MonkeyPatch):
     """Python 3.11 may lose a cancellation that arrives with the awaited result: the call is cancelled all the same."""
-    take = AsyncDatabase._take
+    live_connection = AsyncDatabase._live_connection
 
     async def deaf(*arguments: Any) -> Any:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
-        return await take(*arguments)
+        return await live_connection(*arguments)
 
-    monkeypatch.setattr(AsyncDatabase, "_take", deaf)
+    monkeypatch.setattr(AsyncDatabase, "_live_connection", deaf)
     task = asyncio.create_task(mq.queue("orders").push("a"))
     await asyncio.sleep(0.05)
     task.cancel()

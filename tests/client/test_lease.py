@@ -63,7 +63,7 @@ async def test_a_lost_lease_ends_the_batch(mq: AsyncSkep):
 def held_no_more(mq: Any, lease: Any) -> bool:
     """Return whether the driver of the only consumer knows that this lease is lost."""
     (consumer,) = getattr(mq, "plain", mq)._consumers
-    return consumer._driver._held[lease].lost
+    return consumer._driver._batches[lease].lost
 
 
 async def test_an_ack_in_an_open_transaction_delays_no_other_lease(

@@ -2,10 +2,10 @@
 
 import psycopg
 import pytest
-from tests.client.test_answers import runs
 
 from skep import AsyncSkep
 from skep.errors import InvalidArgument, NotFound, StaleLease
+from tests.client.test_ack import runs
 from tests.client.verbs import dead
 from tests.engine.verbs import broken, pass_time
 
