@@ -77,7 +77,8 @@ def test_a_wrong_interval(cli: Cli, orders: Skep, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("SKEP_RETENTION_INTERVAL", value)
     done = cli("upkeep", "--once")
     assert done.code != 0
-    assert done.stderr.startswith(f'error: SKEP_RETENTION_INTERVAL is "{value}')
+    assert done.stderr.startswith("error: SKEP_RETENTION_INTERVAL must be ")
+    assert f'got "{value}' in done.stderr
     assert ", not " in done.stderr
 
 
