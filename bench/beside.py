@@ -10,8 +10,7 @@ from typing import Any
 
 from bench.workers import BATCH, PAYLOAD, Session
 from skep import AsyncSkep
-from skep.upkeep.retainer import retain
-from skep.upkeep.watch import watch
+from skep.upkeep import detect_dead_groups, retain
 
 CONTEXT = mp.get_context("spawn")
 PUSH = "SELECT count(*) FROM skep.push_many(%s, %s, %s::text[]::jsonb[])"
@@ -60,7 +59,7 @@ def keep_house(_session: Session, ended: Ended, url: str) -> int:
         rounds = 0
         async with AsyncSkep(url) as mq:
             while not ended():
-                await watch(mq)
+                await detect_dead_groups(mq)
                 await retain(mq)
                 await asyncio.sleep(EVERY)
                 rounds += 1

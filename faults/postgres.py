@@ -46,7 +46,7 @@ class Programs:
     def __init__(self, home: Path) -> None:
         home.chmod(0o711)
         self.account: Account | None = server_account(home / "none")
-        self.bin = binaries.within_reach(binaries.find(None, None), self.account, home / "programs").bin_dir
+        self.bin = binaries.accessible(binaries.find(None, None), self.account, home / "programs").bin_dir
 
     def own(self, path: Path) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

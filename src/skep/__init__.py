@@ -13,7 +13,7 @@ if typing.TYPE_CHECKING:
     from skep.errors import SkepError
     from skep.message import DeadLetter, Message, NewMessage, Receipt
 else:
-    # Loaded when first asked for: pytest imports this package for its plugin in every run, and the driver takes 300 ms.
+    # Imported on first use: pytest loads this package for its plugin in every run, and the driver takes 300 ms.
     _HOMES = {"AsyncSkep": "skep.client", "Skep": "skep.client", "SkepError": "skep.errors"}
 
     def __getattr__(name: str) -> object:

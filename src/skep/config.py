@@ -1,4 +1,4 @@
-"""One frozen value holds every setting; the names of environment variables and flags are derived from its fields."""
+"""All settings in one frozen dataclass. Environment variables and flags are named after its fields."""
 
 import os
 import re
@@ -17,18 +17,18 @@ EXPECTED = (
     "expected postgresql://user:password@host:5432/dbname, special characters percent-encoded, or host=... dbname=..."
 )
 LAST_PORT = 65535
-LEAST_SECRET_BYTES = 32  # what HS256 asks for (RFC 7518): a shorter one is found by trying
+LEAST_SECRET_BYTES = 32  # required by HS256 (RFC 7518); a shorter secret can be brute-forced
 MIB = 1024 * 1024
-MOST = 2**53 - 1  # what JSON and JavaScript can count to
+MOST = 2**53 - 1  # the largest exact integer in JSON and JavaScript
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 OF_CLIENT = ("database_url", "data_dir")
-# How often each job of upkeep runs.
+# The intervals of the upkeep jobs.
 INTERVALS = (
     "lease_expiry_interval", "detection_interval", "retention_interval", "sampling_interval", "pruning_interval",
     "held_push_interval", "outbox_interval", "delayed_interval", "schedule_interval",
 )  # fmt: skip
 OF_UPKEEP = (*OF_CLIENT, *INTERVALS)
-# Those of `skep serve`.
+# Flags of `skep serve`.
 FLAGS = (*OF_UPKEEP, "host", "port", "workers", "auth", "tls_cert", "tls_key", "log_format", "log_level")
 LEAST_INTERVAL, LONGEST_INTERVAL = 0.1, 86_400.0  # seconds
 
@@ -42,86 +42,98 @@ def _setting(
     example: str = "",
     secret: bool = False,
 ) -> Any:  # noqa: ANN401
-    """Declare a setting: its help, what it may be, and an example if the default is none. Secrets are never shown."""
+    """Declare a setting: its help, its limits, and an example if the default is not one. Secrets are never shown."""
     limits = {"least": least, "most": most, "example": example}
     return field(default=default, repr=not secret, metadata={"help": help, **limits})
 
 
 def _interval(seconds: float, job: str) -> Any:  # noqa: ANN401
-    return _setting(seconds, f"Seconds between two runs of upkeep {job}.", least=LEAST_INTERVAL, most=LONGEST_INTERVAL)
+    return _setting(
+        seconds, f"Seconds between two runs of the upkeep job that {job}.", least=LEAST_INTERVAL, most=LONGEST_INTERVAL
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The settings of one Skep process; `SKEP_DATABASE_URL` sets `database_url`, and so on."""
+    """The settings of one Skep process. `SKEP_DATABASE_URL` sets `database_url`, and so on."""
 
     database_url: str | None = _setting(
         None,
-        "PostgreSQL to use, as URL or conninfo string. Without it an embedded one is started.",
+        "URL or conninfo string of the PostgreSQL database. Without it an embedded PostgreSQL is started.",
         example="postgresql://user:password@host:5432/dbname",
         secret=True,
     )
-    data_dir: Path | None = _setting(None, "Where the embedded PostgreSQL keeps its data.", example="/var/lib/skep")
+    data_dir: Path | None = _setting(None, "Data directory of the embedded PostgreSQL.", example="/var/lib/skep")
 
-    lease_expiry_interval: float = _interval(5.0, "that end leases of dead consumers")
-    detection_interval: float = _interval(15.0, "that declare silent groups dead")
-    retention_interval: float = _interval(10.0, "that delete messages by the retention rules")
-    sampling_interval: float = _interval(10.0, "that record offsets and lags for history")
-    pruning_interval: float = _interval(60.0, "that delete old journal rows, samples, traces and leases")
-    held_push_interval: float = _interval(5.0, "that store pushes held during maintenance")
-    outbox_interval: float = _interval(1.0, "that publish rows of the outbox left behind by their COMMIT")
-    delayed_interval: float = _interval(1.0, "that append delayed messages that are due")
-    schedule_interval: float = _interval(1.0, "that push the ticks of schedules that are due")
+    lease_expiry_interval: float = _interval(5.0, "ends expired leases")
+    detection_interval: float = _interval(15.0, "declares groups without a heartbeat dead")
+    retention_interval: float = _interval(10.0, "deletes messages by the retention rules")
+    sampling_interval: float = _interval(10.0, "records offsets and lags for the history")
+    pruning_interval: float = _interval(60.0, "deletes old journal rows, samples, traces and finished leases")
+    held_push_interval: float = _interval(5.0, "stores pushes that were held during maintenance mode")
+    outbox_interval: float = _interval(1.0, "publishes outbox rows that were not published at COMMIT")
+    delayed_interval: float = _interval(1.0, "appends due delayed messages to their partitions")
+    schedule_interval: float = _interval(1.0, "pushes the due ticks of schedules")
 
-    host: str = _setting("127.0.0.1", "The address the server listens on; 0.0.0.0 is all of them.")
-    port: int = _setting(6632, "The port the server listens on; 0 is any that is free.", least=0, most=LAST_PORT)
-    workers: int = _setting(1, "How many processes serve.", least=1, most=1024)
-    max_body_bytes: int = _setting(64 * MIB, "The largest body of a request.", least=1024)
-    max_batch: int = _setting(10_000, "The most items of one request.", least=1)
-    max_pending: int = _setting(10_000, "How many merged requests may wait before others get 503.", least=1)
+    host: str = _setting("127.0.0.1", "Address the server listens on. 0.0.0.0 listens on all addresses.")
+    port: int = _setting(6632, "Port the server listens on. 0 picks a free port.", least=0, most=LAST_PORT)
+    workers: int = _setting(1, "Number of server processes.", least=1, most=1024)
+    max_body_bytes: int = _setting(64 * MIB, "Maximum size of a request body, in bytes.", least=1024)
+    max_batch: int = _setting(10_000, "Maximum number of items in one request.", least=1)
+    max_pending: int = _setting(10_000, "Maximum number of waiting requests. Further requests get status 503.", least=1)
     cors_origins: tuple[str, ...] = _setting(
-        ("*",), "Origins whose pages may call the server; * is all of them.", example="https://shop.example"
+        ("*",), "Web origins that may call the server. * allows all origins.", example="https://shop.example"
     )
-    tls_cert: Path | None = _setting(None, "The certificate chain for TLS, PEM.", example="/etc/skep/tls.crt")
-    tls_key: Path | None = _setting(None, "The private key of the certificate, PEM.", example="/etc/skep/tls.key")
+    tls_cert: Path | None = _setting(None, "PEM file with the TLS certificate chain.", example="/etc/skep/tls.crt")
+    tls_key: Path | None = _setting(
+        None, "PEM file with the private key of the certificate.", example="/etc/skep/tls.key"
+    )
     trusted_proxies: tuple[str, ...] = _setting(
-        (), "Addresses or networks whose X-Forwarded-* headers are believed.", example="10.0.0.0/8,192.168.1.7"
+        (),
+        "Addresses or networks of proxies whose X-Forwarded-* headers are trusted.",
+        example="10.0.0.0/8,192.168.1.7",
     )
     reports: Path | None = _setting(
         None,
-        "The folder in which analytics writes its reports; the dashboard links to them.",
+        "Directory of the analytics reports, to which the dashboard links.",
         example="/var/lib/skep/reports",
     )
-    log_format: Literal["text", "json"] = _setting("text", "How the log is written.")
-    log_level: Literal["debug", "info", "warning", "error"] = _setting("info", "The least serious entries of the log.")
+    log_format: Literal["text", "json"] = _setting("text", "Format of the log.")
+    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+        "info", "Lowest level of log entries that are written."
+    )
 
-    auth: bool = _setting(False, "Ask every caller for a token or an API key.")  # noqa: FBT003
+    auth: bool = _setting(False, "Require a token or an API key for every request.")  # noqa: FBT003
     jwt_secret: str | None = _setting(
-        None, "The secret of HS256 tokens, 32 bytes or more.", example="$(openssl rand -hex 32)", secret=True
+        None, "Secret for HS256 tokens, at least 32 bytes.", example="$(openssl rand -hex 32)", secret=True
     )
     jwt_public_key: str | None = _setting(
-        None, "The public key of RS256 or EdDSA tokens: PEM, or the path of a file.", example="/etc/skep/jwt.pem"
+        None, "Public key for RS256 or EdDSA tokens, as PEM or as the path of a PEM file.", example="/etc/skep/jwt.pem"
     )
     jwt_jwks_url: str | None = _setting(
-        None, "Where the issuer publishes its public keys.", example="https://id.example/.well-known/jwks.json"
+        None,
+        "URL of the JWKS document with the public keys of the token issuer.",
+        example="https://id.example/.well-known/jwks.json",
     )
     jwt_algorithm: Literal["HS256", "RS256", "EdDSA", "auto"] = _setting(
         "auto",
-        "The one algorithm of tokens; auto: those there is a key for.",
+        "Accepted JWT algorithm. auto accepts every algorithm for which a key is configured.",
     )
-    jwt_issuer: str | None = _setting(None, "The `iss` a token must have.", example="https://id.example/")
-    jwt_audience: str | None = _setting(None, "The `aud` a token must have.", example="skep")
-    jwt_clock_skew: float = _setting(30.0, "Seconds by which clocks may differ.", least=0, most=3600)
-    jwt_roles_claim: str = _setting("role", "The claim with a role.")
-    jwt_roles_array_claim: str = _setting("roles", "The claim with a list of roles.")
-    jwt_grants_claim: str = _setting("grants", "The claim with grants by queue.")
-    jwt_role_admin: str = _setting("admin", "What tokens call the role admin.")
-    jwt_role_read_write: str = _setting("read-write", "What tokens call the role read-write.")
-    jwt_role_read_only: str = _setting("read-only", "What tokens call the role read-only.")
-    jwt_role_write_only: str = _setting("write-only", "What tokens call the role write-only.")
+    jwt_issuer: str | None = _setting(None, "Required `iss` claim of tokens.", example="https://id.example/")
+    jwt_audience: str | None = _setting(None, "Required `aud` claim of tokens.", example="skep")
+    jwt_clock_skew: float = _setting(
+        30.0, "Tolerated difference between clocks when tokens are checked, in seconds.", least=0, most=3600
+    )
+    jwt_roles_claim: str = _setting("role", "Name of the claim that holds a role.")
+    jwt_roles_array_claim: str = _setting("roles", "Name of the claim that holds a list of roles.")
+    jwt_grants_claim: str = _setting("grants", "Name of the claim that holds grants by queue.")
+    jwt_role_admin: str = _setting("admin", "Name of the role admin in tokens.")
+    jwt_role_read_write: str = _setting("read-write", "Name of the role read-write in tokens.")
+    jwt_role_read_only: str = _setting("read-only", "Name of the role read-only in tokens.")
+    jwt_role_write_only: str = _setting("write-only", "Name of the role write-only in tokens.")
     encryption_keys: str | None = _setting(
         None,
-        "Keys of encrypted queues; the first encrypts, all decrypt.",
+        "Keys for encrypted queues. The first one encrypts, all of them decrypt.",
         example="k2:<64 hex>,k1:<64 hex>",
         secret=True,
     )
@@ -136,7 +148,7 @@ class Config:
 
     @classmethod
     def load(cls, *, environ: Mapping[str, str] = os.environ, **flags: object) -> Self:
-        """Take each setting from its flag, else from the environment (empty means unset), else its default."""
+        """Read each setting from its flag, else from the environment (empty means unset), else use its default."""
         values: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
         for setting in fields(cls):
             given = values.get(setting.name, environ.get(env_name(setting.name)) or None)
@@ -148,16 +160,16 @@ class Config:
     def load_client(
         cls, database_url: str | None = None, data_dir: Path | None = None, *, environ: Mapping[str, str] = os.environ
     ) -> Self:
-        """Load what a client needs. It must not fail, nor keep secrets, for settings that are a server's.
+        """Load only the settings of a client: it must not fail because of a server setting, nor keep its secrets.
 
-        In Kubernetes every pod beside a service named skep finds SKEP_PORT=tcp://… in its environment.
+        In Kubernetes every pod next to a service named skep has SKEP_PORT=tcp://… in its environment.
         """
         own = {env_name(name): environ.get(env_name(name), "") for name in OF_CLIENT}
         return cls.load(environ=own, database_url=database_url, data_dir=data_dir)
 
     @classmethod
     def load_upkeep(cls, *, environ: Mapping[str, str] = os.environ, **flags: object) -> Self:
-        """Load what `skep upkeep` needs: the settings of a client, and the intervals of the jobs."""
+        """Load the settings of `skep upkeep`: those of a client, and the intervals of the jobs."""
         return cls.load(environ={env_name(name): environ.get(env_name(name), "") for name in OF_UPKEEP}, **flags)
 
 
@@ -179,7 +191,7 @@ def _field(setting: str) -> Field[Any]:
 
 
 def _convert(setting: Field[Any], value: object) -> object:
-    """Make of a text what the annotation of the setting says; anything else is that already."""
+    """Convert a string to the type of the setting. Other values are returned unchanged."""
     if not isinstance(value, str):
         return value
     kind = _kind(setting.type)
@@ -189,22 +201,22 @@ def _convert(setting: Field[Any], value: object) -> object:
         return next((choice for choice in get_args(setting.type) if choice.lower() == value.strip().lower()), value)
     if kind not in READERS:
         return Path(value) if kind is Path else value
-    read, wrong = READERS[kind]
+    read, expected = READERS[kind]
     try:
         return read(value.strip().lower())
     except (ValueError, KeyError):
-        raise _refused(setting, value, wrong) from None
+        raise _invalid(setting, value, expected) from None
 
 
 READERS: dict[object, tuple[Callable[[str], object], str]] = {
-    bool: (WORDS.__getitem__, "neither true nor false"),
-    int: (int, "not a whole number"),
-    float: (float, "not a number"),
+    bool: (WORDS.__getitem__, "true or false"),
+    int: (int, "a whole number"),
+    float: (float, "a number"),
 }
 
 
 def _kind(annotation: object) -> object:
-    """Return the type itself, without None and without what is inside."""
+    """Return the type without None and without type arguments."""
     kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
     kind = kinds[0] if isinstance(annotation, UnionType) else annotation
     return get_origin(kind) or kind
@@ -214,14 +226,14 @@ def _check_limits(setting: Field[Any], value: object) -> None:
     least, most = setting.metadata["least"], setting.metadata["most"]
     choices = get_args(setting.type)
     if _kind(setting.type) is Literal and value not in choices:
-        raise _refused(setting, value, f"none of {', '.join(choices)}")
+        raise _invalid(setting, value, f"one of {', '.join(choices)}")
     if least is not None and not (isinstance(value, int | float) and least <= value <= most):
-        raise _refused(setting, value, f"not from {least} to {most}")
+        raise _invalid(setting, value, f"between {least} and {most}")
 
 
-def _refused(setting: Field[Any], value: object, wrong: str) -> ConfigError:
+def _invalid(setting: Field[Any], value: object, expected: str) -> ConfigError:
     shown = f'"{value}"' if setting.repr else "…"
-    return ConfigError(f"{env_name(setting.name)} is {shown}, {wrong}", hint=_example(setting.name))
+    return ConfigError(f"{env_name(setting.name)} must be {expected}, got {shown}", hint=_example(setting.name))
 
 
 def _example(name: str) -> str:
@@ -234,48 +246,50 @@ def _example(name: str) -> str:
 def _check_tls(config: Config) -> None:
     if (config.tls_cert is None) != (config.tls_key is None):
         missing = "tls_key" if config.tls_key is None else "tls_cert"
-        raise ConfigError(f"{env_name(missing)} is missing: TLS needs certificate and key", hint=_example(missing))
+        raise ConfigError(f"{env_name(missing)} is missing: TLS needs a certificate and a key", hint=_example(missing))
 
 
 def _check_auth(config: Config) -> None:
-    """Refuse what would leave the server more open than its settings look."""
+    """Refuse settings that look secure but leave the server open."""
     keys = [name for name in ("jwt_secret", "jwt_public_key", "jwt_jwks_url") if getattr(config, name) is not None]
     if keys and not config.auth:
-        message = f"{env_name(keys[0])} is set, but {env_name('auth')} is off: the server would be open"
+        message = f"{env_name(keys[0])} is set, but {env_name('auth')} is off: the server would accept every request"
         raise ConfigError(message, hint=f"set {env_name('auth')}=true, or unset {env_name(keys[0])}")
     if config.jwt_secret is not None and len(config.jwt_secret.encode()) < LEAST_SECRET_BYTES:
-        message = f"{env_name('jwt_secret')} has fewer than {LEAST_SECRET_BYTES} bytes: it could be found by trying"
+        message = f"{env_name('jwt_secret')} must have at least {LEAST_SECRET_BYTES} bytes"
         raise ConfigError(message, hint=_example("jwt_secret"))
     if config.jwt_public_key is not None and config.jwt_jwks_url is not None:
         both = f"{env_name('jwt_public_key')} and {env_name('jwt_jwks_url')}"
-        raise ConfigError(f"{both} are both set", hint="set one of them")
+        raise ConfigError(f"{both} cannot both be set", hint="set one of them")
     if config.jwt_jwks_url is not None and not re.match(r"https?://[^/\s]+", config.jwt_jwks_url):
-        raise ConfigError(f"{env_name('jwt_jwks_url')} is no http:// or https:// URL", hint=_example("jwt_jwks_url"))
+        raise ConfigError(
+            f"{env_name('jwt_jwks_url')} must be an http:// or https:// URL", hint=_example("jwt_jwks_url")
+        )
     _check_algorithm(config)
 
 
 def _check_algorithm(config: Config) -> None:
     if not config.auth or config.jwt_algorithm == "auto":
-        return  # without any key of tokens, API keys are what callers have
+        return  # without a key for tokens, callers use API keys
     needed = ("jwt_secret",) if config.jwt_algorithm == "HS256" else ("jwt_public_key", "jwt_jwks_url")
     if all(getattr(config, name) is None for name in needed):
-        message = f"{env_name('jwt_algorithm')} is {config.jwt_algorithm}, but there is no key for it"
+        message = f"{env_name('jwt_algorithm')} is {config.jwt_algorithm}, but no key for it is configured"
         raise ConfigError(message, hint=_example(needed[0]))
 
 
 def check_database_url(url: str) -> str:
-    """Return the URL if it can be read, else raise ConfigError, which repeats no part of it that may be a password."""
+    """Return the URL if it is valid, else raise ConfigError. The error contains no part that may be a password."""
     if not url.strip():
         raise ConfigError("the database URL is empty", hint=EXPECTED)
     scheme, separator, _ = url.partition("://")
     if separator and re.fullmatch(r"[\w+.-]+", scheme) and scheme not in ("postgresql", "postgres"):
-        raise ConfigError(f"the database URL starts with {scheme}://, not postgresql://", hint=EXPECTED)
+        raise ConfigError(f"the database URL must start with postgresql://, got {scheme}://", hint=EXPECTED)
     _check_ports(_parse(url).get("port"))
     return url
 
 
 def display_database_url(url: str) -> str:
-    """Say which database a URL means, without its password."""
+    """Return the URL without its password and its parameters."""
     parts = _parse(url)
     user = f"{parts['user']}@" if parts.get("user") else ""
     port = f":{parts['port']}" if parts.get("port") else ""
@@ -287,12 +301,12 @@ def _parse(url: str) -> dict[str, object]:
         return dict(conninfo_to_dict(url))
     except psycopg.ProgrammingError as error:
         reason = re.sub(r'".*"', "…", str(error).strip(), flags=re.DOTALL)
-        message = f"the database URL cannot be read: {reason}"
-    # Outside of the handler: the driver's error repeats the URL, so it must not be chained.
+        message = f"the database URL is invalid: {reason}"
+    # Raised outside of the handler, so that it is not chained: the driver's error contains the URL.
     raise ConfigError(message, hint=EXPECTED)
 
 
 def _check_ports(ports: object) -> None:
     for port in str(ports or "").split(","):
         if port and not (port.isascii() and port.isdigit() and 0 < int(port) <= LAST_PORT):
-            raise ConfigError("the port in the database URL is not a number from 1 to 65535", hint=EXPECTED)
+            raise ConfigError("the port in the database URL must be a number between 1 and 65535", hint=EXPECTED)

@@ -1,25 +1,25 @@
-"""Every error Skep raises, and the one table from SQLSTATE to class.
+"""All errors of Skep, and the table that maps SQLSTATE to class.
 
     SkepError
-    ├── ConfigError               a setting cannot be used (malformed URL, …)
+    ├── ConfigError               a setting is invalid (malformed URL, …)
     ├── EmbeddedError             the embedded PostgreSQL cannot be started or stopped
     ├── UnsupportedDatabase       SK009  the server is too old or its encoding is not UTF8
-    ├── SchemaMismatch            SK008  the schema in the database is not the one of this package
-    ├── PermissionDenied          42501  the database user lacks a right
-    ├── Unauthenticated           the server does not know who calls
-    ├── Forbidden                 the caller of the server lacks a right
-    ├── Undecipherable            an encrypted payload cannot be opened: unknown key, or damaged
-    ├── InvalidArgument           SK001  an argument is wrong; the message names the item
-    │   ├── PayloadTooLarge       SK004
-    │   └── MessagesRefused       some messages of a buffer; `refused` has them
+    ├── SchemaMismatch            SK008  the database has another version of the schema
+    ├── PermissionDenied          42501  the database user lacks a privilege
+    ├── Unauthenticated           the request has no valid token or API key
+    ├── Forbidden                 the token or API key does not allow the request
+    ├── Undecipherable            an encrypted payload cannot be decrypted: unknown key, or damaged
+    ├── InvalidArgument           SK001  an argument is invalid; the message names the item
+    │   ├── PayloadTooLarge       SK004  the payload exceeds the limit of its queue
+    │   └── MessagesRefused       the database refused messages of a buffer; `refused` has them
     ├── NotFound                  SK002  no such queue, partition, group, message or dead letter
-    ├── StaleLease                SK003  the lease has expired or is another's
-    ├── Conflict                  SK007  it exists already, and differently
-    ├── DataLoss                  retention deleted what a stream had not read; the message names it
-    ├── PushBlocked               SK006  the queue takes no messages now (retryable)
+    ├── StaleLease                SK003  the lease has expired or belongs to another consumer
+    ├── Conflict                  SK007  an object with this name already exists with different settings
+    ├── DataLoss                  retention deleted messages that a stream had not read
+    ├── PushBlocked               SK006  the queue accepts no messages now (retryable)
     └── TransientError            40001, 40P01, 55P03, 57014: deadlock, serialization, timeouts, upgrades (retryable)
-        ├── KeysUnavailable       the keys of tokens cannot be fetched (retryable)
-        └── DatabaseUnavailable   08xxx, 53xxx, 57P01 to 57P05, 25P03, or no answer at all (retryable)
+        ├── KeysUnavailable       the keys that verify tokens cannot be fetched (retryable)
+        └── DatabaseUnavailable   08xxx, 53xxx, 57P01 to 57P05, 25P03, or no response (retryable)
 
 Retryable means that the same call, unchanged, may succeed later.
 """
@@ -32,7 +32,7 @@ import psycopg
 
 
 class SkepError(Exception):
-    """Root of the tree; `message` says what happened, `detail` where, `hint` what to do. A traceback shows the hint."""
+    """Base class. `message` says what happened, `detail` where, `hint` what to do. A traceback shows the hint."""
 
     retryable: ClassVar[bool] = False
 
@@ -46,7 +46,7 @@ class SkepError(Exception):
 
 
 class ConfigError(SkepError):
-    """A setting cannot be used."""
+    """A setting is invalid."""
 
 
 class EmbeddedError(SkepError):
@@ -58,23 +58,23 @@ class UnsupportedDatabase(SkepError):
 
 
 class SchemaMismatch(SkepError):
-    """The schema in the database is not the one this package works with; the hint is the command to run."""
+    """The database has another version of the schema than this package needs. The hint is the command to run."""
 
 
 class PermissionDenied(SkepError):
-    """The database user lacks a right."""
+    """The database user lacks a privilege."""
 
 
 class Unauthenticated(SkepError):
-    """The server does not know who calls; the message is Queen's, and safe to show."""
+    """The request has no valid token or API key. The message is Queen's and safe to show."""
 
 
 class Forbidden(SkepError):
-    """The server knows who calls, who may not do this."""
+    """The token or API key of the caller does not allow this request."""
 
 
 class Undecipherable(SkepError):
-    """An encrypted payload cannot be opened; `key` is the id of the key it was sealed with."""
+    """An encrypted payload cannot be decrypted. `key` is the id of the key that encrypted it."""
 
     def __init__(self, message: str, key: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -82,18 +82,20 @@ class Undecipherable(SkepError):
 
 
 class InvalidArgument(SkepError):
-    """An argument is wrong; the message names the item."""
+    """An argument is invalid. The message names the item."""
 
 
 class PayloadTooLarge(InvalidArgument):
-    """A payload is over the limit of its queue."""
+    """A payload exceeds the limit of its queue."""
 
 
 class MessagesRefused(InvalidArgument):
-    """Messages that a buffer had accepted and the database refused; `refused` has each as JSON, with its error."""
+    """The database refused messages that a buffer had accepted. `refused` has each as JSON, with its error."""
 
     def __init__(self, refused: list[tuple[str, SkepError]]) -> None:
-        super().__init__(f"{len(refused)} buffered messages were refused: {refused[0][1]}", hint=refused[0][1].hint)
+        super().__init__(
+            f"the database refused {len(refused)} buffered messages: {refused[0][1]}", hint=refused[0][1].hint
+        )
         self.refused = refused
 
 
@@ -106,34 +108,34 @@ class StaleLease(SkepError):
 
 
 class Conflict(SkepError):
-    """It exists already, and differently."""
+    """An object with this name already exists with different settings."""
 
 
 class DataLoss(SkepError):
-    """Retention deleted messages that a stream had not read; the message names partitions and offsets."""
+    """Retention deleted messages that a stream had not read. The message names partitions and offsets."""
 
 
 class PushBlocked(SkepError):
-    """The queue takes no messages now: it is full, or nobody subscribes to it."""
+    """The queue accepts no messages now: it is full, or no group subscribes to it."""
 
     retryable = True
 
 
 class TransientError(SkepError):
-    """The database gave up on this transaction in favour of another one."""
+    """The database cancelled the transaction: a deadlock, a serialization failure, a timeout or an upgrade."""
 
     retryable = True
 
 
 class KeysUnavailable(TransientError):
-    """The issuer's keys cannot be fetched, so nobody knows yet whether a token is good."""
+    """The keys of the token issuer cannot be fetched, so tokens cannot be verified now."""
 
 
 class DatabaseUnavailable(TransientError):
     """The database is down, starting, stopping, full, or cannot be reached."""
 
 
-# A key of two characters is a whole SQLSTATE class.
+# A key of two characters matches a whole SQLSTATE class.
 SQLSTATES: dict[str, type[SkepError]] = {
     "SK001": InvalidArgument,
     "SK002": NotFound,
@@ -147,7 +149,7 @@ SQLSTATES: dict[str, type[SkepError]] = {
     "22P05": InvalidArgument,  # \u0000 inside JSON
     "22021": InvalidArgument,  # not UTF8
     "22003": InvalidArgument,  # a number out of range
-    "22007": InvalidArgument,  # not a time
+    "22007": InvalidArgument,  # an invalid time
     "22008": InvalidArgument,  # a time out of range
     "22009": InvalidArgument,  # a time zone out of range
     "54001": InvalidArgument,  # JSON nested too deep
@@ -162,12 +164,12 @@ SQLSTATES: dict[str, type[SkepError]] = {
     "57P03": DatabaseUnavailable,
     "57P05": DatabaseUnavailable,  # idle_session_timeout
     "25P03": DatabaseUnavailable,  # idle_in_transaction_session_timeout
-    "57014": TransientError,  # statement_timeout, or an administrator cancelled it
+    "57014": TransientError,  # statement_timeout, or cancelled by an administrator
 }
 
 
 def from_sqlstate(error: psycopg.Error) -> SkepError | None:
-    """Return Skep's error for one of the driver, or None if it is not Skep's to explain."""
+    """Return the error of Skep for an error of the driver, or None if there is none for it."""
     kind = _kind(error)
     if kind is None:
         return None
@@ -178,7 +180,7 @@ def from_sqlstate(error: psycopg.Error) -> SkepError | None:
 
 @contextmanager
 def explained() -> Generator[None]:
-    """Turn the driver's errors into Skep's; what is not Skep's to explain stays as it is."""
+    """Raise errors of the driver as errors of Skep. An error without an entry in the table is raised unchanged."""
     try:
         yield
     except psycopg.Error as error:
@@ -189,12 +191,14 @@ def explained() -> Generator[None]:
 
 
 def _kind(error: psycopg.Error) -> type[SkepError] | None:
-    if error.sqlstate == "XX000" and "cache lookup failed" in str(error):  # an upgrade replaced the function under way
+    if error.sqlstate == "XX000" and "cache lookup failed" in str(
+        error
+    ):  # an upgrade replaced the function during the call
         return TransientError
     if error.sqlstate is not None:
         return SQLSTATES.get(error.sqlstate) or SQLSTATES.get(error.sqlstate[:2])
-    if isinstance(error, psycopg.OperationalError):  # the server never answered
+    if isinstance(error, psycopg.OperationalError):  # no response from the server
         return DatabaseUnavailable
-    if isinstance(error, psycopg.DataError):  # the driver could not write the value, such as NUL in a text
+    if isinstance(error, psycopg.DataError):  # the driver could not encode the value, for example NUL in a string
         return InvalidArgument
     return None

@@ -1,6 +1,6 @@
-"""The fixtures `skep` and `skep_url`: a database with Skep in it, as new for every test.
+"""The fixtures `skep` and `skep_url`: an empty database with Skep in it for every test.
 
-pytest loads this in every run, so nothing is imported or started before a test asks for a fixture.
+pytest loads this module in every run, so nothing is imported or started before a test uses a fixture.
 """
 
 import os
@@ -14,9 +14,9 @@ import pytest
 
 if TYPE_CHECKING:
     from skep import Skep
-    from skep.testing import Database
+    from skep.testing import TemporaryDatabase
 
-TOKEN = pytest.StashKey[str]()  # one for all workers of pytest-xdist, so that they share a server
+TOKEN = pytest.StashKey[str]()  # the same in all workers of pytest-xdist, so that they share a server
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,12 +25,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:  # noqa: ANN401  # a worker of pytest-xdist, which need not be there
+def pytest_configure_node(node: Any) -> None:  # noqa: ANN401  # a worker of pytest-xdist, which is optional
     node.workerinput["skep_token"] = node.config.stash[TOKEN]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the server's data, once all workers are gone."""
+    """Remove the data of the server after all workers have ended."""
     if not hasattr(config, "workerinput"):
         shutil.rmtree(_data_dir(config), ignore_errors=True)
 
@@ -40,16 +40,16 @@ def _data_dir(config: pytest.Config) -> Path:
 
 
 @pytest.fixture(scope="session")
-def _skep_database(pytestconfig: pytest.Config) -> Generator["Database"]:
-    from skep.testing import Database, server  # noqa: PLC0415
+def _skep_database(pytestconfig: pytest.Config) -> Generator["TemporaryDatabase"]:
+    from skep.testing import TemporaryDatabase, server  # noqa: PLC0415
 
-    with server(_data_dir(pytestconfig)) as server_url, Database(server_url) as database:
+    with server(_data_dir(pytestconfig)) as server_url, TemporaryDatabase(server_url) as database:
         yield database
 
 
 @pytest.fixture
-def skep_url(_skep_database: "Database") -> Generator[str]:
-    """The URL of a PostgreSQL database with Skep in it. What the test puts there is gone after it."""
+def skep_url(_skep_database: "TemporaryDatabase") -> Generator[str]:
+    """The URL of a PostgreSQL database with Skep in it. It is emptied after the test."""
     yield _skep_database.url
     _skep_database.empty()
 

@@ -1,4 +1,4 @@
-"""Values of messages for later: delayed ones, and schedules."""
+"""Delayed messages and schedules."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +24,7 @@ class DelayedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A periodic message. `error`: why the tick that is due was refused, if it was."""
+    """A periodic message. `error` is the reason if the queue refused its last tick."""
 
     name: str
     cron: str
@@ -42,8 +42,8 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
-    """How many delayed messages were appended to the log, in which queues."""
+class AppendResult:
+    """The number of delayed messages appended to the log, and their queues."""
 
     messages: int
     queues: list[str]

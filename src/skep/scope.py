@@ -1,4 +1,4 @@
-"""The scope of a call: the queues, the partition and the group that it is about."""
+"""The scope of a call: the group and the queues or the partition to read."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from skep.message import QUEUE_MODE
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A queue, one partition of it, or every queue of a namespace and/or task, for one group; and where it starts."""
+    """A queue, one of its partitions, or all queues of a namespace and/or task, for one group, and its start."""
 
     queue: str | None = None
     group: str = QUEUE_MODE
@@ -22,5 +22,5 @@ class Scope:
         self, *, batch: int, partitions: int = 1, lease_time: float | None = None, auto_ack: bool = False
     ) -> dict[str, Any]:
         """Return the arguments of `skep.pop`."""
-        how = {"batch": batch, "partitions": partitions, "lease_time": lease_time, "auto_ack": auto_ack}
-        return asdict(self) | how
+        options = {"batch": batch, "partitions": partitions, "lease_time": lease_time, "auto_ack": auto_ack}
+        return asdict(self) | options

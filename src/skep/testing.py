@@ -1,9 +1,9 @@
-"""Throw-away databases for tests: one server per run, one database per process, emptied after each test.
+"""Temporary databases for tests: one server per run, one database per process, emptied after each test.
 
-after a test
-    ├── only rows of Skep, and not too many       deleted: 2 ms
-    └── tables or functions of its own, rows by the ten thousand, a transaction still open, a broken schema
-                                                  the database is made anew: 0.2 s
+After a test that left
+    ├── only some rows in the tables of Skep      the rows are deleted: 2 ms
+    └── its own tables or functions, tens of thousands of rows, an open transaction or a broken schema
+                                                  the database is created again: 0.2 s
 """
 
 import os
@@ -22,12 +22,12 @@ from skep import embedded
 from skep.engine.install import install
 from skep.engine.sources import HERE
 
-# Nothing in a test survives a crash of the machine, so nothing waits for the disk.
+# Test data need not survive a crash of the machine, so nothing waits for the disk.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 EMPTY = (HERE / "empty.sql").read_bytes()
-# What is in the database besides rows.
-LOOK: LiteralString = """
+# The number of objects in the database, to find those that a test created or dropped.
+COUNT_OBJECTS: LiteralString = """
     SELECT (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc), (SELECT count(*) FROM pg_namespace),
            (SELECT count(*) FROM pg_type), (SELECT count(*) FROM pg_trigger)
 """
@@ -40,7 +40,7 @@ IS_SMALL: LiteralString = """
 
 @contextmanager
 def server(data_dir: Path) -> Generator[str]:
-    """Give the URL of SKEP_TEST_DATABASE_URL, or of an embedded server that all processes of the run share."""
+    """Return SKEP_TEST_DATABASE_URL, or the URL of an embedded server that all processes of the run share."""
     if given := os.environ.get("SKEP_TEST_DATABASE_URL"):
         yield given
         return
@@ -48,8 +48,8 @@ def server(data_dir: Path) -> Generator[str]:
         yield started.url
 
 
-class Database:
-    """A database of its own on a server, with Skep in it; it is gone at the end."""
+class TemporaryDatabase:
+    """A new database with Skep in it. It is dropped at the end of the block."""
 
     def __init__(self, server_url: str) -> None:
         self._admin = psycopg.connect(server_url, autocommit=True)
@@ -73,25 +73,25 @@ class Database:
         self._admin.close()
 
     def empty(self) -> None:
-        """Make it as new."""
+        """Remove everything that was added to the database."""
         try:
-            if self._is_easy():
+            if self._has_only_rows():
                 self._connection.execute(EMPTY)
                 return
-        except psycopg.Error:  # the test has locked, renamed or dropped something
+        except psycopg.Error:  # the test locked, renamed or dropped something
             pass
         self._connection.close()
         self._drop(self._name)
         self._open()
 
-    def _is_easy(self) -> bool:
-        same = self._connection.execute(LOOK).fetchone() == self._as_new
+    def _has_only_rows(self) -> bool:
+        same = self._connection.execute(COUNT_OBJECTS).fetchone() == self._objects
         return same and self._connection.execute(IS_SMALL).fetchone() == (True,)
 
     def _open(self) -> None:
         self._create(self._name, self._template)
         self._connection = psycopg.connect(self.url, autocommit=True, options="-c lock_timeout=1s")
-        self._as_new = self._connection.execute(LOOK).fetchone()
+        self._objects = self._connection.execute(COUNT_OBJECTS).fetchone()
 
     def _create(self, name: str, template: str) -> None:
         names = {"name": sql.Identifier(name), "template": sql.Identifier(template)}
@@ -102,7 +102,7 @@ class Database:
 
 
 def _with_database(url: str, name: str) -> str:
-    """Return the same for another database; a URL stays one, for not everybody reads conninfo strings."""
+    """Return the URL for another database. A URL stays a URL, because not every library accepts conninfo strings."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return make_conninfo(url, dbname=name)

@@ -67,7 +67,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str]):
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("mysql://ann:secret@db/shop", "error: the database URL starts with mysql://, not postgresql://"),
+        ("mysql://ann:secret@db/shop", "error: the database URL must start with postgresql://, got mysql://"),
         ("postgresql://ann:secret@127.0.0.1:1/shop", "error: cannot connect to postgresql://ann@127.0.0.1:1/shop"),
     ],
 )
@@ -207,7 +207,7 @@ def test_upkeep_that_fails_does_not_stop_serve(database_url: str):
         connection.autocommit = True
         connection.execute("DROP FUNCTION skep.expire_leases()")
         assert process.stdout is not None
-        assert any("reaper failed: " in line for line in process.stdout)
+        assert any("lease_expiry failed: " in line for line in process.stdout)
         wait_until(connection, "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'skep'")
         process.terminate()
         assert process.wait(30) == 0

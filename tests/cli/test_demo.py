@@ -50,7 +50,7 @@ def check_groups(mq: Skep) -> None:
     assert (groups[shop.WAREHOUSE].status, groups[shop.WAREHOUSE].lag > 0) == ("PAUSED", True)
     assert groups[shop.REMINDER].lag > 0  # delayed
     assert sum(group.leased for group in groups.values()) == 0
-    lanes = {lane.partition: lane.messages for lane in mq.queue(shop.ORDERS).lanes()}
+    lanes = {lane.partition: lane.messages for lane in mq.queue(shop.ORDERS).partitions()}
     assert max(lanes, key=lambda name: lanes[name]) == shop.HOT
 
 

@@ -90,7 +90,7 @@ def test_an_argument_that_is_not_json(cli: Cli, mq: Skep, bad: str):
         (b"-Infinity", "line 3 is not JSON: there is no -Infinity in it"),
         (b"[" * 100_000, "line 3 is not JSON: "),
         (b"\xff", "line 3 is not UTF-8: "),
-        (b'"\\u0000"', "line 3: a text has a NUL character"),
+        (b'"\\u0000"', "line 3: a string contains a NUL character"),
         (b'"\\ud800"', "line 3: "),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_line_that_cannot_be_pushed(cli: Cli, mq: Skep, bad: bytes, says: str)
 
 def test_the_first_line_that_cannot_be_pushed(cli: Cli):
     done = cli("push", "orders", stdin=b'"\\u0000"\n')
-    assert done.stderr.startswith("error: line 1: a text has a NUL character")
+    assert done.stderr.startswith("error: line 1: a string contains a NUL character")
     assert "before" not in done.stderr
 
 

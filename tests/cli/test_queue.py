@@ -122,7 +122,7 @@ def test_clear(cli: Cli, mq: Skep):
     done = cli("queue", "clear", "orders", "--partition", "a", "--yes")
     assert done.stdout == "partition orders/a cleared, 2 messages deleted\n"
     assert cli("queue", "clear", "orders", "--yes", "--json").json["cleared"] == 1
-    assert [lane.first_offset for lane in mq.queue("orders").lanes()] == [2, 1]
+    assert [lane.first_offset for lane in mq.queue("orders").partitions()] == [2, 1]
 
 
 def test_delete_a_partition(cli: Cli, mq: Skep):
@@ -130,6 +130,6 @@ def test_delete_a_partition(cli: Cli, mq: Skep):
     asked = cli("queue", "delete", "orders", "--partition", "a", stdin=b"y\n")
     assert "Delete partition orders/a with 1 message? [y/N]" in asked.stderr
     assert asked.stdout == "partition orders/a deleted\n"
-    assert [lane.partition for lane in mq.queue("orders").lanes()] == ["b"]
+    assert [lane.partition for lane in mq.queue("orders").partitions()] == ["b"]
     missing = cli("queue", "delete", "orders", "--partition", "c", "--yes")
     assert (missing.code, 'there is no partition "c"' in missing.stderr) == (1, True)

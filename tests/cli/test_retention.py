@@ -64,7 +64,7 @@ def test_retention_says_what_would_go_and_who_would_miss_it(cli: Cli, orders: Sk
     assert (found["queue"], found["messages"], found["missed"], found["groups"]) == ("mail", 5, 0, [])
     assert "and 1 more partition, with less; --limit 2 shows all" in cli("queue", "retention", "--limit", "1").lines
     assert cli("upkeep", "--dry-run").stdout == done.stdout
-    assert [lane.messages for lane in orders.lanes("orders")] == [10]
+    assert [lane.messages for lane in orders.partitions("orders")] == [10]
 
 
 @pytest.fixture

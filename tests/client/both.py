@@ -1,4 +1,4 @@
-"""One story for both faces of the client. The synchronous one never really waits, so it needs no event loop."""
+"""Run one scenario with both clients. The synchronous one never awaits anything, so it needs no event loop."""
 
 import asyncio
 import inspect
@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 
-async def settle(answer: Any) -> Any:
-    """Return the answer of either face."""
-    return await answer if inspect.isawaitable(answer) else answer
+async def settle(result: Any) -> Any:
+    """Return the result of a call of either client."""
+    return await result if inspect.isawaitable(result) else result
 
 
 @asynccontextmanager
 async def either(context: Any) -> AsyncGenerator[Any]:
-    """Enter a context manager of either face."""
+    """Enter a context manager of either client."""
     if hasattr(context, "__aenter__"):
         async with context as entered:
             yield entered
@@ -24,7 +24,7 @@ async def either(context: Any) -> AsyncGenerator[Any]:
 
 
 async def each(items: Any) -> AsyncGenerator[Any]:
-    """Iterate over what either face gives."""
+    """Iterate over an iterator of either client."""
     if hasattr(items, "__aiter__"):
         async for item in items:
             yield item
@@ -34,7 +34,7 @@ async def each(items: Any) -> AsyncGenerator[Any]:
 
 
 def play(story: Coroutine[Any, Any, None], *, with_loop: bool) -> None:
-    """Tell a story to the end."""
+    """Run a scenario to its end."""
     if with_loop:
         asyncio.run(story)
         return

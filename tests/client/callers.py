@@ -1,4 +1,4 @@
-"""Applications with a connection of their own, one for each library, all with the same few verbs."""
+"""Applications with their own connection, one for each library, with the same methods."""
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -22,7 +22,7 @@ Context = AbstractAsyncContextManager[Any]
 
 
 class Caller:
-    """What an application does with its connection; `connection` is what it gives to Skep."""
+    """An application; `connection` is the object that it passes to Skep."""
 
     def __init__(
         self, connection: Any, *, transaction: Callable[[], Any], savepoint: Callable[[], Any], execute: Callable
@@ -108,7 +108,7 @@ async def django_connection(url: str) -> AsyncGenerator[Caller]:
     if not django.conf.settings.configured:
         django.conf.settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", **database}})
         django.setup()
-    django.db.connection.settings_dict.update(database)  # each module of tests has a database of its own
+    django.db.connection.settings_dict.update(database)  # each test module has its own database
 
     def execute(query: str) -> None:
         with django.db.connection.cursor() as cursor:
@@ -136,7 +136,7 @@ ASYNC: Mapping[str, Open] = {
 
 
 class Shop:
-    """An application: a connection of its own, a client of Skep, a queue, and orders of its own in a table."""
+    """An application with a connection, a client of Skep, a queue, and a table of orders."""
 
     def __init__(self, url: str, mq: Any, caller: Caller, queue: str) -> None:
         self.url, self.mq, self.caller = url, mq, caller
@@ -145,25 +145,25 @@ class Shop:
         self.queue = mq.queue(queue)
 
     async def order(self, number: int) -> None:
-        """Write a row of business, and a message that tells of it."""
+        """Write an order, and a message about it."""
         await self.caller.execute(f"INSERT INTO orders (shop, number) VALUES ('{self.name}', {number})")
         assert await settle(self.queue.push({"number": number}, connection=self.connection)) is None
 
     def orders(self) -> list[int]:
-        """Return the numbers of the orders that others see, in a look from outside."""
+        """Return the numbers of the committed orders."""
         with psycopg.connect(self.url) as outside:
             rows = outside.execute("SELECT number FROM orders WHERE shop = %s ORDER BY number", [self.name])
             return [number for (number,) in rows.fetchall()]
 
     async def told(self) -> list[int]:
-        """Return the numbers in the log, in its order; asked anew each time, by a group that was never seen."""
+        """Return the numbers in the log, in order, read by a new group."""
         batch = await settle(self.queue.pop(group=f"reader {uuid4()}", batch=1000, auto_ack=True))
         assert [message.offset for message in batch] == list(range(len(batch)))
         return [message.payload["number"] for message in batch]
 
 
 def tell(kind: str, url: str, queue: str, story: Callable[[Shop], Coroutine[Any, Any, None]]) -> None:
-    """Tell the story to one kind of application."""
+    """Run the scenario with one kind of application."""
     with psycopg.connect(url) as outside:
         outside.execute("CREATE TABLE IF NOT EXISTS orders (shop text, number integer)")
 

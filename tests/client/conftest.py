@@ -1,4 +1,4 @@
-"""Clients of both faces, and the database behind them."""
+"""Both clients, and the database behind them."""
 
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack
@@ -16,13 +16,13 @@ from tests.engine.conftest import FORGET
 
 @pytest.fixture(params=["async", "sync"])
 def face(request: pytest.FixtureRequest) -> Face:
-    """Which client the test is told to."""
+    """The client that the test uses."""
     return request.param
 
 
 @pytest.fixture
 def db(module_database_url: str) -> Generator[psycopg.Connection]:
-    """Look behind the clients, or do what another program would do. Everything is forgotten after the test."""
+    """A connection to the database of the clients, which is emptied after the test."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         yield connection
         connection.execute(FORGET)
@@ -32,7 +32,7 @@ def db(module_database_url: str) -> Generator[psycopg.Connection]:
 async def clients(
     face: Face, db: psycopg.Connection, module_database_url: str
 ) -> AsyncGenerator[Callable[..., AsyncSkep]]:
-    """Make clients; all are closed after the test."""
+    """Create clients, which are closed after the test."""
     async with AsyncExitStack() as stack:
 
         def one(url: str = module_database_url, **options: Any) -> AsyncSkep:
@@ -45,13 +45,13 @@ async def clients(
 
 @pytest.fixture
 def mq(clients: Callable[..., AsyncSkep]) -> AsyncSkep:
-    """A client that looks often: most tests are about what it finds, not when."""
+    """A client that polls often, so that tests are fast."""
     return clients(poll_interval=0.05)
 
 
 @pytest.fixture
 def user_url(db: psycopg.Connection, module_database_url: str) -> Generator[Callable[..., str]]:
-    """Make the URL of a user who has these roles and no other rights."""
+    """Return the URL of a user with these roles and no other rights."""
     users: list[sql.Identifier] = []
 
     def make_user(*roles: str) -> str:
@@ -69,7 +69,7 @@ def user_url(db: psycopg.Connection, module_database_url: str) -> Generator[Call
 
 @pytest.fixture
 def stranger(db: psycopg.Connection, user_url: Callable[..., str]) -> Generator[str]:
-    """A user who may look at the schema but call nothing in it."""
+    """A user with USAGE on the schema and no other rights."""
     url = user_url()
     user = sql.Identifier(str(conninfo_to_dict(url)["user"]))
     db.execute(sql.SQL("GRANT USAGE ON SCHEMA skep TO {}").format(user))

@@ -1,6 +1,6 @@
-"""Both faces as one: the synchronous client, made to look like the asynchronous one.
+"""The synchronous client with the interface of the asynchronous one, so that a test is written once.
 
-A test is written once, against AsyncSkep. For Skep every method that its twin awaits runs in a thread of its own, and
+A test is written for AsyncSkep. For Skep every method that AsyncSkep awaits runs in a new thread, and
 coroutine handlers are called from its threads.
 """
 
@@ -39,17 +39,17 @@ TWINS: dict[type, type] = {
 
 
 def make(face: Face, url: str | None, **options: Any) -> AsyncSkep:
-    """Return a client of this face, to be used as an AsyncSkep."""
+    """Return a client of this kind, with the interface of AsyncSkep."""
     return AsyncSkep(url, **options) if face == "async" else cast("AsyncSkep", ThreadedSkep(Skep(url, **options)))
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run it in a thread of its own: there may be many that wait, and none may keep the tests from ending."""
+    """Run a function in a new daemon thread: many may wait, and none may keep the tests from ending."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
     def tell(setter: Callable[[Any], None], outcome: object) -> None:
-        with suppress(RuntimeError):  # the test is over
+        with suppress(RuntimeError):  # the test has ended
             loop.call_soon_threadsafe(lambda: future.done() or setter(outcome))
 
     def run() -> None:
@@ -65,7 +65,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 class Threaded:
-    """An object of the synchronous face."""
+    """An object of the synchronous client."""
 
     def __init__(self, plain: Any) -> None:
         self.plain = plain
@@ -105,7 +105,7 @@ class Threaded:
 
 
 class ThreadedSkep(Threaded):
-    """The client itself, whose handlers may be coroutine functions of the test."""
+    """The synchronous client. Its handlers may be coroutine functions of the test."""
 
     def consumer(self, *args: Any, **options: Any) -> Callable[[Any], Any]:
         decorate = self.plain.consumer(*args, **options)

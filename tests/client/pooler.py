@@ -1,4 +1,4 @@
-"""A real PgBouncer before the server of the run, in transaction mode: no session is anybody's own."""
+"""A real PgBouncer in front of the test server, in transaction mode, which shares sessions."""
 
 import configparser
 import contextlib
@@ -22,7 +22,7 @@ DEPLOYED = Path(__file__).parents[2] / "deploy/pgbouncer.ini"
 
 
 def require() -> str:
-    """Return the program; without it skip the test, or fail it if SKEP_TEST_ALL=1."""
+    """Return the program. Without it skip the test, or fail it if SKEP_TEST_ALL=1."""
     program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is not None:
         return program
@@ -33,7 +33,7 @@ def require() -> str:
 
 @contextlib.contextmanager
 def pgbouncer(server_url: str) -> Generator[str]:
-    """Run one, and give the address of it, with a user of its own who may do everything with Skep."""
+    """Run PgBouncer and yield its URL, with a new user who has all rights of Skep."""
     program = require()
     with _user(server_url) as (name, password):
         directory = Path(tempfile.mkdtemp(prefix="skep-pgbouncer-"))
@@ -59,11 +59,11 @@ def _running(program: str, directory: Path, server_url: str, name: str, password
     port = _free_port()
     server = {"host": "127.0.0.1", "port": 5432, **conninfo_to_dict(server_url)}
     own = {"listen_port": port, "auth_file": directory / "users.txt", "admin_users": name, "unix_socket_dir": ""}
-    # Two server connections for all clients: whoever relies on a session soon meets somebody else's.
+    # Two server connections for all clients, so that a client soon gets a session that another one has used.
     _configure(directory / "pgbouncer.ini", f"host={server['host']} port={server['port']}", default_pool_size=2, **own)
     (directory / "users.txt").write_text(f'"{name}" "{password}"\n')
     command = [program, "--quiet", str(directory / "pgbouncer.ini")]
-    account = server_account(directory)  # it refuses to be root, as PostgreSQL does
+    account = server_account(directory)  # it does not run as root
     if account:
         for path in (directory, *directory.iterdir()):
             shutil.chown(path, account.uid, account.gid)
@@ -81,7 +81,7 @@ def _running(program: str, directory: Path, server_url: str, name: str, password
 
 
 def _configure(path: Path, server: str, **settings: object) -> None:
-    """Write the configuration that we ship, for this place."""
+    """Write the configuration from `deploy`, adapted to the test."""
     configuration = configparser.ConfigParser(interpolation=None)
     configuration.read(DEPLOYED)
     configuration["databases"] = {"*": server}

@@ -1,4 +1,4 @@
-"""API keys through the client, both faces."""
+"""API keys, with both clients."""
 
 import hashlib
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from skep import AsyncSkep
 from skep.errors import InvalidArgument, NotFound, PermissionDenied
 
 
-async def test_a_key_is_made_found_and_revoked(mq: AsyncSkep):
+async def test_create_find_and_revoke(mq: AsyncSkep):
     end = datetime.now(UTC) + timedelta(days=1)
     token, made = await mq.create_api_key("shop", "read-only", grants={"orders": ("push",)}, expires_at=end)
     prefix, key_id, secret = token.split("_")
@@ -31,7 +31,7 @@ async def test_no_secret_reaches_the_database(mq: AsyncSkep, db: psycopg.Connect
     assert token.split("_")[2] not in seen.fetchall()[0][0]
 
 
-async def test_what_is_wrong_is_said(mq: AsyncSkep):
+async def test_invalid_arguments(mq: AsyncSkep):
     with pytest.raises(InvalidArgument, match="role is unknown"):
         await mq.create_api_key("shop", "king")
     with pytest.raises(InvalidArgument, match='grant of "q"'):
@@ -42,7 +42,7 @@ async def test_what_is_wrong_is_said(mq: AsyncSkep):
         await mq.revoke_api_key("nobody")
 
 
-async def test_a_consumer_makes_no_keys(clients: Callable[..., AsyncSkep], user_url: Callable[..., str]):
+async def test_a_consumer_cannot_create_keys(clients: Callable[..., AsyncSkep], user_url: Callable[..., str]):
     mq = clients(user_url("skep_consumer", "skep_producer"))
     with pytest.raises(PermissionDenied):
         await mq.create_api_key("shop", "admin")

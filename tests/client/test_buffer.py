@@ -1,4 +1,4 @@
-"""Buffers: accepted at once, stored together, in order and once, whatever the database does meanwhile."""
+"""Buffers accept messages at once and store them together, in order and once, even if the database fails meanwhile."""
 
 import asyncio
 import subprocess
@@ -27,16 +27,16 @@ def stored(db: psycopg.Connection) -> list[Any]:
 
 
 def pushes(db: psycopg.Connection) -> int:
-    """In how many calls it was stored."""
+    """Return the number of calls that stored the messages."""
     return db.execute("SELECT count(*) FROM skep.journal").fetchall()[0][0]
 
 
 @asynccontextmanager
 async def locked(db_url: str, queue: str = "orders") -> AsyncGenerator[None]:
-    """Hold the lane of a queue, so that every push to it waits."""
+    """Lock the partition of a queue, so that every push to it waits."""
     with psycopg.connect(db_url) as connection:
-        lane = "SELECT FROM skep.partition_lookup JOIN skep.partitions p ON p.id = partition_id JOIN skep.queues q"
-        connection.execute(sql.SQL(f"{lane} ON q.id = queue_id WHERE q.name = %s FOR UPDATE"), [queue])  # pyright: ignore[reportArgumentType]
+        partition = "SELECT FROM skep.partition_lookup JOIN skep.partitions p ON p.id = partition_id JOIN skep.queues q"
+        connection.execute(sql.SQL(f"{partition} ON q.id = queue_id WHERE q.name = %s FOR UPDATE"), [queue])  # pyright: ignore[reportArgumentType]
         yield
 
 
@@ -48,8 +48,8 @@ async def test_a_push_is_accepted_at_once_and_stored_later(mq: AsyncSkep, db: ps
     assert (stored(db), pushes(db)) == (list(range(100)), 1)
 
 
-async def test_so_many_are_stored_together(mq: AsyncSkep, db: psycopg.Connection):
-    """`size`: as soon as there are so many, and never more in one call."""
+async def test_size_messages_are_stored_together(mq: AsyncSkep, db: psycopg.Connection):
+    """`size` messages are stored as soon as they are there, and never more in one call."""
     async with mq.queue("orders").buffer(size=10, delay=3600) as buffer:
         for number in range(10):
             await buffer.push(number)
@@ -61,8 +61,8 @@ async def test_so_many_are_stored_together(mq: AsyncSkep, db: psycopg.Connection
     assert (len(stored(db)), db.execute(largest).fetchall()) == (45, [(10,)])
 
 
-async def test_the_first_waits_no_longer_than_so(mq: AsyncSkep, db: psycopg.Connection):
-    """`delay`: however few there are."""
+async def test_the_first_message_waits_no_longer_than_delay(mq: AsyncSkep, db: psycopg.Connection):
+    """After `delay` seconds, however few there are."""
     async with mq.queue("orders").buffer(size=1000, delay=0.1) as buffer:
         for number in range(3):
             began = time.monotonic()
@@ -72,7 +72,7 @@ async def test_the_first_waits_no_longer_than_so(mq: AsyncSkep, db: psycopg.Conn
 
 
 async def test_order_is_kept(mq: AsyncSkep):
-    """And each message has a transaction id, so that a call whose answer was lost can be made again."""
+    """Each message has a transaction id, so that a call without a response can be repeated."""
     q = mq.queue("orders")
     async with q.buffer(size=7, delay=0.001) as buffer:
         for number in range(500):
@@ -82,8 +82,8 @@ async def test_order_is_kept(mq: AsyncSkep):
     assert len({message.transaction_id for message in messages} - {None}) == 500
 
 
-async def test_many_push_to_one_buffer(mq: AsyncSkep):
-    """Each finds its own in order."""
+async def test_many_producers_share_a_buffer(mq: AsyncSkep):
+    """The messages of each producer are in order."""
     q = mq.queue("orders")
     async with q.buffer(size=5, delay=0.001) as buffer:
 
@@ -97,7 +97,7 @@ async def test_many_push_to_one_buffer(mq: AsyncSkep):
         assert [number for writer, number in seen if writer == who] == list(range(50))
 
 
-async def test_everything_that_is_said_is_stored(clients: Callable[..., AsyncSkep]):
+async def test_every_field_is_stored(clients: Callable[..., AsyncSkep]):
     mq = clients(producer="shop-1")
     async with mq.queue("orders").buffer() as buffer:
         await buffer.push(1, partition="eu", transaction_id="once", headers={"h": 1}, trace_id=str(TRACE))
@@ -120,26 +120,26 @@ async def test_flush_returns_when_all_is_stored(mq: AsyncSkep, db: psycopg.Conne
     await buffer.close()
 
 
-async def test_a_refused_message_does_not_hold_up_the_others(mq: AsyncSkep):
-    """The rest is stored in order; flush says which were refused, and why."""
+async def test_a_refused_message_does_not_stop_the_others(mq: AsyncSkep):
+    """The others are stored in order; flush raises an error with the refused ones."""
     q = mq.queue("orders")
     await q.configure(max_payload_bytes=1000)
     buffer = q.buffer(**FOREVER)
     for number in range(20):
         await buffer.push("x" * 2000 if number in (3, 11, 19) else number)
-    with refused(MessagesRefused, "3 buffered messages were refused") as caught:
+    with refused(MessagesRefused, "the database refused 3 buffered messages") as caught:
         await buffer.flush()
     assert [(type(error), "x" * 2000 in text) for text, error in caught.error.refused] == [(PayloadTooLarge, True)] * 3
     assert await take(q) == [number for number in range(20) if number not in (3, 11, 19)]
-    await buffer.flush()  # it is said once
+    await buffer.flush()  # raised only once
     await buffer.push("fine")
     await buffer.close()
     assert await take(q) == ["fine"]
 
 
 @pytest.mark.parametrize("way", ["push", "close", "block", "client"])
-async def test_a_refusal_is_never_kept_quiet(clients: Callable[..., AsyncSkep], way: str):
-    """Whatever comes next raises it: a push, the end of the buffer, the end of the client."""
+async def test_a_refusal_is_always_raised(clients: Callable[..., AsyncSkep], way: str):
+    """The next push, the end of the buffer or the end of the client raises the error."""
     mq = clients()
     buffer = mq.queue("orders").buffer(size=1, delay=0)
     await buffer.push(1, partition="x" * 300)
@@ -155,7 +155,7 @@ async def test_a_refusal_is_never_kept_quiet(clients: Callable[..., AsyncSkep], 
             await mq.close()
 
 
-async def test_what_json_cannot_hold_is_refused_at_once(mq: AsyncSkep, db: psycopg.Connection):
+async def test_a_payload_that_is_not_json_is_refused_at_once(mq: AsyncSkep, db: psycopg.Connection):
     async with mq.queue("orders").buffer(**FOREVER) as buffer:
         await buffer.push(1)
         for bad in (float("nan"), {1}, "\0"):
@@ -165,7 +165,7 @@ async def test_what_json_cannot_hold_is_refused_at_once(mq: AsyncSkep, db: psyco
     assert stored(db) == [1, 2]
 
 
-async def test_push_waits_when_too_many_wait(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
+async def test_push_waits_when_the_buffer_is_full(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
     """Back-pressure: the database is slow, so producers become slow, and memory stays bounded."""
     await mq.queue("orders").push("first")
     buffer = mq.queue("orders").buffer(size=5, delay=0, limit=20)
@@ -183,7 +183,7 @@ async def test_push_waits_when_too_many_wait(mq: AsyncSkep, db: psycopg.Connecti
         waiting = (
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
-        await until(lambda: db.execute(waiting).fetchall() == [(1,)], "its push to wait for the lane")
+        await until(lambda: db.execute(waiting).fetchall() == [(1,)], "its push to wait for the partition")
         assert (accepted, producing.done()) == (20, False)
     await producing
     await buffer.close()
@@ -191,7 +191,7 @@ async def test_push_waits_when_too_many_wait(mq: AsyncSkep, db: psycopg.Connecti
 
 
 async def test_nothing_is_lost_or_doubled_when_connections_die(mq: AsyncSkep, db: psycopg.Connection):
-    """Every connection is killed again and again: what was accepted is stored, in order, once."""
+    """Every connection is killed again and again: accepted messages are stored in order, once."""
     others = "pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     kill = f"SELECT count(pg_terminate_backend(pid)) FROM {others}"
     async with mq.queue("orders").buffer(size=3, delay=0) as buffer:
@@ -203,8 +203,8 @@ async def test_nothing_is_lost_or_doubled_when_connections_die(mq: AsyncSkep, db
     assert (stored(db), broken(db)) == (list(range(60)), {})
 
 
-async def test_no_rights_is_a_refusal_and_not_a_wait_for_ever(clients: Callable[..., AsyncSkep], stranger: str):
-    """It would not go away by itself; the messages are handed back."""
+async def test_missing_rights_are_an_error_and_not_an_endless_wait(clients: Callable[..., AsyncSkep], stranger: str):
+    """The error is not retryable; it contains the messages."""
     buffer = clients(stranger).queue("orders").buffer()
     await buffer.push("a")
     with refused(MessagesRefused, "permission denied") as caught:
@@ -214,7 +214,7 @@ async def test_no_rights_is_a_refusal_and_not_a_wait_for_ever(clients: Callable[
     await buffer.close()
 
 
-async def test_a_closed_buffer_takes_nothing(mq: AsyncSkep, db: psycopg.Connection):
+async def test_a_closed_buffer_accepts_nothing(mq: AsyncSkep, db: psycopg.Connection):
     buffer = mq.queue("orders").buffer(**FOREVER)
     await buffer.push(1)
     await buffer.close()
@@ -224,7 +224,7 @@ async def test_a_closed_buffer_takes_nothing(mq: AsyncSkep, db: psycopg.Connecti
     assert stored(db) == [1]
 
 
-async def test_closing_the_client_stores_what_its_buffers_hold(
+async def test_closing_the_client_stores_the_messages_of_its_buffers(
     clients: Callable[..., AsyncSkep], db: psycopg.Connection
 ):
     mq = clients()
@@ -261,7 +261,7 @@ ENDINGS = {
     "client closed": "mq.close()",
     "buffer closed": "buffer.close()",
 }
-# exit code, last line of what is said, messages; if not 0, nothing and 100
+# exit code, last line of the output, messages; if not 0, nothing and 100
 ENDS = {
     ENDINGS["exit"]: (3, "", 100),
     ENDINGS["error"]: (1, "ValueError: oops", 100),
@@ -271,7 +271,7 @@ ENDS = {
 
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
 def test_the_end_of_the_program_stores_everything(db: psycopg.Connection, module_database_url: str, ending: str):
-    """However it ends by itself; nobody has to close anything."""
+    """The program need not close anything, however it ends."""
     script = f"""
         import sys, threading
         from skep import Skep

@@ -1,4 +1,4 @@
-"""Ended from outside: a cancelled task, a cancelled run, an interrupted program. No lease is left behind."""
+"""Cancelled tasks, cancelled runs, interrupted programs: no lease is left behind."""
 
 import asyncio
 import functools
@@ -24,22 +24,22 @@ GROUP: Any = {"group": "g"}
 
 @pytest.fixture
 async def mq(db: psycopg.Connection, module_database_url: str) -> AsyncGenerator[AsyncSkep]:
-    """Threads cannot be cancelled: this is about the asynchronous face."""
+    """Threads cannot be cancelled: these tests use the asynchronous client."""
     async with AsyncSkep(module_database_url, poll_interval=0.05) as client:
         yield client
 
 
 class Slow:
-    """A database that has done what it was asked for, and takes its time to say so."""
+    """A database whose responses are delayed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
-        self.done, self.answer = asyncio.Event(), asyncio.Event()
+        self.done, self.respond = asyncio.Event(), asyncio.Event()
         ask = AsyncDatabase.call
 
         async def call(database: AsyncDatabase, *arguments: Any) -> Any:
             rows = [] if error else await ask(database, *arguments)
             self.done.set()
-            await self.answer.wait()
+            await self.respond.wait()
             if error:
                 raise error
             return rows
@@ -56,30 +56,30 @@ async def cancelled(task: asyncio.Task) -> bool:
 async def test_a_cancelled_pop_leaves_no_lease(
     mq: AsyncSkep, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, wait: float
 ):
-    """Section 7: the lease was given when the caller went away, who never heard of it: it is given back."""
+    """The caller is cancelled before it gets the lease: the lease is released."""
     await mq.queue("orders").push("a")
     slow = Slow(monkeypatch)
     task = asyncio.create_task(mq.queue("orders").pop(wait=wait, **GROUP))
     await slow.done.wait()
     assert leased(db) == 1
     task.cancel()
-    slow.answer.set()
+    slow.respond.set()
     assert await cancelled(task)
     assert (leased(db), broken(db)) == (0, {})
     (message,) = await mq.queue("orders").pop(**GROUP)
     assert (message.payload, message.attempt) == ("a", 1)
 
 
-async def test_a_cancellation_that_gets_lost(mq: AsyncSkep, monkeypatch: pytest.MonkeyPatch):
-    """As Python 3.11 loses one that comes together with what was waited for: the call is cancelled all the same."""
-    take = AsyncDatabase._take
+async def test_a_lost_cancellation(mq: AsyncSkep, monkeypatch: pytest.MonkeyPatch):
+    """Python 3.11 may lose a cancellation that arrives with the awaited result: the call is cancelled all the same."""
+    live_connection = AsyncDatabase._live_connection
 
     async def deaf(*arguments: Any) -> Any:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
-        return await take(*arguments)
+        return await live_connection(*arguments)
 
-    monkeypatch.setattr(AsyncDatabase, "_take", deaf)
+    monkeypatch.setattr(AsyncDatabase, "_live_connection", deaf)
     task = asyncio.create_task(mq.queue("orders").push("a"))
     await asyncio.sleep(0.05)
     task.cancel()
@@ -87,7 +87,7 @@ async def test_a_cancellation_that_gets_lost(mq: AsyncSkep, monkeypatch: pytest.
 
 
 async def test_pops_cancelled_at_any_moment(mq: AsyncSkep, db: psycopg.Connection):
-    """Whatever the driver was doing: no lease, no connection, no waiter is left."""
+    """No lease, no connection and no waiter is left."""
     await mq.queue("orders").push("a")
     ends = set()
     for moment in range(60):
@@ -100,7 +100,7 @@ async def test_pops_cancelled_at_any_moment(mq: AsyncSkep, db: psycopg.Connectio
             await task.result().release()
         assert leased(db) == 0
     assert True in ends
-    assert mq._wakes._waiters == set()
+    assert mq._wakeups._waiters == set()
     assert payloads(await drain(mq.queue("orders"))) == ["a"]
 
 
@@ -110,16 +110,16 @@ async def test_a_pop_with_a_timeout(mq: AsyncSkep):
             await mq.queue("orders").pop(wait=60)
 
 
-async def test_a_fault_does_not_hide_that_it_was_cancelled(mq: AsyncSkep, monkeypatch: pytest.MonkeyPatch):
+async def test_a_fault_does_not_hide_a_cancellation(mq: AsyncSkep, monkeypatch: pytest.MonkeyPatch):
     slow = Slow(monkeypatch, DatabaseUnavailable("gone"))
     task = asyncio.create_task(mq.queue("orders").pop())
     await slow.done.wait()
     task.cancel()
-    slow.answer.set()
+    slow.respond.set()
     assert await cancelled(task)
 
 
-async def test_a_cancelled_run_finishes_what_is_begun(mq: AsyncSkep, db: psycopg.Connection):
+async def test_a_cancelled_run_finishes_started_handlers(mq: AsyncSkep, db: psycopg.Connection):
     gate, begun = asyncio.Event(), asyncio.Event()
 
     @mq.consumer("orders", batch=1, **GROUP)
@@ -139,17 +139,17 @@ async def test_a_cancelled_run_finishes_what_is_begun(mq: AsyncSkep, db: psycopg
     assert (await lag(mq.queue("orders")), leased(db)) == ({"Default": 0}, 0)
 
 
-async def test_a_run_can_be_cancelled_while_the_database_is_away(mq: AsyncSkep, monkeypatch: pytest.MonkeyPatch):
-    """A fault in the same moment is no reason to go on."""
+async def test_a_run_can_be_cancelled_while_the_database_is_down(mq: AsyncSkep, monkeypatch: pytest.MonkeyPatch):
+    """It ends even if the database fails at the same moment."""
     slow = Slow(monkeypatch, DatabaseUnavailable("gone"))
     task = asyncio.create_task(mq.consumer("orders")(print).run())
     await slow.done.wait()
     task.cancel()
-    slow.answer.set()
+    slow.respond.set()
     assert await cancelled(task)
 
 
-async def test_a_cancelled_loop_gives_back(mq: AsyncSkep, db: psycopg.Connection):
+async def test_a_cancelled_loop_releases(mq: AsyncSkep, db: psycopg.Connection):
     await mq.queue("orders").push_many("abc")
     begun = asyncio.Event()
 
@@ -162,13 +162,13 @@ async def test_a_cancelled_loop_gives_back(mq: AsyncSkep, db: psycopg.Connection
     await begun.wait()
     task.cancel()
     assert await cancelled(task)
-    await until(lambda: leased(db) == 0, "the lease to be given back")
+    await until(lambda: leased(db) == 0, "the lease to be released")
     assert [(message.payload, message.attempt) for message in await drain(mq.queue("orders"))] == [
         ("a", 1), ("b", 1), ("c", 1),
     ]  # fmt: skip
 
 
-async def test_a_block_that_is_cancelled_gives_back(mq: AsyncSkep, db: psycopg.Connection):
+async def test_a_cancelled_block_releases(mq: AsyncSkep, db: psycopg.Connection):
     await mq.queue("orders").push("a")
     begun = asyncio.Event()
 
@@ -185,7 +185,7 @@ async def test_a_block_that_is_cancelled_gives_back(mq: AsyncSkep, db: psycopg.C
 
 
 async def test_a_handler_that_raises_cancelled_has_failed(mq: AsyncSkep):
-    """Nobody cancelled it; released uncharged it would come again for ever."""
+    """The task was not cancelled; a release without an attempt would deliver the message forever."""
 
     @mq.consumer("orders", **GROUP)
     async def handle(message: Message) -> None:
@@ -213,8 +213,8 @@ class Caller:
 
 
 @pytest.mark.parametrize("kind", ["lambda", "object", "method", "partial"])
-async def test_whatever_returns_an_awaitable_is_awaited(mq: AsyncSkep, kind: str):
-    """Its message is not called completed before that."""
+async def test_a_handler_that_returns_an_awaitable_is_awaited(mq: AsyncSkep, kind: str):
+    """The message is not completed before that."""
     seen: list[str] = []
     caller = Caller(seen)
     handlers: dict[str, Callable[[Message], Any]] = {
@@ -232,8 +232,8 @@ async def test_whatever_returns_an_awaitable_is_awaited(mq: AsyncSkep, kind: str
     assert (seen, await lag(mq.queue("orders"))) == (["a", "b"], {"Default": 0})
 
 
-def test_the_synchronous_client_refuses_what_it_cannot_call(db: psycopg.Connection, module_database_url: str):
-    """A coroutine function where it is given; what turns out to return a coroutine is a failure, not a success."""
+def test_the_synchronous_client_refuses_coroutine_functions(db: psycopg.Connection, module_database_url: str):
+    """A coroutine function is refused at once; a handler that returns a coroutine fails its message."""
 
     async def handle(message: Message) -> None:
         raise AssertionError("nobody can call this")
@@ -275,10 +275,10 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("run", ["handle.run", "mq.run"])
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
-async def test_an_interrupted_program_finishes_what_is_begun(
+async def test_an_interrupted_program_finishes_started_handlers(
     mq: AsyncSkep, db: psycopg.Connection, module_database_url: str, program: str, run: str
 ):
-    """Ctrl-C: the handler ends, its answer is stored, what was fetched ahead is free at once."""
+    """Ctrl-C: the handler ends, its ack is stored, and batches fetched ahead are released at once."""
     await mq.queue("orders").push("first", partition="one")
     await mq.queue("orders").push("second", partition="two")
     script = "import asyncio, time\n" + textwrap.dedent(program).replace("URL", repr(module_database_url))
@@ -290,7 +290,7 @@ async def test_an_interrupted_program_finishes_what_is_begun(
 
 
 def interrupted(command: list[str]) -> tuple[int, str, str]:
-    """Run it, press Ctrl-C when it has said its first word, and return how it ended and what it said."""
+    """Run the program, press Ctrl-C after its first output, and return its exit code and its output."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         first = process.stdout.readline()
@@ -299,8 +299,8 @@ def interrupted(command: list[str]) -> tuple[int, str, str]:
     return process.returncode, first + out, err
 
 
-async def test_a_program_that_forgets_to_stop_still_ends(mq: AsyncSkep, module_database_url: str):
-    """The event loop ends under a running consumer: its handler is cancelled, which is no fault of the message."""
+async def test_a_program_without_a_stop_still_ends(mq: AsyncSkep, module_database_url: str):
+    """The event loop ends while a consumer runs: its handler is cancelled, which is not a failure of the message."""
     await mq.queue("orders").push("a")
     script = f"""
         import asyncio

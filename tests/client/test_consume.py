@@ -1,4 +1,4 @@
-"""`for batch in queue.consume()`: going on acknowledges, leaving gives back, leases are kept while the loop works."""
+"""`for batch in queue.consume()`: the next batch acknowledges, leaving releases, leases are extended meanwhile."""
 
 import asyncio
 import time
@@ -21,10 +21,10 @@ IDLE: Any = {"group": "g", "idle_timeout": 0.05}
 
 
 async def nothing_is_held(db: psycopg.Connection) -> None:
-    await until(lambda: leased(db) == 0, "every lease to be given back")
+    await until(lambda: leased(db) == 0, "every lease to be released")
 
 
-async def test_going_on_acknowledges(mq: AsyncSkep, db: psycopg.Connection):
+async def test_the_next_batch_acknowledges(mq: AsyncSkep, db: psycopg.Connection):
     q = mq.queue("orders")
     await q.push_many(range(10))
     seen = []
@@ -35,7 +35,7 @@ async def test_going_on_acknowledges(mq: AsyncSkep, db: psycopg.Connection):
     assert (await lag(q), leased(db)) == ({"Default": 0}, 0)
 
 
-async def test_it_ends_when_nothing_has_come_for_so_long(mq: AsyncSkep):
+async def test_the_loop_ends_after_the_idle_timeout(mq: AsyncSkep):
     q = mq.queue("orders")
     began = time.monotonic()
     async for _ in q.consume(idle_timeout=0.3):
@@ -44,7 +44,7 @@ async def test_it_ends_when_nothing_has_come_for_so_long(mq: AsyncSkep):
 
 
 async def test_time_in_the_loop_is_not_idle(mq: AsyncSkep):
-    """The loop works longer than the idle time, with nothing more to lease meanwhile."""
+    """The loop works longer than the idle timeout, with nothing more to lease meanwhile."""
     q = mq.queue("orders")
     await q.push(1)
     seen = []
@@ -56,7 +56,7 @@ async def test_time_in_the_loop_is_not_idle(mq: AsyncSkep):
     assert seen == [1, 2]
 
 
-async def test_what_is_pushed_meanwhile_comes_too(mq: AsyncSkep):
+async def test_messages_pushed_meanwhile_are_delivered(mq: AsyncSkep):
     q = mq.queue("orders")
     await q.push(0)
     seen = []
@@ -68,10 +68,10 @@ async def test_what_is_pushed_meanwhile_comes_too(mq: AsyncSkep):
     assert seen == [0, 1, 2, 3, 4, 5]
 
 
-async def test_leaving_gives_back_uncharged(mq: AsyncSkep, db: psycopg.Connection):
-    """And what was fetched ahead with it."""
+async def test_leaving_releases_without_an_attempt(mq: AsyncSkep, db: psycopg.Connection):
+    """The batch that was fetched ahead is released, too."""
     q = mq.queue("orders")
-    await q.push_many([NewMessage(n, f"lane {n % 2}") for n in range(8)])
+    await q.push_many([NewMessage(n, f"partition {n % 2}") for n in range(8)])
     async for batch in q.consume(group="g", batch=2):
         assert len(batch) == 2
         break
@@ -81,7 +81,7 @@ async def test_leaving_gives_back_uncharged(mq: AsyncSkep, db: psycopg.Connectio
     assert broken(db) == {}
 
 
-async def test_leaving_by_an_exception_gives_back_uncharged(mq: AsyncSkep, db: psycopg.Connection):
+async def test_leaving_by_an_exception_releases_without_an_attempt(mq: AsyncSkep, db: psycopg.Connection):
     q = mq.queue("orders")
     await q.push_many(range(3))
     with suppress(ZeroDivisionError):
@@ -91,8 +91,8 @@ async def test_leaving_by_an_exception_gives_back_uncharged(mq: AsyncSkep, db: p
     assert [(message.payload, message.attempt) for message in await drain(q)] == [(0, 1), (1, 1), (2, 1)]
 
 
-async def test_leaving_and_closing_the_client_gives_back(clients: Callable[..., AsyncSkep], db: psycopg.Connection):
-    """Also when the client is closed before anybody has waited for the end of the loop."""
+async def test_leaving_and_closing_the_client_releases(clients: Callable[..., AsyncSkep], db: psycopg.Connection):
+    """Also if the client is closed before the loop has ended."""
     mq, other = clients(), clients()
     await mq.queue("orders").push_many(range(3))
     async for _ in mq.queue("orders").consume(group="g"):
@@ -115,7 +115,7 @@ async def consume_to_the_end(mq: AsyncSkep) -> list[Any]:
 
 
 async def test_with_batch_makes_an_exception_a_failure(mq: AsyncSkep):
-    """Scenario 37: with its text, and the loop goes on."""
+    """The failure has the text of the exception, and the loop continues."""
     q = mq.queue("orders")
     await q.configure(retry_limit=0)
     await q.push_many("abc")
@@ -129,8 +129,8 @@ async def test_with_batch_makes_an_exception_a_failure(mq: AsyncSkep):
     assert (seen, await dead(mq, "orders")) == (["a", "b", "c"], {1: "ValueError: not b"})
 
 
-async def test_explicit_answers_are_respected(mq: AsyncSkep, db: psycopg.Connection):
-    """C1: going on is the word for the rest only."""
+async def test_explicit_acks_are_kept(mq: AsyncSkep, db: psycopg.Connection):
+    """The next batch acknowledges only the remaining messages."""
     q = mq.queue("orders")
     await q.push_many("abcd")
     released = False
@@ -146,7 +146,7 @@ async def test_explicit_answers_are_respected(mq: AsyncSkep, db: psycopg.Connect
     assert (await dead(mq, "orders"), await lag(q), leased(db)) == ({0: "not a"}, {"Default": 0}, 0)
 
 
-async def test_leaving_respects_what_was_answered(mq: AsyncSkep, db: psycopg.Connection):
+async def test_leaving_keeps_explicit_acks(mq: AsyncSkep, db: psycopg.Connection):
     q = mq.queue("orders")
     await q.push_many("abc")
     async for batch in q.consume(group="g"):
@@ -157,8 +157,8 @@ async def test_leaving_respects_what_was_answered(mq: AsyncSkep, db: psycopg.Con
     assert (payloads(await drain(q)), await dead(mq, "orders")) == (["c"], {1: "not b"})
 
 
-async def test_a_lease_is_kept_while_the_loop_works(mq: AsyncSkep):
-    """Longer than the lease by far; nobody else gets the messages, and going on acknowledges them."""
+async def test_a_lease_is_extended_while_the_loop_works(mq: AsyncSkep):
+    """The loop works much longer than the lease; no other consumer gets the messages."""
     q = mq.queue("orders")
     await q.push_many("ab")
     attempts = []
@@ -173,7 +173,7 @@ async def test_a_lease_is_kept_while_the_loop_works(mq: AsyncSkep):
 
 
 async def test_a_lost_lease_is_known_to_the_loop(mq: AsyncSkep):
-    """C5: somebody seeks the group; the batch says so, its answer is refused, and its messages come again."""
+    """A seek ends the lease: the batch is lost, its ack is refused, and its messages are delivered again."""
     q = mq.queue("orders")
     await q.push("a")
     seen: list[AsyncBatch] = []
@@ -189,10 +189,12 @@ async def test_a_lost_lease_is_known_to_the_loop(mq: AsyncSkep):
 
 
 @pytest.mark.parametrize("fetch_ahead", [0, 1, 5])
-async def test_fetching_ahead_never_breaks_the_order_of_a_lane(mq: AsyncSkep, db: psycopg.Connection, fetch_ahead: int):
-    """Two loops of one group on five lanes, while they are pushed to."""
+async def test_fetching_ahead_never_breaks_the_order_of_a_partition(
+    mq: AsyncSkep, db: psycopg.Connection, fetch_ahead: int
+):
+    """Two loops of one group consume five partitions while messages are pushed."""
     q = mq.queue("orders")
-    seen: dict[str, list[int]] = {f"lane {lane}": [] for lane in range(5)}
+    seen: dict[str, list[int]] = {f"partition {partition}": [] for partition in range(5)}
 
     async def loop() -> None:
         async for batch in q.consume(group="g", batch=3, fetch_ahead=fetch_ahead, idle_timeout=0.5):
@@ -200,14 +202,14 @@ async def test_fetching_ahead_never_breaks_the_order_of_a_lane(mq: AsyncSkep, db
 
     loops = asyncio.gather(loop(), loop())
     for number in range(30):
-        await q.push_many([NewMessage(number, lane) for lane in seen])
+        await q.push_many([NewMessage(number, partition) for partition in seen])
     await loops
-    assert seen == {lane: list(range(30)) for lane in seen}
+    assert seen == {partition: list(range(30)) for partition in seen}
     assert (set((await lag(q)).values()), broken(db)) == ({0}, {})
 
 
-async def test_a_slow_loop_does_not_keep_a_lane_from_others(mq: AsyncSkep):
-    """C9: what it has fetched ahead is given back, and another worker of the group gets it."""
+async def test_a_slow_loop_does_not_keep_a_partition_from_others(mq: AsyncSkep):
+    """A batch that was fetched ahead is released, and another worker of the group gets it."""
     q = mq.queue("orders")
     await q.push_many([NewMessage("slow", "one"), NewMessage("quick", "two")])
     taken: list[str] = []
@@ -219,7 +221,7 @@ async def test_a_slow_loop_does_not_keep_a_lane_from_others(mq: AsyncSkep):
     assert sorted(taken) == ["quick", "slow"]
 
 
-async def test_a_loop_that_was_closed_is_at_its_end(mq: AsyncSkep, db: psycopg.Connection):
+async def test_a_closed_loop_has_ended(mq: AsyncSkep, db: psycopg.Connection):
     q = mq.queue("orders")
     await q.push_many("ab")
     loop: Any = q.consume(group="g", batch=1)
@@ -229,14 +231,14 @@ async def test_a_loop_that_was_closed_is_at_its_end(mq: AsyncSkep, db: psycopg.C
     assert (leased(db), [batch async for batch in loop]) == (0, [])
 
 
-async def test_a_fault_that_stays_is_raised_to_the_loop(clients: Callable[..., AsyncSkep], stranger: str):
-    """No rights: neither hidden nor tried for ever."""
+async def test_a_permanent_fault_is_raised_in_the_loop(clients: Callable[..., AsyncSkep], stranger: str):
+    """Missing rights are raised, and not retried forever."""
     with refused(PermissionDenied):
         async for _ in clients(stranger).queue("orders").consume(group="g"):
             raise AssertionError("there is nothing")
 
 
-async def test_a_fault_while_the_loop_works_is_raised_when_it_goes_on(
+async def test_a_fault_while_the_loop_works_is_raised_with_the_next_batch(
     clients: Callable[..., AsyncSkep], user_url: Callable[..., str], db: psycopg.Connection
 ):
     url = user_url("skep_consumer")
@@ -249,7 +251,7 @@ async def test_a_fault_while_the_loop_works_is_raised_when_it_goes_on(
 
 async def test_messages_of_one_partition_or_from_a_start(mq: AsyncSkep):
     q = mq.queue("orders")
-    await q.push_many([NewMessage(n, lane) for lane in ("a", "b") for n in range(3)])
+    await q.push_many([NewMessage(n, partition) for partition in ("a", "b") for n in range(3)])
     by_name = [payloads(batch) async for batch in q.consume(partition="b", **IDLE)]
     from_one = [payloads(batch) async for batch in q.consume(partition="a", subscription_from="1", **IDLE)]
     assert (by_name, from_one) == ([[0, 1, 2]], [[1, 2]])

@@ -1,4 +1,4 @@
-"""Handlers: called with each message or batch, in order, at once as far as they may, and believed when they fail."""
+"""Handlers are called with each message or batch, in order within a partition, and their exceptions are failures."""
 
 import asyncio
 import logging
@@ -49,8 +49,8 @@ async def test_a_handler_is_called_with_each_batch(mq: AsyncSkep):
     assert seen == [["a", "b", "c"], ["d", "e"]]
 
 
-async def test_a_plain_function_is_a_handler_for_both(mq: AsyncSkep):
-    """It may block: it runs in a thread."""
+async def test_a_plain_function_is_a_handler_for_both_clients(mq: AsyncSkep):
+    """It runs in a thread, because it may block."""
     seen = []
     main = threading.current_thread()
 
@@ -74,7 +74,7 @@ async def test_a_decorated_handler_can_be_called_as_before(mq: AsyncSkep):
 
 @pytest.mark.parametrize("per", ["message", "batch"])
 async def test_an_exception_is_a_failure_with_its_text(mq: AsyncSkep, per: Any):
-    """Scenario 36; past its retries in the dead letters."""
+    """After its retries the message is a dead letter."""
     attempts = []
 
     @mq.consumer("orders", per=per, batch=1, **GROUP)
@@ -92,7 +92,7 @@ async def test_an_exception_is_a_failure_with_its_text(mq: AsyncSkep, per: Any):
 
 
 async def test_one_bad_message_does_not_stop_the_rest(mq: AsyncSkep):
-    """C4, scenario 37: it ends in the dead letters, the others are completed."""
+    """It becomes a dead letter, and the others are completed."""
     seen = []
 
     @mq.consumer("orders", **GROUP)
@@ -107,8 +107,8 @@ async def test_one_bad_message_does_not_stop_the_rest(mq: AsyncSkep):
     assert (seen, await dead(mq, "orders")) == (["a", "b", "c"], {1: "ValueError: not b"})
 
 
-async def test_failures_are_tried_again_in_order_if_the_queue_says_so(mq: AsyncSkep):
-    """C1, `partial_failure` = retry: before later messages, and what was completed does not come again."""
+async def test_failures_are_retried_in_order_with_partial_failure_retry(mq: AsyncSkep):
+    """`partial_failure` = retry: failed messages come before later ones, and completed ones are not delivered again."""
     seen = []
 
     @mq.consumer("orders", batch=3, **GROUP)
@@ -124,8 +124,8 @@ async def test_failures_are_tried_again_in_order_if_the_queue_says_so(mq: AsyncS
     assert seen == [("a", 1), ("b", 1), ("c", 1), ("b", 2), ("b", 3), ("d", 1)]
 
 
-async def test_explicit_answers_of_a_handler_are_respected(mq: AsyncSkep):
-    """C1: also when it raises afterwards, which is then the word for the rest."""
+async def test_explicit_acks_of_a_handler_are_kept(mq: AsyncSkep):
+    """Also if it raises an exception afterwards, which fails only the remaining messages."""
 
     @mq.consumer("orders", per="batch", batch=3, **GROUP)
     async def handle(batch: AsyncBatch) -> None:
@@ -140,7 +140,7 @@ async def test_explicit_answers_of_a_handler_are_respected(mq: AsyncSkep):
 
 
 async def test_a_handler_in_a_transaction(mq: AsyncSkep):
-    """C12: the answer is stored with what it pushes."""
+    """The ack and the pushes are stored together."""
 
     @mq.consumer("orders", per="batch", batch=2, **GROUP)
     async def handle(batch: AsyncBatch) -> None:
@@ -155,7 +155,7 @@ async def test_a_handler_in_a_transaction(mq: AsyncSkep):
     assert sorted(payloads(await mq.queue("bills").pop(batch=9))) == list(range(5))
 
 
-class Unspeakable(Exception):
+class WithoutText(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
@@ -164,7 +164,7 @@ class Unspeakable(Exception):
     ("error", "text"),
     [
         (SystemExit(3), "SystemExit"),
-        (Unspeakable(), "Unspeakable"),
+        (WithoutText(), "WithoutText"),
         (ValueError("a\0b"), "ValueError: ab"),
         (ExceptionGroup("many", [ValueError("one")]), "many"),
         (StopIteration("early"), "StopIteration"),
@@ -172,11 +172,11 @@ class Unspeakable(Exception):
     ],
     ids=["exit", "unspeakable", "unstorable", "group", "stop", "timeout"],
 )
-async def test_whatever_a_handler_raises_frees_its_place(
+async def test_a_consumer_continues_after_any_exception(
     mq: AsyncSkep, caplog: pytest.LogCaptureFixture, error: BaseException, text: str
 ):
-    """Scenario 36: each is a failure like any other, and the consumer goes on to the next message."""
-    caplog.set_level(logging.CRITICAL, logger="skep")  # xdist cannot carry every text that is logged here
+    """Each is a normal failure, and the consumer continues with the next message."""
+    caplog.set_level(logging.CRITICAL, logger="skep")  # xdist cannot transfer every text that is logged here
     seen = []
 
     @mq.consumer("orders", batch=1, **GROUP)
@@ -193,8 +193,8 @@ async def test_whatever_a_handler_raises_frees_its_place(
     assert text in (await dead(mq, "orders"))[0]
 
 
-async def test_handlers_run_at_once_and_lanes_keep_their_order(mq: AsyncSkep, db: psycopg.Connection):
-    """Scenario 77: eight lanes, eight handlers: all of them are inside at the same moment; each lane in order."""
+async def test_handlers_run_concurrently_and_partitions_keep_their_order(mq: AsyncSkep, db: psycopg.Connection):
+    """Eight handlers work on eight partitions at the same time, each partition in order."""
     inside, most = 0, 0
     everybody = asyncio.Event()
     seen = defaultdict(list)
@@ -210,30 +210,30 @@ async def test_handlers_run_at_once_and_lanes_keep_their_order(mq: AsyncSkep, db
         seen[message.partition].append(message.offset)
         inside -= 1
 
-    await mq.queue("orders").push_many([NewMessage(n, f"lane {n % 8}") for n in range(80)])
+    await mq.queue("orders").push_many([NewMessage(n, f"partition {n % 8}") for n in range(80)])
     async with running(handle):
         await nothing_left(mq)
     assert most == 8
-    assert seen == {f"lane {lane}": list(range(10)) for lane in range(8)}
+    assert seen == {f"partition {partition}": list(range(10)) for partition in range(8)}
     assert broken(db) == {}
 
 
-async def test_blocking_handlers_run_at_once_too(mq: AsyncSkep):
-    """As many as were asked for, whatever the number of cores."""
+async def test_blocking_handlers_run_concurrently(mq: AsyncSkep):
+    """As many as `concurrency`, whatever the number of cores."""
     everybody = threading.Barrier(16, timeout=20)
 
     @mq.consumer("orders", batch=1, concurrency=16, **GROUP)
     def handle(message: Message) -> None:
         everybody.wait()
 
-    await mq.queue("orders").push_many([NewMessage(n, f"lane {n}") for n in range(16)])
+    await mq.queue("orders").push_many([NewMessage(n, f"partition {n}") for n in range(16)])
     async with running(handle):
         await nothing_left(mq)
     assert not everybody.broken
 
 
-async def test_one_lane_is_never_handled_twice_at_once(mq: AsyncSkep):
-    """C8: however many handlers there are, and however much is fetched ahead."""
+async def test_one_partition_is_never_handled_twice_at_once(mq: AsyncSkep):
+    """With any number of handlers and of batches fetched ahead."""
     busy: set[str] = set()
     seen = defaultdict(list)
 
@@ -245,15 +245,15 @@ async def test_one_lane_is_never_handled_twice_at_once(mq: AsyncSkep):
         seen[message.partition].append(message.offset)
         busy.remove(message.partition)
 
-    await mq.queue("orders").push_many([NewMessage(n, f"lane {n % 2}") for n in range(40)])
+    await mq.queue("orders").push_many([NewMessage(n, f"partition {n % 2}") for n in range(40)])
     async with running(handle):
         await nothing_left(mq)
-    assert seen == {"lane 0": list(range(20)), "lane 1": list(range(20))}
+    assert seen == {"partition 0": list(range(20)), "partition 1": list(range(20))}
     assert await dead(mq, "orders") == {}
 
 
-async def test_eight_handlers_share_a_lane(mq: AsyncSkep, db: psycopg.Connection):
-    """C11: `concurrency` of the queue; each message once."""
+async def test_eight_handlers_share_a_partition(mq: AsyncSkep, db: psycopg.Connection):
+    """With the option `concurrency` of the queue; each message is delivered once."""
     seen = []
 
     @mq.consumer("orders", batch=3, concurrency=8, **GROUP)
@@ -267,8 +267,8 @@ async def test_eight_handlers_share_a_lane(mq: AsyncSkep, db: psycopg.Connection
     assert (sorted(seen), broken(db)) == (list(range(200)), {})
 
 
-async def test_a_slow_handler_never_delays_another_lane(mq: AsyncSkep):
-    """C9: one handler hangs; the other goes through all other lanes."""
+async def test_a_slow_handler_never_delays_another_partition(mq: AsyncSkep):
+    """One handler hangs; the other one handles all other partitions."""
     hang = asyncio.Event()
     seen = []
 
@@ -281,8 +281,8 @@ async def test_a_slow_handler_never_delays_another_lane(mq: AsyncSkep):
     await mq.queue("orders").push("hangs", partition="slow")
     async with running(handle):
         for number in range(10):
-            await mq.queue("orders").push(number, partition=f"lane {number}")
-        await until(lambda: len(seen) == 10, "the other lanes to be served")
+            await mq.queue("orders").push(number, partition=f"partition {number}")
+        await until(lambda: len(seen) == 10, "the other partitions to be served")
         hang.set()
     assert sorted(map(str, seen)) == [*map(str, range(10)), "hangs"]
 
@@ -305,19 +305,19 @@ async def test_consumers_of_a_namespace_and_of_one_partition(mq: AsyncSkep):
         await until(lambda: seen == {"shop": {"a", "b", "c"}, "vip": {"b"}}, "both to be served")
 
 
-async def test_wrong_options_are_refused_where_they_are_given(mq: AsyncSkep, face: Face):
+async def test_invalid_options_are_refused_at_once(mq: AsyncSkep, face: Face):
     wrong: list[dict[str, Any]] = [{"concurrency": 0}, {"fetch_ahead": -1}, {"lease_time": 0}, {"per": "row"}]
     for options in wrong:
         with refused(InvalidArgument):
             mq.consumer("orders", **options)(print)
-    with refused(InvalidArgument, "is not a handler"):
+    with refused(InvalidArgument, "a handler", "got str"):
         mq.consumer("orders")("no function")  # pyright: ignore[reportArgumentType]
     with refused(InvalidArgument, "poll_interval"):
         make(face, None, poll_interval=0)
 
 
-async def test_a_fault_that_stays_ends_the_run(clients: Callable[..., AsyncSkep], stranger: str):
-    """No rights: neither hidden nor tried for ever."""
+async def test_a_permanent_fault_ends_the_run(clients: Callable[..., AsyncSkep], stranger: str):
+    """Missing rights are raised, and not retried forever."""
     mq = clients(stranger)
     consumer = mq.consumer("orders")(print)
     for run in (consumer.run, mq.run):

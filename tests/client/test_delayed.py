@@ -1,4 +1,4 @@
-"""Delayed messages from Python: by push, buffer, transaction and inside the caller's own transaction."""
+"""Delayed messages: by push, buffer, transaction and inside the caller's transaction."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -10,7 +10,7 @@ from psycopg.conninfo import make_conninfo
 
 from skep import AsyncSkep, NewMessage
 from skep.errors import InvalidArgument
-from skep.upkeep.delayed import append
+from skep.upkeep import append_delayed
 from tests.client.faces import Face, in_thread
 from tests.client.verbs import payloads, refused, take
 from tests.engine.verbs import broken, pass_time
@@ -22,7 +22,7 @@ async def waits(mq: AsyncSkep) -> list[Any]:
     return [message.payload for message in await mq.list_delayed("orders")]
 
 
-async def test_a_receipt_says_when_it_is_due(mq: AsyncSkep, db: psycopg.Connection):
+async def test_a_receipt_has_the_due_time(mq: AsyncSkep, db: psycopg.Connection):
     q = mq.queue("orders")
     at = datetime(2090, 1, 31, 12, tzinfo=timezone(timedelta(hours=2)))
     for receipt in (
@@ -101,7 +101,7 @@ async def test_inside_the_transaction_of_the_caller(mq: AsyncSkep, face: Face, m
     assert (await waits(mq), await take(q)) == ([1, 3], [2])
 
 
-async def test_what_is_wrong_is_said(mq: AsyncSkep):
+async def test_invalid_arguments(mq: AsyncSkep):
     q = mq.queue("orders")
     with refused(InvalidArgument, "deliver_at must have a time zone, got 2030-01-31T00:00:00"):
         await q.push(1, deliver_at=datetime(2030, 1, 31))  # noqa: DTZ001
@@ -116,21 +116,21 @@ def heard(db: psycopg.Connection) -> list[list[str]]:
     return [json.loads(note.payload)["queues"] for note in db.notifies(timeout=20, stop_after=1)]
 
 
-async def test_upkeep_wakes_who_waits(mq: AsyncSkep, db: psycopg.Connection):
-    """In other processes, by NOTIFY; see test_wake.py for what they do then."""
+async def test_upkeep_wakes_waiting_consumers(mq: AsyncSkep, db: psycopg.Connection):
+    """In other processes, by NOTIFY; test_wake.py tests the effect."""
     db.execute("LISTEN skep")
     await mq.queue("orders").push("x", delay=HOUR)
     assert await in_thread(lambda: heard(db)) == [["orders"]]  # of the push
     pass_time(db, HOUR)
     async with AsyncSkep(make_conninfo(db.info.dsn, password=db.info.password)) as upkeep:
-        assert await append(upkeep) == "appended 1 delayed messages"
-        assert await append(upkeep) is None
+        assert await append_delayed(upkeep) == "appended 1 delayed messages"
+        assert await append_delayed(upkeep) is None
         assert await in_thread(lambda: heard(db)) == [["orders"]]
     assert await take(mq.queue("orders")) == ["x"]
 
 
 async def test_a_consumer_gets_it_when_it_is_due(mq: AsyncSkep):
-    """No upkeep runs: the pop of the consumer appends it."""
+    """Without upkeep: the pop of the consumer appends the message."""
     q = mq.queue("orders")
     await q.push("later", delay=0.3)
     batch = await q.pop(wait=20)

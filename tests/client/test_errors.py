@@ -1,4 +1,4 @@
-"""What goes wrong is said in Skep's own words: the right class, what happened, what to do."""
+"""Errors have the right class of Skep, a clear message and a hint."""
 
 import socket
 from collections.abc import Callable
@@ -30,13 +30,13 @@ async def test_an_empty_database(clients: Clients, empty_database_url: str):
     assert not caught.error.retryable
 
 
-async def test_an_empty_database_is_found_by_the_block_already(clients: Clients, empty_database_url: str):
+async def test_an_empty_database_is_found_at_the_start_of_the_block(clients: Clients, empty_database_url: str):
     with refused(SchemaMismatch):
         await clients(empty_database_url).__aenter__()
 
 
-async def test_a_port_that_nobody_listens_to(clients: Clients):
-    """At once, and so often as it is tried; the error may be retried."""
+async def test_a_port_without_a_server(clients: Clients):
+    """The error is raised at once, at every try, and is retryable."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         mq = clients(f"postgresql://nobody@127.0.0.1:{unused.getsockname()[1]}/x")
@@ -53,7 +53,7 @@ async def test_a_database_that_does_not_exist(clients: Clients, module_database_
 
 @pytest.mark.parametrize("url", ["", "mysql://host/db", "postgresql://host:port/db", "no url at all"])
 def test_a_malformed_url(face: Face, url: str):
-    """Refused where it is given, not at the first call."""
+    """It is refused by the constructor, not by the first call."""
     with refused(ConfigError) as caught:
         make(face, url)
     assert "expected postgresql://" in caught.error.hint
@@ -86,7 +86,7 @@ async def test_what_does_not_exist(mq: AsyncSkep):
 
 
 async def test_wrong_arguments(mq: AsyncSkep):
-    """Whatever finds them, the driver or the database."""
+    """The driver or the database finds them."""
     q = mq.queue("q")
     await q.push(1)
     batch = await q.pop()
@@ -111,14 +111,14 @@ async def test_wrong_arguments(mq: AsyncSkep):
     await batch.ack()
 
 
-async def test_an_unknown_option_names_those_there_are(mq: AsyncSkep):
+async def test_an_unknown_option_is_refused_with_the_known_ones(mq: AsyncSkep):
     with refused(InvalidArgument, "colour") as caught:
         await mq.queue("q").configure(colour="red")
     assert "retry_limit" in caught.error.hint
 
 
 async def test_a_user_without_rights(clients: Clients, stranger: str):
-    """The error says so, whatever is tried, and does not go away by itself."""
+    """Every call raises the error, which is not retryable."""
     mq = clients(stranger)
     for call in (mq.queue("q").push(1), mq.queue("q").pop(), mq.subscribe("g", "q"), mq.queue("q").delete()):
         with refused(PermissionDenied) as caught:
@@ -127,7 +127,7 @@ async def test_a_user_without_rights(clients: Clients, stranger: str):
 
 
 async def test_the_cause_is_kept(mq: AsyncSkep):
-    """Who wants to know what the database said can see it."""
+    """The error of the database is the cause."""
     with refused(InvalidArgument) as caught:
         await mq.queue("").push(1)
     assert isinstance(caught.error.__cause__, psycopg.Error)

@@ -1,4 +1,4 @@
-"""Leases of a consumer: kept while handlers work, given up when they are lost, and never in the way of others."""
+"""Leases of a consumer: extended while handlers work, dropped when they are lost, and independent of each other."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ GROUP: Any = {"group": "g"}
 
 
 async def test_a_lease_is_extended_while_its_handler_works(mq: AsyncSkep, db: psycopg.Connection):
-    """Section 3: longer than the lease by far; its message comes once, and nobody else gets it."""
+    """The handler works much longer than the lease; the message is delivered once."""
     finish = asyncio.Event()
     attempts = []
 
@@ -39,7 +39,7 @@ async def test_a_lease_is_extended_while_its_handler_works(mq: AsyncSkep, db: ps
 
 
 async def test_a_lost_lease_ends_the_batch(mq: AsyncSkep):
-    """C5: after a seek the rest of the batch is somebody else's; it comes again, from where the seek said."""
+    """After a seek the rest of the batch is not handled; messages are delivered again from the new position."""
     seen = []
     again = asyncio.Event()
 
@@ -61,15 +61,15 @@ async def test_a_lost_lease_ends_the_batch(mq: AsyncSkep):
 
 
 def held_no_more(mq: Any, lease: Any) -> bool:
-    """Whether the driver of the only consumer knows that this lease is lost."""
+    """Return whether the driver of the only consumer knows that this lease is lost."""
     (consumer,) = getattr(mq, "plain", mq)._consumers
-    return consumer._driver._held[lease].lost
+    return consumer._driver._batches[lease].lost
 
 
-async def test_an_answer_in_an_open_transaction_holds_up_no_other_lease(
+async def test_an_ack_in_an_open_transaction_delays_no_other_lease(
     mq: AsyncSkep, face: Face, db: psycopg.Connection, module_database_url: str
 ):
-    """C9: the handler has acknowledged and goes on in its transaction, which has locked the lane of its batch."""
+    """The handler has acknowledged in a transaction that is still open and locks the partition of its batch."""
     attempts: dict[str, list[int]] = {"transaction": [], "plain": []}
     finish = asyncio.Event()
 
@@ -95,7 +95,7 @@ async def test_an_answer_in_an_open_transaction_holds_up_no_other_lease(
 
 @asynccontextmanager
 async def transaction(face: Face, url: str) -> AsyncGenerator[Any]:
-    """A transaction of the handler's own, on a connection of the kind that the face takes."""
+    """A transaction of the handler, on a connection that the client accepts."""
     if face == "async":
         async with await psycopg.AsyncConnection.connect(url) as connection:
             yield connection

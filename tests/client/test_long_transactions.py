@@ -1,4 +1,4 @@
-"""A thousand long transactions publish through the outbox; nobody waits for anybody, and nothing is lost or doubled."""
+"""A thousand long transactions publish through the outbox; none waits for another, and nothing is lost or doubled."""
 
 import asyncio
 import random
@@ -18,16 +18,16 @@ from skep.message import Message, NewMessage
 from tests.engine.verbs import broken
 
 TRANSACTIONS = 1000
-AT_ONCE = 150  # if the server has connections for so many
+AT_ONCE = 150  # if the server has enough connections
 SPARE = 20  # connections for the clients of Skep
-LANES = [f"lane {n}" for n in range(7)]
-# Whoever had to wait for another's open transaction would wait for ever: the other is held open by the same thread.
+PARTITIONS = [f"partition {n}" for n in range(7)]
+# A transaction that waited for another would wait forever, because the same thread keeps both open.
 IMPATIENT = "-c lock_timeout=5s"
 
 
 @dataclass
 class Producer:
-    """A connection and its transaction: what it has published, and how much of that is still in a savepoint."""
+    """A connection and its transaction: its published messages, and how many of them are still in a savepoint."""
 
     connection: psycopg.Connection
     number: int = 0
@@ -37,21 +37,21 @@ class Producer:
         self.number, self.published = number, []
         self.connection.execute("BEGIN")
 
-    def publish(self, queue: Queue, lanes: list[str]) -> None:
-        """Publish to these lanes in one call; the first push of a transaction is made alone."""
-        items = [(lane, [self.number, len(self.published) + n]) for n, lane in enumerate(lanes)]
-        queue.push_many([NewMessage(payload, lane) for lane, payload in items], connection=self.connection)
+    def publish(self, queue: Queue, partitions: list[str]) -> None:
+        """Publish to these partitions in one call."""
+        items = [(partition, [self.number, len(self.published) + n]) for n, partition in enumerate(partitions)]
+        queue.push_many([NewMessage(payload, partition) for partition, payload in items], connection=self.connection)
         self.published += items
 
-    def publish_in_vain(self, queue: Queue, lane: str) -> None:
-        """Publish in a savepoint that is rolled back, the whole transaction not."""
+    def publish_in_vain(self, queue: Queue, partition: str) -> None:
+        """Publish in a savepoint that is rolled back, while the transaction continues."""
         with self.connection.transaction(force_rollback=True):
-            queue.push("never", partition=lane, connection=self.connection)
+            queue.push("never", partition=partition, connection=self.connection)
 
 
 @pytest.fixture
 def room(database_url: str) -> int:
-    """How many transactions may be open at once."""
+    """Return how many transactions may be open at once."""
     free = """
         SELECT current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
                - (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
@@ -73,7 +73,7 @@ def producers(database_url: str, room: int) -> Generator[list[Producer]]:
 
 
 def take_everything(queue: Queue, group: str) -> dict[str, list[Message]]:
-    """Consume as a group does until nothing is left; return what came from each lane."""
+    """Consume until the queue is empty; return the messages of each partition."""
     came: dict[str, list[Message]] = defaultdict(list)
     for batch in queue.consume(group=group, batch=50, idle_timeout=0.01):
         came[batch[0].partition] += batch
@@ -81,7 +81,7 @@ def take_everything(queue: Queue, group: str) -> dict[str, list[Message]]:
 
 
 def test_a_thousand_long_transactions_in_any_order(database_url: str, producers: list[Producer]) -> None:
-    """L2, L3: each is open beside up to 149 others. What commits is delivered once, in the order of the commits."""
+    """Up to 150 are open at once. Committed messages are delivered once, in the order of the commits."""
     dice = random.Random(2)
     expected: dict[str, list] = defaultdict(list)
     open_now: list[Producer] = []
@@ -92,32 +92,34 @@ def test_a_thousand_long_transactions_in_any_order(database_url: str, producers:
             if producers and started < TRANSACTIONS and (not open_now or dice.random() < 0.6):
                 open_now.append(producers.pop(dice.randrange(len(producers))))
                 open_now[-1].begin(started)
-                open_now[-1].publish(queue, [dice.choice(LANES)])
+                open_now[-1].publish(queue, [dice.choice(PARTITIONS)])
                 started += 1
                 continue
             most = max(most, len(open_now))
             producer = open_now.pop(dice.randrange(len(open_now)))
-            producer.publish_in_vain(queue, dice.choice(LANES))
-            producer.publish(queue, dice.choices(LANES, k=dice.randrange(3)))
+            producer.publish_in_vain(queue, dice.choice(PARTITIONS))
+            producer.publish(queue, dice.choices(PARTITIONS, k=dice.randrange(3)))
             if dice.random() < 0.3:
                 producer.connection.execute("ROLLBACK")
                 rolled_back += 1
             else:
                 producer.connection.execute("COMMIT")
-                for lane, payload in producer.published:
-                    expected[lane].append(payload)
+                for partition, payload in producer.published:
+                    expected[partition].append(payload)
             producers.append(producer)
         assert most == most_expected
         assert 200 < rolled_back < 400
         came = take_everything(queue, "readers")
-        assert {lane: [message.payload for message in messages] for lane, messages in came.items()} == expected
+        assert {
+            partition: [message.payload for message in messages] for partition, messages in came.items()
+        } == expected
         for messages in came.values():
             assert [message.offset for message in messages] == list(range(len(messages)))
         assert broken(observer) == {}
 
 
 def test_a_push_returns_while_others_stay_open(database_url: str, producers: list[Producer]) -> None:
-    """L2: 150 transactions hold messages for one lane; in all that time no session waits for a lock."""
+    """150 open transactions have messages for one partition; no session waits for a lock."""
     with Skep(database_url) as mq, psycopg.connect(database_url, autocommit=True) as observer:
         queue = mq.queue("orders")
         for number, producer in enumerate(producers):
@@ -129,34 +131,34 @@ def test_a_push_returns_while_others_stay_open(database_url: str, producers: lis
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
         )
         assert observer.execute(idle).fetchall() == [(len(producers),)]
-        assert queue.push("direct", partition="one").offset == 0  # nor does a push without a transaction wait
+        assert queue.push("direct", partition="one").offset == 0  # a push without a transaction does not wait, either
         last = producers[-1].connection
         last.execute("COMMIT")
         assert [message.payload for message in queue.pop(batch=10)] == ["direct", [len(producers) - 1, 0]]
         for producer in producers[:-1]:
             producer.connection.execute("ROLLBACK")
-        assert [(lane.partition, lane.last_offset) for lane in queue.lag("__QUEUE_MODE__")] == [("one", 1)]
+        assert [(row.partition, row.last_offset) for row in queue.lag("__QUEUE_MODE__")] == [("one", 1)]
 
 
 async def publish_at_once(
     mq: AsyncSkep, connection: AsyncConnection, number: int, everyone: asyncio.Barrier, dice: random.Random
 ) -> list[tuple[str, int, int]]:
-    """Publish in one transaction, and end it when all others have published too; return what is to be delivered."""
-    lanes = dice.choices(LANES, k=1 + dice.randrange(4))
+    """Publish in one transaction, and end it when all others have published; return the committed messages."""
+    partitions = dice.choices(PARTITIONS, k=1 + dice.randrange(4))
     queue = mq.queue("orders")
     await connection.execute("BEGIN")
-    for n, lane in enumerate(lanes):
-        await queue.push([number, n], partition=lane, connection=connection)
+    for n, partition in enumerate(partitions):
+        await queue.push([number, n], partition=partition, connection=connection)
     await everyone.wait()
     committed = dice.random() < 0.7
     await connection.execute("COMMIT" if committed else "ROLLBACK")
-    return [(lane, number, n) for n, lane in enumerate(lanes)] if committed else []
+    return [(partition, number, n) for n, partition in enumerate(partitions)] if committed else []
 
 
 async def consume_all(mq: AsyncSkep, done: asyncio.Event) -> dict[str, list[Message]]:
-    """Consume while the transactions commit, until all have and nothing is left."""
+    """Consume while the transactions commit, until all messages are consumed."""
     came: dict[str, list[Message]] = defaultdict(list)
-    while not done.is_set() or sum([lane.lag for lane in await mq.queue("orders").lag("readers")]):
+    while not done.is_set() or sum([row.lag for row in await mq.queue("orders").lag("readers")]):
         async with await mq.queue("orders").pop(group="readers", batch=50, partitions=7, wait=0.05) as batch:
             for message in batch:
                 came[message.partition].append(message)
@@ -164,7 +166,7 @@ async def consume_all(mq: AsyncSkep, done: asyncio.Event) -> dict[str, list[Mess
 
 
 async def test_a_thousand_transactions_commit_at_the_same_time(database_url: str, room: int) -> None:
-    """L2, L3: in waves of a hundred, whose commits race, while a group consumes: each once, lanes in order."""
+    """They commit in waves of a hundred while a group consumes: each message once, partitions in order."""
     dice = random.Random(3)
     wave = min(100, room)
     done, everyone = asyncio.Event(), asyncio.Barrier(wave)
@@ -185,7 +187,7 @@ async def test_a_thousand_transactions_commit_at_the_same_time(database_url: str
             expected += [item for items in await asyncio.gather(*works) for item in items]
         done.set()
         came = await consumer
-    delivered = Counter((lane, *message.payload) for lane, messages in came.items() for message in messages)
+    delivered = Counter((partition, *message.payload) for partition, messages in came.items() for message in messages)
     assert delivered == Counter(expected)
     assert max(delivered.values()) == 1
     for messages in came.values():
@@ -196,7 +198,7 @@ async def test_a_thousand_transactions_commit_at_the_same_time(database_url: str
 
 
 def assert_transactions_are_whole(payloads: list[tuple[int, int]]) -> None:
-    """What one transaction put into a lane stands together there, in its order."""
+    """Messages of one transaction in a partition are contiguous and in order."""
     changes = sum(first[0] != second[0] for first, second in pairwise(payloads))
     assert changes + 1 == len({number for number, _ in payloads})
     assert all(first[1] < second[1] for first, second in pairwise(payloads) if first[0] == second[0])

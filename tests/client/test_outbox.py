@@ -1,4 +1,4 @@
-"""The outbox from Python: messages and answers inside the caller's own transaction, whatever its library."""
+"""The outbox: pushes and acks inside the caller's transaction, with every supported library."""
 
 import asyncio
 import functools
@@ -16,10 +16,10 @@ from psycopg.rows import DictRow, dict_row
 from sqlalchemy.orm import scoped_session, sessionmaker
 
 from skep import AsyncSkep, Skep
-from skep.client.guest import explain
+from skep.client.foreign_connection import explain
 from skep.errors import InvalidArgument, PayloadTooLarge, PermissionDenied, StaleLease
 from skep.message import NewMessage
-from skep.upkeep.mover import move
+from skep.upkeep import move_outbox
 from tests.client.both import settle
 from tests.client.callers import ASYNC, PLAIN, Context, Shop, tell
 
@@ -33,7 +33,7 @@ class ChangeOfMind(Exception):
 
 @asynccontextmanager
 async def failing(transaction: Context, kind: type[Exception]) -> AsyncGenerator[list[Exception]]:
-    """Enter a transaction, or a savepoint, that is to end by this error; gives the list with it."""
+    """Enter a transaction or a savepoint that must end with this error; yield a list that gets the error."""
     caught: list[Exception] = []
     try:
         async with transaction:
@@ -45,7 +45,7 @@ async def failing(transaction: Context, kind: type[Exception]) -> AsyncGenerator
 
 
 def story(told: Story) -> Callable[..., None]:
-    """Make a test of it, for every library."""
+    """Turn a scenario into a test for every library."""
 
     def test(kind: str, module_database_url: str) -> None:
         tell(kind, module_database_url, f"orders {next(_numbers)}", told)
@@ -57,7 +57,7 @@ def story(told: Story) -> Callable[..., None]:
 
 @story
 async def test_commit_publishes_rows_and_messages_together(shop: Shop) -> None:
-    """L2: before the commit nobody sees either, after it everybody sees both."""
+    """Before the commit no other session sees either; after it all sessions see both."""
     async with shop.caller.transaction():
         await shop.order(1)
         await shop.order(2)
@@ -70,7 +70,7 @@ async def test_commit_publishes_rows_and_messages_together(shop: Shop) -> None:
 
 @story
 async def test_rollback_publishes_nothing(shop: Shop) -> None:
-    """L3: the row and its message vanish together, and the connection is good for the next ones."""
+    """Neither the row nor its message is stored, and the connection can be used again."""
     async with failing(shop.caller.transaction(), ChangeOfMind):
         await shop.order(1)
         raise ChangeOfMind
@@ -81,8 +81,8 @@ async def test_rollback_publishes_nothing(shop: Shop) -> None:
 
 
 @story
-async def test_a_savepoint_takes_back_only_its_own(shop: Shop) -> None:
-    """L3: savepoints, nested too: what they keep is published, what they roll back is not."""
+async def test_a_savepoint_rolls_back_only_its_own_messages(shop: Shop) -> None:
+    """Messages of a released savepoint are published, those of a rolled back one are not, also if nested."""
     async with shop.caller.transaction():
         await shop.order(1)
         async with failing(shop.caller.savepoint(), ChangeOfMind):
@@ -100,23 +100,23 @@ async def test_a_savepoint_takes_back_only_its_own(shop: Shop) -> None:
 
 
 @story
-async def test_many_messages_with_all_they_can_have(shop: Shop) -> None:
-    """L2, L5: push_many keeps its order in every lane; partition, headers, trace and transaction ids arrive."""
+async def test_many_messages_with_every_field(shop: Shop) -> None:
+    """push_many keeps the order in every partition; partition, headers, trace and transaction ids are stored."""
     trace = uuid4()
-    rich = NewMessage({"n": 1}, "lane", transaction_id="once", headers={"a": "ü%(x)s:y"}, trace_id=trace)
+    rich = NewMessage({"n": 1}, "partition", transaction_id="once", headers={"a": "ü%(x)s:y"}, trace_id=trace)
     async with shop.caller.transaction():
         assert await settle(shop.queue.push_many([{"n": 0}, rich, rich, {"n": 2}], connection=shop.connection)) is None
         await settle(shop.queue.push_many([], connection=shop.connection))
     batch = await settle(shop.queue.pop(batch=10, partitions=2))
-    by_lane = sorted((message.partition, message.offset, message.payload["n"]) for message in batch)
-    assert by_lane == [("Default", 0, 0), ("Default", 1, 2), ("lane", 0, 1)]
-    (found,) = [message for message in batch if message.partition == "lane"]
+    by_partition = sorted((message.partition, message.offset, message.payload["n"]) for message in batch)
+    assert by_partition == [("Default", 0, 0), ("Default", 1, 2), ("partition", 0, 1)]
+    (found,) = [message for message in batch if message.partition == "partition"]
     assert (found.transaction_id, found.headers, found.trace_id) == ("once", {"a": "ü%(x)s:y"}, trace)
 
 
 @story
-async def test_an_answer_commits_with_the_rows_it_led_to(shop: Shop) -> None:
-    """C12: consume exactly once: the rows, the next message and the ack of the last are one transaction."""
+async def test_an_ack_commits_with_the_rows_of_its_handler(shop: Shop) -> None:
+    """Exactly once: the rows, the next message and the ack of the last one are in one transaction."""
     await settle(shop.queue.push_many([{"number": n} for n in range(3)]))
     batch = await settle(shop.queue.pop(group="billing", batch=10))
     async with failing(shop.caller.transaction(), ChangeOfMind):
@@ -132,8 +132,8 @@ async def test_an_answer_commits_with_the_rows_it_led_to(shop: Shop) -> None:
 
 
 @story
-async def test_every_kind_of_answer(shop: Shop) -> None:
-    """C1: one completed, one failed, one to the dead letters, each in a transaction of the caller."""
+async def test_every_kind_of_ack(shop: Shop) -> None:
+    """One message is completed, one failed, one dead-lettered, each in a transaction of the caller."""
     await settle(shop.queue.push_many([{"number": n} for n in range(4)]))
     batch = await settle(shop.queue.pop(group="billing", batch=10))
     async with shop.caller.transaction():
@@ -148,8 +148,8 @@ async def test_every_kind_of_answer(shop: Shop) -> None:
 
 
 @story
-async def test_what_json_cannot_hold_is_refused_before_the_database_is_asked(shop: Shop) -> None:
-    """Bad input: a typed error that names the item; the caller's transaction is unharmed."""
+async def test_a_payload_that_is_not_json_is_refused_before_the_call(shop: Shop) -> None:
+    """The error names the item, and the caller's transaction can continue."""
     async with shop.caller.transaction():
         await shop.order(1)
         for bad in ({1, 2}, object(), float("nan"), "\ud800", "NUL \0", {"deep": [UUID(int=1), {"\0": 1}]}):
@@ -160,8 +160,8 @@ async def test_what_json_cannot_hold_is_refused_before_the_database_is_asked(sho
 
 
 @story
-async def test_what_the_database_refuses_comes_as_an_error_of_skep(shop: Shop) -> None:
-    """Bad input: whatever the library wraps around it, the error is Skep's, and its cause is the library's."""
+async def test_a_refusal_of_the_database_is_an_error_of_skep(shop: Shop) -> None:
+    """The error is one of Skep, and its cause is the error of the library."""
     wrong = [NewMessage(1, partition="x" * 256), NewMessage(1, transaction_id=""), NewMessage(1, trace_id="no uuid")]
     for message in wrong:
         async with failing(shop.caller.transaction(), InvalidArgument) as caught:
@@ -177,8 +177,8 @@ async def test_what_the_database_refuses_comes_as_an_error_of_skep(shop: Shop) -
 
 
 @story
-async def test_what_only_the_commit_can_tell_fails_the_commit(shop: Shop) -> None:
-    """Bad input: a payload over the limit of its queue; the library says so in its own way, and all is undone."""
+async def test_an_error_found_at_commit_fails_the_commit(shop: Shop) -> None:
+    """A payload exceeds the limit of its queue: the library raises its own error, and everything is rolled back."""
     await settle(shop.queue.configure(max_payload_bytes=1000))
     async with failing(shop.caller.transaction(), Exception) as caught:
         await shop.order(1)
@@ -188,8 +188,8 @@ async def test_what_only_the_commit_can_tell_fails_the_commit(shop: Shop) -> Non
 
 
 @story
-async def test_a_lease_that_is_over_is_refused(shop: Shop) -> None:
-    """C5: a late answer fails with its transaction; the batch knows that it is lost."""
+async def test_an_ended_lease_is_refused(shop: Shop) -> None:
+    """A late ack fails with its transaction, and the batch is lost."""
     await settle(shop.queue.push({"number": 0}))
     batch = await settle(shop.queue.pop(group="billing"))
     await settle(shop.queue.seek("billing", "beginning"))
@@ -203,37 +203,37 @@ async def test_a_lease_that_is_over_is_refused(shop: Shop) -> None:
 
 @story
 async def test_a_connection_of_the_other_kind_is_refused(shop: Shop) -> None:
-    """Asynchronous connections belong to AsyncSkep, others to Skep; nothing is sent on either."""
+    """Asynchronous connections are for AsyncSkep, others for Skep; nothing is sent on either."""
     other: Any = (Skep if isinstance(shop.mq, AsyncSkep) else AsyncSkep)(shop.url)
-    with pytest.raises(InvalidArgument, match="other kind") as caught:
+    with pytest.raises(InvalidArgument, match="expected an? (a|)synchronous connection, got") as caught:
         await settle(other.queue(shop.name).push({"number": 1}, connection=shop.connection))
     assert "AsyncSkep" in (caught.value.hint or "")
     assert await shop.told() == []
 
 
 async def unfinished(shop: Shop) -> int:
-    """Return how many messages the group has still to do."""
+    """Return the lag of the group."""
     lags = await settle(shop.queue.lag("billing"))
     return sum(lag.lag for lag in lags)
 
 
 @pytest.mark.parametrize("thing", ["postgresql://", 7, object()], ids=["a URL", "a number", "an object"])
-def test_what_is_no_connection_is_refused(module_database_url: str, thing: object) -> None:
+def test_an_object_that_is_not_a_connection_is_refused(module_database_url: str, thing: object) -> None:
     with Skep(module_database_url) as mq, pytest.raises(InvalidArgument, match="as a connection") as caught:
         mq.queue("orders").push(1, connection=thing)
     assert "psycopg" in (caught.value.hint or "")
 
 
 def test_without_a_transaction_it_is_published_at_once(module_database_url: str) -> None:
-    """An autocommit connection commits each statement by itself."""
+    """An autocommit connection commits every statement."""
     with Skep(module_database_url) as mq, psycopg.connect(module_database_url, autocommit=True) as connection:
         mq.queue("at once").push("now", connection=connection)
         assert [message.payload for message in mq.queue("at once").pop()] == ["now"]
 
 
 @pytest.mark.parametrize("factory", [psycopg.ClientCursor, psycopg.RawCursor], ids=lambda factory: factory.__name__)
-def test_the_cursors_a_caller_prefers_do_not_matter(module_database_url: str, factory: Any) -> None:
-    """A connection may make cursors and rows of its own kind; Skep's statement does not depend on them."""
+def test_cursor_factories_of_the_caller_have_no_effect(module_database_url: str, factory: Any) -> None:
+    """A connection may have its own cursor and row factories; Skep does not depend on them."""
     with (
         Skep(module_database_url) as mq,
         psycopg.Connection[DictRow].connect(
@@ -246,7 +246,7 @@ def test_the_cursors_a_caller_prefers_do_not_matter(module_database_url: str, fa
 
 
 def test_a_scoped_session(module_database_url: str) -> None:
-    """What web frameworks hand out: a stand-in for the session of the thread."""
+    """Web frameworks use it as a proxy for the session of the thread."""
     engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(module_database_url))
     session = scoped_session(sessionmaker(engine))
     with Skep(module_database_url) as mq:
@@ -266,7 +266,7 @@ STRICT = [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALI
 async def test_a_strict_transaction_is_published_by_upkeep(
     level: psycopg.IsolationLevel, db: psycopg.Connection, module_database_url: str
 ) -> None:
-    """It commits whatever others push meanwhile, and wakes a consumer once upkeep has moved its messages."""
+    """It commits although others push meanwhile, and a consumer wakes when upkeep has published its messages."""
     with Skep(module_database_url) as mq, psycopg.connect(module_database_url) as connection:
         connection.isolation_level = level
         db.execute("CREATE TABLE IF NOT EXISTS strict_orders (id integer)")
@@ -283,8 +283,8 @@ async def test_a_strict_transaction_is_published_by_upkeep(
         assert [message.payload for message in await queue.pop(group="waiting", auto_ack=True)] == ["theirs"]
         asked = asyncio.create_task(queue.pop(group="waiting", wait=20))
         await asyncio.sleep(0.1)
-        assert await move(mq) == "published 1 messages of the outbox"
+        assert await move_outbox(mq) == "published 1 messages of the outbox"
         assert [message.payload for message in await asked] == ["mine"]
-        assert await move(mq) is None
+        assert await move_outbox(mq) is None
         assert (await mq.outbox_status()).waiting == 0
         assert [message.payload for message in await queue.pop(group="late", batch=10)] == ["theirs", "mine"]

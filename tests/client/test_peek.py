@@ -1,4 +1,4 @@
-"""Messages as they are stored, whoever has consumed them."""
+"""Peek: stored messages, consumed or not."""
 
 from uuid import UUID
 
@@ -12,9 +12,11 @@ async def places(mq: AsyncSkep, partition: str | None = None, first_offset: int 
     return [f"{m.partition}{m.offset}" for m in await mq.peek("orders", partition, first_offset, limit)]
 
 
-async def test_places(mq: AsyncSkep):
+async def test_partitions_and_offsets(mq: AsyncSkep):
     sizes = {"c": 5, "a": 3, "b": 2}
-    await mq.queue("orders").push_many(NewMessage(n, lane) for lane, size in sizes.items() for n in range(size))
+    await mq.queue("orders").push_many(
+        NewMessage(n, partition) for partition, size in sizes.items() for n in range(size)
+    )
     assert await mq.clear_queue("orders", "b") == 2
     assert await places(mq) == ["a0", "a1", "a2", "c0", "c1", "c2", "c3", "c4"]
     assert await places(mq, limit=4) == ["a0", "a1", "a2", "c0"]
@@ -36,7 +38,7 @@ async def test_the_whole_message(mq: AsyncSkep):
     assert await mq.find(receipt.id) == message
 
 
-async def test_what_is_gone(mq: AsyncSkep):
+async def test_deleted_messages(mq: AsyncSkep):
     first, second = await mq.queue("orders").push_many([1, 2])
     await mq.delete_message(first.id)
     assert [(m.payload, m.deleted) for m in await mq.peek("orders")] == [(None, True), (2, False)]

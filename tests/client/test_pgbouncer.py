@@ -27,7 +27,7 @@ def pooler(postgres_url: str, template: str) -> Generator[str]:
 
 @pytest.fixture
 def url(pooler: str, database_url: str) -> str:
-    """This test's own database, through the pooler, as a user with no more rights than needed."""
+    """The database of the test through the pooler, as a user with only the needed rights."""
     user = conninfo_to_dict(pooler)["user"]
     with psycopg.connect(database_url) as admin:
         admin.execute(f"CREATE TABLE notes (n integer); GRANT ALL ON notes TO {user}".encode())
@@ -40,15 +40,15 @@ def mq(url: str) -> Generator[Skep]:
         yield client
 
 
-def test_the_pooler_is_noticed(url: str, database_url: str) -> None:
-    """The sessions are not ours behind it, and are without it."""
+def test_the_pooler_is_detected(url: str, database_url: str) -> None:
+    """Sessions are shared with it, and not shared without it."""
     with Skep(url) as pooled, Skep(database_url) as direct:
         assert not pooled._database.direct
         assert direct._database.direct
 
 
-async def test_the_asynchronous_client_notices_it_too(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody LISTENs behind it, and consumers are told why they poll."""
+async def test_the_asynchronous_client_detects_it(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It does not LISTEN, and logs why consumers poll."""
     with caplog.at_level(logging.INFO, "skep"):
         async with AsyncSkep(url, poll_interval=0.05) as mq:
             assert not mq._database.direct
@@ -57,22 +57,22 @@ async def test_the_asynchronous_client_notices_it_too(url: str, caplog: pytest.L
 
 
 def test_sessions_are_shared_here(mq: Skep, database_url: str) -> None:
-    """What these tests rest on: twenty threads are at work, on at most two sessions of the server."""
+    """Twenty threads use at most two sessions of the server: the other tests depend on it."""
     at_once(*[partial(push_many_times, mq, str(n)) for n in range(20)])
     with psycopg.connect(database_url) as observer:
         assert 1 <= len(observer.execute(OTHERS).fetchall()) <= 2
         assert "LISTEN" not in str(observer.execute(OTHERS).fetchall())
 
 
-def push_many_times(mq: Skep, lane: str) -> None:
+def push_many_times(mq: Skep, partition: str) -> None:
     for n in range(20):  # more often than psycopg prepares a statement after
-        assert mq.queue("q").push(n, partition=lane).offset == n
+        assert mq.queue("q").push(n, partition=partition).offset == n
 
 
-def test_push_pop_and_every_answer(mq: Skep) -> None:
+def test_push_pop_and_every_ack(mq: Skep) -> None:
     queue = mq.queue("q")
     queue.configure(retry_delay=0)
-    queue.push_many([NewMessage(n, "lane", headers={"n": n}) for n in range(10)])
+    queue.push_many([NewMessage(n, "partition", headers={"n": n}) for n in range(10)])
     batch = queue.pop(group="g", batch=10)
     assert [message.payload for message in batch] == list(range(10))
     batch.extend(60)
@@ -83,7 +83,7 @@ def test_push_pop_and_every_answer(mq: Skep) -> None:
         batch.ack()
     with queue.pop(group="g", batch=10) as again:
         assert [message.payload for message in again] == list(range(2, 10))
-    assert [lane.lag for lane in queue.lag("g")] == [0]
+    assert [row.lag for row in queue.lag("g")] == [0]
     assert [letter.error for letter in mq.dead_letters("q")] == ["no good"]
     with pytest.raises(InvalidArgument):
         queue.push(1, partition="x" * 300)
@@ -91,7 +91,7 @@ def test_push_pop_and_every_answer(mq: Skep) -> None:
 
 @pytest.mark.parametrize("other_client", [False, True], ids=["same client", "another client"])
 def test_a_waiting_pop(mq: Skep, url: str, *, other_client: bool) -> None:
-    """A push of the same client wakes it at once; that of another is found by polling."""
+    """A push of the same client wakes it at once; a push of another one is found by polling."""
     came: list[Message] = []
     waiting = threading.Event()
 
@@ -112,17 +112,17 @@ def test_a_waiting_pop(mq: Skep, url: str, *, other_client: bool) -> None:
 
 
 def test_consume(mq: Skep) -> None:
-    """L1: several lanes, in order, leases extended or released as everywhere."""
+    """Several partitions, each in order."""
     mq.queue("q").push_many([NewMessage(n, str(n % 5)) for n in range(500)])
     came: dict[str, list[int]] = {}
     for batch in mq.queue("q").consume(group="g", batch=20, idle_timeout=0.01):
         came.setdefault(batch[0].partition, []).extend(message.payload for message in batch)
-    assert came == {str(lane): list(range(lane, 500, 5)) for lane in range(5)}
-    assert sum(lane.lag for lane in mq.queue("q").lag("g")) == 0
+    assert came == {str(partition): list(range(partition, 500, 5)) for partition in range(5)}
+    assert sum(row.lag for row in mq.queue("q").lag("g")) == 0
 
 
 def test_handlers(mq: Skep, database_url: str) -> None:
-    """C1: handlers in threads, one of which always fails on one message."""
+    """Handlers run in threads and fail on one message."""
     mq.queue("q").configure(retry_limit=1, retry_delay=0.01)
     came: list[int] = []
 
@@ -144,9 +144,9 @@ def test_handlers(mq: Skep, database_url: str) -> None:
         assert broken(observer) == {}
 
 
-def drained(mq: Skep, lanes: int) -> bool:
+def drained(mq: Skep, partitions: int) -> bool:
     lags = mq.queue("q").lag("g")
-    return len(lags) == lanes and not any(lane.lag for lane in lags)
+    return len(lags) == partitions and not any(row.lag for row in lags)
 
 
 def test_a_buffer(mq: Skep) -> None:
@@ -158,7 +158,7 @@ def test_a_buffer(mq: Skep) -> None:
 
 
 def test_a_transaction(mq: Skep) -> None:
-    """C12: pushes and answers as one."""
+    """Pushes and acks in one transaction."""
     mq.queue("in").push("task")
     batch = mq.queue("in").pop()
     with mq.transaction() as transaction:
@@ -174,7 +174,7 @@ def test_a_transaction(mq: Skep) -> None:
 
 
 def test_the_outbox(mq: Skep, url: str) -> None:
-    """L2, L3: a caller's transaction through the pooler, with its answers; many times, for prepared statements."""
+    """Transactions of a caller through the pooler, with acks; many of them, because of prepared statements."""
     with psycopg.connect(url, prepare_threshold=None) as connection:
         for n in range(10):
             connection.execute("INSERT INTO notes VALUES (%s)", [n])
@@ -185,11 +185,11 @@ def test_the_outbox(mq: Skep, url: str) -> None:
         assert connection.execute("SELECT n FROM notes ORDER BY n").fetchall() == [(n,) for n in (0, 2, 4, 6, 8)]
         batch.ack(connection=connection)
         connection.commit()
-    assert [lane.lag for lane in mq.queue("q").lag("__QUEUE_MODE__")] == [0]
+    assert [row.lag for row in mq.queue("q").lag("__QUEUE_MODE__")] == [0]
 
 
 async def work(url: str, number: int, came: Callable[[Message], None]) -> None:
-    """Push to a lane of its own with a client of its own, and take part in a group with all others."""
+    """Push to one partition with a new client, and consume in a group with all others."""
     async with AsyncSkep(url, poll_interval=0.05) as mq:
         async with mq.queue("q").buffer(size=10) as buffer:
             for n in range(50):
@@ -200,17 +200,17 @@ async def work(url: str, number: int, came: Callable[[Message], None]) -> None:
 
 
 async def test_several_clients_at_once(url: str, database_url: str) -> None:
-    """C8: eight clients push and consume in one group: each message once, lanes in order."""
+    """Eight clients push and consume in one group: each message once, partitions in order."""
     came: list[Message] = []
     await asyncio.gather(*[work(url, n, came.append) for n in range(8)])
-    by_lane = {str(n): [message.payload for message in came if message.partition == str(n)] for n in range(8)}
-    assert by_lane == {str(n): list(range(50)) for n in range(8)}
+    by_partition = {str(n): [message.payload for message in came if message.partition == str(n)] for n in range(8)}
+    assert by_partition == {str(n): list(range(50)) for n in range(8)}
     with psycopg.connect(database_url) as observer:
         assert broken(observer) == {}
 
 
 def test_the_pooler_loses_its_server(mq: Skep, pooler: str, database_url: str) -> None:
-    """Sessions that end while idle cost no error: PgBouncer finds others, and the first call after it works."""
+    """Sessions that end while idle cause no error: PgBouncer opens others."""
     mq.queue("q").push("before")
     with psycopg.connect(database_url) as admin:
         for pid, _ in admin.execute(OTHERS).fetchall():

@@ -1,4 +1,4 @@
-"""Popping: what a batch holds, which lane it is from, and who else may have it."""
+"""Pop: the content of a batch, its partitions, and its lease."""
 
 import asyncio
 from collections import defaultdict
@@ -25,7 +25,7 @@ async def test_a_batch_is_a_sequence(mq: AsyncSkep):
     assert "3 messages of orders/Default from offset 0" in repr(batch)
 
 
-async def test_nothing_is_an_empty_batch_and_not_an_error(mq: AsyncSkep):
+async def test_no_messages_give_an_empty_batch_and_no_error(mq: AsyncSkep):
     batch = await mq.queue("orders").pop()
     assert (len(batch), bool(batch), batch.open) == (0, False, False)
     await batch.ack()
@@ -44,24 +44,28 @@ async def test_the_size_of_a_batch_is_respected(mq: AsyncSkep):
     assert [await take(q, batch=size) for size in (1, 3, 100)] == [[0], [1, 2, 3], list(range(4, 10))]
 
 
-async def test_several_lanes_under_one_lease(mq: AsyncSkep):
-    """`batch` is the total; the answer for the batch is for all lanes."""
+async def test_several_partitions_under_one_lease(mq: AsyncSkep):
+    """`batch` is the total; an ack of the batch is for all partitions."""
     q = mq.queue("orders")
-    await q.push_many([NewMessage(n, f"lane {n % 4}") for n in range(40)])
+    await q.push_many([NewMessage(n, f"partition {n % 4}") for n in range(40)])
     batch = await q.pop(group="g", batch=25, partitions=3)
-    by_lane = defaultdict(list)
+    by_partition = defaultdict(list)
     for message in batch:
-        by_lane[message.partition].append(message.offset)
-    assert [by_lane[lane] for lane in sorted(by_lane)] == [list(range(10)), list(range(10)), list(range(5))]
+        by_partition[message.partition].append(message.offset)
+    assert [by_partition[partition] for partition in sorted(by_partition)] == [
+        list(range(10)),
+        list(range(10)),
+        list(range(5)),
+    ]
     await batch.ack()
     assert sum((await lag(q)).values()) == 15
 
 
-async def test_one_lane_by_name(mq: AsyncSkep):
+async def test_a_partition_by_name(mq: AsyncSkep):
     q = mq.queue("orders")
-    await q.push_many([NewMessage(n, f"lane {n % 2}") for n in range(4)])
-    assert await take(q, partition="lane 1") == [1, 3]
-    assert await take(q, partition="no such lane") == []
+    await q.push_many([NewMessage(n, f"partition {n % 2}") for n in range(4)])
+    assert await take(q, partition="partition 1") == [1, 3]
+    assert await take(q, partition="no such partition") == []
     assert await take(q) == [0, 2]
 
 
@@ -76,7 +80,7 @@ async def test_every_queue_of_a_namespace_or_task(mq: AsyncSkep):
 
 
 async def test_the_lease_time(mq: AsyncSkep, db: psycopg.Connection):
-    """Of the queue if none is given; it can be extended, but never shortened."""
+    """The default is the option of the queue; a lease can be extended, but never shortened."""
     q = mq.queue("orders")
     await q.push("a")
     (batch,) = await hold(q, 1, lease_time=60)
@@ -99,12 +103,12 @@ async def test_auto_ack_moves_the_cursor_at_delivery(mq: AsyncSkep, db: psycopg.
     batch = await q.pop(group="g", auto_ack=True)
     assert (payloads(batch), batch.open, leased(db), await lag(q)) == (["a"], False, 0, {"Default": 1})
     async with batch:
-        pass  # there is nothing to answer
+        pass  # there is nothing to acknowledge
     assert await take(q) == ["b"]
 
 
 async def test_queue_mode_shares_and_groups_do_not(mq: AsyncSkep):
-    """Scenarios 1 and 27: no group named is one group for all; each named one has everything for itself."""
+    """Consumers without a group share one group; each named group gets all messages."""
     q = mq.queue("orders")
     await q.push_many(range(4))
     first = await q.pop(batch=2)
@@ -114,10 +118,10 @@ async def test_queue_mode_shares_and_groups_do_not(mq: AsyncSkep):
     assert [await take(q, group) for group in ("a", "b")] == [[0, 1, 2, 3]] * 2
 
 
-async def test_two_workers_never_hold_the_same_message(mq: AsyncSkep, db: psycopg.Connection):
-    """C8: four workers on five lanes: each message once, each lane in order, never two hold one."""
+async def test_two_workers_never_lease_the_same_message(mq: AsyncSkep, db: psycopg.Connection):
+    """Four workers on five partitions: each message once, each partition in order, and one lease at a time."""
     q = mq.queue("orders")
-    await q.push_many([NewMessage(n, f"lane {n % 5}") for n in range(200)])
+    await q.push_many([NewMessage(n, f"partition {n % 5}") for n in range(200)])
     held: set[tuple[str, int]] = set()
     history = defaultdict(list)
 
@@ -129,19 +133,19 @@ async def test_two_workers_never_hold_the_same_message(mq: AsyncSkep, db: psycop
             held.update(addresses)
             for message in batch:
                 history[message.partition].append(message.offset)
-            held.difference_update(addresses)  # before the answer is stored: afterwards others may have them
+            held.difference_update(addresses)  # before the ack is stored: afterwards others may lease them
             await batch.ack()
 
     await asyncio.gather(*[work() for _ in range(4)])
-    assert history == {f"lane {lane}": list(range(40)) for lane in range(5)}
+    assert history == {f"partition {partition}": list(range(40)) for partition in range(5)}
     assert broken(db) == {}
 
 
-async def test_a_slow_lane_never_delays_another(mq: AsyncSkep, db: psycopg.Connection):
-    """C9: one lane is held all the time, another waits for its retry; the third goes on."""
+async def test_a_slow_partition_never_delays_another(mq: AsyncSkep, db: psycopg.Connection):
+    """One partition is leased all the time, another waits for its retry; the third is consumed."""
     q = mq.queue("orders")
     await q.configure(retry_delay=HOUR)
-    await q.push_many([NewMessage(n, lane) for lane in ("slow", "failing") for n in range(3)])
+    await q.push_many([NewMessage(n, partition) for partition in ("slow", "failing") for n in range(3)])
     held = await q.pop(group="g", batch=9, partition="slow")
     failing = await q.pop(group="g", batch=9, partition="failing")
     await failing.fail(None, "later")
@@ -153,13 +157,15 @@ async def test_a_slow_lane_never_delays_another(mq: AsyncSkep, db: psycopg.Conne
 
 
 @pytest.mark.parametrize("option", ["delayed_processing", "window_buffer"])
-async def test_a_lane_that_is_not_ready_never_hides_one_that_is(mq: AsyncSkep, db: psycopg.Connection, option: str):
-    """C10: of a hundred lanes one is ready."""
+async def test_a_partition_that_is_not_ready_never_hides_one_that_is(
+    mq: AsyncSkep, db: psycopg.Connection, option: str
+):
+    """One of a hundred partitions is ready."""
     q = mq.queue("orders")
     await mq.configure_queue("orders", {option: 60})
-    await q.push("ready", partition="lane 50")
+    await q.push("ready", partition="partition 50")
     pass_time(db, 61)
-    await q.push_many([NewMessage("early", f"lane {n}") for n in range(100) if n != 50])
+    await q.push_many([NewMessage("early", f"partition {n}") for n in range(100) if n != 50])
     assert payloads(await drain(q)) == ["ready"]
     pass_time(db, 61)
     assert len(await drain(q)) == 99
@@ -168,12 +174,12 @@ async def test_a_lane_that_is_not_ready_never_hides_one_that_is(mq: AsyncSkep, d
 async def test_priority_between_queues_of_a_namespace(mq: AsyncSkep):
     for name, priority in (("shop.low", 1), ("shop.high", 9)):
         await mq.queue(name).configure(priority=priority)
-        await mq.queue(name).push_many([NewMessage(name, f"lane {n}") for n in range(3)])
+        await mq.queue(name).push_many([NewMessage(name, f"partition {n}") for n in range(3)])
     assert payloads(await drain(mq, namespace="shop")) == ["shop.high"] * 3 + ["shop.low"] * 3
 
 
-async def test_eight_workers_share_a_lane(mq: AsyncSkep, db: psycopg.Connection):
-    """C11: `concurrency` 8; disjoint runs at once, each message once, the cursor right after some crash."""
+async def test_eight_workers_share_a_partition(mq: AsyncSkep, db: psycopg.Connection):
+    """With `concurrency` 8 they lease disjoint runs; each message once, and the cursor is right after crashes."""
     q = mq.queue("orders")
     await q.configure(concurrency=8)
     await q.push_many(range(80))
@@ -181,7 +187,7 @@ async def test_eight_workers_share_a_lane(mq: AsyncSkep, db: psycopg.Connection)
     assert [offsets(batch) for batch in batches] == [list(range(n, n + 5)) for n in range(0, 40, 5)] + [[]]
     for number in (6, 0, 3, 1):
         await batches[number].ack()
-    assert await lag(q) == {"Default": 70}  # the third, with offset 10, is still out
+    assert await lag(q) == {"Default": 70}  # the third, with offset 10, is still leased
     pass_time(db, LEASE_SECONDS + 1)  # its worker and three others have crashed
     rest = await drain(q, batch=5)
     assert sorted(offsets(rest)) == [*range(10, 15), *range(20, 30), *range(35, 80)]
@@ -190,7 +196,7 @@ async def test_eight_workers_share_a_lane(mq: AsyncSkep, db: psycopg.Connection)
 
 
 async def test_a_stale_lease_is_refused_and_changes_nothing(mq: AsyncSkep, db: psycopg.Connection):
-    """C5: after takeover, in every verb; the batch knows that it is lost."""
+    """After a takeover, by every method; the batch is lost."""
     q = mq.queue("orders")
     await q.push_many(range(3))
     (old,) = await hold(q, 1)
@@ -210,8 +216,8 @@ async def test_a_stale_lease_is_refused_and_changes_nothing(mq: AsyncSkep, db: p
     assert (await lag(q), broken(db)) == ({"Default": 2}, {})
 
 
-async def test_an_answer_for_what_is_done_changes_nothing(mq: AsyncSkep, db: psycopg.Connection):
-    """C5: below the cursor, or twice: the cursor never goes back."""
+async def test_an_ack_of_a_completed_message_changes_nothing(mq: AsyncSkep, db: psycopg.Connection):
+    """An ack below the cursor, or a second one, does not move the cursor back."""
     q = mq.queue("orders")
     await q.push_many(range(4))
     first = await q.pop(group="g", batch=2)
@@ -229,17 +235,17 @@ async def test_an_answer_for_what_is_done_changes_nothing(mq: AsyncSkep, db: psy
     assert (await lag(q), await dead(mq, "orders"), broken(db)) == ({"Default": 0}, {}, {})
 
 
-async def test_messages_come_while_others_are_held(mq: AsyncSkep):
-    """C13 in small: a lane with many messages beside lanes with one each: the small ones are served at once."""
+async def test_messages_are_delivered_while_others_are_leased(mq: AsyncSkep):
+    """Partitions with one message do not wait for a partition with many."""
     q = mq.queue("orders")
     await q.push_many([NewMessage(n, "big") for n in range(500)])
-    await q.push_many([NewMessage(lane, f"small {lane}") for lane in range(20)])
+    await q.push_many([NewMessage(partition, f"small {partition}") for partition in range(20)])
     seen = [(await q.pop(group="g", batch=10))[0].partition for _ in range(21)]
     assert len(set(seen)) == 21
 
 
-async def test_a_pop_that_waits_returns_as_soon_as_it_can(mq: AsyncSkep):
-    """And after its time, empty, if it cannot."""
+async def test_a_waiting_pop_returns_with_the_first_message(mq: AsyncSkep):
+    """If there is no message, it returns an empty batch after its timeout."""
     q = mq.queue("orders")
     began = asyncio.get_running_loop().time()
     assert not await q.pop(wait=0.2)
@@ -248,8 +254,8 @@ async def test_a_pop_that_waits_returns_as_soon_as_it_can(mq: AsyncSkep):
     assert payloads(await q.pop(wait=30)) == ["a"]
 
 
-async def test_a_waiting_pop_gets_a_lane_when_its_lease_is_over(mq: AsyncSkep):
-    """C6, seen by who waits: nobody has to push anything for that."""
+async def test_a_waiting_pop_gets_a_partition_when_its_lease_expires(mq: AsyncSkep):
+    """The waiting pop finds it without a push."""
     q = mq.queue("orders")
     await q.push("a")
     (lost,) = await hold(q, 1, lease_time=0.3)

@@ -1,4 +1,4 @@
-"""Pushing: what is stored, where, and that it is stored once and whole or not at all."""
+"""Push: messages are stored once, completely or not at all."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ from tests.engine.verbs import broken, push
 TREE = {"text": "ä€🐝", "numbers": [0, -1, 1.5, 2**70], "none": None, "yes": True, "deep": {"a": [{"b": []}]}}
 
 
-async def test_a_receipt_says_where_the_message_is(mq: AsyncSkep):
+async def test_a_receipt_has_partition_and_offset(mq: AsyncSkep):
     q = mq.queue("orders")
     before = datetime.now(UTC)
     first, second = await q.push({"n": 1}), await q.push({"n": 2})
@@ -30,7 +30,7 @@ async def test_a_receipt_says_where_the_message_is(mq: AsyncSkep):
     ]
 
 
-async def test_everything_that_is_said_comes_back(clients: Callable[..., AsyncSkep]):
+async def test_every_field_is_delivered(clients: Callable[..., AsyncSkep]):
     mq = clients(producer="shop-1")
     trace = uuid4()
     await mq.queue("orders").push(TREE, partition="eu", transaction_id="once", headers={"type": "x"}, trace_id=trace)
@@ -42,7 +42,7 @@ async def test_everything_that_is_said_comes_back(clients: Callable[..., AsyncSk
 
 
 async def test_many_in_one_call(mq: AsyncSkep):
-    """Payloads and messages with more to say, in any mix; receipts come in the order of the items."""
+    """Payloads and `NewMessage` can be mixed; receipts are in the order of the items."""
     q = mq.queue("orders")
     receipts = await q.push_many(
         [1, NewMessage(2, "eu"), "three", NewMessage(4, "eu", trace_id=str(UUID(int=7))), None]
@@ -66,8 +66,8 @@ async def test_a_large_batch_keeps_its_order(mq: AsyncSkep):
     assert payloads(await drain(q, batch=1000)) == list(range(5000))
 
 
-async def test_one_bad_item_and_nothing_is_stored(mq: AsyncSkep, db: psycopg.Connection):
-    """Bad input: refused by the client or by the database, the item is named, and all others stay away with it."""
+async def test_one_invalid_item_and_nothing_is_stored(mq: AsyncSkep, db: psycopg.Connection):
+    """The client or the database refuses it and names the item, and no other item is stored."""
     q = mq.queue("orders")
     await q.configure(max_payload_bytes=1000)
     for bad, kind in [
@@ -102,7 +102,7 @@ async def test_the_item_is_named(mq: AsyncSkep):
 
 
 async def test_a_repeated_transaction_id_is_stored_once(mq: AsyncSkep):
-    """L5: the repeat answers with the stored message; another partition has its own."""
+    """The repeated push returns the stored message; another partition has its own."""
     q = mq.queue("orders")
     first = await q.push("a", transaction_id="t")
     again = await q.push("b", transaction_id="t")
@@ -116,7 +116,7 @@ async def test_a_repeated_transaction_id_is_stored_once(mq: AsyncSkep):
 
 
 async def test_eight_repeats_at_once(mq: AsyncSkep):
-    """L5: under concurrency too."""
+    """At the same time."""
     q = mq.queue("orders")
     for round_ in range(5):
         pushes = [q.push(n, transaction_id=f"t{round_}") for n in range(8)]
@@ -127,10 +127,12 @@ async def test_eight_repeats_at_once(mq: AsyncSkep):
 
 
 async def test_opposite_orders_do_not_deadlock(mq: AsyncSkep):
-    """L4: many pushes that name the same partitions in opposite order."""
+    """Many pushes name the same partitions in opposite order."""
     q = mq.queue("orders")
-    lanes = [f"lane {number}" for number in range(10)]
-    pushes = [q.push_many([NewMessage(n, lane) for lane in lanes[:: 1 if n % 2 else -1]]) for n in range(20)]
+    partitions = [f"partition {number}" for number in range(10)]
+    pushes = [
+        q.push_many([NewMessage(n, partition) for partition in partitions[:: 1 if n % 2 else -1]]) for n in range(20)
+    ]
     await asyncio.gather(*pushes)
     assert len(await drain(q)) == 200
 
@@ -138,7 +140,7 @@ async def test_opposite_orders_do_not_deadlock(mq: AsyncSkep):
 async def test_producers_with_open_transactions_while_a_group_consumes(
     mq: AsyncSkep, module_database_url: str, db: psycopg.Connection
 ):
-    """L1: random pauses between begin and commit; all is delivered, in the order of dense offsets."""
+    """With random pauses before the commit, all messages are delivered, with dense offsets in order."""
     producers, each = 4, 25
 
     def produce(number: int) -> None:
@@ -163,7 +165,7 @@ async def test_producers_with_open_transactions_while_a_group_consumes(
     assert broken(db) == {}
 
 
-async def test_a_deleted_message_is_passed_over(mq: AsyncSkep):
+async def test_a_deleted_message_is_skipped(mq: AsyncSkep):
     q = mq.queue("orders")
     receipts = await q.push_many(["a", "b", "c"])
     assert await mq.delete_message(receipts[1].id)

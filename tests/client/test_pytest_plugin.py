@@ -1,4 +1,4 @@
-"""The fixtures people's tests use: each test here runs a pytest of its own."""
+"""The fixtures of the pytest plugin: each test here runs pytest."""
 
 import re
 from collections.abc import Generator
@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from skep.testing import Database
+from skep.testing import TemporaryDatabase
 
 pytest_plugins = "pytester"
 
@@ -19,7 +19,7 @@ ASYNC = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=fu
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, postgres_url: str, monkeypatch: pytest.MonkeyPatch):
-    """Run these tests on the server of this run, which is faster than to start one."""
+    """Run these tests on the server of this run, which is faster than starting one."""
     monkeypatch.setenv("SKEP_TEST_DATABASE_URL", postgres_url)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
@@ -30,7 +30,7 @@ def run(pytester: pytest.Pytester, postgres_url: str, monkeypatch: pytest.Monkey
     return run
 
 
-def test_every_test_begins_with_nothing(run):
+def test_every_test_starts_with_an_empty_database(run):
     done = run("""
         import pytest
 
@@ -44,7 +44,7 @@ def test_every_test_begins_with_nothing(run):
     done.assert_outcomes(passed=5)
 
 
-def test_the_url_is_one(run):
+def test_the_url_is_a_url(run):
     done = run("""
         import psycopg
         from skep import AsyncSkep
@@ -62,7 +62,7 @@ def test_the_url_is_one(run):
     done.assert_outcomes(passed=2)
 
 
-def test_whatever_a_test_does_is_gone_after_it(run):
+def test_all_changes_of_a_test_are_removed(run):
     done = run("""
         import psycopg, pytest
 
@@ -109,7 +109,7 @@ def test_databases_are_dropped_at_the_end(run, postgres_url: str):
         assert left.fetchall() == []
 
 
-def test_nothing_is_loaded_before_a_test_asks(run):
+def test_nothing_is_imported_before_a_test_uses_a_fixture(run):
     done = run("""
         import sys
 
@@ -122,7 +122,7 @@ def test_nothing_is_loaded_before_a_test_asks(run):
 
 @pytest.fixture
 def temporary(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory for temporary files that PostgreSQL can reach, whoever it runs as."""
+    """A temporary directory to which the user of PostgreSQL has access."""
     data_dir.chmod(0o755)
     monkeypatch.setenv("TMPDIR", str(data_dir))
     monkeypatch.delenv("SKEP_TEST_DATABASE_URL", raising=False)
@@ -155,8 +155,8 @@ def test_the_example(run):
 
 
 @pytest.fixture
-def database(postgres_url: str) -> Generator[Database]:
-    with Database(postgres_url) as made:
+def database(postgres_url: str) -> Generator[TemporaryDatabase]:
+    with TemporaryDatabase(postgres_url) as made:
         yield made
 
 
@@ -180,7 +180,7 @@ def contents(connection: psycopg.Connection) -> dict[str, list[tuple]]:
     return {name: connection.execute(f"SELECT * FROM {name}".encode()).fetchall() for name in tables}
 
 
-def test_an_emptied_database_is_as_new(database: Database):
+def test_an_emptied_database_is_like_a_new_one(database: TemporaryDatabase):
     with psycopg.connect(database.url, autocommit=True) as connection:
         new = contents(connection)
         for statement in USE.split(";"):
@@ -190,7 +190,7 @@ def test_an_emptied_database_is_as_new(database: Database):
         assert contents(connection) == new
 
 
-def test_many_rows_are_dropped_with_the_database(database: Database):
+def test_many_rows_are_dropped_with_the_database(database: TemporaryDatabase):
     with psycopg.connect(database.url, autocommit=True) as connection:
         for _ in range(9):
             connection.execute("SELECT skep.push('orders', to_jsonb(repeat(md5(random()::text), 30000)))")

@@ -1,11 +1,11 @@
-"""Retries through the client: the policy of a group, delays, and messages that fail alone."""
+"""Retries: the policy of a group, delays, and messages that fail alone."""
 
 import psycopg
 import pytest
 
 from skep import AsyncSkep
 from skep.errors import InvalidArgument, NotFound, StaleLease
-from tests.client.test_answers import runs
+from tests.client.test_ack import runs
 from tests.client.verbs import dead
 from tests.engine.verbs import broken, pass_time
 
@@ -29,7 +29,7 @@ async def test_the_policy_of_a_group(mq: AsyncSkep):
     assert await dead(mq, Q) == {0: "boom"}
 
 
-async def test_a_wrong_policy(mq: AsyncSkep):
+async def test_an_invalid_policy(mq: AsyncSkep):
     with pytest.raises(InvalidArgument, match="retry_limit must be at least 0, got -1"):
         await mq.subscribe("g", Q, retry_limit=-1)
     with pytest.raises(NotFound, match="has no subscription"):
@@ -56,7 +56,7 @@ async def test_fail_with_retry_after(mq: AsyncSkep, db: psycopg.Connection, *, b
 
 
 async def test_fail_alone(mq: AsyncSkep, db: psycopg.Connection):
-    """The lease is over with it: the batch has nothing left to say, also at the end of its block."""
+    """It ends the lease, so the end of the block has nothing to acknowledge."""
     await mq.queue(Q).configure(retry_delay=0)
     await mq.queue(Q).push_many(range(5))
     async with await mq.queue(Q).pop(group="g", batch=4) as batch:
@@ -71,10 +71,10 @@ async def test_fail_alone(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_fail_alone_in_one_of_several_partitions(mq: AsyncSkep):
-    """The leases of the other partitions go on."""
+    """The leases of the other partitions continue."""
     await mq.queue(Q).configure(retry_delay=0)
-    for lane in "ab":
-        await mq.queue(Q).push(lane, partition=lane)
+    for partition in "ab":
+        await mq.queue(Q).push(partition, partition=partition)
     batch = await mq.queue(Q).pop(group="g", batch=2, partitions=2)
     await batch.fail(batch[0], "boom", alone=True)
     assert batch.open
@@ -87,7 +87,7 @@ async def test_fail_alone_in_one_of_several_partitions(mq: AsyncSkep):
 async def test_a_batch_cannot_fail_alone(mq: AsyncSkep):
     await mq.queue(Q).push(0)
     batch = await mq.queue(Q).pop(group="g")
-    with pytest.raises(InvalidArgument, match="only a message can fail alone"):
+    with pytest.raises(InvalidArgument, match="alone needs a message"):
         await batch.fail(None, "boom", alone=True)
     await batch.ack()
 
@@ -104,7 +104,7 @@ async def test_failures_in_a_transaction(mq: AsyncSkep, db: psycopg.Connection):
     assert await runs(mq, Q) == [([1], 2), ([2], 1)]
 
 
-async def test_where_a_group_starts_is_explained(mq: AsyncSkep):
+async def test_explain_start(mq: AsyncSkep):
     await mq.queue(Q).push_many(range(3))
     unknown = await mq.explain_start("g", Q)
     assert (unknown.scope, unknown.start_offset, unknown.has_started) == (None, None, False)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from skep import AsyncSkep, Message, NewMessage
-from skep.client.plan import Pacing
+from skep.client.plan import Backoff
 from skep.errors import PermissionDenied
 from tests.client.verbs import drain, lag, payloads, refused, take, until
 
@@ -27,7 +27,7 @@ def consumer(clients: Clients, user_url: Callable[..., str]) -> AsyncSkep:
 
 
 async def test_a_producer_produces(producer: AsyncSkep, mq: AsyncSkep):
-    """By every way to push; nothing else is allowed."""
+    """It may push in every way, and nothing else."""
     q = producer.queue("orders")
     await q.push(1, transaction_id="t")
     assert (await q.push(1, transaction_id="t")).status == "duplicate"
@@ -42,7 +42,7 @@ async def test_a_producer_produces(producer: AsyncSkep, mq: AsyncSkep):
 
 
 async def test_a_consumer_consumes(consumer: AsyncSkep, mq: AsyncSkep):
-    """By every way to consume; nothing else is allowed."""
+    """It may consume in every way, and nothing else."""
     q = consumer.queue("orders")
     await mq.queue("orders").push_many(range(8))
     await consumer.subscribe("g", "orders")
@@ -81,8 +81,8 @@ async def test_handlers_of_a_consumer(consumer: AsyncSkep, mq: AsyncSkep):
 async def test_a_producer_wakes_a_consumer(
     producer: AsyncSkep, consumer: AsyncSkep, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ):
-    """Section 7: NOTIFY by the one and LISTEN by the other need no more rights; nobody polls here."""
-    monkeypatch.setattr(Pacing, "pause", lambda self, left: left)
+    """NOTIFY and LISTEN need no other rights; polling is disabled here."""
+    monkeypatch.setattr(Backoff, "pause", lambda self, left: left)
     task = asyncio.create_task(consumer.queue("orders").pop(group="g", wait=20))
     await until(lambda: db.execute(LISTENERS).fetchall() == [(1,)], "the consumer to listen")
     looked = "SELECT count(*) FROM skep.subscriptions"
@@ -92,7 +92,7 @@ async def test_a_producer_wakes_a_consumer(
 
 
 async def test_a_consumer_closes_at_once_and_quietly(consumer: AsyncSkep, caplog: pytest.LogCaptureFixture):
-    """It may not call `notify`, and does not have to."""
+    """It may not call `notify`, and need not."""
     await consumer.queue("orders").pop(wait=0.05)
     began = time.monotonic()
     await consumer.close()
@@ -101,7 +101,7 @@ async def test_a_consumer_closes_at_once_and_quietly(consumer: AsyncSkep, caplog
 
 
 async def test_both_roles_for_a_transaction(clients: Clients, user_url: Callable[..., str], consumer: AsyncSkep):
-    """C12: it needs the rights of its parts."""
+    """A transaction needs the rights of its parts."""
     both = clients(user_url("skep_producer", "skep_consumer"))
     await both.queue("in").push_many([1, 2])
     batch = await consumer.queue("in").pop(group="g")
@@ -129,8 +129,8 @@ async def test_an_administrator_administers(clients: Clients, user_url: Callable
     assert (status.namespace, status.messages, status.dead_letters, status.options["retry_limit"]) == ("shop", 3, 2, 0)
     (group,) = await admin.groups(queue="orders")
     assert (group.group, group.lag, group.dead_letters) == ("g", 1, 2)
-    (lane,) = await admin.lanes("orders")
-    assert (lane.partition, lane.messages, lane.last_offset) == ("Default", 3, 2)
+    (row,) = await admin.partitions("orders")
+    assert (row.partition, row.messages, row.last_offset) == ("Default", 3, 2)
     assert (await q.seek("g", "beginning")).partitions == 1
     assert await admin.delete_message(receipts[1].id)
     assert payloads(await drain(q)) == ["a", "c"]
@@ -139,7 +139,7 @@ async def test_an_administrator_administers(clients: Clients, user_url: Callable
     assert await q.delete()
 
 
-async def test_nobody_in_particular(clients: Clients, user_url: Callable[..., str]):
-    """A user who may not even look at the schema is told so, and not that there is none."""
+async def test_a_user_without_rights(clients: Clients, user_url: Callable[..., str]):
+    """A user without USAGE on the schema gets PermissionDenied, not an error about a missing schema."""
     with refused(PermissionDenied):
         await clients(user_url()).queue("orders").push(1)

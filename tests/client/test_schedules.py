@@ -1,4 +1,4 @@
-"""Schedules from Python, told to both faces."""
+"""Schedules, with both clients."""
 
 from datetime import UTC, datetime
 
@@ -6,7 +6,7 @@ import psycopg
 
 from skep import AsyncSkep
 from skep.errors import InvalidArgument, NotFound
-from skep.upkeep.scheduler import tick
+from skep.upkeep import run_schedules
 from tests.client.verbs import refused, take
 
 DUE = "UPDATE skep.schedules SET next_at = date_trunc('minute', clock_timestamp())"
@@ -38,9 +38,9 @@ async def test_a_schedule(mq: AsyncSkep, db: psycopg.Connection):
 
 async def test_upkeep_pushes_its_ticks(mq: AsyncSkep, db: psycopg.Connection):
     await mq.schedule("often", "* * * * *", "orders", [1, None])
-    assert await tick(mq) is None
+    assert await run_schedules(mq) is None
     db.execute(DUE)
-    assert await tick(mq) == "pushed 1 scheduled messages"
+    assert await run_schedules(mq) == "pushed 1 scheduled messages"
     assert await take(mq.queue("orders")) == [[1, None]]
 
 
@@ -48,7 +48,7 @@ async def test_a_refused_tick_is_reported(mq: AsyncSkep, db: psycopg.Connection)
     await mq.queue("orders").configure(semantics="pub_sub", block_without_subscribers=True)
     await mq.schedule("often", "* * * * *", "orders")
     db.execute(DUE)
-    assert await tick(mq) == "1 schedules are refused by their queues"
+    assert await run_schedules(mq) == "1 schedules are refused by their queues"
 
 
 async def test_pause_resume_delete(mq: AsyncSkep):
@@ -60,7 +60,7 @@ async def test_pause_resume_delete(mq: AsyncSkep):
         await mq.pause_schedule("often")
 
 
-async def test_what_is_wrong_is_said(mq: AsyncSkep):
+async def test_invalid_arguments(mq: AsyncSkep):
     with refused(InvalidArgument, 'cron expression "61 * * * *": minute must be'):
         await mq.schedule("s", "61 * * * *", "orders")
     with refused(InvalidArgument, 'unknown time zone "Berlin"'):

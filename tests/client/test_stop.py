@@ -1,4 +1,4 @@
-"""Stopping: what is begun is finished and stored, what is not is given back, and it can be said again."""
+"""Stop: started batches are finished and stored, others are released, and a second stop is harmless."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ GROUP: Any = {"group": "g"}
 
 
 class Gate:
-    """A handler that begins, and ends when it is told to."""
+    """A handler that ends when the test opens the gate."""
 
     def __init__(self, mq: AsyncSkep, queue: str = "orders", **options: Any) -> None:
         self.begun: list[Any] = []
@@ -38,18 +38,20 @@ class Gate:
 
 
 async def stopping(consumer: AsyncConsumer | AsyncSkep, gate: Gate) -> asyncio.Task[None]:
-    """Begin to stop, and return when the consumer has heard of it."""
+    """Call stop, and return when the consumer has received it."""
     task = asyncio.create_task(consumer.stop())
     driver: Any = getattr(gate.consumer, "plain", gate.consumer)._driver
     await until(lambda: driver._plan._stopping, "the stop to be heard")
     return task
 
 
-async def test_what_is_begun_is_finished_and_stored(mq: AsyncSkep, db: psycopg.Connection):
-    """Scenario 23: stop returns after that, and what was not begun is free for others, uncharged."""
+async def test_started_batches_are_finished_and_stored(mq: AsyncSkep, db: psycopg.Connection):
+    """Stop returns after that, and batches that were not started are released without an attempt."""
     q = mq.queue("orders")
     gate = Gate(mq, batch=2, concurrency=2, fetch_ahead=2)
-    await q.push_many([NewMessage((lane, n), f"lane {lane}") for lane in range(5) for n in range(2)])
+    await q.push_many(
+        [NewMessage((partition, n), f"partition {partition}") for partition in range(5) for n in range(2)]
+    )
     running = asyncio.create_task(gate.consumer.run())
     await gate.begins(2)
     stop = await stopping(gate.consumer, gate)
@@ -79,8 +81,8 @@ async def test_nothing_is_leased_while_it_stops(mq: AsyncSkep):
     assert gate.begun == ["a"]
 
 
-async def test_all_consumers_of_a_client_are_told_before_one_is_waited_for(mq: AsyncSkep):
-    """The first has long to work; the others take nothing new meanwhile."""
+async def test_all_consumers_of_a_client_stop_before_one_is_awaited(mq: AsyncSkep):
+    """The first one works for a long time; the others lease nothing meanwhile."""
     slow, quick = Gate(mq, "slow"), Gate(mq, "quick")
     await mq.queue("slow").push("a")
     running = asyncio.create_task(mq.run())
@@ -97,7 +99,7 @@ async def test_all_consumers_of_a_client_are_told_before_one_is_waited_for(mq: A
 
 
 async def test_a_lease_is_extended_while_it_stops(mq: AsyncSkep, db: psycopg.Connection):
-    """The handler takes longer than its lease to finish; what it did is not done again."""
+    """The handler needs longer than its lease; its message is not delivered again."""
     gate = Gate(mq, lease_time=0.3)
     await mq.queue("orders").push("a")
     running = asyncio.create_task(gate.consumer.run())
@@ -112,7 +114,7 @@ async def test_a_lease_is_extended_while_it_stops(mq: AsyncSkep, db: psycopg.Con
 
 
 async def test_the_second_stop_is_harmless(mq: AsyncSkep):
-    """Scenario 23: at the same time or later, by the consumer or the client."""
+    """At the same time or later, by the consumer or the client."""
     gate = Gate(mq)
     await mq.queue("orders").push("a")
     running = asyncio.create_task(gate.consumer.run())
@@ -126,8 +128,7 @@ async def test_the_second_stop_is_harmless(mq: AsyncSkep):
     await mq.stop()
 
 
-async def test_stop_of_what_was_never_started_does_nothing(mq: AsyncSkep):
-    """Scenario 23."""
+async def test_stop_of_a_consumer_that_never_ran_does_nothing(mq: AsyncSkep):
     gate = Gate(mq)
     await gate.consumer.stop()
     await mq.stop()
@@ -140,8 +141,8 @@ async def test_stop_of_what_was_never_started_does_nothing(mq: AsyncSkep):
     assert gate.ended == ["a"]
 
 
-async def test_it_can_run_again(mq: AsyncSkep, db: psycopg.Connection):
-    """Scenario 91: and goes on where it was."""
+async def test_a_consumer_can_run_again(mq: AsyncSkep, db: psycopg.Connection):
+    """It continues at its cursor."""
     gate = Gate(mq)
     gate.open.set()
     for number in range(3):
@@ -154,7 +155,7 @@ async def test_it_can_run_again(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_running_twice_at_once_is_an_error(mq: AsyncSkep):
-    """Scenario 25: exactly one wins, and goes on."""
+    """Exactly one run continues."""
     gate = Gate(mq)
     gate.open.set()
     runs = [asyncio.create_task(gate.consumer.run()) for _ in range(5)]
@@ -162,7 +163,7 @@ async def test_running_twice_at_once_is_an_error(mq: AsyncSkep):
     (winner,) = (run for run in runs if not run.done())
     for run in runs:
         if run is not winner:
-            with refused(SkepError, "is running already"):
+            with refused(SkepError, "is already running"):
                 await run
     await mq.queue("orders").push("a")
     await gate.begins()
@@ -171,7 +172,7 @@ async def test_running_twice_at_once_is_an_error(mq: AsyncSkep):
 
 
 async def test_a_handler_may_stop_its_own_consumer(mq: AsyncSkep):
-    """It cannot wait for itself: stop returns at once, and the rest of its batch is still handled."""
+    """Stop returns at once, because it cannot wait for itself; the rest of its batch is still handled."""
     seen = []
 
     @mq.consumer("orders", **GROUP)
@@ -196,8 +197,8 @@ async def test_closing_the_client_stops_its_consumers(clients: Callable[..., Asy
     assert (gate.ended, leased(db)) == (["a"], 0)
 
 
-async def test_one_consumer_that_cannot_go_on_ends_the_run_of_all(mq: AsyncSkep):
-    """The others finish what they have begun; the error is raised."""
+async def test_an_error_of_one_consumer_ends_the_run_of_all(mq: AsyncSkep):
+    """The others finish their started batches, and the error is raised."""
     gate = Gate(mq, "fine")
     mq.consumer("bad", group="")(print)
     await mq.queue("fine").push("a")
@@ -213,8 +214,8 @@ async def test_a_client_without_consumers_has_nothing_to_run(mq: AsyncSkep):
     await mq.stop()
 
 
-async def test_stop_from_another_thread_or_task_while_everybody_is_busy(mq: AsyncSkep):
-    """Many handlers in the middle of their work: all of it is finished."""
+async def test_stop_from_another_thread_or_task_while_all_handlers_are_busy(mq: AsyncSkep):
+    """Many handlers are busy, and all of them finish."""
     begun, ended = [], []
     lock = threading.Lock()
     gate = threading.Event()
@@ -227,7 +228,7 @@ async def test_stop_from_another_thread_or_task_while_everybody_is_busy(mq: Asyn
         with lock:
             ended.append(message.payload)
 
-    await mq.queue("orders").push_many([NewMessage(n, f"lane {n}") for n in range(20)])
+    await mq.queue("orders").push_many([NewMessage(n, f"partition {n}") for n in range(20)])
     running = asyncio.create_task(handle.run())
     await until(lambda: len(begun) == 8, "eight handlers to begin")
     stop = asyncio.create_task(handle.stop())

@@ -1,4 +1,4 @@
-"""Where a group starts, through the client: seed 000's tests and edge cases, seed 004's scenarios, and seeks."""
+"""The start of a group: subscription modes, defaults, and seeks."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ NEW: Any = {"subscription_mode": "new"}
 
 
 async def old(mq: AsyncSkep, db: psycopg.Connection, *items: Any, partition: str = "Default") -> None:
-    """Messages of an hour ago."""
+    """Push messages that are an hour old."""
     await mq.queue("q").push_many([NewMessage(item, partition) for item in items])
     pass_time(db, HOUR)
 
@@ -28,7 +28,7 @@ def stored(db: psycopg.Connection, group: str = "g") -> list[tuple]:
 
 
 async def test_new_mode_on_one_partition(mq: AsyncSkep, db: psycopg.Connection):
-    """S1, seed 000 test 1: the message that is there when the group is born, and those after it."""
+    """The group gets the message that woke it, and later ones."""
     q = mq.queue("q")
     for name in ("M1", "M2"):
         await q.push(name, partition="p1")
@@ -37,8 +37,8 @@ async def test_new_mode_on_one_partition(mq: AsyncSkep, db: psycopg.Connection):
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["group_has_met_p1", "group_has_met_nothing"])
-async def test_a_partition_born_ten_minutes_later(mq: AsyncSkep, db: psycopg.Connection, *, known: bool):
-    """S1, seed 000 test 2, S4: the start is the group's birth, not the moment it meets the partition."""
+async def test_a_partition_created_ten_minutes_later(mq: AsyncSkep, db: psycopg.Connection, *, known: bool):
+    """The start is the time of the subscription, not of the first pop from the partition."""
     q = mq.queue("q")
     if known:
         await q.push("M1", partition="p1")
@@ -49,8 +49,8 @@ async def test_a_partition_born_ten_minutes_later(mq: AsyncSkep, db: psycopg.Con
     assert await take(q, **NEW) == ["M2", "M3", "M4"]
 
 
-async def test_a_namespace_and_a_task_share_one_birth(mq: AsyncSkep, db: psycopg.Connection):
-    """S1, seed 000 test 3, S5: queues that join later start at the same birth, across both wildcards."""
+async def test_a_namespace_and_a_task_share_one_start(mq: AsyncSkep, db: psycopg.Connection):
+    """Queues that are created later have the same start."""
     await mq.queue("ns.mail").push("old")
     pass_time(db, HOUR)
     assert await take(mq, "by namespace", namespace="ns", **NEW) == []
@@ -65,8 +65,8 @@ async def test_a_namespace_and_a_task_share_one_birth(mq: AsyncSkep, db: psycopg
     assert stored(db, "by task") == [(None, None, None, "mail", "new")]
 
 
-async def test_groups_are_born_independently(mq: AsyncSkep, db: psycopg.Connection):
-    """S1, seed 000 test 4: one group is new, the other reads everything; each keeps its own birth."""
+async def test_groups_start_independently(mq: AsyncSkep, db: psycopg.Connection):
+    """One group is new, the other one reads everything; each keeps its own start."""
     q = mq.queue("q")
     await old(mq, db, "old")
     await q.push("recent")
@@ -76,8 +76,8 @@ async def test_groups_are_born_independently(mq: AsyncSkep, db: psycopg.Connecti
     assert await take(q, "cg3", **NEW) == []
 
 
-async def test_each_partition_and_each_queue_has_its_own(mq: AsyncSkep, db: psycopg.Connection):
-    """S1, edge cases 2 and 3: popped by name, p2 does not take the birth of p1, nor one queue the mode of another."""
+async def test_each_partition_and_each_queue_has_its_own_start(mq: AsyncSkep, db: psycopg.Connection):
+    """A partition popped by name has its own start, and a queue its own mode."""
     q = mq.queue("q")
     await old(mq, db, 1, partition="p1")
     assert await take(q, partition="p1", **NEW) == []
@@ -85,7 +85,7 @@ async def test_each_partition_and_each_queue_has_its_own(mq: AsyncSkep, db: psyc
     pass_time(db, 600)
     assert await take(q, partition="p2", **NEW) == []
     await q.push_many([NewMessage(3, "p1"), NewMessage(4, "p2")])
-    assert [await take(q, partition=lane) for lane in ("p1", "p2")] == [[3], [4]]
+    assert [await take(q, partition=partition) for partition in ("p1", "p2")] == [[3], [4]]
     await mq.queue("q2").push("old")
     pass_time(db, HOUR)
     assert await take(mq.queue("q2")) == ["old"]
@@ -93,7 +93,7 @@ async def test_each_partition_and_each_queue_has_its_own(mq: AsyncSkep, db: psyc
 
 @pytest.mark.parametrize(("first", "later"), [("new", "all"), ("all", "new"), ("new", None)])
 async def test_the_first_mode_wins(mq: AsyncSkep, db: psycopg.Connection, first: str, later: str | None):
-    """S1, edge case 4: neither pop nor subscribe changes it afterwards."""
+    """Neither pop nor subscribe changes it later."""
     q = mq.queue("q")
     await old(mq, db, "old")
     born = await mq.subscribe("g", "q", mode=first)
@@ -103,8 +103,8 @@ async def test_the_first_mode_wins(mq: AsyncSkep, db: psycopg.Connection, first:
     assert await take(q) == ["pushed after the birth"]
 
 
-async def test_defaults_count_only_at_birth(mq: AsyncSkep, db: psycopg.Connection):
-    """S1, edge cases 1 and 5, S2 scenario 4: a changed default does not change a group; queue mode has none."""
+async def test_defaults_apply_only_to_new_groups(mq: AsyncSkep, db: psycopg.Connection):
+    """A changed default does not change an existing group, and queue mode has no default."""
     q = mq.queue("q")
     await old(mq, db, "M1")
     await mq.subscribe("elder", "q")
@@ -119,7 +119,7 @@ async def test_defaults_count_only_at_birth(mq: AsyncSkep, db: psycopg.Connectio
 
 
 async def test_new_mode_skips_history_and_not_the_first_message(mq: AsyncSkep, db: psycopg.Connection):
-    """S2, scenarios 1 to 3 and 5: what is older than the lookback never comes, what woke the consumer does."""
+    """Messages before the lookback are not delivered; the message that woke the consumer is."""
     q = mq.queue("q")
     await old(mq, db, "M1", "M2", "M3")
     await q.push("M4")
@@ -133,7 +133,7 @@ async def test_new_mode_skips_history_and_not_the_first_message(mq: AsyncSkep, d
 
 
 async def test_new_mode_on_an_empty_partition(mq: AsyncSkep):
-    """S2, scenario 1: nothing first, then the first message is not skipped."""
+    """The first message after an empty pop is not skipped."""
     q = mq.queue("q")
     await q.configure()
     assert await take(q, partition="p1", **NEW) == []
@@ -142,7 +142,7 @@ async def test_new_mode_on_an_empty_partition(mq: AsyncSkep):
 
 
 async def test_mixed_consumers(mq: AsyncSkep, db: psycopg.Connection):
-    """S2, scenario 6: two groups of different modes on one partition."""
+    """Two groups with different modes read one partition."""
     q = mq.queue("q")
     await old(mq, db, "M1")
     assert await take(q, "cg-new", subscription_mode="new-only") == []
@@ -153,7 +153,7 @@ async def test_mixed_consumers(mq: AsyncSkep, db: psycopg.Connection):
 
 @pytest.mark.parametrize(("age", "comes"), [(3.0, True), (5.0, False)])
 async def test_the_lookback_is_four_seconds(mq: AsyncSkep, db: psycopg.Connection, age: float, *, comes: bool):
-    """S2: two poll intervals."""
+    """It is twice the poll interval."""
     q = mq.queue("q")
     await q.push("M")
     pass_time(db, age)
@@ -162,7 +162,7 @@ async def test_the_lookback_is_four_seconds(mq: AsyncSkep, db: psycopg.Connectio
 
 @pytest.mark.parametrize("how", ["pop", "subscribe"])
 async def test_a_queue_that_does_not_exist_yet(mq: AsyncSkep, db: psycopg.Connection, how: str):
-    """S3: the group is born before the queue, and gets the first message pushed, however late."""
+    """The group subscribes before the queue exists, and gets its first message, however late."""
     q = mq.queue("q")
     if how == "subscribe":
         await mq.subscribe("g", "q", mode="new")
@@ -176,8 +176,8 @@ async def test_a_queue_that_does_not_exist_yet(mq: AsyncSkep, db: psycopg.Connec
 
 
 @pytest.mark.parametrize("specific", range(4), ids=["partition", "queue", "namespace", "task"])
-async def test_the_most_specific_subscription_decides(mq: AsyncSkep, specific: int):
-    """S6: partition, then queue, then namespace, then task."""
+async def test_the_most_specific_subscription_applies(mq: AsyncSkep, specific: int):
+    """The order is partition, queue, namespace, task."""
     scopes: list[dict[str, Any]] = [
         {"queue": "ns.task", "partition": "p"},
         {"queue": "ns.task"},
@@ -191,8 +191,8 @@ async def test_the_most_specific_subscription_decides(mq: AsyncSkep, specific: i
     assert await take(mq, **where) == list(range(1, 9))
 
 
-async def test_a_subscription_says_where_it_starts(mq: AsyncSkep, db: psycopg.Connection):
-    """Scenario 14: times, offsets and ids are inclusive, and what is stored is returned: an id is a time elsewhere."""
+async def test_a_subscription_with_a_start(mq: AsyncSkep, db: psycopg.Connection):
+    """Times, offsets and ids are inclusive. The stored start is returned; elsewhere an id counts as a time."""
     q = mq.queue("q")
     receipts = await q.push_many("abc")
     pass_time(db, 60)
@@ -216,8 +216,8 @@ async def test_a_subscription_says_where_it_starts(mq: AsyncSkep, db: psycopg.Co
     }  # fmt: skip
 
 
-async def test_wrong_words_are_refused(mq: AsyncSkep):
-    """Section 4: unknown modes and unreadable places, at the first contact and later."""
+async def test_invalid_modes_and_positions_are_refused(mq: AsyncSkep):
+    """Unknown modes and invalid positions are refused, at the first pop and later."""
     q = mq.queue("q")
     with refused(InvalidArgument, "sometimes"):
         await mq.subscribe("g", "q", mode="sometimes")
@@ -235,18 +235,18 @@ async def test_wrong_words_are_refused(mq: AsyncSkep):
         await q.seek("g", "nowhere")
 
 
-async def minute_by_minute(mq: AsyncSkep, db: psycopg.Connection, *lanes: str) -> datetime:
-    """Four messages a minute apart in each lane; return a time before the last of them."""
+async def minute_by_minute(mq: AsyncSkep, db: psycopg.Connection, *partitions: str) -> datetime:
+    """Push four messages a minute apart to each partition; return a time before the last of them."""
     receipts = []
     for number in range(4):
-        receipts = await mq.queue("q").push_many([NewMessage(number, lane) for lane in lanes])
+        receipts = await mq.queue("q").push_many([NewMessage(number, partition) for partition in partitions])
         if number < 3:
             pass_time(db, 60)
     return min(receipt.created_at for receipt in receipts) - timedelta(seconds=1)
 
 
 async def drained(mq: AsyncSkep) -> dict[str, list[Any]]:
-    """What comes, by partition."""
+    """Return the delivered messages by partition."""
     found: dict[str, list[Any]] = {}
     for message in await drain(mq.queue("q")):
         found.setdefault(message.partition, []).append(message.payload)
@@ -255,8 +255,10 @@ async def drained(mq: AsyncSkep) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("met", ["all", "none", "half"])
 @pytest.mark.parametrize(("position", "first"), [("beginning", 0), ("end", 4), (2, 2), ("time", 3)])
-async def test_seek_moves_every_lane(mq: AsyncSkep, db: psycopg.Connection, position: str | int, first: int, met: str):
-    """S7: a group that has drained, met half of, or never seen the lanes: all of them start at the place."""
+async def test_seek_moves_every_partition(
+    mq: AsyncSkep, db: psycopg.Connection, position: str | int, first: int, met: str
+):
+    """All partitions start at the position, for a group that has read all, half, or none of them."""
     q = mq.queue("q")
     time = await minute_by_minute(mq, db, "a", "b")
     if met != "none":
@@ -264,13 +266,13 @@ async def test_seek_moves_every_lane(mq: AsyncSkep, db: psycopg.Connection, posi
     skipped, again = {"all": (0, 8 - 2 * first), "none": (0, 0), "half": (first, 4 - first)}[met]
     assert await q.seek("g", time if position == "time" else position) == SeekResult(2, skipped, again)
     assert await lag(q) == {"a": 4 - first, "b": 4 - first}
-    await q.push_many([NewMessage("next", lane) for lane in "abc"])
+    await q.push_many([NewMessage("next", partition) for partition in "abc"])
     rest = [*range(first, 4), "next"]
     assert await drained(mq) == {"a": rest, "b": rest, "c": ["next"]}
 
 
-async def test_one_partition_only(mq: AsyncSkep, db: psycopg.Connection):
-    """S7: the other lanes of the group, and the other groups, stay where they are."""
+async def test_seek_in_one_partition(mq: AsyncSkep, db: psycopg.Connection):
+    """Other partitions of the group and other groups keep their cursors."""
     q = mq.queue("q")
     await minute_by_minute(mq, db, "a", "b")
     for group in ("g", "other"):
@@ -281,7 +283,7 @@ async def test_one_partition_only(mq: AsyncSkep, db: psycopg.Connection):
 
 @pytest.mark.parametrize("mode", ["new", "all"])
 async def test_a_stored_mode_does_not_undo_a_seek(mq: AsyncSkep, db: psycopg.Connection, mode: str):
-    """S7: neither the subscription the group was born with nor the mode that its consumers go on to send."""
+    """Neither the stored subscription nor the mode of later pops changes the cursor."""
     q = mq.queue("q")
     await minute_by_minute(mq, db, "a", "b")
     await take(q, partition="a", subscription_mode=mode)
@@ -295,8 +297,8 @@ async def test_a_stored_mode_does_not_undo_a_seek(mq: AsyncSkep, db: psycopg.Con
     assert found == {"a": [1, 2, 3], "b": [1, 2, 3], "c": ["x", "y"]}
 
 
-async def test_seek_drops_leases(mq: AsyncSkep):
-    """S7, C5: the answer of who held them is refused."""
+async def test_seek_ends_leases(mq: AsyncSkep):
+    """Their acks are refused."""
     q = mq.queue("q")
     await q.push_many("abc")
     (held,) = await hold(q, 1)
@@ -306,8 +308,8 @@ async def test_seek_drops_leases(mq: AsyncSkep):
     assert await take(q) == ["a", "b", "c"]
 
 
-async def test_forgetting_a_group(mq: AsyncSkep, db: psycopg.Connection):
-    """Section 4: with its subscription, or without; in one queue or everywhere."""
+async def test_delete_a_group(mq: AsyncSkep, db: psycopg.Connection):
+    """With its subscription or without, in one queue or in all."""
     q = mq.queue("q")
     await old(mq, db, "history")
     await q.push("recent")

@@ -1,4 +1,4 @@
-"""Notes on messages, as consumers make them."""
+"""Traces of messages."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,14 @@ import pytest
 from skep import AsyncSkep
 from skep.errors import PayloadTooLarge, PermissionDenied
 
-NOTES = """
+TRACES = """
     SELECT t.group_name, t.event_type, t.data, t.worker, t."offset", t.partition_id,
            array(SELECT n.name FROM skep.trace_names n WHERE n.trace_id = t.id ORDER BY n.name)
     FROM skep.traces t ORDER BY t.id
 """
 
 
-async def test_a_note_on_a_message(clients: Callable[..., AsyncSkep], db: psycopg.Connection):
+async def test_a_trace_of_a_message(clients: Callable[..., AsyncSkep], db: psycopg.Connection):
     mq = clients(producer="worker 3")
     await mq.queue("orders").push_many([1, 2])
     await mq.queue("orders").push(3, transaction_id="three", partition="other")
@@ -26,18 +26,18 @@ async def test_a_note_on_a_message(clients: Callable[..., AsyncSkep], db: psycop
             ("billing", "info", {"text": "billed"}, "worker 3", message.offset, message.partition_id, ["a", "b"]),
             ("__QUEUE_MODE__", "step", {"n": message.payload}, "worker 3", message.offset, message.partition_id, []),
         ]
-        assert db.execute(NOTES).fetchall()[-2:] == expected
+        assert db.execute(TRACES).fetchall()[-2:] == expected
 
 
-async def test_a_message_that_is_gone(mq: AsyncSkep, db: psycopg.Connection):
+async def test_a_deleted_message(mq: AsyncSkep, db: psycopg.Connection):
     await mq.queue("orders").push(1)
     (message,) = await mq.queue("orders").pop()
     await mq.delete_message(message.id)
     assert await mq.trace(message, {"text": "late"}) is False
-    assert db.execute(NOTES).fetchall() == []
+    assert db.execute(TRACES).fetchall() == []
 
 
-async def test_what_is_refused(mq: AsyncSkep, clients: Callable[..., AsyncSkep], user_url: Callable[..., str]):
+async def test_invalid_traces(mq: AsyncSkep, clients: Callable[..., AsyncSkep], user_url: Callable[..., str]):
     await mq.queue("orders").push(1)
     (message,) = await mq.queue("orders").pop()
     with pytest.raises(PayloadTooLarge):

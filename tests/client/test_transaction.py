@@ -1,4 +1,4 @@
-"""Pushes and answers that happen together or not at all."""
+"""Pushes and acks in one transaction."""
 
 import asyncio
 from contextlib import suppress
@@ -13,8 +13,8 @@ from tests.client.verbs import LEASE_SECONDS, dead, drain, hold, lag, leased, pa
 from tests.engine.verbs import broken, pass_time
 
 
-async def test_all_of_it(mq: AsyncSkep, db: psycopg.Connection):
-    """C12: pushes to several queues, every kind of answer, in one step."""
+async def test_a_transaction_stores_everything(mq: AsyncSkep, db: psycopg.Connection):
+    """Pushes to several queues and every kind of ack are stored together."""
     q = mq.queue("in")
     await q.push_many("abcd")
     (batch,) = await hold(q, 1)
@@ -38,8 +38,8 @@ async def test_all_of_it(mq: AsyncSkep, db: psycopg.Connection):
     assert broken(db) == {}
 
 
-async def test_nothing_of_it_if_the_block_raises(mq: AsyncSkep, db: psycopg.Connection):
-    """L3, C12: the block is left before anything was sent."""
+async def test_nothing_is_stored_if_the_block_raises(mq: AsyncSkep, db: psycopg.Connection):
+    """The block raises before anything is sent."""
     q = mq.queue("in")
     await q.push("a")
     (batch,) = await hold(q, 1)
@@ -52,9 +52,9 @@ async def test_nothing_of_it_if_the_block_raises(mq: AsyncSkep, db: psycopg.Conn
     await batch.ack()
 
 
-@pytest.mark.parametrize("why", ["expired", "seeked", "answered", "deleted"])
-async def test_nothing_of_it_if_a_lease_is_over(mq: AsyncSkep, db: psycopg.Connection, why: str):
-    """C5, C12: one stale answer, and neither the push nor the other answer happens."""
+@pytest.mark.parametrize("why", ["expired", "seeked", "acked", "deleted"])
+async def test_nothing_is_stored_if_a_lease_has_ended(mq: AsyncSkep, db: psycopg.Connection, why: str):
+    """With one stale ack neither the push nor the other ack is stored."""
     q = mq.queue("in")
     await q.push("a", partition="one")
     await q.push("b", partition="two")
@@ -64,7 +64,7 @@ async def test_nothing_of_it_if_a_lease_is_over(mq: AsyncSkep, db: psycopg.Conne
         pass_time(db, LEASE_SECONDS + 1)
     elif why == "seeked":
         await q.seek("g", "beginning", partition=stale[0].partition)
-    elif why == "answered":
+    elif why == "acked":
         await stale.ack()
     else:
         await q.delete_partition(stale[0].partition)
@@ -78,8 +78,8 @@ async def test_nothing_of_it_if_a_lease_is_over(mq: AsyncSkep, db: psycopg.Conne
     assert broken(db) == {}
 
 
-async def test_nothing_of_it_if_a_message_is_refused(mq: AsyncSkep):
-    """C12: by the client or by the database."""
+async def test_nothing_is_stored_if_a_message_is_refused(mq: AsyncSkep):
+    """The client or the database refuses it."""
     q = mq.queue("in")
     await q.push("a")
     (batch,) = await hold(q, 1)
@@ -94,15 +94,15 @@ async def test_nothing_of_it_if_a_message_is_refused(mq: AsyncSkep):
         await mq.queue("out").status()
 
 
-async def test_an_empty_one_asks_nothing_of_the_database(mq: AsyncSkep):
+async def test_an_empty_transaction_makes_no_call(mq: AsyncSkep):
     await mq.close()
     async with mq.transaction() as tx:
         pass
     assert tx.receipts == []
 
 
-async def test_a_relay_of_many_loses_and_doubles_nothing(mq: AsyncSkep, db: psycopg.Connection):
-    """C12: four workers move messages from one queue to the next, some of them change their mind again and again."""
+async def test_concurrent_transactions_lose_and_double_nothing(mq: AsyncSkep, db: psycopg.Connection):
+    """Four workers move messages to the next queue, and some of them fail again and again."""
     q, out = mq.queue("in"), mq.queue("out")
     await q.configure(concurrency=4)
     await q.push_many(range(60))
@@ -115,7 +115,7 @@ async def test_a_relay_of_many_loses_and_doubles_nothing(mq: AsyncSkep, db: psyc
                         tx.push("out", message.payload)
                     tx.ack(batch)
                     if batch[0].attempt == 1 and (batch[0].offset + number) % 2:
-                        await batch.fail(None, "again, please")  # charged: the next attempt goes through
+                        await batch.fail(None, "again, please")  # counts an attempt: the next one succeeds
                         raise ZeroDivisionError
 
     await mq.configure_queue("in", {"retry_delay": 0})

@@ -1,4 +1,4 @@
-"""Waking who waits: by the same client, by another one (NOTIFY), and by polling when neither reaches it."""
+"""Waking waiting consumers: by the same client, by another one (NOTIFY), and by polling."""
 
 import asyncio
 import time
@@ -10,19 +10,19 @@ from psycopg import sql
 
 from skep import AsyncSkep
 from skep.client.aio.wake import AsyncWaiter
-from skep.client.plan import Pacing
+from skep.client.plan import Backoff
 from skep.client.sync.wake import Waiter
 from tests.client.verbs import payloads, until
 
 Clients = Callable[..., AsyncSkep]
-AT_ONCE = 0.15  # seconds, of the quickest of some tries: milliseconds, and what a busy machine adds
+AT_ONCE = 0.15  # seconds, of the fastest of some tries, on a busy machine
 LISTENERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'LISTEN skep'"
 
 
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits looks once, and again only when woken."""
-    monkeypatch.setattr(Pacing, "pause", lambda self, left: left)
+    """A waiting pop polls once, and again only when it is woken."""
+    monkeypatch.setattr(Backoff, "pause", lambda self, left: left)
 
 
 def listeners(db: psycopg.Connection) -> int:
@@ -30,7 +30,7 @@ def listeners(db: psycopg.Connection) -> int:
 
 
 async def waiting(mq: AsyncSkep, db: psycopg.Connection, **options: object) -> asyncio.Task:
-    """Start a pop that finds nothing, and return when its client listens and it has looked."""
+    """Start a pop that finds nothing, and return when it has polled and its client listens."""
     task = asyncio.create_task(mq.pop(**{"queue": "orders", "group": "g", "wait": 20, **options}))  # pyright: ignore[reportArgumentType]
     await until(lambda: listeners(db) == 1, "the client to listen")
     looked = "SELECT count(*) FROM skep.subscriptions"
@@ -52,7 +52,7 @@ async def how_long(task: asyncio.Task, push: Callable[[], object]) -> float:
 
 @pytest.mark.usefixtures("no_polling")
 async def test_a_push_of_the_same_client_wakes_at_once(clients: Clients, db: psycopg.Connection):
-    """Section 7: within milliseconds."""
+    """Within milliseconds."""
     mq = clients()
     best = min([await how_long(await waiting(mq, db), lambda: mq.queue("orders").push("x")) for _ in range(3)])
     assert best < AT_ONCE
@@ -60,7 +60,7 @@ async def test_a_push_of_the_same_client_wakes_at_once(clients: Clients, db: psy
 
 @pytest.mark.usefixtures("no_polling")
 async def test_a_push_of_another_client_wakes_at_once(clients: Clients, db: psycopg.Connection):
-    """Section 7: through NOTIFY, which is sent after the push and not in it."""
+    """By NOTIFY, which is sent after the push and not in its transaction."""
     mq, other = clients(), clients()
     best = min([await how_long(await waiting(mq, db), lambda: other.queue("orders").push("x")) for _ in range(3)])
     assert best < AT_ONCE
@@ -83,7 +83,7 @@ async def test_every_way_to_push_wakes(clients: Clients, db: psycopg.Connection,
 
 
 @pytest.mark.usefixtures("no_polling")
-async def test_who_waits_for_a_namespace_is_woken_too(clients: Clients, db: psycopg.Connection):
+async def test_a_pop_of_a_namespace_is_woken(clients: Clients, db: psycopg.Connection):
     mq, other = clients(), clients()
     task = await waiting(mq, db, queue=None, namespace="shop")
     await other.queue("shop.mail").push("x")
@@ -91,10 +91,10 @@ async def test_who_waits_for_a_namespace_is_woken_too(clients: Clients, db: psyc
 
 
 @pytest.mark.usefixtures("no_polling")
-async def test_a_push_to_another_queue_wakes_nobody(
+async def test_a_push_to_another_queue_wakes_no_consumer(
     clients: Clients, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ):
-    """It is heard before the one that is meant, since notifications come in the order of their commits."""
+    """Its notification arrives first, because notifications have the order of the commits."""
     woken: list[object] = []
     for kind in (AsyncWaiter, Waiter):
         monkeypatch.setattr(kind, "wake", lambda self: (woken.append(self), self.woken.set()))
@@ -109,8 +109,8 @@ async def test_a_push_to_another_queue_wakes_nobody(
 
 
 @pytest.mark.usefixtures("no_polling")
-async def test_many_wait_and_one_push_wakes_them_all(clients: Clients, db: psycopg.Connection):
-    """Groups do not share: each gets its copy."""
+async def test_one_push_wakes_all_waiting_groups(clients: Clients, db: psycopg.Connection):
+    """Each group gets the message."""
     mq = clients()
     await waiting(mq, db, group="first", wait=0.01)
     tasks = [asyncio.create_task(mq.queue("orders").pop(group=f"g{n}", wait=20)) for n in range(8)]
@@ -120,15 +120,15 @@ async def test_many_wait_and_one_push_wakes_them_all(clients: Clients, db: psyco
     assert [payloads(await task) for task in tasks] == [["x"]] * 8
 
 
-async def test_polling_alone_finds_what_nobody_told(clients: Clients, db: psycopg.Connection):
-    """Section 7: the fallback that always works; an INSERT into the outbox notifies nobody."""
+async def test_polling_finds_messages_without_a_notification(clients: Clients, db: psycopg.Connection):
+    """An INSERT into the outbox sends no notification, so only polling finds the message."""
     mq = clients(poll_interval=0.1)
     task = await waiting(mq, db)
     db.execute("INSERT INTO skep.outbox (queue, payload) VALUES ('orders', '\"x\"')")
     assert payloads(await task) == ["x"]
 
 
-async def test_polling_goes_on_while_nobody_can_listen(clients: Clients, db: psycopg.Connection):
+async def test_consumers_poll_while_they_cannot_listen(clients: Clients, db: psycopg.Connection):
     """The listening connection is killed; consumers poll until it is back."""
     mq = clients(poll_interval=0.1)
     task = await waiting(mq, db)
@@ -141,7 +141,7 @@ async def test_polling_goes_on_while_nobody_can_listen(clients: Clients, db: psy
 @pytest.mark.usefixtures("no_polling")
 @pytest.mark.parametrize("noise", ["", "null", "[]", "{", '{"queues": 5}', '{"origin": "x", "queues": [1]}', "🐝"])
 async def test_foreign_notifications_do_no_harm(clients: Clients, db: psycopg.Connection, noise: str):
-    """Anyone may NOTIFY on the channel: the listener survives it, and hears the next real one."""
+    """Other programs may use the channel: the listener survives, and receives the next real notification."""
     mq, other = clients(), clients()
     task = await waiting(mq, db)
     db.execute("SELECT pg_notify('skep', %s)", [noise])
@@ -151,7 +151,7 @@ async def test_foreign_notifications_do_no_harm(clients: Clients, db: psycopg.Co
 
 @pytest.mark.usefixtures("no_polling")
 async def test_more_names_than_a_notification_can_hold(clients: Clients, db: psycopg.Connection):
-    """Then it names none, and everybody looks."""
+    """Then it names none, and all consumers poll."""
     mq, other = clients(), clients()
     task = await waiting(mq, db)
     async with other.transaction() as tx:

@@ -1,4 +1,4 @@
-"""Short words for what every test of the client does."""
+"""Short functions for what every test of the client does."""
 
 import asyncio
 import time
@@ -15,19 +15,19 @@ from skep.client.aio.consumer import AsyncConsumer
 from skep.client.aio.queue import AsyncQueue
 
 E = TypeVar("E", bound=SkepError)
-PATIENCE = 20.0  # seconds before a wait is given up as hopeless
-LEASE_SECONDS = 300  # of a queue that says nothing else
+PATIENCE = 20.0  # seconds before a wait fails
+LEASE_SECONDS = 300  # the default of a queue
 
 
 class Caught:
-    """The error, once the block has ended."""
+    """The error, after the block has ended."""
 
     error: Any = None
 
 
 @contextmanager
 def refused(kind: type[SkepError], *words: str) -> Generator[Caught]:
-    """Expect exactly this error, whose message has these words."""
+    """Expect an error of exactly this class, whose message contains these words."""
     caught = Caught()
     with pytest.raises(kind) as info:
         yield caught
@@ -37,7 +37,7 @@ def refused(kind: type[SkepError], *words: str) -> Generator[Caught]:
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    """Wait until the condition holds, or its awaitable does."""
+    """Wait until the condition, or its awaitable, is true."""
     deadline = time.monotonic() + PATIENCE
     while True:
         holds = condition()
@@ -49,7 +49,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
 
 
 async def opened(gate: asyncio.Event) -> None:
-    """Wait at a gate inside a handler, but not for ever: a test that fails has to end."""
+    """Wait at a gate inside a handler, but not forever: a failed test must end."""
     async with asyncio.timeout(PATIENCE):
         await gate.wait()
 
@@ -70,7 +70,7 @@ async def take(source: AsyncQueue | AsyncSkep, group: str = "g", **options: Any)
 
 
 async def drain(source: AsyncQueue | AsyncSkep, group: str = "g", **options: Any) -> list[Message]:
-    """Pop and acknowledge until nothing comes."""
+    """Pop and acknowledge until the queue is empty."""
     drained: list[Message] = []
     while batch := await source.pop(**{"group": group, "batch": 100, **options}):
         await batch.ack()
@@ -79,8 +79,8 @@ async def drain(source: AsyncQueue | AsyncSkep, group: str = "g", **options: Any
 
 
 async def lag(queue: AsyncQueue, group: str = "g") -> dict[str, int]:
-    """Return what the group still has to do, by partition."""
-    return {lane.partition: lane.lag for lane in await queue.lag(group)}
+    """Return the lag of the group by partition."""
+    return {row.partition: row.lag for row in await queue.lag(group)}
 
 
 async def dead(mq: AsyncSkep, queue: str, group: str | None = None) -> dict[int, str]:
@@ -89,18 +89,18 @@ async def dead(mq: AsyncSkep, queue: str, group: str | None = None) -> dict[int,
 
 
 async def hold(queue: AsyncQueue, count: int, **options: Any) -> list[AsyncBatch]:
-    """Pop so many times and answer nothing."""
+    """Pop `count` times without an ack."""
     return [await queue.pop(**{"group": "g", "batch": 100, **options}) for _ in range(count)]
 
 
 def leased(db: psycopg.Connection) -> int:
-    """Return how many leases are out."""
+    """Return the number of leases."""
     return db.execute("SELECT count(*) FROM skep.leases").fetchall()[0][0]
 
 
 @asynccontextmanager
 async def running(consumer: AsyncConsumer | AsyncSkep) -> AsyncGenerator[None]:
-    """Run it until the end of the block."""
+    """Run a consumer until the end of the block."""
     task = asyncio.create_task(consumer.run())
     try:
         yield
@@ -111,7 +111,7 @@ async def running(consumer: AsyncConsumer | AsyncSkep) -> AsyncGenerator[None]:
 
 async def nothing_left(mq: AsyncSkep, queue: str = "orders") -> None:
     async def done() -> bool:
-        lanes = await lag(mq.queue(queue))
-        return bool(lanes) and set(lanes.values()) == {0}
+        partitions = await lag(mq.queue(queue))
+        return bool(partitions) and set(partitions.values()) == {0}
 
     await until(done, "everything to be done")

@@ -1,4 +1,4 @@
-"""Data directories that PostgreSQL's user can reach, processes that use them, and a look at who runs."""
+"""Data directories that PostgreSQL's user can access, processes that use them, and their process trees."""
 
 import contextlib
 import fcntl
@@ -43,7 +43,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 class User:
-    """Another process that uses the server: starts it at once, stops when told."""
+    """Another process that starts the server at once, and stops it when the test says so."""
 
     def __init__(self, data_dir: Path, bin_dir: Path | None = None) -> None:
         command = [sys.executable, "-c", _USER_SCRIPT, str(data_dir), str(bin_dir or "")]
@@ -77,13 +77,13 @@ class User:
 
 
 class Machine:
-    """What the operating system knows of the server of one data directory."""
+    """The processes of the server of one data directory."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
 
     def postmaster(self) -> int:
-        """Return the process id of PostgreSQL, 0 if it has none."""
+        """Return the process id of PostgreSQL, or 0 if it is not running."""
         try:
             return int((self.data_dir / "pgdata" / "postmaster.pid").read_text().split()[0])
         except (FileNotFoundError, IndexError):
@@ -106,11 +106,11 @@ class Machine:
         return members
 
     def kill_everything(self) -> None:
-        """Kill as one blow: the supervisor gets no chance to start anything again, PostgreSQL none to stop cleanly."""
+        """Kill all processes at once: the supervisor cannot restart PostgreSQL, and PostgreSQL cannot stop cleanly."""
         supervisor, *others = self.family()
         os.kill(supervisor, signal.SIGSTOP)
         for pid in (*others, supervisor):
-            with contextlib.suppress(ProcessLookupError):  # PostgreSQL's workers come and go
+            with contextlib.suppress(ProcessLookupError):  # workers of PostgreSQL may end meanwhile
                 os.kill(pid, signal.SIGKILL)
 
     def supervisor_is_gone(self) -> bool:
@@ -145,7 +145,7 @@ def _parent(pid: int) -> int:
 
 
 def _end(data_dir: Path) -> None:
-    """End what a test, or its failure, left running."""
+    """End all processes that a test left running."""
     machine = Machine(data_dir)
     for pid in machine.supervisors():
         with contextlib.suppress(ProcessLookupError):
@@ -155,7 +155,8 @@ def _end(data_dir: Path) -> None:
 
 @contextlib.contextmanager
 def _open_directory() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="skep-", dir="/tmp")).resolve()  # pytest's own is closed and long
+    # The directory of pytest is not accessible to other users, and its path is too long for a socket.
+    directory = Path(tempfile.mkdtemp(prefix="skep-", dir="/tmp")).resolve()
     directory.chmod(0o755)
     yield directory
     for lock in directory.rglob("users.lock"):
@@ -165,14 +166,14 @@ def _open_directory() -> Iterator[Path]:
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """Give a directory with a short name that every user can pass."""
+    """Return a directory with a short name that every user can access."""
     with _open_directory() as directory:
         yield directory
 
 
 @pytest.fixture
 def data_dir(base: Path) -> Path:
-    """Give the name of a data directory, where nothing is yet."""
+    """Return the path of a data directory that does not exist yet."""
     return base / "data"
 
 
@@ -185,7 +186,7 @@ def kept() -> Iterator[Path]:
 
 @pytest.fixture
 def made(data_dir: Path, kept: Path) -> Iterator[None]:
-    """Lend the test a data directory that is made already: a first start takes five times as long as the next."""
+    """Return an existing data directory: a first start takes five times as long as a later one."""
     for file in ("postgres.log", "supervisor.log"):
         (kept / file).unlink(missing_ok=True)
     kept.rename(data_dir)
@@ -218,7 +219,7 @@ def eventually() -> Callable[[Callable[[], object]], None]:
 
 
 class Notes:
-    """A table to write into, to see what survives."""
+    """A table whose rows must survive."""
 
     def write(self, url: str, note: str) -> None:
         with psycopg.connect(url) as connection:
@@ -230,7 +231,7 @@ class Notes:
         with psycopg.connect(url) as connection:
             return [row[0] for row in connection.execute("SELECT note FROM notes ORDER BY note").fetchall()]
 
-    def answers(self, url: str) -> bool:
+    def responds(self, url: str) -> bool:
         try:
             psycopg.connect(url).close()
         except psycopg.OperationalError:

@@ -1,4 +1,4 @@
-"""Who PostgreSQL runs as: never root, and any user can start one."""
+"""The user of PostgreSQL: never root, and any user can start a server."""
 
 import os
 import pwd
@@ -60,17 +60,17 @@ def test_root_runs_it_as_nobody_where_there_is_no_postgres(data_dir, machine, mo
 
 
 @ROOT_ONLY
-def test_root_may_give_an_empty_closed_directory(base, notes):
+def test_root_may_use_an_empty_closed_directory(base, notes):
     directory = Path(tempfile.mkdtemp(dir=base))
     with embedded.start(directory) as server:
-        assert notes.answers(server.url)
+        assert notes.responds(server.url)
 
 
 @ROOT_ONLY
-def test_directory_out_of_reach(base):
+def test_directory_without_access(base):
     closed = base / "closed"
     closed.mkdir(mode=0o700)
-    with pytest.raises(EmbeddedError, match=f"may not pass {closed}; choose another with SKEP_DATA_DIR"):
+    with pytest.raises(EmbeddedError, match=f"has no access to {closed}; set SKEP_DATA_DIR"):
         embedded.start(closed / "data")
     assert closed.stat().st_mode & 0o777 == 0o700
 
@@ -80,7 +80,7 @@ def test_directory_with_other_things_in_it_is_not_opened(base):
     closed = base / "closed"
     closed.mkdir(mode=0o700)
     (closed / "diary").touch()
-    with pytest.raises(EmbeddedError, match="may not pass"):
+    with pytest.raises(EmbeddedError, match="has no access to"):
         embedded.start(closed)
     assert closed.stat().st_mode & 0o777 == 0o700
 
@@ -92,11 +92,11 @@ def nobody() -> account.Account:
 
 
 def _python_for(user: account.Account) -> str:
-    """Return our Python, or the system's if ours is in root's home and the two are the same version."""
+    """Return our Python, or the system's if ours is in root's home and both have the same version."""
     for package in ("skep", "psycopg"):
         place = Path(str(sys.modules[package].__file__)).resolve().parent
         if wall := account.blocker(place, user):
-            pytest.skip(f"{user.name} may not pass {wall}, so it cannot import {package}")
+            pytest.skip(f"{user.name} has no access to {wall}, so it cannot import {package}")
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for python in (sys.executable, f"/usr/bin/{name}", f"/usr/local/bin/{name}"):
         if Path(python).exists() and account.blocker(Path(python).resolve(), user) is None:
@@ -124,15 +124,15 @@ def test_any_user_keeps_its_own_server_in_its_home(base, nobody):
     home = base / "home"
     home.mkdir(mode=0o700)
     os.chown(home, nobody.uid, nobody.gid)
-    answer = _as(nobody, home)
+    result = _as(nobody, home)
     place = home / ".local" / "share" / "skep"
-    assert (answer.stdout, answer.stderr) == (f"1 {nobody.uid} {place}\n2 {nobody.uid} {place}\n", "")
+    assert (result.stdout, result.stderr) == (f"1 {nobody.uid} {place}\n2 {nobody.uid} {place}\n", "")
     assert place.stat().st_mode & 0o777 == 0o700
 
 
 @ROOT_ONLY
 def test_directory_of_another_user(base, data_dir, nobody):
     with embedded.start(data_dir):
-        answer = _as(nobody, base, SKEP_DATA_DIR=str(data_dir))
-    assert "EmbeddedError: cannot use" in answer.stderr
-    assert "belongs to another user" in answer.stderr
+        result = _as(nobody, base, SKEP_DATA_DIR=str(data_dir))
+    assert "EmbeddedError: cannot use" in result.stderr
+    assert "belongs to another user" in result.stderr

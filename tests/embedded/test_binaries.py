@@ -1,4 +1,4 @@
-"""Which PostgreSQL runs, and how its user gets to the programs."""
+"""The choice of PostgreSQL's programs, and the access of its user to them."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ def test_wheel_comes_first_for_new_data():
 
 def test_programs_of_another_version_than_the_data(data_dir):
     embedded.start(data_dir).stop()
-    with pytest.raises(EmbeddedError, match=r"made by PostgreSQL 18, but .* holds PostgreSQL 16"):
+    with pytest.raises(EmbeddedError, match=r"created by PostgreSQL 18, but .* contains PostgreSQL 16"):
         embedded.start(data_dir, bin_dir=require(16))
 
 
@@ -62,7 +62,7 @@ def test_no_programs_for_the_version_of_the_data(data_dir):
 
 
 def test_directory_without_programs(base, data_dir):
-    with pytest.raises(EmbeddedError, match=r"holds no PostgreSQL that runs here"):
+    with pytest.raises(EmbeddedError, match=r"does not contain working PostgreSQL programs"):
         embedded.start(data_dir, bin_dir=base)
 
 
@@ -70,7 +70,7 @@ def test_programs_that_do_not_run(base, data_dir):
     for name in ("postgres", "initdb"):
         (base / name).write_text("not a program")
         (base / name).chmod(0o755)
-    with pytest.raises(EmbeddedError, match=r"holds no PostgreSQL that runs here"):
+    with pytest.raises(EmbeddedError, match=r"does not contain working PostgreSQL programs"):
         embedded.start(data_dir, bin_dir=base)
 
 
@@ -90,7 +90,7 @@ def test_nothing_installed(monkeypatch):
 
 @pytest.fixture
 def closed_wheel(base) -> Path:
-    """Copy the wheel's programs, with their libraries, behind a directory only root may pass."""
+    """Copy the wheel's programs and libraries to a directory that only root can access."""
     package = require(18).parent.parent
     closed = base / "closed"
     closed.mkdir(mode=0o700)
@@ -104,7 +104,7 @@ def _modes(directory: Path) -> dict[Path, tuple[int, int]]:
 
 
 @ROOT_ONLY
-def test_programs_out_of_reach_are_linked_and_left_as_they_are(base, data_dir, closed_wheel, machine):
+def test_programs_without_access_are_linked_and_not_changed(base, data_dir, closed_wheel, machine):
     before = _modes(base / "closed")
     with embedded.start(data_dir, bin_dir=closed_wheel) as server:
         assert _version(server.url) == 18
@@ -119,7 +119,7 @@ def test_programs_out_of_reach_are_linked_and_left_as_they_are(base, data_dir, c
 
 @ROOT_ONLY
 def test_programs_with_closed_modes_are_copied(base, data_dir, closed_wheel, machine):
-    """As pip leaves them under umask 077."""
+    """As pip installs them with umask 077."""
     for path in (base / "closed").rglob("*"):
         path.chmod(path.stat().st_mode & 0o700)
     before = _modes(base / "closed")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("made")
 
 @pytest.fixture
 def as_server_account(data_dir):
-    """Give the arguments of Popen that make a process the user PostgreSQL runs as."""
+    """Return arguments of Popen that run a process as the user of PostgreSQL."""
     account = server_account(data_dir / "pgdata")
     return {} if account is None else {"user": account.uid, "group": account.gid, "extra_groups": []}
 
@@ -32,7 +32,7 @@ def test_killed_postmaster_is_started_again_while_in_use(data_dir, machine, note
         for _ in range(2):
             killed = machine.postmaster()
             os.kill(killed, signal.SIGKILL)
-            eventually(lambda killed=killed: machine.postmaster() not in (0, killed) and notes.answers(server.url))
+            eventually(lambda killed=killed: machine.postmaster() not in (0, killed) and notes.responds(server.url))
         assert notes.read(server.url) == ["one"]
     assert machine.is_down()
 
@@ -41,7 +41,7 @@ def test_start_after_the_postmaster_was_killed_waits_for_the_new_one(data_dir, m
     with embedded.start(data_dir) as server:
         notes.write(server.url, "one")
         supervisor = machine.supervisor()
-        os.kill(supervisor, signal.SIGSTOP)  # it cannot start a new one yet
+        os.kill(supervisor, signal.SIGSTOP)  # so it cannot restart PostgreSQL yet
         os.kill(machine.postmaster(), signal.SIGKILL)
         os.kill(supervisor, signal.SIGCONT)
     with embedded.start(data_dir) as server:
@@ -58,7 +58,7 @@ def test_stop_ends_a_server_that_is_down_for_a_moment(data_dir, machine):
 
 @pytest.fixture
 def busy_backend():
-    """Return a function that leaves a backend computing forever, which never looks after its postmaster."""
+    """Return a function that starts a backend which is busy forever and never checks its postmaster."""
     connections: list[psycopg.Connection] = []
 
     def begin(url: str) -> None:
@@ -83,7 +83,7 @@ def test_backend_that_outlives_the_postmaster_is_ended(data_dir, machine, notes,
         busy_backend(server.url)
         eventually(lambda: _computes(server.url))
         os.kill(machine.postmaster(), signal.SIGKILL)
-        eventually(lambda: notes.answers(server.url))
+        eventually(lambda: notes.responds(server.url))
     assert machine.is_down()
 
 
@@ -103,7 +103,7 @@ def test_killed_supervisor_takes_postgres_along_cleanly(data_dir, machine, notes
         assert "database system is shut down" in machine.log()
         with embedded.start(data_dir) as again:  # the first use was never stopped
             assert notes.read(again.url) == ["one"]
-        assert notes.answers(again.url)
+        assert notes.responds(again.url)
 
 
 def test_start_right_after_the_supervisor_was_killed(data_dir, machine, notes, eventually):
@@ -122,7 +122,7 @@ def test_everything_killed(data_dir, new_user, machine, notes):
     machine.kill_everything()
     user.kill()
     machine.wait_until_down()
-    assert machine.postmaster()  # it had no chance to tidy up
+    assert machine.postmaster()  # it could not remove its files
     with embedded.start(data_dir) as server:
         assert notes.read(server.url) == ["one"]
     assert "database system was not properly shut down" in machine.log()
@@ -143,7 +143,7 @@ def test_process_id_of_a_killed_server_in_use_again(data_dir, machine, notes, as
 
 
 def _pretend(data_dir: Path, machine, pid: int) -> None:
-    """Rewrite the files of a killed server as if it had had this process id."""
+    """Rewrite the files of a killed server as if it had this process id."""
     pid_file = data_dir / "pgdata" / "postmaster.pid"
     pid_file.write_text(pid_file.read_text().replace(str(machine.postmaster()), str(pid), 1))
     record = data_dir / "server.json"
@@ -151,7 +151,7 @@ def _pretend(data_dir: Path, machine, pid: int) -> None:
 
 
 def test_a_server_that_is_not_ours_is_left_alone(data_dir, machine, as_server_account):
-    """Someone runs PostgreSQL by hand on our data: we must not start a second one on it."""
+    """A user runs PostgreSQL by hand on our data: no second one may start on it."""
     embedded.start(data_dir).stop()
     postgres = require(18) / "postgres"
     with subprocess.Popen(
@@ -189,7 +189,7 @@ def test_error_shows_why_postgres_does_not_start_and_nothing_older(data_dir, mac
         embedded.start(data_dir, settings={"shared_preload_libraries": "no_such_library"})
     assert "ready to accept connections" not in str(error.value)
     with embedded.start(data_dir) as server:
-        assert notes.answers(server.url)
+        assert notes.responds(server.url)
 
 
 @pytest.mark.parametrize("python", ["/bin/false", "/nowhere/python"])
@@ -199,7 +199,7 @@ def test_error_if_the_supervisor_cannot_run(data_dir, monkeypatch, python):
         embedded.start(data_dir)
 
 
-def test_failed_start_is_no_use(data_dir, machine):
+def test_a_failed_start_does_not_count_as_a_user(data_dir, machine):
     with pytest.raises(EmbeddedError):
         embedded.start(data_dir, settings={"shared_preload_libraries": "no_such_library"})
     machine.wait_until_down()

@@ -1,4 +1,4 @@
-"""The first start makes the data: all of it or nothing, and as promised."""
+"""The first start creates the data, completely or not at all."""
 
 import os
 import stat
@@ -18,7 +18,7 @@ def _show(url: str, name: str) -> str:
     return row[0]
 
 
-def test_cluster_is_made_as_promised(data_dir):
+def test_settings_of_the_cluster(data_dir):
     with embedded.start(data_dir) as server, psycopg.connect(server.url) as connection:
         assert server.data_dir == data_dir
         assert (connection.info.user, connection.info.dbname) == ("postgres", "skep")
@@ -30,7 +30,7 @@ def test_cluster_is_made_as_promised(data_dir):
         assert row == ("C", True)
 
 
-def test_every_door_asks_for_the_password(data_dir):
+def test_every_connection_needs_the_password(data_dir):
     with embedded.start(data_dir) as server:
         with psycopg.connect(server.url) as connection:
             methods = connection.execute("SELECT DISTINCT auth_method FROM pg_hba_file_rules").fetchall()
@@ -54,11 +54,11 @@ def test_password_is_for_its_owner_only(data_dir):
         assert others == [file]
 
 
-def test_concurrent_first_starts_make_one_server(new_user, machine, notes):
+def test_concurrent_first_starts_create_one_server(new_user, machine, notes):
     users = [new_user() for _ in range(4)]
     urls = {user.url() for user in users}
     assert len(urls) == 1
-    assert notes.answers(urls.pop())
+    assert notes.responds(urls.pop())
     assert len(machine.supervisors()) == 1
     assert machine.log().count("starting PostgreSQL") == 1
 

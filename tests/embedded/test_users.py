@@ -1,4 +1,4 @@
-"""Several processes use one server; the last one out stops it."""
+"""Several processes use one server; the last one stops it."""
 
 import psycopg
 import pytest
@@ -8,24 +8,24 @@ from skep import embedded
 pytestmark = pytest.mark.usefixtures("made")
 
 
-def test_last_one_out_stops_the_server(new_user, machine, notes):
+def test_the_last_user_stops_the_server(new_user, machine, notes):
     first, second = new_user(), new_user()
     url = first.url()
     assert second.url() == url
     first.stop()
-    assert notes.answers(url)
+    assert notes.responds(url)
     second.stop()
     assert machine.is_down()
 
 
-def test_one_who_leaves_does_not_wait_for_the_others(data_dir, new_user, machine):
+def test_stop_does_not_wait_for_other_users(data_dir, new_user, machine):
     user = new_user()
     user.url()
     embedded.start(data_dir).stop()
     assert not machine.is_down()
 
 
-def test_two_who_leave_at_once_both_wait_for_the_end(new_user, machine):
+def test_two_concurrent_stops_both_wait_for_the_end(new_user, machine):
     users = [new_user() for _ in range(4)]
     for user in users:
         user.url()
@@ -40,7 +40,7 @@ def test_killed_user_counts_as_gone(new_user, machine, notes):
     url = first.url()
     assert second.url() == url
     first.kill()
-    assert notes.answers(url)
+    assert notes.responds(url)
     second.kill()
     machine.wait_until_down()
     assert "database system is shut down" in machine.log()
@@ -49,7 +49,7 @@ def test_killed_user_counts_as_gone(new_user, machine, notes):
 def test_start_waits_for_a_shutdown_under_way(data_dir, new_user, notes):
     user = new_user()
     notes.write(user.url(), "one")
-    user.kill()  # nobody waits for the end of this server
+    user.kill()  # no process waits for the end of this server
     with embedded.start(data_dir) as server:
         assert notes.read(server.url) == ["one"]
 

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from skep import AsyncSkep, NewMessage
-from skep.upkeep.retainer import retain
+from skep.upkeep import retain
 from tests.client.verbs import drain, offsets, payloads, take
 from tests.engine.verbs import broken, pass_time
 from tests.fanout.verbs import AT_ONCE, HOUR, Q, bury, kept, missed
@@ -75,7 +75,7 @@ async def test_partitions_go_with_a_dead_group_present(mq: AsyncSkep, db: psycop
     assert await missed(mq) == {"dead": 3 - len(left)}
     pass_time(db, DAY)
     await retain(mq)
-    assert len(await q.lanes()) == len(left)
+    assert len(await q.partitions()) == len(left)
     await q.push("anew", partition="p")
     came = await drain(q, "dead")
     assert payloads(came) == [*left, "anew"]

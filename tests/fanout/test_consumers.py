@@ -149,7 +149,7 @@ def test_threads_start_at_once(database_url: str):
             while not all(run.done() for run in runs):
                 threading.Thread(target=consumer.stop, daemon=True).start()
                 wait(runs, 0.01)
-            assert Counter(run.result() for run in runs) == {"ran": 1, "consumer print is running already": 3}
+            assert Counter(run.result() for run in runs) == {"ran": 1, "consumer print is already running": 3}
 
 
 @contextmanager
@@ -290,7 +290,7 @@ async def test_a_hung_handler(mq: AsyncSkep, db: psycopg.Connection):
     await until(lambda: leased(db) == 1, "the other lane's answers")
     (health,) = await mq.groups("g", Q)
     assert (health.leased, health.lag, health.processed) == (1, 3, 3)
-    (held,) = await mq.blocked(Q)
+    (held,) = await mq.pending_groups(Q)
     assert (held.partition, held.leased, held.pending, held.is_floor) == ("hung", 1, 3, True)
     assert held.oldest_pending_at == health.oldest_pending_at is not None
     gate.open.set()

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from skep import AsyncSkep, NewMessage
-from skep.upkeep.retainer import retain
+from skep.upkeep import retain
 from tests.client.verbs import drain, lag, offsets, take
 from tests.engine.verbs import broken, pass_time
 from tests.fanout.verbs import AT_ONCE, Q, by_lane, kept
@@ -84,7 +84,7 @@ async def test_killed_in_a_backfill(mq: AsyncSkep, db: psycopg.Connection, start
     assert [victim.hear() for _ in range(8)][-1] == "pausing"
     victim.kill()
     pass_time(db, 2)
-    await mq.reap()
+    await mq.expire_leases()
     assert await kept(mq) == list(range(BATCH + 7, 3 * BATCH))
     assert offsets(await drain(q, "late")) == list(range(BATCH + 7, 3 * BATCH))
     assert await lag(q, "late") == {"Default": 0}

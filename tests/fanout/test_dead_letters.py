@@ -11,7 +11,7 @@ import pytest
 
 from skep import AsyncSkep
 from skep.errors import InvalidArgument
-from skep.upkeep import DUTIES, Upkeep
+from skep.upkeep import JOBS, Upkeep
 from tests.client.verbs import LEASE_SECONDS, dead, drain, lag, payloads, refused, take
 from tests.engine.verbs import broken, pass_time
 from tests.fanout.watching import Q, fan_out, subscribe
@@ -58,9 +58,9 @@ async def test_at_the_limit(mq: AsyncSkep, db: psycopg.Connection, how: str):
             await batch.fail(None, "no")
         else:
             pass_time(db, LEASE_SECONDS + 1)
-            await asyncio.gather(*(mq.reap() for _ in range(4)))
+            await asyncio.gather(*(mq.expire_leases() for _ in range(4)))
     for _ in range(3):
-        await Upkeep(mq, DUTIES).run_once()
+        await Upkeep(mq, JOBS).run_once()
         assert len(await q.pop(group="g")) == 0
     assert await dead(mq, Q) == {0: "no" if how == "fail" else "lease expired"}
     assert [(letter.attempts, letter.offset) for letter in await mq.dead_letters(Q)] == [(3, 0)]

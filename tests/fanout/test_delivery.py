@@ -10,9 +10,7 @@ import pytest
 
 from skep import AsyncSkep, NewMessage
 from skep.errors import InvalidArgument, StaleLease
-from skep.upkeep import Upkeep
-from skep.upkeep.duty import Duty
-from skep.upkeep.reaper import reap
+from skep.upkeep import Job, Upkeep, expire_leases
 from tests.client.verbs import LEASE_SECONDS, dead, drain, lag, leased, offsets, payloads, refused, take
 from tests.engine.verbs import broken, pass_time
 from tests.fanout.watching import AT_ONCE, Q, fan_out, kept, owing, subscribe
@@ -184,6 +182,6 @@ async def test_a_crash_after_the_claim(
     assert len(await mq.queue(Q).pop(group="g")) == 0
     pass_time(db, LEASE_SECONDS + 1)
     if upkeep:
-        await Upkeep(mq, [Duty("reaper", 5, reap)]).run_once()
+        await Upkeep(mq, [Job("lease_expiry", 5, expire_leases)]).run_once()
         assert leased(db) == 0
     assert [(m.offset, m.attempt) for m in await drain(mq.queue(Q))] == [(0, 2), (1, 2)]

@@ -8,7 +8,7 @@ import pytest
 
 from skep import AsyncSkep, NewMessage
 from skep.errors import Conflict, InvalidArgument, NotFound
-from skep.upkeep.retainer import retain
+from skep.upkeep import retain
 from tests.client.verbs import drain, offsets, payloads, refused, take, until
 from tests.engine.verbs import broken, pass_time
 from tests.fanout.verbs import AT_ONCE, HOUR, Q, by_lane, kept, owing, running
@@ -154,7 +154,7 @@ async def test_the_history_or_what_comes(mq: AsyncSkep, db: psycopg.Connection, 
     await mq.subscribe("late", Q, mode="all", backfill=backfill)
     await mq.queue(Q).push_many(range(10, 13))
     await drain(mq.queue(Q), "early")
-    pending = {found.group: found.pending for found in await mq.blocked(Q)}
+    pending = {found.group: found.pending for found in await mq.pending_groups(Q)}
     assert pending == {"late": held + 3}
     assert await owing(mq) == [["late"] if backfill else []] * 10 + [["late"]] * 3
     assert await kept(mq) == list(range(10 - held, 13))

@@ -9,7 +9,7 @@ import pytest
 
 from skep import AsyncSkep
 from skep.errors import Conflict, DatabaseUnavailable, NotFound
-from skep.upkeep import DUTIES, Duty, Upkeep
+from skep.upkeep import JOBS, Job, Upkeep
 from tests.client.verbs import drain, lag, leased, offsets, refused, take, until
 from tests.engine.verbs import broken, pass_time
 from tests.fanout.watching import (
@@ -32,7 +32,7 @@ SUSPECT: Any = {"heartbeat_interval": 60, "heartbeat_timeout": 90, "miss_thresho
 
 
 async def misses(mq: AsyncSkep, queue: str = Q) -> dict[str, int]:
-    return {group.group: group.misses for group in await mq.groups(queue=queue)}
+    return {group.group: group.missed_heartbeats for group in await mq.groups(queue=queue)}
 
 
 @pytest.mark.parametrize(("limit", "passed"), [(300, 0), (300, 299), (1000, 999)])
@@ -70,7 +70,7 @@ async def test_misses(mq: AsyncSkep, db: psycopg.Connection):
     for _ in range(5):
         pass_time(db, 91)
         (suspect,) = await mq.detect_dead_groups()
-        assert (suspect.died, suspect.misses, await misses(mq)) == (False, 1, {"g": 1})
+        assert (suspect.died, suspect.missed_heartbeats, await misses(mq)) == (False, 1, {"g": 1})
         pass_time(db, 60)
         assert (await died(mq), await misses(mq)) == ([], {"g": 2})
         await mq.heartbeat("g", Q)
@@ -186,7 +186,7 @@ async def test_the_report(mq: AsyncSkep, db: psycopg.Connection):
     pass_time(db, 25)
     seen = {s.group: s.last_heartbeat_at for s in await mq.subscriptions()}
     report = {row.group: row for row in await mq.detect_dead_groups()}
-    assert {group: (row.queue, row.died, row.misses) for group, row in report.items()} == {
+    assert {group: (row.queue, row.died, row.missed_heartbeats) for group, row in report.items()} == {
         "late": (Q, False, 2), "dead": (Q, True, 2),
     }  # fmt: skip
     for group, row in report.items():
@@ -194,9 +194,9 @@ async def test_the_report(mq: AsyncSkep, db: psycopg.Connection):
         assert 5 <= row.overdue_seconds < 15
     assert len(await mq.groups()) == 3
     pass_time(db, 100)
-    upkeep = Upkeep(mq, DUTIES)
-    assert (await upkeep.run_once())["watch"] == f"dead: late on {Q}"
-    assert (upkeep.health["watch"].runs, upkeep.health["watch"].seconds > 0) == (1, True)
+    upkeep = Upkeep(mq, JOBS)
+    assert (await upkeep.run_once())["detection"] == f"dead: late on {Q}"
+    assert (upkeep.health["detection"].runs, upkeep.health["detection"].seconds > 0) == (1, True)
 
 
 @pytest.mark.parametrize(("grace", "waits"), [(0, False), (60, True)])
@@ -213,9 +213,9 @@ async def test_what_the_dead_hold_back(mq: AsyncSkep, db: psycopg.Connection, gr
     await take(q, "behind", batch=3)
     await q.pop(group="behind")
     assert await let_die(mq, db) == ["dead"]
-    rows = {row.group: (row.status, row.pending, row.leased, row.is_floor) for row in await mq.blocked(Q)}
+    rows = {row.group: (row.status, row.pending, row.leased, row.is_floor) for row in await mq.pending_groups(Q)}
     assert rows == {"dead": ("DEAD", 4, 0, waits), "behind": ("ACTIVE", 2, 1, not waits)}
-    (row,) = [row for row in await mq.blocked() if row.status == "DEAD"]
+    (row,) = [row for row in await mq.pending_groups() if row.status == "DEAD"]
     assert row.oldest_pending_at is not None
     assert 30 < (oldest - row.oldest_pending_at).total_seconds() < 32  # half a minute has passed since
 
@@ -300,9 +300,9 @@ async def test_one_of_many_dead_fails(mq: AsyncSkep, db: psycopg.Connection, mod
     async def fail(_: AsyncSkep) -> None:
         raise DatabaseUnavailable("gone")
 
-    upkeep = Upkeep(mq, [*DUTIES, Duty("last", 1, fail)])
+    upkeep = Upkeep(mq, [*JOBS, Job("last", 1, fail)])
     done = await upkeep.run_once()
-    assert (done["watch"], done["last"], upkeep.healthy) == (f"dead: b on {Q}", "gone", False)
+    assert (done["detection"], done["last"], upkeep.healthy) == (f"dead: b on {Q}", "gone", False)
     assert set((await statuses(mq)).values()) == {"DEAD"}
 
 
@@ -315,19 +315,19 @@ async def test_from_death_to_cleanup(mq: AsyncSkep, db: psycopg.Connection):
     await q.push_many(range(3))
     at_work = most = 0
 
-    def counted(duty: Duty) -> Duty:
+    def counted(job: Job) -> Job:
         async def run(mq: AsyncSkep) -> str | None:
             nonlocal at_work, most
             at_work += 1
             most = max(most, at_work)
             try:
-                return await duty.run(mq)
+                return await job.run(mq)
             finally:
                 at_work -= 1
 
-        return Duty(duty.name, 0.01, run)
+        return Job(job.name, 0.01, run)
 
-    upkeep = Upkeep(mq, [counted(duty) for duty in DUTIES])
+    upkeep = Upkeep(mq, [counted(job) for job in JOBS])
     running = asyncio.create_task(upkeep.run())
     await take(q, "other", batch=2)
     assert await kept(mq) == [0, 1, 2]
@@ -342,7 +342,7 @@ async def test_from_death_to_cleanup(mq: AsyncSkep, db: psycopg.Connection):
     upkeep.stop()
     await running
     runs = {name: health.runs for name, health in upkeep.health.items()}
-    assert (at_work, most <= len(DUTIES), upkeep.healthy) == (0, True, True)
+    assert (at_work, most <= len(JOBS), upkeep.healthy) == (0, True, True)
     await upkeep.run()  # stopped is stopped
     assert {name: health.runs for name, health in upkeep.health.items()} == runs
 

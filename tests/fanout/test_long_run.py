@@ -15,8 +15,7 @@ import pytest
 
 from skep import AsyncSkep, NewMessage
 from skep.errors import StaleLease
-from skep.upkeep import DUTIES, Upkeep
-from skep.upkeep.retainer import retain
+from skep.upkeep import JOBS, Upkeep, retain
 from tests.client.verbs import until
 from tests.engine.verbs import broken
 from tests.fanout.verbs import AT_ONCE, Q, status
@@ -110,8 +109,8 @@ class Stage:
         self.mq = clients()
         self.pushing, self.end, self.death = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
-        duties = [replace(duty, every=duty.every / 100) for duty in DUTIES]
-        self.servers = [Upkeep(clients(), duties) for _ in range(2)]
+        jobs = [replace(job, every=job.every / 100) for job in JOBS]
+        self.servers = [Upkeep(clients(), jobs) for _ in range(2)]
 
     async def begin(self) -> None:
         await self.mq.queue(Q).configure(**AT_ONCE, dead_group_grace_seconds=0)

@@ -10,7 +10,7 @@ import pytest
 
 from skep import AsyncSkep, NewMessage
 from skep.errors import StaleLease
-from skep.upkeep.retainer import retain
+from skep.upkeep import retain
 from tests.client.verbs import LEASE_SECONDS, drain, hold, offsets, payloads, refused, take, until
 from tests.engine.verbs import broken, pass_time
 from tests.fanout.verbs import AT_ONCE, Q, bury, by_lane, running
@@ -26,7 +26,7 @@ async def cursor(mq: AsyncSkep, group: str = "g", partition: str = "Default") ->
 async def floor(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> int:
     """Return the first offset that is kept, after retention has run."""
     await retain(mq)
-    (found,) = [lane for lane in await mq.queue(queue).lanes() if lane.partition == partition]
+    (found,) = [lane for lane in await mq.queue(queue).partitions() if lane.partition == partition]
     return found.first_offset
 
 
@@ -222,7 +222,7 @@ async def test_the_watermark(mq: AsyncSkep, db: psycopg.Connection):
         await take(q, group, batch=position)
     await mq.subscribe("a", "other")
     assert [await floor(mq) for _ in range(3)] == [2, 2, 2]
-    standing = {found.group: found.position for found in await mq.blocked(Q) if found.is_floor}
+    standing = {found.group: found.position for found in await mq.pending_groups(Q) if found.is_floor}
     assert standing == {"c": 2}
     await bury(mq, db, "c")
     assert [await floor(mq) for _ in range(3)] == [5, 5, 5]

@@ -9,8 +9,7 @@ import psycopg
 import pytest
 
 from skep import AsyncSkep, NewMessage
-from skep.upkeep.retainer import retain
-from skep.upkeep.watch import watch
+from skep.upkeep import detect_dead_groups, retain
 from tests.client.verbs import drain, lag, offsets, payloads, take, until
 from tests.engine.verbs import broken, call, pass_time
 from tests.fanout.verbs import AT_ONCE, HOUR, Q, bury, by_lane, kept, missed, owing, running, status
@@ -57,13 +56,13 @@ async def test_ten_cleanups_are_as_one(mq: AsyncSkep, db: psycopg.Connection):
     await bury(mq, db, "a")
     held = await q.pop(group="b", batch=6)
     for _ in range(10):
-        await watch(mq)
+        await detect_dead_groups(mq)
         await retain(mq)
         assert await owing(mq) == [["b", "c"]] * 10
     await held.ack()
     assert offsets(await drain(q, "c")) == list(range(10))
     for _ in range(10):
-        await watch(mq)
+        await detect_dead_groups(mq)
         assert await kept(mq) == [6, 7, 8, 9]
     assert await missed(mq) == {"a": 2}
     assert offsets(await drain(q, "b")) == [6, 7, 8, 9]
@@ -101,7 +100,7 @@ async def test_resurrection_after_partial_completion(mq: AsyncSkep, db: psycopg.
     await bury(mq, db, "a")
     await mq.heartbeat("a", Q)
     assert await status(mq, "a") == "ACTIVE"
-    await mq.reap()  # what it held when it died
+    await mq.expire_leases()  # what it held when it died
     assert len(await drain(q, "b")) == 10
     assert await kept(mq) == list(range(3, 10))
     assert sorted(offsets(await drain(q, "a"))) == list(range(3, 10))
@@ -150,9 +149,11 @@ async def test_two_servers_count_a_miss_once(clients: Clients, db: psycopg.Conne
         pass_time(db, overdue)
         for _ in range(4):
             reports = await asyncio.gather(*(server.detect_dead_groups() for server in servers))
-            assert [(found.misses, found.died) for report in reports for found in report][:1] == [(misses, False)]
+            assert [(found.missed_heartbeats, found.died) for report in reports for found in report][:1] == [
+                (misses, False)
+            ]
         (found,) = await servers[1].groups("a", Q)
-        assert (found.status, found.misses) == ("ACTIVE", misses)
+        assert (found.status, found.missed_heartbeats) == ("ACTIVE", misses)
     pass_time(db, 60)
     reports = await asyncio.gather(*(server.detect_dead_groups() for server in servers))
     assert [found.died for report in reports for found in report] == [True]
@@ -181,7 +182,7 @@ async def test_a_wrong_client_clock(
         "SELECT %(at)s < clock_timestamp() - interval '1 min', %(at)s > clock_timestamp()",
         {"at": found.last_consumed_at},
     ).fetchall()
-    assert (found.status, found.misses, found.lag, late) == ("ACTIVE", 0, 1, False)
+    assert (found.status, found.missed_heartbeats, found.lag, late) == ("ACTIVE", 0, 1, False)
     assert early  # it was popped 290 s ago, whatever the client believes
 
 
@@ -278,7 +279,7 @@ async def test_an_hour_of_pause_under_traffic(mq: AsyncSkep, db: psycopg.Connect
         assert await take(q, "a") == []
         pass_time(db, 300)
         await mq.heartbeat("b", Q)
-        await watch(mq)
+        await detect_dead_groups(mq)
         assert await kept(mq) == list(range(2, 6 + n))
     await mq.resume("a", Q)
     assert payloads(await drain(q, "a")) == list(range(2, 17))

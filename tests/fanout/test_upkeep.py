@@ -1,4 +1,4 @@
-"""Upkeep: each duty does its work, and failures, rivals and sudden ends change nothing that they should not."""
+"""Upkeep: each job does its work, and failures, rivals and sudden ends change nothing that they should not."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,12 +10,12 @@ import pytest
 from skep import AsyncSkep
 from skep.config import INTERVALS, Config
 from skep.errors import DatabaseUnavailable, InvalidArgument
-from skep.upkeep import DUTIES, Duty, Upkeep, intervals
+from skep.upkeep import JOBS, Job, Upkeep, intervals
 from tests.client.verbs import LEASE_SECONDS, leased, take, until
 from tests.engine.verbs import broken, pass_time
 from tests.fanout.watching import AT_ONCE, HOUR, MORTAL, Q, end_whoever_waits, kept, statuses, subscribe
 
-BY_NAME = {duty.name: duty for duty in DUTIES}
+BY_NAME = {job.name: job for job in JOBS}
 
 
 async def run(mq: AsyncSkep, name: str) -> str | None:
@@ -30,10 +30,10 @@ async def test_the_reaper(mq: AsyncSkep, db: psycopg.Connection):
     """35: gives back what consumers held that died."""
     await mq.queue(Q).push("a")
     await mq.queue(Q).pop(group="g")
-    await run(mq, "reaper")
+    await run(mq, "lease_expiry")
     assert leased(db) == 1
     pass_time(db, LEASE_SECONDS + 1)
-    await run(mq, "reaper")
+    await run(mq, "lease_expiry")
     assert leased(db) == 0
 
 
@@ -41,72 +41,72 @@ async def test_the_watch(mq: AsyncSkep, db: psycopg.Connection):
     """62: declares groups dead, and says which."""
     await subscribe(mq, "g", **MORTAL)
     await mq.subscribe("wide", task="mail", **MORTAL)
-    assert await run(mq, "watch") is None
+    assert await run(mq, "detection") is None
     pass_time(db, 31)
-    assert await run(mq, "watch") == f"dead: g on {Q}, wide on *.mail"
-    assert await run(mq, "watch") is None
+    assert await run(mq, "detection") == f"dead: g on {Q}, wide on *.mail"
+    assert await run(mq, "detection") is None
 
 
 async def test_the_retainer(mq: AsyncSkep, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch):
     """62: page by page and step by step, until nothing is left that may go; then lanes that are idle."""
-    monkeypatch.setattr("skep.client.aio.maintenance.LANES", 2)
-    monkeypatch.setattr("skep.client.aio.maintenance.MESSAGES", 3)
+    monkeypatch.setattr("skep.client.aio.upkeep.PARTITIONS", 2)
+    monkeypatch.setattr("skep.client.aio.upkeep.MESSAGES", 3)
     q = mq.queue(Q)
     await q.configure(drop_idle_seconds=HOUR, max_size=1, **AT_ONCE)
     await subscribe(mq, "idle")
     for lane in range(5):
         for number in range(8):
             await q.push(number, partition=str(lane))
-    assert await run(mq, "retainer") == "deleted 35 messages (35 were missed by a group), dropped 0 idle partitions"
+    assert await run(mq, "retention") == "deleted 35 messages (35 were missed by a group), dropped 0 idle partitions"
     await mq.cancel("idle", Q)
     await take(q, partitions=5)
     pass_time(db, HOUR + 1)
-    assert await run(mq, "retainer") == "deleted 5 messages (0 were missed by a group), dropped 5 idle partitions"
-    assert await run(mq, "retainer") is None
-    assert (await q.lanes(), broken(db)) == ([], {})
+    assert await run(mq, "retention") == "deleted 5 messages (0 were missed by a group), dropped 5 idle partitions"
+    assert await run(mq, "retention") is None
+    assert (await q.partitions(), broken(db)) == ([], {})
 
 
 async def test_the_sampler_and_the_pruner(mq: AsyncSkep, db: psycopg.Connection):
     """48: history is written, and forgotten."""
     await mq.queue(Q).push_many(range(3))
     await take(mq.queue(Q))
-    await run(mq, "sampler")
+    await run(mq, "sampling")
     assert [(sample.lag, sample.dead) for sample in await mq.history(Q, "g")] == [(0, 0)]
-    assert (await run(mq, "pruner"), count(db, "journal")) == (None, 1)
+    assert (await run(mq, "pruning"), count(db, "journal")) == (None, 1)
     pass_time(db, 8 * 24 * HOUR)
-    assert await run(mq, "pruner") == "pruned 1 journal rows, 2 samples, 0 traces and the log of 0 leases"
+    assert await run(mq, "pruning") == "pruned 1 journal rows, 2 samples, 0 traces and the log of 0 leases"
     assert (count(db, "journal"), count(db, "samples")) == (0, 0)
     await mq.queue(Q).push(3)
     assert await take(mq.queue(Q)) == [3]
 
 
 async def test_only_what_is_wanted_runs(mq: AsyncSkep, db: psycopg.Connection):
-    """48: a duty that is left out does not run; the others do."""
+    """48: a job that is left out does not run; the others do."""
     await subscribe(mq, "g", **MORTAL)
     pass_time(db, 31)
-    upkeep = Upkeep(mq, [duty for duty in DUTIES if duty.name != "watch"])
+    upkeep = Upkeep(mq, [job for job in JOBS if job.name != "detection"])
     await upkeep.run_once()
-    assert ("watch" in upkeep.health, await statuses(mq)) == (False, {"g": "ACTIVE"})
+    assert ("detection" in upkeep.health, await statuses(mq)) == (False, {"g": "ACTIVE"})
 
 
 def test_every_duty_has_an_interval_setting():
-    """With the same default, so that a duty runs as often without settings as with them."""
-    assert set(INTERVALS) == {duty.setting for duty in DUTIES if duty.setting is not None}
-    assert intervals(Config()) == {duty.name: duty.every for duty in DUTIES if duty.setting is not None}
+    """With the same default, so that a job runs as often without settings as with them."""
+    assert set(INTERVALS) == {job.setting for job in JOBS if job.setting is not None}
+    assert intervals(Config()) == {job.name: job.every for job in JOBS if job.setting is not None}
 
 
 async def test_intervals(mq: AsyncSkep):
-    upkeep = Upkeep(mq, DUTIES, {"watch": 2, "sampler": 86_400})
+    upkeep = Upkeep(mq, JOBS, {"detection": 2, "sampling": 86_400})
     assert {name: health.every for name, health in upkeep.health.items()} == {
-        **{duty.name: duty.every for duty in DUTIES},
-        "watch": 2,
-        "sampler": 86_400,
+        **{job.name: job.every for job in JOBS},
+        "detection": 2,
+        "sampling": 86_400,
     }
     with pytest.raises(InvalidArgument, match='there is no job "nobody"'):
-        Upkeep(mq, DUTIES, {"nobody": 5})
+        Upkeep(mq, JOBS, {"nobody": 5})
     for wrong in (0, 0.01, 86_401, float("nan")):
         with pytest.raises(InvalidArgument, match=f"between 0.1 and 86400 seconds, got {wrong}"):
-            Upkeep(mq, DUTIES, {"watch": wrong})
+            Upkeep(mq, JOBS, {"detection": wrong})
 
 
 async def test_stop_waits_for_the_run_in_flight(mq: AsyncSkep):
@@ -118,7 +118,7 @@ async def test_stop_waits_for_the_run_in_flight(mq: AsyncSkep):
         await go_on.wait()
         runs.append("slow")
 
-    upkeep = Upkeep(mq, [Duty("slow", 0.001, slow), Duty("rare", 1000, BY_NAME["reaper"].run)])
+    upkeep = Upkeep(mq, [Job("slow", 0.001, slow), Job("rare", 1000, BY_NAME["lease_expiry"].run)])
     running = asyncio.create_task(upkeep.run())
     await begun.wait()
     await until(lambda: upkeep.health["rare"].runs == 1, "the other to rest")
@@ -141,7 +141,7 @@ async def test_a_failing_duty(mq: AsyncSkep, error: Exception):
             raise trouble[0]
         return "done"
 
-    upkeep = Upkeep(mq, [Duty("shaky", 0.01, shaky), Duty("steady", 0.01, BY_NAME["reaper"].run)])
+    upkeep = Upkeep(mq, [Job("shaky", 0.01, shaky), Job("steady", 0.01, BY_NAME["lease_expiry"].run)])
     assert upkeep.healthy
     running = asyncio.create_task(upkeep.run())
     await until(lambda: all(health.runs > 2 for health in upkeep.health.values()), "both to run again")
@@ -154,7 +154,7 @@ async def test_a_failing_duty(mq: AsyncSkep, error: Exception):
 
 
 async def owed_and_dead(mq: AsyncSkep, db: psycopg.Connection) -> None:
-    """Work for every duty: a silent group, an old lease, messages to delete of which a group misses three."""
+    """Work for every job: a silent group, an old lease, messages to delete of which a group misses three."""
     q = mq.queue(Q)
     await q.configure(max_size=2, **AT_ONCE)
     await subscribe(mq, "dead", **MORTAL)
@@ -168,7 +168,7 @@ async def test_two_at_once(clients: Callable[..., AsyncSkep], db: psycopg.Connec
     """62: whoever comes second finds nothing left to do: nobody dies twice, nothing is missed or sampled twice."""
     one, two = clients(), clients()
     await owed_and_dead(one, db)
-    upkeeps = [Upkeep(mq, DUTIES) for mq in (one, two, one, two)]
+    upkeeps = [Upkeep(mq, JOBS) for mq in (one, two, one, two)]
     for _ in range(2):
         done = await asyncio.gather(*(upkeep.run_once() for upkeep in upkeeps))
     assert await statuses(one) == {"dead": "DEAD", "other": "ACTIVE"}
@@ -180,7 +180,7 @@ async def test_two_at_once(clients: Callable[..., AsyncSkep], db: psycopg.Connec
 
 
 @pytest.mark.parametrize(
-    ("name", "table"), [("watch", "subscriptions"), ("retainer", "partition_floors"), ("retainer", "messages")]
+    ("name", "table"), [("detection", "subscriptions"), ("retention", "partition_floors"), ("retention", "messages")]
 )
 async def test_killed_in_the_middle(
     clients: Callable[..., AsyncSkep], db: psycopg.Connection, module_database_url: str, name: str, table: LiteralString
@@ -188,18 +188,18 @@ async def test_killed_in_the_middle(
     """62: its session ends while it is at work: nothing of that step is done, the next run does it all."""
     mq = clients()
     await owed_and_dead(mq, db)
-    await mq.reap()
+    await mq.expire_leases()
     before: Any = (await statuses(mq), await kept(mq), await mq.groups())
     upkeep = Upkeep(mq, [BY_NAME[name]])
     with psycopg.connect(module_database_url) as other:
         other.execute(f"LOCK TABLE skep.{table} IN EXCLUSIVE MODE")
         running = asyncio.create_task(upkeep.run_once())
-        await until(lambda: end_whoever_waits(db), "the duty to wait in the middle of its work")
+        await until(lambda: end_whoever_waits(db), "the job to wait in the middle of its work")
         assert "terminat" in ((await running)[name] or "")
     assert not upkeep.healthy
     after = (await statuses(mq), await kept(mq), await mq.groups())
     assert (after[:2], [g.missed for g in after[2]], broken(db)) == (before[:2], [0, 0], {})
-    assert await run(mq, "watch") == f"dead: dead on {Q}"
-    assert await run(mq, "retainer") == "deleted 3 messages (6 were missed by a group), dropped 0 idle partitions"
+    assert await run(mq, "detection") == f"dead: dead on {Q}"
+    assert await run(mq, "retention") == "deleted 3 messages (6 were missed by a group), dropped 0 idle partitions"
     await upkeep.run_once()
     assert (upkeep.healthy, broken(db)) == (True, {})

@@ -9,8 +9,7 @@ from typing import Any
 import psycopg
 
 from skep import AsyncSkep, Message
-from skep.upkeep.retainer import retain
-from skep.upkeep.watch import watch
+from skep.upkeep import detect_dead_groups, retain
 from tests.engine.verbs import pass_time
 
 Q = "orders"
@@ -22,7 +21,7 @@ SILENCE = 1000  # seconds: more than any group survives with the defaults
 async def kept(mq: AsyncSkep, partition: str = "Default", queue: str = Q) -> list[int]:
     """Return the offsets that are still there, after retention has run."""
     await retain(mq)
-    lanes = [lane for lane in await mq.queue(queue).lanes() if lane.partition == partition]
+    lanes = [lane for lane in await mq.queue(queue).partitions() if lane.partition == partition]
     return [offset for lane in lanes for offset in range(lane.first_offset, lane.last_offset + 1)]
 
 
@@ -31,7 +30,7 @@ async def bury(mq: AsyncSkep, db: psycopg.Connection, *groups: str, queue: str =
     pass_time(db, SILENCE)
     for group in {subscription.group for subscription in await mq.subscriptions(queue=queue)} - set(groups):
         await mq.heartbeat(group, queue)
-    await watch(mq)
+    await detect_dead_groups(mq)
     assert {group: (await status(mq, group, queue)) for group in groups} == dict.fromkeys(groups, "DEAD")
 
 

@@ -95,7 +95,7 @@ def test_a_handler_that_was_stopped(
     zombie.stop()
     assert [message.offset for message in take(mq, BATCH)] == list(range(BATCH))
     zombie.go_on()
-    assert "is over" in zombie.hear()
+    assert "has ended" in zombie.hear()
     zombie.tell()
     mq.queue(Q).push("next")
     assert zombie.hear() == f"begin {BATCH}"  # not 1: the batch was given up

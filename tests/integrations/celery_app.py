@@ -1,4 +1,4 @@
-"""Tasks for the tests of the transport; `ran` has a row for each time one began, and for each time it ended."""
+"""Tasks for the tests of the transport. The table `ran` has a row for each start and each end of a task."""
 
 import os
 import time
@@ -45,7 +45,7 @@ def fails_twice(self: Task, name: str) -> None:
 
 @app.task(bind=True, acks_late=True)
 def rejected(self: Task, name: str) -> None:
-    """The first time it asks for another; then it is no good."""
+    """Retry once, then fail."""
     again = not self.request.delivery_info["redelivered"] and not os.environ.get("AGAIN")
     os.environ["AGAIN"] = "1"
     note(name, "rejected")
@@ -54,6 +54,6 @@ def rejected(self: Task, name: str) -> None:
 
 @app.task
 def calls(name: str) -> None:
-    """Another task from inside a task: in the child of a fork."""
+    """Send a task from inside a task, in a forked child."""
     note(name, "began")
     work.delay(f"{name}'s")

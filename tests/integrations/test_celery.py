@@ -1,4 +1,4 @@
-"""The real Celery, with worker processes of its own."""
+"""The real Celery, with its worker processes."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ APP = "tests.integrations.celery_app"
 
 
 class Workers:
-    """An application of Celery on a database of its own, its workers, and what they have done."""
+    """An application of Celery on a new database, and its workers."""
 
     def __init__(self, url: str, stack: ExitStack, log_dir: Path) -> None:
         self.url = url
@@ -80,10 +80,10 @@ class Workers:
             time.sleep(0.05)
 
     def leased(self) -> int:
-        return sum(lane.leased for lane in self.mq.queue("celery").lag(QUEUE_MODE))
+        return sum(row.leased for row in self.mq.queue("celery").lag(QUEUE_MODE))
 
     def done(self, queue: str = "celery") -> bool:
-        return [lane.lag for lane in self.mq.queue(queue).lag(QUEUE_MODE)] == [0]
+        return [row.lag for row in self.mq.queue(queue).lag(QUEUE_MODE)] == [0]
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def workers(database_url: str, tmp_path: Path) -> Generator[Workers]:
 
 
 def test_solo(workers: Workers):
-    """Tasks, retries, countdowns, and what cannot be done; then a warm shutdown, and nothing is left."""
+    """Tasks, retries, countdowns and failures; after a warm shutdown nothing is left."""
     workers.start("--pool", "solo")
     for name in "abc":
         workers.send("work", name)
@@ -114,7 +114,7 @@ def test_solo(workers: Workers):
 
 
 def test_prefork(workers: Workers):
-    """Two at once, of one queue; longer than the lease; each in a child of its own that sends tasks itself."""
+    """Two tasks of one queue at once, longer than their lease, in forked children that send tasks themselves."""
     workers.start("--pool", "prefork", "--concurrency", "2", "--max-tasks-per-child", "1")
     workers.send("late", "a", 4)
     workers.send("work", "b", 4)
@@ -129,7 +129,7 @@ def test_prefork(workers: Workers):
 
 
 def test_a_killed_worker_loses_nothing(workers: Workers):
-    """What it had begun and what it had only fetched comes again, when the leases end."""
+    """Started and fetched tasks are delivered again when the leases expire."""
     killed = workers.start("--pool", "prefork", "--concurrency", "1")
     workers.send("late", "a", 3)
     workers.send("late", "b")
@@ -141,7 +141,7 @@ def test_a_killed_worker_loses_nothing(workers: Workers):
     assert workers.ran("began") == ["a", "b"]
 
 
-def test_a_warm_shutdown_finishes_what_was_begun(workers: Workers):
+def test_a_warm_shutdown_finishes_started_tasks(workers: Workers):
     stopped = workers.start("--pool", "prefork", "--concurrency", "1")
     for name in "abcde":
         workers.send("late", name, 2 if name == "a" else 0)
@@ -156,7 +156,7 @@ def test_a_warm_shutdown_finishes_what_was_begun(workers: Workers):
 
 
 def test_workers_share_queues(workers: Workers):
-    """A queue of Celery is the queue of Skep that has its name."""
+    """A queue of Celery is the queue of Skep with the same name."""
     names = sorted(f"{queue} {number:02}" for queue in ("one", "two") for number in range(20))
     for name in names:
         workers.send("late", name, 0.05, queue=name.partition(" ")[0])
@@ -168,7 +168,7 @@ def test_workers_share_queues(workers: Workers):
     assert workers.ran("began") == names
 
 
-def test_a_worker_outlives_its_connections(workers: Workers):
+def test_a_worker_survives_killed_connections(workers: Workers):
     workers.start("--pool", "solo")
     workers.send("work", "a")
     workers.until(lambda: workers.ran() == ["a"])
@@ -181,12 +181,12 @@ def test_a_worker_outlives_its_connections(workers: Workers):
 
 
 def test_fanout_is_refused(workers: Workers):
-    with pytest.raises(NotImplementedError, match="no fanout exchanges, so there is no remote control"):
+    with pytest.raises(NotImplementedError, match="does not support fanout exchanges"):
         workers.app.control.ping()
 
 
 def test_kombu_alone(workers: Workers):
-    """Sizes, purge, messages that need no answer, and a connection that closes with messages in its hands."""
+    """Sizes, purge, messages without ack, and a connection that closes with leased messages."""
     with Connection(broker(workers.url)) as connection:
         queue = connection.SimpleQueue("simple")
         for number in range(5):
@@ -228,7 +228,7 @@ connection.release()
 """
 
 
-def test_the_child_of_a_fork_leaves_alone_what_is_its_parents(workers: Workers):
+def test_a_forked_child_leaves_the_connections_of_its_parent_alone(workers: Workers):
     done = subprocess.run(
         [sys.executable, "-c", FORK, workers.url], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""The real FastAPI under the real uvicorn, and listeners that read what comes over the wire."""
+"""The real FastAPI with the real uvicorn, and clients that read the event stream."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ def until(condition: Callable[[], object]) -> None:
 
 @contextmanager
 def serving(app: FastAPI) -> Generator[int]:
-    """Run it until the end of the block, and give its port."""
+    """Run an application until the end of the block, and yield its port."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -53,7 +53,7 @@ def serving(app: FastAPI) -> Generator[int]:
 
 
 class Listener:
-    """An EventSource: reads lines as the standard says, and knows the id it would come back with."""
+    """An EventSource: reads events as the standard says, and keeps the id of the last one."""
 
     def __init__(self, port: int, path: str = "/events", last_id: str | None = None) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -131,7 +131,7 @@ def test_the_client_lives_as_long_as_the_application(database_url: str):
         assert [message.payload for message in mq.queue("orders").pop(batch=9)] == [{"id": 0}, {"id": 1}]
 
 
-def test_handlers_finish_what_they_have_begun(database_url: str):
+def test_started_handlers_finish(database_url: str):
     client, began = AsyncSkep(database_url), threading.Event()
     ended: list[int] = []
 
@@ -145,12 +145,12 @@ def test_handlers_finish_what_they_have_begun(database_url: str):
         mq.queue("orders").push_many(range(10))
         with serving(FastAPI(lifespan=lifespan(client, consumers=True))):
             assert began.wait(30)
-        (lane,) = mq.queue("orders").lag("billing")
-        assert (lane.cursor, lane.leased) == (len(ended), 0)
+        (row,) = mq.queue("orders").lag("billing")
+        assert (row.cursor, row.leased) == (len(ended), 0)
         assert 1 <= len(ended) < 10
 
 
-def test_an_application_can_end_before_its_handlers_begin(database_url: str):
+def test_an_application_can_end_before_its_consumers_start(database_url: str):
     async def live() -> None:
         client = AsyncSkep(database_url)
         client.consumer("orders")(print)
@@ -160,7 +160,7 @@ def test_an_application_can_end_before_its_handlers_begin(database_url: str):
     asyncio.run(asyncio.wait_for(live(), 20))
 
 
-def test_handlers_that_cannot_go_on_are_told_of_at_once(database_url: str, caplog: pytest.LogCaptureFixture):
+def test_an_error_of_the_consumers_is_logged_at_once(database_url: str, caplog: pytest.LogCaptureFixture):
     async def live() -> None:
         client = AsyncSkep(database_url)
         client.consumer("o" * 256)(print)
@@ -172,7 +172,7 @@ def test_handlers_that_cannot_go_on_are_told_of_at_once(database_url: str, caplo
 
 
 def test_messages_are_events(database_url: str):
-    """What is there, what comes, and signs of life in between."""
+    """Stored messages, new messages, and heartbeats in between."""
     with Skep(database_url) as mq, serving(application(database_url, heartbeat=0.2)) as port, Listener(port) as page:
         mq.queue("orders").push_many(range(50))
         assert page.events(50) == list(range(50))
@@ -180,7 +180,7 @@ def test_messages_are_events(database_url: str):
         mq.queue("orders").push("late")
         assert page.events(1) == ["late"]
         assert set(page.comments) == {"here", "still here"}
-        until(lambda: [lane.lag for lane in mq.queue("orders").lag("page")] == [0])
+        until(lambda: [row.lag for row in mq.queue("orders").lag("page")] == [0])
 
 
 NOT_LINE_ENDS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"
@@ -188,7 +188,7 @@ NOT_LINE_ENDS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"
 
 @pytest.mark.parametrize("hostile", ["\ndata: x", "\r\nid: 7\r\n\r\n", "\rretry: 1\r\r", "\n\n: x", "", NOT_LINE_ENDS])
 @pytest.mark.parametrize("data", [None, lambda message: message.payload])
-def test_no_payload_forges_an_event(database_url: str, hostile: str, data: Callable[[Message], str] | None):
+def test_no_payload_can_forge_an_event(database_url: str, hostile: str, data: Callable[[Message], str] | None):
     options = {} if data is None else {"data": data}
     with Skep(database_url) as mq, serving(application(database_url, **options)) as port, Listener(port) as page:
         receipt = mq.queue("orders").push(hostile)
@@ -202,42 +202,42 @@ def test_no_payload_forges_an_event(database_url: str, hostile: str, data: Calla
 
 
 @contextmanager
-def one_who_does_not_read(mq: Skep, port: int) -> Generator[Lag]:
-    """Somebody for whom more is there than fits on the way to him; where that has come to a halt."""
+def unread_stream(mq: Skep, port: int) -> Generator[Lag]:
+    """Open a stream that is not read, and yield the lag when the buffers of the connection are full."""
     mq.queue("orders").push_many([f"{number:02}" + "x" * 1_000_000 for number in range(30)])
     with Listener(port) as page:
         assert page.event()[1:3] == "00"
-        lane, before = mq.queue("orders").lag("page")[0], None
-        while (lane.cursor, lane.leased) != before or not lane.leased:
-            before = (lane.cursor, lane.leased)
+        row, before = mq.queue("orders").lag("page")[0], None
+        while (row.cursor, row.leased) != before or not row.leased:
+            before = (row.cursor, row.leased)
             time.sleep(0.5)
-            (lane,) = mq.queue("orders").lag("page")
-        yield lane
+            (row,) = mq.queue("orders").lag("page")
+        yield row
 
 
-def test_a_listener_that_leaves_gives_back_what_was_not_sent(database_url: str):
+def test_a_disconnect_releases_messages_that_were_not_sent(database_url: str):
     with Skep(database_url) as mq, serving(application(database_url, batch=2)) as port:
-        with one_who_does_not_read(mq, port):
+        with unread_stream(mq, port):
             pass
         (message,) = mq.queue("orders").pop(group="page", wait=30)
-        (lane,) = mq.queue("orders").lag("page")
-        assert 0 < lane.cursor == message.offset < 30
+        (row,) = mq.queue("orders").lag("page")
+        assert 0 < row.cursor == message.offset < 30
         assert message.attempt == 1
 
 
-def test_a_listener_takes_from_his_old_connection_what_it_holds(database_url: str):
+def test_a_new_connection_gets_the_leased_messages_of_the_old_one(database_url: str):
     with (
         Skep(database_url) as mq,
         serving(application(database_url, batch=2)) as port,
-        one_who_does_not_read(mq, port) as lane,
+        unread_stream(mq, port) as row,
     ):
-        (seen,) = mq.peek("orders", "Default", lane.cursor - 1, 1)
+        (seen,) = mq.peek("orders", "Default", row.cursor - 1, 1)
         with Listener(port, last_id=str(seen.id)) as page:
-            assert page.event()[1:3] == f"{lane.cursor:02}"
+            assert page.event()[1:3] == f"{row.cursor:02}"
 
 
-def test_a_listener_that_comes_back_goes_on_right_there(database_url: str):
-    """Whatever was on its way when the connection broke, at any event, while more is pushed."""
+def test_a_reconnect_continues_after_the_last_event(database_url: str):
+    """The connection breaks after any event, while more messages are pushed."""
     chance, seen, last_id = random.Random(7), [], None
     with Skep(database_url) as mq, serving(application(database_url, batch=7)) as port:
         for number in range(0, 200, 20):
@@ -250,8 +250,8 @@ def test_a_listener_that_comes_back_goes_on_right_there(database_url: str):
     assert seen == list(range(200))
 
 
-def test_the_new_connection_of_a_listener_wins(database_url: str):
-    """The old one is not noticed to be gone, and the server goes on to write into it."""
+def test_a_new_connection_takes_over(database_url: str):
+    """The server does not notice the end of the old one, and continues to write to it."""
     app = application(database_url, batch=2, heartbeat=0.1)
     with Skep(database_url) as mq, serving(app) as port, Listener(port) as old:
         orders, seen, more = mq.queue("orders"), [], iter(range(10, 100))
@@ -269,7 +269,7 @@ def test_the_new_connection_of_a_listener_wins(database_url: str):
     assert connections < 10
 
 
-def test_what_was_deleted_is_no_gap(database_url: str):
+def test_a_deleted_message_is_not_a_gap(database_url: str):
     with Skep(database_url) as mq, serving(application(database_url, batch=2)) as port:
         receipts = mq.queue("orders").push_many(range(6))
         for receipt in receipts[1:4]:
@@ -278,14 +278,16 @@ def test_what_was_deleted_is_no_gap(database_url: str):
             assert page.events(2) == [4, 5]
 
 
-def test_each_lane_in_its_order(database_url: str):
-    """All lanes at once, for one who reads what he is sent; and an id of another queue says nothing."""
+def test_each_partition_is_in_order(database_url: str):
+    """All partitions in one stream; the id of a message of another queue is ignored."""
     with Skep(database_url) as mq, serving(application(database_url, partition=None, batch=3)) as port:
         other = mq.queue("other").push(1)
-        mq.queue("orders").push_many([NewMessage([lane, n], str(lane)) for n in range(20) for lane in range(3)])
+        mq.queue("orders").push_many(
+            [NewMessage([partition, n], str(partition)) for n in range(20) for partition in range(3)]
+        )
         with Listener(port, last_id=str(other.id)) as page:
             events = page.events(60)
-        assert [[n for of, n in events if of == lane] for lane in range(3)] == [list(range(20))] * 3
+        assert [[n for of, n in events if of == partition] for partition in range(3)] == [list(range(20))] * 3
 
 
 def test_an_open_stream_ends_with_the_server(database_url: str):
@@ -297,11 +299,11 @@ def test_an_open_stream_ends_with_the_server(database_url: str):
         with contextlib.suppress(http.client.IncompleteRead, ConnectionResetError), pytest.raises(EOFError):
             page.event()
         page.leave()
-        assert [(lane.cursor, lane.leased) for lane in mq.queue("orders").lag("page")] == [(5, 0)]
+        assert [(row.cursor, row.leased) for row in mq.queue("orders").lag("page")] == [(5, 0)]
 
 
 def test_the_example(database_url: str):
-    """fastapi_events.py, by the command it names."""
+    """Run fastapi_events.py with the command in its docstring."""
     command = [sys.executable, "-m", "uvicorn", "fastapi_events:app", "--timeout-graceful-shutdown", "5", "--port", "0"]
     env = os.environ | {"SKEP_DATABASE_URL": database_url, "PYTHONUNBUFFERED": "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

@@ -11,7 +11,7 @@ import pytest
 from skep import AsyncSkep
 from skep.config import Config
 from skep.server.http.state import State
-from skep.upkeep.drainer import drain
+from skep.upkeep import store_held_pushes
 from tests.server.serving import Client, in_thread, quiet, serving, until
 
 __all__ = ["in_thread", "quiet"]
@@ -180,10 +180,10 @@ async def test_upkeep_stores_what_is_left(server: Client, db: psycopg.Connection
     switch(server, on=True)
     server.push("q", 1)
     async with AsyncSkep(database_url) as mq:
-        assert await drain(mq) is None, "not while it lasts"
+        assert await store_held_pushes(mq) is None, "not while it lasts"
         db.execute("SELECT skep.set_maintenance_mode(push => false)")
-        assert await drain(mq) == "stored 1 held messages"
-        assert await drain(mq) is None
+        assert await store_held_pushes(mq) == "stored 1 held messages"
+        assert await store_held_pushes(mq) is None
     assert payloads(server) == [1]
 
 
@@ -197,9 +197,9 @@ async def test_what_is_refused_stays_and_is_tried_again(server: Client, db: psyc
     assert payloads(server) == ["small", "small too"]
     assert server.push("q", "next")[0]["status"] == "queued", "it blocks nobody"
     async with AsyncSkep(database_url) as mq:
-        assert await drain(mq) == "stored 0 held messages, 1 requests are still refused"
+        assert await store_held_pushes(mq) == "stored 0 held messages, 1 requests are still refused"
         db.execute("SELECT skep.configure_queue('q', '{\"max_payload_bytes\": 100000}')")
-        assert await drain(mq) == "stored 1 held messages"
+        assert await store_held_pushes(mq) == "stored 1 held messages"
     assert payloads(server) == ["next", "x" * 5000]
 
 

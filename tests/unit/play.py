@@ -1,8 +1,8 @@
-"""A plan and somebody who does what it says, at a time that the test sets."""
+"""A plan and a driver for it, at a time that the test sets."""
 
 from uuid import UUID
 
-from skep.client.plan import Action, Answer, Done, Plan, Pop, Start, Status, Store, Wait
+from skep.client.plan import Ack, Action, Done, Plan, Pop, Start, Status, StoreAcks, Wait
 
 LEASE = 30.0
 POLL = 1.0
@@ -12,9 +12,9 @@ def uuid(number: int) -> UUID:
     return UUID(int=number)
 
 
-def word(number: int, status: Status = "completed") -> Answer:
-    """The answer for all of a batch."""
-    return Answer(uuid(number), None, status)
+def whole(number: int, status: Status = "completed") -> Ack:
+    """Return the ack for a whole batch."""
+    return Ack(uuid(number), None, status)
 
 
 def seconds(action: Action) -> float:
@@ -23,7 +23,7 @@ def seconds(action: Action) -> float:
 
 
 class Play:
-    """Does what a driver does, at a time that the test sets. Leases are numbers."""
+    """Acts as the driver, at a time that the test sets. Leases are numbers."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class Play:
         return self.next()
 
     def wait(self) -> float:
-        """Wait as long as it says; return how long that was."""
+        """Wait as long as the plan says, and return how long."""
         waited = seconds(self.next())
         self.now += waited
         return waited
 
     def pop(self, *numbers: int) -> None:
-        """Every pop brings the next of these batches."""
+        """Pop these batches, one after the other."""
         for number in numbers:
             assert self.next() == Pop()
             self.plan.popped(self.now, self.now, uuid(number))
@@ -62,15 +62,15 @@ class Play:
         assert self.next() == Pop()
         self.plan.popped(self.now, self.now, None)
 
-    def finish(self, number: int, *answers: Answer) -> None:
-        self.plan.answered(answers)
+    def finish(self, number: int, *acks: Ack) -> None:
+        self.plan.acked(acks)
         self.plan.finished(uuid(number))
 
-    def store(self, *answers: Answer) -> None:
-        assert self.next() == Store(answers)
-        self.plan.stored(answers)
+    def store(self, *acks: Ack) -> None:
+        assert self.next() == StoreAcks(acks)
+        self.plan.stored(acks)
 
     def fail(self) -> None:
-        """The database does not do what is asked of it now."""
+        """Report that the database cannot do the next action now."""
         assert not isinstance(self.next(), Wait | Start | Done)
         self.plan.failed(self.now)

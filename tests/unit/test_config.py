@@ -1,4 +1,4 @@
-"""Settings from flags and environment, and what a database URL may look like."""
+"""Settings from flags and environment, and checks of the database URL."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -14,7 +14,7 @@ SECRET = "0123456789abcdef0123456789abcdef"
 SERVING = ("__init__.py", "serve.py")
 
 
-# A value of every setting that is not its default, as text and as what it becomes.
+# For every setting a value that is not its default: as text, and converted.
 SETTINGS: dict[str, tuple[str, object]] = {
     "lease_expiry_interval": ("6", 6.0),
     "detection_interval": ("0.1", 0.1),
@@ -95,7 +95,7 @@ def test_an_unknown_flag_is_refused():
 
 
 def test_a_client_neither_fails_for_settings_of_a_server_nor_keeps_its_secrets():
-    """Kubernetes sets SKEP_PORT in every pod beside a service named skep."""
+    """Kubernetes sets SKEP_PORT in every pod next to a service named skep."""
     environ = {"SKEP_DATABASE_URL": URL, "SKEP_PORT": "tcp://10.0.0.1:6632", "SKEP_JWT_SECRET": SECRET}
     assert Config.load_client(environ=environ) == Config(URL)
     assert Config.load_client("postgresql://b/c", Path("/d"), environ=environ) == Config("postgresql://b/c", Path("/d"))
@@ -104,29 +104,32 @@ def test_a_client_neither_fails_for_settings_of_a_server_nor_keeps_its_secrets()
 @pytest.mark.parametrize(
     ("environ", "says"),
     [
-        ({"SKEP_PORT": "tcp://10.0.0.1:6632"}, 'SKEP_PORT is "tcp://10.0.0.1:6632", not a whole number'),
-        ({"SKEP_PORT": "65536"}, 'SKEP_PORT is "65536", not from 0 to 65535'),
+        ({"SKEP_PORT": "tcp://10.0.0.1:6632"}, 'SKEP_PORT must be a whole number, got "tcp://10.0.0.1:6632"'),
+        ({"SKEP_PORT": "65536"}, 'SKEP_PORT must be between 0 and 65535, got "65536"'),
         ({"SKEP_PORT": "1.5"}, "SKEP_PORT"),
         ({"SKEP_WORKERS": "0"}, "SKEP_WORKERS"),
         ({"SKEP_MAX_BATCH": "-1"}, "SKEP_MAX_BATCH"),
         ({"SKEP_JWT_CLOCK_SKEW": "nan"}, "SKEP_JWT_CLOCK_SKEW"),
         ({"SKEP_JWT_CLOCK_SKEW": "inf"}, "SKEP_JWT_CLOCK_SKEW"),
-        ({"SKEP_JWT_CLOCK_SKEW": "soon"}, "not a number"),
-        ({"SKEP_AUTH": "maybe"}, 'SKEP_AUTH is "maybe", neither true nor false'),
-        ({"SKEP_LOG_FORMAT": "xml"}, 'SKEP_LOG_FORMAT is "xml", none of text, json'),
-        ({"SKEP_JWT_ALGORITHM": "none"}, "none of HS256, RS256, EdDSA, auto"),
+        ({"SKEP_JWT_CLOCK_SKEW": "soon"}, "must be a number"),
+        ({"SKEP_AUTH": "maybe"}, 'SKEP_AUTH must be true or false, got "maybe"'),
+        ({"SKEP_LOG_FORMAT": "xml"}, 'SKEP_LOG_FORMAT must be one of text, json, got "xml"'),
+        ({"SKEP_JWT_ALGORITHM": "none"}, "one of HS256, RS256, EdDSA, auto"),
         ({"SKEP_TLS_CERT": "/tls.crt"}, "SKEP_TLS_KEY is missing"),
         ({"SKEP_TLS_KEY": "/tls.key"}, "SKEP_TLS_CERT is missing"),
         ({"SKEP_JWT_SECRET": SECRET}, "SKEP_AUTH is off"),
         ({"SKEP_AUTH": "false", "SKEP_JWT_PUBLIC_KEY": "/jwt.pem"}, "SKEP_AUTH is off"),
-        ({"SKEP_AUTH": "true", "SKEP_JWT_SECRET": "hunter2"}, "fewer than 32 bytes"),
-        ({"SKEP_AUTH": "true", "SKEP_JWT_ALGORITHM": "HS256"}, "no key for it"),
-        ({"SKEP_AUTH": "true", "SKEP_JWT_ALGORITHM": "RS256", "SKEP_JWT_SECRET": SECRET}, "no key for it"),
-        ({"SKEP_AUTH": "true", "SKEP_JWT_JWKS_URL": "file:///etc/passwd"}, "no http:// or https:// URL"),
-        ({"SKEP_AUTH": "true", "SKEP_JWT_JWKS_URL": "https://a", "SKEP_JWT_PUBLIC_KEY": "/b"}, "both set"),
+        ({"SKEP_AUTH": "true", "SKEP_JWT_SECRET": "hunter2"}, "at least 32 bytes"),
+        ({"SKEP_AUTH": "true", "SKEP_JWT_ALGORITHM": "HS256"}, "no key for it is configured"),
+        (
+            {"SKEP_AUTH": "true", "SKEP_JWT_ALGORITHM": "RS256", "SKEP_JWT_SECRET": SECRET},
+            "no key for it is configured",
+        ),
+        ({"SKEP_AUTH": "true", "SKEP_JWT_JWKS_URL": "file:///etc/passwd"}, "an http:// or https:// URL"),
+        ({"SKEP_AUTH": "true", "SKEP_JWT_JWKS_URL": "https://a", "SKEP_JWT_PUBLIC_KEY": "/b"}, "cannot both be set"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_an_example(environ: dict[str, str], says: str):
+def test_an_invalid_setting_is_refused_with_an_example(environ: dict[str, str], says: str):
     with pytest.raises(ConfigError) as caught:
         Config.load(environ=environ)
     assert says in caught.value.message
@@ -164,8 +167,8 @@ def test_good_urls(url: str):
         ("   ", "empty"),
         ("mysql://ann:secret@db/shop", "mysql://"),
         ("postgresq://ann:secret@db/shop", "postgresq://"),
-        ("secret", "cannot be read"),
-        ("://ann:secret@db/shop", "cannot be read"),
+        ("secret", "is invalid"),
+        ("://ann:secret@db/shop", "is invalid"),
         ("postgresql://ann:sec ret@db/shop", "unexpected spaces"),
         ("postgresql://ann:%secret@db/shop", "percent-encoded"),
         ("postgresql://ann:secret@[::1/shop", "end of string"),
@@ -198,7 +201,7 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str):
 
 
 @pytest.mark.parametrize("client", [Skep, AsyncSkep])
-def test_clients_and_commands_read_only_what_is_theirs(client: type, monkeypatch: pytest.MonkeyPatch):
+def test_clients_and_commands_read_only_their_settings(client: type, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SKEP_PORT", "tcp://10.0.0.1:6632")
     client(URL)
     sources = Path(cli.__file__).parent.rglob("*.py")

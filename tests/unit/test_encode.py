@@ -1,4 +1,4 @@
-"""Messages on their way to the database: what cannot be sent is refused by number, what can arrives as it was."""
+"""Encoding of messages as JSON, and errors that name the item."""
 
 import json
 import math
@@ -49,14 +49,14 @@ BAD = {
     "nul in a tuple": (("a", ("\0",)), "NUL"),
     "lone surrogate": ("\ud800", "surrogates"),
     "lone surrogate in a key": ({"\udfff": 1}, "surrogates"),
-    "set": ({"tags": {1, 2}}, "set is not something JSON can hold"),
-    "bytes": (b"abc", "bytes is not"),
-    "datetime": (datetime(2026, 1, 31, tzinfo=UTC), "datetime is not"),
-    "decimal": (Decimal("1.5"), "Decimal is not"),
-    "path": (Path("a"), "Path is not"),
-    "dataclass": (Order(1), "Order is not"),
-    "mapping": (MappingProxyType({"a": 1}), "mappingproxy is not"),
-    "class": (Order, "type is not"),
+    "set": ({"tags": {1, 2}}, "set cannot be encoded as JSON"),
+    "bytes": (b"abc", "bytes cannot be encoded"),
+    "datetime": (datetime(2026, 1, 31, tzinfo=UTC), "datetime cannot be encoded"),
+    "decimal": (Decimal("1.5"), "Decimal cannot be encoded"),
+    "path": (Path("a"), "Path cannot be encoded"),
+    "dataclass": (Order(1), "Order cannot be encoded"),
+    "mapping": (MappingProxyType({"a": 1}), "mappingproxy cannot be encoded"),
+    "class": (Order, "type cannot be encoded"),
     "tuple as a key": ({(1, 2): 3}, "keys must be str"),
     "bytes as a key": ({b"a": 1}, "keys must be str"),
     "too deep": (nested(100_000), "recursion"),
@@ -68,7 +68,7 @@ BAD = {
 
 @pytest.mark.parametrize(("payload", "says"), BAD.values(), ids=BAD.keys())
 @pytest.mark.parametrize("place", [0, 2])
-def test_a_bad_payload_is_refused_by_its_number(payload: Any, says: str, place: int):
+def test_an_invalid_payload_is_refused_with_its_index(payload: Any, says: str, place: int):
     items: list[object] = [as_object("q", {"fine": "\\u0000"}, None) for _ in range(3)]
     items[place] = as_object("q", NewMessage(payload), None)
     with pytest.raises(InvalidArgument) as caught:
@@ -89,7 +89,7 @@ def test_a_bad_payload_is_refused_by_its_number(payload: Any, says: str, place: 
         NewMessage(1, headers={"a": "\ud800"}),
     ],
 )
-def test_the_same_holds_beside_the_payload(message: NewMessage):
+def test_other_invalid_fields_are_refused_with_their_index(message: NewMessage):
     with pytest.raises(InvalidArgument, match="item 1: "):
         dumps([as_object("q", 0, None), as_object("q", message, None)])
     with pytest.raises(InvalidArgument, match="item 0: "):
@@ -97,28 +97,28 @@ def test_the_same_holds_beside_the_payload(message: NewMessage):
 
 
 @pytest.mark.parametrize("headers", [[1], "text", 7, [("a", 1)]])
-def test_headers_that_are_no_mapping_are_left_to_the_database_to_refuse(headers: Any):
-    """Which names the item; nothing else is raised here, and nothing is guessed."""
+def test_headers_that_are_not_a_mapping_are_refused_by_the_database(headers: Any):
+    """The error of the database names the item."""
     item = as_object("q", NewMessage(1, headers=headers), None)
     assert json.loads(dumps([item]))[0]["headers"] == json.loads(json.dumps(headers))
 
 
-def test_a_backslash_before_u0000_is_no_nul():
+def test_an_escaped_backslash_before_u0000_is_not_a_nul():
     assert json.loads(dumps(["\\u0000", "\\\\u0000"])) == ["\\u0000", "\\\\u0000"]
 
 
-def test_what_has_its_default_is_left_out():
+def test_fields_with_their_default_are_omitted():
     assert as_object("q", NewMessage(None), None) == as_object("q", None, None) == {"queue": "q", "payload": None}
     assert as_object("q", NewMessage(None), "me") == as_object("q", None, "me")
 
 
-def test_everything_else_is_sent():
-    message = NewMessage({"id": ID}, "lane", "once", OrderedDict(a=1), ID)
+def test_other_fields_are_sent():
+    message = NewMessage({"id": ID}, "partition", "once", OrderedDict(a=1), ID)
     assert json.loads(dumps([as_object("q", message, "me")])) == [
         {
             "queue": "q",
             "payload": {"id": str(ID)},
-            "partition": "lane",
+            "partition": "partition",
             "transaction_id": "once",
             "headers": {"a": 1},
             "trace_id": str(ID),
@@ -140,14 +140,14 @@ json_values = st.recursive(
 
 
 @given(st.lists(json_values, max_size=3))
-def test_what_json_can_hold_comes_back_unchanged(items: list[Any]):
+def test_json_values_are_unchanged(items: list[Any]):
     text = dumps(items)
     assert json.loads(text) == items
     assert "\n" not in text
 
 
 @given(st.lists(st.text() | st.lists(st.text(), max_size=2), min_size=1, max_size=4))
-def test_any_text_is_sent_or_refused_by_its_number(items: list[Any]):
+def test_any_text_is_sent_or_refused_with_its_index(items: list[Any]):
     bad = [number for number, item in enumerate(items) if any(map(cannot_be_sent, item))]
     if bad:
         with pytest.raises(InvalidArgument, match=f"item ({'|'.join(map(str, bad))}): "):
@@ -161,7 +161,7 @@ def cannot_be_sent(text: str) -> bool:
 
 
 class Silent(Exception):
-    """An exception that cannot even say what it is."""
+    """An exception whose __str__ is broken."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")

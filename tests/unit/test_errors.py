@@ -41,11 +41,11 @@ def test_other_sqlstates_are_left_alone(sqlstate: str):
     assert from_sqlstate(error_of(sqlstate)) is None
 
 
-def test_no_answer_from_the_server_is_unavailable():
+def test_no_response_from_the_server_is_unavailable():
     assert type(from_sqlstate(psycopg.OperationalError("connection refused"))) is errors.DatabaseUnavailable
 
 
-def test_a_value_the_driver_cannot_write_is_invalid():
+def test_a_value_the_driver_cannot_encode_is_invalid():
     assert type(from_sqlstate(psycopg.DataError("cannot contain NUL"))) is errors.InvalidArgument
 
 
@@ -53,7 +53,7 @@ def test_other_errors_of_the_driver_are_left_alone():
     assert from_sqlstate(psycopg.ProgrammingError("the query has 1 placeholder")) is None
 
 
-def test_what_may_be_retried():
+def test_retryable_errors():
     retryable = {kind.__name__ for kind in everyone() if kind.retryable}
     assert retryable == {"PushBlocked", "TransientError", "DatabaseUnavailable", "KeysUnavailable"}
 

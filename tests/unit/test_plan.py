@@ -1,4 +1,4 @@
-"""The decisions of a consumer: when it leases, hands out, answers, extends, waits and stops. Nothing here sleeps."""
+"""The decisions of a consumer: when it leases, handles, acknowledges, extends, waits and stops. Nothing here sleeps."""
 
 import math
 from typing import Any
@@ -8,21 +8,21 @@ import pytest
 from skep.client.plan import (
     FIRST_PAUSE,
     LONGEST_FAULT_PAUSE,
-    PATIENCE,
+    READY_TIMEOUT,
     Done,
     Extend,
     Plan,
     Pop,
     Release,
     Start,
-    Store,
+    StoreAcks,
     Wait,
 )
 from skep.errors import InvalidArgument
-from tests.unit.play import LEASE, POLL, Play, seconds, uuid, word
+from tests.unit.play import LEASE, POLL, Play, seconds, uuid, whole
 
 
-def test_batches_are_handed_out_in_the_order_they_came():
+def test_batches_are_started_in_the_order_of_their_pops():
     play = Play(concurrency=1, fetch_ahead=3)
     play.pop(1, 2, 3, 4)
     for number in (1, 2, 3):
@@ -32,16 +32,16 @@ def test_batches_are_handed_out_in_the_order_they_came():
 
 
 def test_a_free_handler_comes_before_everything_else():
-    """Answers, extensions and faults of the database are no reason to let a handler wait."""
+    """A handler does not wait for acks, extensions and faults of the database."""
     play = Play(fetch_ahead=1)
     play.pop(1, 2)
-    play.finish(1, word(1))
+    play.finish(1, whole(1))
     play.plan.failed(play.now)
     assert play.later(0.01) == Start(uuid(2))
 
 
 @pytest.mark.parametrize(("concurrency", "fetch_ahead"), [(1, 0), (1, 1), (1, 4), (3, 0), (3, 2)])
-def test_no_more_is_leased_than_there_is_room_for(concurrency: int, fetch_ahead: int):
+def test_a_consumer_leases_no_more_than_it_has_room_for(concurrency: int, fetch_ahead: int):
     room = concurrency + fetch_ahead
     play = Play(concurrency=concurrency, fetch_ahead=fetch_ahead)
     play.pop(*range(1, room + 1))
@@ -55,20 +55,20 @@ def test_no_more_is_leased_than_there_is_room_for(concurrency: int, fetch_ahead:
     assert play.next() == Pop()
 
 
-def test_what_is_fetched_ahead_and_waits_too_long_is_given_back():
+def test_a_batch_that_waits_too_long_for_a_handler_is_released():
     play = Play()
     play.pop(1, 2)
-    assert seconds(play.later(PATIENCE - 0.01)) == pytest.approx(0.01)
+    assert seconds(play.later(READY_TIMEOUT - 0.01)) == pytest.approx(0.01)
     assert play.later(0.02) == Release(uuid(2))
     play.plan.released(uuid(2))
     assert not isinstance(play.next(), Release)
 
 
-def test_what_was_given_back_is_left_to_others_until_a_handler_is_free():
-    """C9: the lane would otherwise be leased again in the same moment, and wait for the slow handler for ever."""
+def test_nothing_is_fetched_ahead_after_a_release_until_a_handler_is_free():
+    """The partition would otherwise be leased again at once, and wait for the slow handler forever."""
     play = Play()
     play.pop(1, 2)
-    assert play.later(PATIENCE) == Release(uuid(2))
+    assert play.later(READY_TIMEOUT) == Release(uuid(2))
     play.plan.released(uuid(2))
     assert isinstance(play.next(), Wait)
     play.plan.woken()
@@ -79,18 +79,18 @@ def test_what_was_given_back_is_left_to_others_until_a_handler_is_free():
 
 @pytest.mark.parametrize("waits", [False, True], ids=["busy", "ready"])
 def test_a_lease_is_extended_at_a_third_of_its_time(*, waits: bool):
-    play = Play(fetch_ahead=int(waits), lease_time=PATIENCE)
+    play = Play(fetch_ahead=int(waits), lease_time=READY_TIMEOUT)
     play.pop(*([1, 2] if waits else [1]))
     if waits:
         play.plan.extended(play.now + 100, uuid(1))
     number = 2 if waits else 1
-    assert seconds(play.next()) == pytest.approx(PATIENCE / 3)
-    assert play.later(PATIENCE / 3) == Extend(uuid(number))
+    assert seconds(play.next()) == pytest.approx(READY_TIMEOUT / 3)
+    assert play.later(READY_TIMEOUT / 3) == Extend(uuid(number))
     play.plan.extended(play.now, uuid(number))
-    assert seconds(play.next()) == pytest.approx(PATIENCE / 3)
+    assert seconds(play.next()) == pytest.approx(READY_TIMEOUT / 3)
 
 
-def test_the_time_of_a_lease_counts_from_before_the_call():
+def test_the_lease_time_counts_from_before_the_call():
     play = Play(fetch_ahead=0)
     play.plan.popped(play.now - 4, play.now, uuid(1))
     play.plan.started(uuid(1))
@@ -111,8 +111,8 @@ def test_every_lease_is_extended():
     assert play.next() == Wait(LEASE / 3)
 
 
-def test_a_batch_whose_lease_is_over_is_not_handed_out():
-    """C8: it is somebody else's by now, who may be further in the lane already."""
+def test_a_batch_with_an_expired_lease_is_not_started():
+    """Another consumer may have leased it, and may be further in the partition."""
     play = Play()
     play.pop(1, 2)
     play.now += LEASE  # the database was away for that long
@@ -120,8 +120,8 @@ def test_a_batch_whose_lease_is_over_is_not_handed_out():
     assert play.next() == Release(uuid(2))
 
 
-def test_a_lost_lease_that_nobody_works_on_is_forgotten():
-    play = Play(lease_time=PATIENCE)
+def test_a_lost_lease_without_a_handler_is_dropped():
+    play = Play(lease_time=READY_TIMEOUT)
     play.pop(1, 2)
     assert not play.plan.lost(uuid(2))
     play.finish(1)
@@ -129,43 +129,43 @@ def test_a_lost_lease_that_nobody_works_on_is_forgotten():
 
 
 @pytest.mark.parametrize("stopping", [False, True])
-def test_a_lost_lease_keeps_its_handler_busy_until_that_ends(*, stopping: bool):
-    """The place is taken, but there is nothing to extend, and nothing to wait for but the handler."""
+def test_a_lost_lease_counts_as_busy_until_its_handler_ends(*, stopping: bool):
+    """There is nothing to extend, and nothing to wait for except the handler."""
     play = Play(fetch_ahead=0)
     play.pop(1)
     if stopping:
         play.plan.stop()
     assert play.later(LEASE / 3) == Extend(uuid(1))
     assert play.plan.lost(uuid(1))
-    assert 0 < seconds(play.later(10 * LEASE)) < math.inf  # threads cannot wait for ever
+    assert 0 < seconds(play.later(10 * LEASE)) < math.inf  # threads cannot wait forever
     play.finish(1)
     assert play.next() == (Done() if stopping else Pop())
 
 
-def test_answers_are_stored_before_anything_else_is_asked_of_the_database():
-    play = Play(concurrency=3, fetch_ahead=1, lease_time=PATIENCE)
+def test_acks_are_stored_before_any_other_call():
+    play = Play(concurrency=3, fetch_ahead=1, lease_time=READY_TIMEOUT)
     play.pop(1, 2, 3, 4)
-    play.plan.answered([word(1)])
-    assert play.later(PATIENCE) == Store((word(1),))  # leases are to be extended, one is to be given back
-    play.plan.stored((word(1),))
+    play.plan.acked([whole(1)])
+    assert play.later(READY_TIMEOUT) == StoreAcks((whole(1),))  # extensions and a release are due as well
+    play.plan.stored((whole(1),))
     assert play.next() == Release(uuid(4))
     play.plan.released(uuid(4))
     assert play.next() == Extend(uuid(1))
 
 
-def test_what_is_answered_meanwhile_is_stored_next():
+def test_acks_that_arrive_during_a_store_are_stored_next():
     play = Play(concurrency=2, fetch_ahead=0)
     play.pop(1, 2)
-    play.finish(1, word(1))
+    play.finish(1, whole(1))
     asked = play.next()
-    play.finish(2, word(2, "failed"))
-    assert asked == Store((word(1),))
-    play.plan.stored((word(1),))
-    play.store(word(2, "failed"))
+    play.finish(2, whole(2, "failed"))
+    assert asked == StoreAcks((whole(1),))
+    play.plan.stored((whole(1),))
+    play.store(whole(2, "failed"))
     assert play.next() == Pop()
 
 
-def test_an_idle_consumer_looks_less_and_less_often():
+def test_an_idle_consumer_polls_less_and_less_often():
     play = Play()
     pauses = []
     for _ in range(9):
@@ -175,7 +175,7 @@ def test_an_idle_consumer_looks_less_and_less_often():
 
 
 @pytest.mark.parametrize("event", ["woken", "popped and finished"])
-def test_news_make_it_look_at_once_and_often_again(event: str):
+def test_an_event_resets_the_pause_of_an_idle_consumer(event: str):
     play = Play()
     for _ in range(9):
         play.pop_nothing()
@@ -190,8 +190,8 @@ def test_news_make_it_look_at_once_and_often_again(event: str):
     assert play.wait() == pytest.approx(FIRST_PAUSE)
 
 
-def test_a_consumer_with_one_lane_looks_for_others_less_and_less_often():
-    """While its handler works; each look costs a pop in vain. News make it look soon, if not at once."""
+def test_a_consumer_with_one_partition_polls_less_and_less_often_for_others():
+    """Each of these pops is useless while its handler works. A push makes it poll soon again."""
     play = Play()
     play.pop(1)
     pauses = []
@@ -205,25 +205,25 @@ def test_a_consumer_with_one_lane_looks_for_others_less_and_less_often():
     play.pop(2)
 
 
-def test_a_lane_that_becomes_free_is_looked_at_at_once():
-    """C9: whatever the other handlers do."""
+def test_a_consumer_polls_at_once_when_a_partition_becomes_free():
+    """Even while other handlers are busy."""
     play = Play(concurrency=2, fetch_ahead=1)
     play.pop(1, 2)
     for _ in range(8):
         play.pop_nothing()
         play.wait()
     play.pop_nothing()
-    play.finish(1, word(1))
-    play.store(word(1))
+    play.finish(1, whole(1))
+    play.store(whole(1))
     play.pop(3)
 
 
-def test_nothing_found_for_too_long_is_the_end():
+def test_a_consumer_ends_after_its_idle_timeout():
     play = Play(idle_timeout=1.5)
     play.pop(1)
     play.pop_nothing()
-    play.finish(1, word(1))
-    play.store(word(1))
+    play.finish(1, whole(1))
+    play.store(whole(1))
     play.pop_nothing()
     began = play.now
     while not isinstance(play.next(), Done):
@@ -233,8 +233,8 @@ def test_nothing_found_for_too_long_is_the_end():
     assert play.now - began == pytest.approx(1.5)
 
 
-def test_being_busy_is_not_being_idle():
-    """And time that is not counted is not waited for: a driver that is told to wait for 0 seconds never rests."""
+def test_a_busy_consumer_is_not_idle():
+    """And it never waits 0 seconds, with which the driver would loop without a pause."""
     play = Play(concurrency=2, idle_timeout=1)
     play.pop(1)
     for _ in range(9):
@@ -246,7 +246,7 @@ def test_being_busy_is_not_being_idle():
     assert play.later(0.01) == Done()
 
 
-def test_faults_are_answered_with_patience():
+def test_the_pause_after_a_fault_grows():
     play = Play()
     pauses = []
     for _ in range(11):
@@ -256,7 +256,7 @@ def test_faults_are_answered_with_patience():
 
 
 @pytest.mark.parametrize("success", ["popped", "stored", "extended", "released"])
-def test_a_success_ends_the_patience(success: str):
+def test_a_success_resets_the_pause_after_a_fault(success: str):
     play = Play()
     play.pop(1, 2)
     for _ in range(5):
@@ -272,26 +272,26 @@ def test_a_success_ends_the_patience(success: str):
     assert seconds(play.next()) == pytest.approx(FIRST_PAUSE)
 
 
-def test_what_failed_is_asked_for_again():
+def test_a_failed_action_is_repeated():
     play = Play()
     play.pop(1, 2)
-    play.plan.answered([word(1)])
-    for expected in (Store((word(1),)), Release(uuid(2)), Extend(uuid(1))):
+    play.plan.acked([whole(1)])
+    for expected in (StoreAcks((whole(1),)), Release(uuid(2)), Extend(uuid(1))):
         play.now += LEASE / 3
         assert play.next() == expected
         play.fail()
         play.wait()
         assert play.next() == expected
         match expected:
-            case Store(answers):
-                play.plan.stored(answers)
+            case StoreAcks(acks):
+                play.plan.stored(acks)
             case Release(lease):
                 play.plan.released(lease)
             case Extend(lease):
                 play.plan.extended(play.now, lease)
 
 
-def test_stop_finishes_what_is_begun_and_gives_back_what_is_not():
+def test_stop_finishes_started_batches_and_releases_the_others():
     play = Play(concurrency=2, fetch_ahead=2)
     play.pop(1, 2, 3, 4)
     play.plan.stop()
@@ -300,20 +300,20 @@ def test_stop_finishes_what_is_begun_and_gives_back_what_is_not():
         play.plan.released(uuid(number))
     assert play.later(LEASE / 3) == Extend(uuid(1))
     play.plan.extended(play.now, uuid(1))
-    play.finish(1, word(1))
-    play.store(word(1))
+    play.finish(1, whole(1))
+    play.store(whole(1))
     assert play.next() == Extend(uuid(2))
     play.plan.extended(play.now, uuid(2))
     play.plan.woken()
     assert isinstance(play.next(), Wait)
-    play.finish(2, word(2, "failed"))
+    play.finish(2, whole(2, "failed"))
     play.fail()
     play.wait()
-    play.store(word(2, "failed"))
+    play.store(whole(2, "failed"))
     assert play.next() == Done()
 
 
-def test_stop_of_an_idle_consumer_is_the_end():
+def test_stop_ends_an_idle_consumer():
     play = Play()
     play.pop_nothing()
     play.plan.stop()
@@ -324,7 +324,7 @@ def test_stop_of_an_idle_consumer_is_the_end():
 @pytest.mark.parametrize(
     "wrong", [{"concurrency": 0}, {"fetch_ahead": -1}, {"lease_time": 0}, {"lease_time": -1}, {"poll_interval": 0}]
 )
-def test_what_could_never_work_is_refused(wrong: dict[str, Any]):
+def test_invalid_options_are_refused(wrong: dict[str, Any]):
     fine = {"concurrency": 1, "fetch_ahead": 0, "lease_time": 30, "poll_interval": 1}
     with pytest.raises(InvalidArgument, match="concurrency >= 1"):
         Plan(**{**fine, **wrong})

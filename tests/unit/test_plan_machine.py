@@ -1,7 +1,7 @@
-"""A consumer's plan under every order of events that Hypothesis can think of.
+"""A consumer's plan under any order of events that Hypothesis generates.
 
-The driver here is the real one without its calls: it does one action after the other, hears what handlers report only
-while it waits, and its calls take time, fail, or find the lease gone.
+The driver works as the real one, without its calls: it performs one action after the other and receives reports only
+while it waits. Its calls take time, fail, or find that the lease is lost.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from skep.client.plan import Action, Answer, Done, Extend, Plan, Pop, Release, Start, Store, Wait
+from skep.client.plan import Ack, Action, Done, Extend, Plan, Pop, Release, Start, StoreAcks, Wait
 
-LEASES = [2.4, 30.0]  # the short one is to be extended before what waits is given back
+LEASES = [2.4, 30.0]  # the short one is extended before a waiting batch is released
 MOST_FAULTS = 3  # in a row
 LONGEST_WAIT = 300.0
 
@@ -22,7 +22,7 @@ turns = st.lists(st.tuples(lucks, st.floats(0, 0.01), st.floats(0, 1)), min_size
 
 
 class Consumer(RuleBasedStateMachine):
-    """What the database and the handlers know, beside what the plan thinks."""
+    """The state of the database and of the handlers, to compare with the plan."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,10 +32,10 @@ class Consumer(RuleBasedStateMachine):
         self.busy: list[UUID] = []
         self.ended: dict[UUID, str] = {}
         self.deadlines: dict[UUID, float] = {}
-        self.excused: set[UUID] = set()  # held while the database itself refused to extend
+        self.excused: set[UUID] = set()  # leased while the database failed to extend
         self.lost: set[UUID] = set()
-        self.given: list[Answer] = []  # by handlers, as far as the driver has heard
-        self.stored: list[Answer] = []
+        self.given: list[Ack] = []  # by handlers, as far as reported to the driver
+        self.stored: list[Ack] = []
         self.inbox: list[Callable[[], None]] = []
         self.faults = 0
         self.stopping = self.done = False
@@ -83,7 +83,7 @@ class Consumer(RuleBasedStateMachine):
         self.plan.started(lease)
 
     def wait(self, seconds: float, part: float) -> None:
-        """Until something is reported, or the time is over."""
+        """Wait until something is reported, or the time is over."""
         assert 0 < seconds <= LONGEST_WAIT
         if not self.inbox:
             self.now += seconds if part > 0.5 else seconds * part
@@ -104,10 +104,10 @@ class Consumer(RuleBasedStateMachine):
         match action:
             case Pop():
                 self.pop(asked_at, found=luck == "good")
-            case Store(answers):
-                assert [*self.stored, *answers] == self.given[: len(self.stored) + len(answers)]
-                self.stored += answers
-                self.plan.stored(answers)
+            case StoreAcks(acks):
+                assert [*self.stored, *acks] == self.given[: len(self.stored) + len(acks)]
+                self.stored += acks
+                self.plan.stored(acks)
             case Release(lease):
                 self.ready.remove(lease)
                 self.finish_with(lease, "released")
@@ -118,7 +118,7 @@ class Consumer(RuleBasedStateMachine):
     def pop(self, asked_at: float, *, found: bool) -> None:
         assert not self.stopping
         assert len(self.ready) + len(self.busy) < self.plan.concurrency + self.plan.fetch_ahead
-        assert len(self.given) == len(self.stored)  # answers go first
+        assert len(self.given) == len(self.stored)  # acks are stored first
         lease = UUID(int=len(self.popped)) if found else None
         if lease is not None:
             self.popped.append(lease)
@@ -150,10 +150,10 @@ class Consumer(RuleBasedStateMachine):
 
     @precondition(lambda self: self.working())
     @rule(data=st.data())
-    def a_handler_answers(self, data: st.DataObject) -> None:
+    def a_handler_acks(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from(self.working()))
-        answer = Answer(lease, UUID(int=len(self.given) + len(self.inbox)), "completed")
-        self.inbox.append(lambda: self.hear([answer]))
+        ack = Ack(lease, UUID(int=len(self.given) + len(self.inbox)), "completed")
+        self.inbox.append(lambda: self.receive([ack]))
 
     @precondition(lambda self: self.working())
     @rule(data=st.data())
@@ -161,36 +161,36 @@ class Consumer(RuleBasedStateMachine):
         self.handler_ends(data.draw(st.sampled_from(self.working())))
 
     def working(self) -> list[UUID]:
-        """Those whose handlers have not told that they are through."""
+        """Return the leases whose handlers have not finished."""
         return [lease for lease in self.busy if lease not in self.ended]
 
     def handler_ends(self, lease: UUID) -> None:
         self.finish_with(lease, "finished")
 
         def report() -> None:
-            self.hear([Answer(lease, None, "completed")])
+            self.receive([Ack(lease, None, "completed")])
             self.busy.remove(lease)
             self.plan.finished(lease)
 
         self.inbox.append(report)
 
-    def hear(self, answers: list[Answer]) -> None:
-        self.given += answers
-        self.plan.answered(answers)
+    def receive(self, acks: list[Ack]) -> None:
+        self.given += acks
+        self.plan.acked(acks)
 
     @precondition(lambda self: self.ready or self.working())
     @rule(data=st.data())
     def a_lease_is_lost(self, data: st.DataObject) -> None:
-        """The group is seeked, say."""
+        """For example by a seek of the group."""
         self.lost.add(data.draw(st.sampled_from(self.ready + self.working())))
 
     @rule()
-    def somebody_pushes(self) -> None:
+    def a_message_is_pushed(self) -> None:
         self.inbox.append(self.plan.woken)
 
     @precondition(lambda self: not self.stopping)
     @rule(chance=st.integers(0, 9))
-    def somebody_stops_it(self, chance: int) -> None:
+    def the_consumer_is_stopped(self, chance: int) -> None:
         def report() -> None:
             self.stopping = True
             self.plan.stop()
@@ -204,11 +204,11 @@ class Consumer(RuleBasedStateMachine):
 
     @invariant()
     def no_lease_runs_out(self) -> None:
-        held = {lease for lease in self.ready + self.busy if lease not in self.lost | self.excused}
-        assert all(self.now < self.deadlines[lease] for lease in held)
+        live = {lease for lease in self.ready + self.busy if lease not in self.lost | self.excused}
+        assert all(self.now < self.deadlines[lease] for lease in live)
 
     def teardown(self) -> None:
-        """Stopped and left alone, it ends, and everything that was popped has ended in one way."""
+        """After a stop it ends, and every popped batch has ended in exactly one way."""
         if not hasattr(self, "plan"):
             return
         self.plan.stop()

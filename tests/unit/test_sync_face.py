@@ -1,4 +1,4 @@
-"""The two faces of the client: the synchronous one is generated, whole, and says the same."""
+"""The synchronous client is generated from the asynchronous one, completely and with the same interface."""
 
 import functools
 import importlib
@@ -21,7 +21,7 @@ SPECIAL = {asynchronous: plain for asynchronous, plain in make_sync.WORDS.items(
 
 
 def classes(module: str) -> list[type]:
-    """The classes that a module of the asynchronous face defines."""
+    """Return the classes that a module of the asynchronous client defines."""
     found = importlib.import_module(f"skep.client.aio.{module}")
     return [value for value in vars(found).values() if inspect.isclass(value) and value.__module__ == found.__name__]
 
@@ -39,7 +39,7 @@ def methods(kind: type) -> dict[str, Any]:
 
 
 def words(signature: inspect.Signature) -> str:
-    """A signature as text, with the names that the synchronous face would use."""
+    """Return a signature as text, with the names of the synchronous client."""
     return make_sync.translate(re.sub(r"(?:\w+\.)+(?=\w)", "", str(signature)))
 
 
@@ -48,14 +48,14 @@ def generated() -> dict[Path, str]:
     return make_sync.generate()
 
 
-def test_the_synchronous_face_is_what_the_asynchronous_one_makes_of_it():
-    """`make format` writes it. Nobody has changed it by hand, or forgotten to write it."""
+def test_the_synchronous_client_is_up_to_date():
+    """The files are up to date and were not changed by hand."""
     wanted = generated()
     stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     assert stale == []
 
 
-def test_both_faces_have_the_same_modules():
+def test_both_clients_have_the_same_modules():
     names = [{path.name for path in (make_sync.CLIENT / face).glob("*.py")} for face in ("aio", "sync")]
     assert names[0] == names[1]
 
@@ -77,7 +77,7 @@ def test_nothing_asynchronous_is_left():
 
 
 def test_the_check_finds_what_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    """A file changed by hand, one that was never written, and one whose source is gone."""
+    """A file changed by hand, a file that was not written, and a file without a source."""
     aio, sync = tmp_path / "src/skep/client/aio", tmp_path / "src/skep/client/sync"
     aio.mkdir(parents=True)
     sync.mkdir()
@@ -111,18 +111,18 @@ def test_the_check_finds_what_is_stale(tmp_path: Path, monkeypatch: pytest.Monke
         ("asynchronous, awaits, Asynchronous", "asynchronous, awaits, Asynchronous"),
     ],
 )
-def test_how_it_is_translated(asynchronous: str, plain: str):
+def test_translation(asynchronous: str, plain: str):
     assert make_sync.translate(asynchronous) == plain
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_a_class_has_the_same_methods_on_both_faces(kind: type):
+def test_a_class_has_the_same_methods_in_both_clients(kind: type):
     expected = {SPECIAL.get(name, name) for name in methods(kind)}
     assert set(methods(twin(kind))) == expected
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_a_method_has_the_same_signature_on_both_faces(kind: type):
+def test_a_method_has_the_same_signature_in_both_clients(kind: type):
     for name, method in methods(kind).items():
         other = methods(twin(kind))[SPECIAL.get(name, name)]
         if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
@@ -136,7 +136,7 @@ def test_public_methods_of_the_client_correspond_one_to_one():
     assert {"push_many", "pop", "consumer", "run", "stop", "close", "subscribe", "seek", "transaction"} <= public[0]
 
 
-def test_what_is_awaited_here_is_a_plain_function_there():
+def test_a_coroutine_function_is_a_plain_function_in_the_synchronous_client():
     for kind in CLASSES:
         for name, method in methods(twin(kind)).items():
             assert not inspect.iscoroutinefunction(method), f"{kind.__name__}.{name}"
@@ -144,13 +144,13 @@ def test_what_is_awaited_here_is_a_plain_function_there():
 
 
 def defined(module: ModuleType) -> dict[str, Any]:
-    """The names of a runtime that others use: what it defines, and its aliases."""
+    """Return the public names of a runtime: its definitions and its aliases."""
     used = "\n".join(path.read_text() for path in (make_sync.CLIENT / "aio").glob("*.py"))
     return {name: value for name, value in vars(module).items() if re.search(rf"\bruntime\.{name}\b", used)}
 
 
 def own_names(module: ModuleType) -> set[str]:
-    """The names that this module brings into the world, not those it imports."""
+    """Return the names that a module defines, without its imports."""
     return {
         name
         for name, value in vars(module).items()
@@ -183,5 +183,5 @@ def test_the_functions_of_the_runtimes_take_the_same_arguments():
 
 
 def parameters(function: Callable[..., Any]) -> list[str]:
-    """The names, without the underscore of those that one face does not need."""
+    """Return the names of the arguments, without the underscore of unused ones."""
     return [name.lstrip("_") for name in inspect.signature(function).parameters]

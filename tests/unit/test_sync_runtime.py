@@ -1,4 +1,4 @@
-"""What the synchronous client is built on: threads that end."""
+"""The runtime of the synchronous client."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from skep.client.sync import runtime
 
 
 class Interrupted(list[Callable[[], None]]):
-    """Works of which only the first is reached before Ctrl-C."""
+    """Functions of which only the first is submitted before Ctrl-C."""
 
     def __iter__(self) -> Iterator[Callable[[], None]]:
         yield self[0]
@@ -18,7 +18,7 @@ class Interrupted(list[Callable[[], None]]):
 
 @pytest.mark.timeout(20)
 def test_an_interrupt_while_the_threads_start():
-    """Those that have started are stopped; nobody waits for them for ever."""
+    """Started threads are stopped, and the call returns."""
     ended = threading.Event()
     with pytest.raises(KeyboardInterrupt):
         runtime.gather(Interrupted([lambda: assert_set(ended)]), ended.set)

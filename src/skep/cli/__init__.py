@@ -346,7 +346,7 @@ def completion(
 
 @app.command()
 def upkeep(
-    once: Annotated[bool, typer.Option("--once", help="Run every duty once; exit code 1 if one fails.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run every job once; exit code 1 if one fails.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what retention would delete.")] = False,
     as_json: JsonLines = False,
     lease_expiry_interval: LeaseExpiryInterval = None,

@@ -27,7 +27,7 @@ from skep.cli.shop import (
 from skep.cli.show import compact, counted, one_line, say, show_json
 from skep.cli.stopping import run_until_stopped
 from skep.config import Config
-from skep.upkeep import DUTIES, Upkeep
+from skep.upkeep import JOBS, Upkeep
 
 CONNECTIONS = 20
 CHAPTER = 20.0  # seconds from one thing that happens to the next
@@ -90,7 +90,7 @@ async def _play(config: Config, teller: Teller, seconds: float | None, rate: flo
             async with asyncio.timeout(seconds), asyncio.TaskGroup() as work:
                 for consumer in shop.staff():
                     work.create_task(consumer.run())
-                work.create_task(Upkeep(mq, DUTIES).run())
+                work.create_task(Upkeep(mq, JOBS).run())
                 work.create_task(shop.sell())
                 work.create_task(_report(mq, shop, teller, pace))
                 await _unfold(shop, teller, pace, work)

@@ -12,7 +12,7 @@ from skep.cli.life import describe
 from skep.cli.show import SHOWN_LANES, Cell, as_dict, counted, one_line, say, show_json, show_table
 from skep.config import Config
 from skep.errors import NotFound
-from skep.message import Blocked, GroupStatus, Lag, Status, Subscription
+from skep.message import GroupStatus, Lag, PendingGroup, Status, Subscription
 
 STYLES: dict[Status, str] = {"ACTIVE": "green", "PAUSED": "yellow", "CANCELLED": "dim", "DEAD": "bold red"}
 
@@ -30,7 +30,7 @@ def _trouble(group: GroupStatus) -> tuple[int, int, str, str]:
     """Order by who needs help most; among equals, who is furthest behind."""
     signs = (
         group.status == "DEAD",
-        group.status == "ACTIVE" and group.misses > 0,
+        group.status == "ACTIVE" and group.missed_heartbeats > 0,
         group.status != "CANCELLED" and group.missed + group.dead_letters > 0,
         group.status == "PAUSED",
         group.status == "ACTIVE",
@@ -48,9 +48,9 @@ def _show_groups(groups: Sequence[GroupStatus]) -> None:
 
 
 def _health(g: GroupStatus) -> tuple[Cell, ...]:
-    status = _status(g.status, worried=g.misses > 0)
+    status = _status(g.status, worried=g.missed_heartbeats > 0)
     amounts = (g.lag, g.leased, g.processed, g.missed, g.dead_letters)
-    return g.group, g.queue, status, *amounts, g.last_heartbeat_at, g.misses, g.oldest_pending_at
+    return g.group, g.queue, status, *amounts, g.last_heartbeat_at, g.missed_heartbeats, g.oldest_pending_at
 
 
 def _status(status: Status, *, worried: bool = False) -> Text:
@@ -151,7 +151,7 @@ def show_blocked(config: Config, queue: str | None, *, limit: int | None, as_jso
     with connect(config) as mq:
         if queue is not None:
             mq.queue(queue).status()  # raises if there is none
-        found = sorted(mq.blocked(queue), key=lambda each: (not each.is_floor, -each.pending))
+        found = sorted(mq.pending_groups(queue), key=lambda each: (not each.is_floor, -each.pending))
     shown = found[: limit or (None if as_json else SHOWN_LANES)]
     if as_json:
         show_json(shown)
@@ -162,6 +162,6 @@ def show_blocked(config: Config, queue: str | None, *, limit: int | None, as_jso
         say(f"and {len(found) - len(shown):,} more, with less; --limit {len(found)} shows all")
 
 
-def _holding(each: Blocked) -> tuple[Cell, ...]:
+def _holding(each: PendingGroup) -> tuple[Cell, ...]:
     status, last = _status(each.status), "yes" if each.is_floor else "no"
     return each.queue, each.partition, each.group, status, each.pending, each.leased, each.oldest_pending_at, last

@@ -10,7 +10,7 @@ from skep.cli.connect import connect
 from skep.cli.show import SHOWN_LANES, Cell, age, as_dict, compact, counted, one_line, say, show_json, show_table
 from skep.config import Config
 from skep.errors import InvalidArgument, NotFound
-from skep.message import Lane, MessageStatus, QueueStatus
+from skep.message import MessageStatus, Partition, QueueStatus
 
 LABELS = ("namespace", "task")
 
@@ -33,7 +33,7 @@ def _row(queue: QueueStatus) -> tuple[Any, ...]:
 def show(config: Config, name: str, *, limit: int | None, as_json: bool) -> None:
     with connect(config) as mq:
         queue = mq.queue(name).status()
-        lanes = mq.queue(name).lanes(limit=limit or (None if as_json else SHOWN_LANES))
+        lanes = mq.queue(name).partitions(limit=limit or (None if as_json else SHOWN_LANES))
     if as_json:
         show_json(as_dict(queue) | {"lanes": lanes})
         return
@@ -54,14 +54,14 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str | None) else compact(value)
 
 
-def _show_lanes(queue: QueueStatus, lanes: Sequence[Lane]) -> None:
+def _show_lanes(queue: QueueStatus, lanes: Sequence[Partition]) -> None:
     headers = ("partition", "messages", "offsets", "last push")
     show_table(headers, ((lane.partition, lane.messages, _offsets(lane), lane.last_created_at) for lane in lanes))
     if len(lanes) < queue.partitions:
         say(f"and {counted(queue.partitions - len(lanes), 'more partition')}; --limit {queue.partitions} shows all")
 
 
-def _offsets(lane: Lane) -> str | None:
+def _offsets(lane: Partition) -> str | None:
     return f"{lane.first_offset} to {lane.last_offset}" if lane.messages else None
 
 
@@ -119,7 +119,7 @@ def fanout(config: Config, name: str, partition: str | None, *, start: int, limi
 
 def _partitions(mq: Skep, name: str, partition: str | None) -> list[str]:
     mq.queue(name).status()  # raises if there is none
-    names = [lane.partition for lane in mq.lanes(name)]
+    names = [lane.partition for lane in mq.partitions(name)]
     if partition is not None and partition not in names:
         hint = f"`skep queue show {name}` shows all"
         raise NotFound(f'there is no partition "{one_line(partition)}" in queue "{name}"', hint=hint)
@@ -162,5 +162,5 @@ def _described(mq: Skep, name: str, partition: str | None) -> tuple[str, str]:
         lanes = counted(queue.partitions, "partition")
         return one_line(f"queue {name}"), f"{counted(queue.messages, 'message')} in {lanes}"
     _partitions(mq, name, partition)
-    messages = next(lane.messages for lane in mq.lanes(name) if lane.partition == partition)
+    messages = next(lane.messages for lane in mq.partitions(name) if lane.partition == partition)
     return one_line(f"partition {name}/{partition}"), counted(messages, "message")

@@ -6,11 +6,11 @@ from skep import Skep
 from skep.cli.connect import connect
 from skep.cli.show import SHOWN_LANES, Cell, as_dict, counted, say, show_json, show_table
 from skep.config import Config
-from skep.message import Blocked, Retained
+from skep.message import PendingGroup, RetentionDeletion
 
 LANES = 200
 
-Report = Sequence[tuple[Retained, list[str]]]
+Report = Sequence[tuple[RetentionDeletion, list[str]]]
 
 
 def show(config: Config, queue: str | None, *, limit: int | None, as_json: bool) -> None:
@@ -24,29 +24,29 @@ def show(config: Config, queue: str | None, *, limit: int | None, as_json: bool)
         _show_table(report, shown)
 
 
-def _look(mq: Skep, queue: str | None) -> Iterator[tuple[Retained, list[str]]]:
+def _look(mq: Skep, queue: str | None) -> Iterator[tuple[RetentionDeletion, list[str]]]:
     """Yield what would go from each lane, and the groups that are owed some of that."""
-    behind: dict[str, list[Blocked]] = {}
+    behind: dict[str, list[PendingGroup]] = {}
     for lanes in _pages(mq, queue):
         for lane in mq.retain(lanes, dry_run=True):
             if lane.missed and lane.queue not in behind:
-                behind[lane.queue] = mq.blocked(lane.queue)
+                behind[lane.queue] = mq.pending_groups(lane.queue)
             yield lane, [each.group for each in behind.get(lane.queue, ()) if _misses(each, lane)]
 
 
 def _pages(mq: Skep, queue: str | None) -> Iterator[Sequence[int]]:
     if queue is not None:
         mq.queue(queue).status()  # raises if there is none
-        lanes = [lane.partition_id for lane in mq.lanes(queue)]
+        lanes = [lane.partition_id for lane in mq.partitions(queue)]
         yield from (lanes[start : start + LANES] for start in range(0, len(lanes), LANES))
         return
     last = 0
-    while page := mq.lanes_after(last, LANES):
+    while page := mq.partitions_after(last, LANES):
         last = page[-1]
         yield page
 
 
-def _misses(each: Blocked, lane: Retained) -> bool:
+def _misses(each: PendingGroup, lane: RetentionDeletion) -> bool:
     return lane.missed > 0 and each.partition == lane.partition and each.position < lane.end_offset
 
 
@@ -61,6 +61,6 @@ def _show_table(report: Report, shown: Report) -> None:
     say(f"{counted(messages, 'message')} would be deleted, groups would miss {missed:,}")
 
 
-def _row(lane: Retained, groups: Sequence[str]) -> tuple[Cell, ...]:
+def _row(lane: RetentionDeletion, groups: Sequence[str]) -> tuple[Cell, ...]:
     offsets = f"{lane.first_offset} to {lane.end_offset - 1}"
     return lane.queue, lane.partition, lane.rule, lane.messages, offsets, lane.missed, ", ".join(groups) or None

@@ -11,7 +11,7 @@ from rich.text import Text
 from skep.cli.chart import buckets, sparkline
 from skep.cli.group import STYLES
 from skep.cli.show import Cell, as_dict, counted, make_table, one_line, span
-from skep.message import Place
+from skep.message import CurrentProgress
 
 LIVE = ("ACTIVE", "PAUSED")
 TREND_WIDTH = 20
@@ -48,11 +48,11 @@ class Standing:
     dead_letters: int
     oldest_transaction_seconds: float | None
     queues: list[QueueLine]
-    groups: list[Place]
+    groups: list[CurrentProgress]
 
 
-def stand(places: Sequence[Place], oldest_transaction: float | None) -> Standing:
-    of_queue: dict[str, list[Place]] = {}
+def stand(places: Sequence[CurrentProgress], oldest_transaction: float | None) -> Standing:
+    of_queue: dict[str, list[CurrentProgress]] = {}
     for place in places:
         of_queue.setdefault(place.queue, []).append(place)
     queues = [_queue_line(place, of_queue[place.queue]) for place in places if not place.group]
@@ -72,7 +72,7 @@ def stand(places: Sequence[Place], oldest_transaction: float | None) -> Standing
     )
 
 
-def _queue_line(place: Place, of_queue: Sequence[Place]) -> QueueLine:
+def _queue_line(place: CurrentProgress, of_queue: Sequence[CurrentProgress]) -> QueueLine:
     groups = [other for other in of_queue if other.group]
     live = [group for group in groups if group.status in LIVE]
     return QueueLine(
@@ -122,7 +122,7 @@ def queue_cells(line: QueueLine) -> tuple[Cell, ...]:
     return line.queue, line.pushed, line.done, line.kept, line.lag, oldest, _alarming(line.dead_letters)
 
 
-def group_cells(group: Place) -> tuple[Cell, ...]:
+def group_cells(group: CurrentProgress) -> tuple[Cell, ...]:
     status = Text(group.status or "", STYLES[group.status] if group.status else "")
     oldest = span(group.oldest_seconds) if group.lag else None
     numbers = (group.rate, group.lag, trend(group.trend or []), oldest, group.leased, _alarming(group.dead_letters))

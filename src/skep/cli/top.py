@@ -54,7 +54,7 @@ def _show(standing: Standing, *, json: bool) -> None:
 
 async def _look(mq: AsyncSkep, interval: float) -> Standing:
     fresh = timedelta(seconds=max(interval * 0.9, LEAST_AGE))
-    return stand(await mq.places(trends=TRENDS, not_within=fresh), await mq.oldest_transaction())
+    return stand(await mq.current_progress(trends=TRENDS, not_within=fresh), await mq.oldest_transaction())
 
 
 async def _print_lines(config: Config, interval: float) -> None:

@@ -18,7 +18,7 @@ from skep.cli.report import errors
 from skep.cli.show import Cell, compact, one_line, say, show_json, show_table
 from skep.cli.stopping import STOPS
 from skep.config import Config
-from skep.upkeep import DUTIES, Upkeep, intervals
+from skep.upkeep import JOBS, Upkeep, intervals
 
 GRACE = 5.0  # seconds that a run under way may take to end, before it is broken off: nothing is half done then
 
@@ -38,20 +38,20 @@ def run(config: Config, *, once: bool, dry_run: bool, as_json: bool) -> bool:
 
 
 async def _once(config: Config, *, as_json: bool) -> bool:
-    async with client(config, pool_size=len(DUTIES)) as mq:
-        upkeep = Upkeep(mq, DUTIES, intervals(config))
+    async with client(config, pool_size=len(JOBS)) as mq:
+        upkeep = Upkeep(mq, JOBS, intervals(config))
         done = await upkeep.run_once()
     if as_json:
         show_json([_plain_row(upkeep, name, text) for name, text in done.items()])
     else:
-        show_table(("duty", "every s", "took ms", "did"), (_row(upkeep, name, text) for name, text in done.items()))
+        show_table(("job", "every s", "took ms", "did"), (_row(upkeep, name, text) for name, text in done.items()))
     return upkeep.healthy
 
 
 def _plain_row(upkeep: Upkeep, name: str, text: str | None) -> dict[str, object]:
     health = upkeep.health[name]
     times = {"every": health.every, "seconds": health.seconds}
-    return {"duty": name, **times, "did": None if health.error else text, "error": health.error}
+    return {"job": name, **times, "did": None if health.error else text, "error": health.error}
 
 
 def _row(upkeep: Upkeep, name: str, text: str | None) -> tuple[Cell, ...]:
@@ -62,8 +62,8 @@ def _row(upkeep: Upkeep, name: str, text: str | None) -> tuple[Cell, ...]:
 
 async def _until_stopped(config: Config) -> None:
     """Ctrl-C or SIGTERM end it once the runs under way have ended; the second time at once."""
-    async with client(config, pool_size=len(DUTIES)) as mq:
-        upkeep = Upkeep(mq, DUTIES, intervals(config))
+    async with client(config, pool_size=len(JOBS)) as mq:
+        upkeep = Upkeep(mq, JOBS, intervals(config))
         running = asyncio.create_task(upkeep.run())
         stops = iter((upkeep.stop,))
 
@@ -87,11 +87,11 @@ class Lines(logging.Handler):
         self._as_json = as_json
 
     def emit(self, record: logging.LogRecord) -> None:
-        duty, text = map(str, cast("tuple[object, object]", record.args))
+        job, text = map(str, cast("tuple[object, object]", record.args))
         failed = record.levelno >= logging.WARNING
         if self._as_json:
             at = datetime.fromtimestamp(record.created, UTC)
-            line = {"at": at, "duty": duty, "did": None if failed else text, "error": text if failed else None}
+            line = {"at": at, "job": job, "did": None if failed else text, "error": text if failed else None}
             print(compact(line), flush=True)
         elif failed:
             errors.print(f"{_clock(record)}  {one_line(record.getMessage())}", style="red", markup=False)
@@ -129,8 +129,8 @@ def told(handler: logging.Handler) -> Generator[None]:
 def in_background(config: Config, url: str) -> Generator[None]:
     """Run the duties in a thread with an event loop of its own; what happens to them is told, and disturbs nobody."""
     loop = asyncio.new_event_loop()
-    mq = AsyncSkep(url, pool_size=len(DUTIES))
-    upkeep = Upkeep(mq, DUTIES, intervals(config))
+    mq = AsyncSkep(url, pool_size=len(JOBS))
+    upkeep = Upkeep(mq, JOBS, intervals(config))
     work = loop.create_task(_work(mq, upkeep))
     thread = Thread(target=_run_loop, args=(loop, work), name="skep-upkeep", daemon=True)
     with told(HarmlessLines(as_json=False)):

@@ -1,4 +1,4 @@
-"""The Python face of the log: `Skep` for threads, `AsyncSkep` for asyncio."""
+"""The Python client: `Skep` for threads, `AsyncSkep` for asyncio."""
 
 from skep.client.aio.skep import AsyncSkep
 from skep.client.sync.skep import Skep

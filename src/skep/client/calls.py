@@ -1,4 +1,4 @@
-"""Every call the client makes, by name; the work is done by the functions of `engine/sql`."""
+"""The SQL calls of the client. The functions are in `engine/sql`."""
 
 from typing import LiteralString
 
@@ -29,7 +29,7 @@ FAIL: Query = """
 DEAD_LETTER: Query = "SELECT skep.dead_letter(CAST(%(lease)s AS uuid), %(error)s, CAST(%(id)s AS uuid))"
 RELEASE: Query = "SELECT skep.release(CAST(%(lease)s AS uuid))"
 EXTEND: Query = "SELECT skep.extend(CAST(%(lease)s AS uuid), %(seconds)s)"
-# The same for a batch of several partitions, which has a lease for each; leases are an array in PostgreSQL's notation.
+# The same for a batch from several partitions, with one lease for each. The leases are a PostgreSQL array literal.
 ACK_ALL: Query = "SELECT skep.ack_all(CAST(%(leases)s AS uuid[]))"
 FAIL_ALL: Query = """
     SELECT skep.fail_all(CAST(%(leases)s AS uuid[]), %(error)s, CAST(%(retry_after)s AS double precision))
@@ -79,9 +79,9 @@ PAUSE: Query = f"SELECT {_SUBSCRIPTION} FROM skep.pause{_SCOPE}"
 RESUME: Query = f"SELECT {_SUBSCRIPTION} FROM skep.resume{_SCOPE}"
 CANCEL: Query = f"SELECT {_SUBSCRIPTION} FROM skep.cancel{_SCOPE}"
 HEARTBEAT: Query = f"SELECT {_SUBSCRIPTION} FROM skep.heartbeat{_SCOPE}"
-REMOVE_GROUP: Query = "SELECT skep.cancel_group(%(group)s, %(queue)s)"
+CANCEL_GROUP: Query = "SELECT skep.cancel_group(%(group)s, %(queue)s)"
 FORCE_COMPLETE: Query = "SELECT skep.force_complete(%(group)s, %(queue)s, %(older_than)s)"
-BLOCKED: Query = "SELECT * FROM skep.pending_groups(%(queue)s) ORDER BY queue, partition, group_name"
+PENDING_GROUPS: Query = "SELECT * FROM skep.pending_groups(%(queue)s) ORDER BY queue, partition, group_name"
 MESSAGE_GROUPS: Query = "SELECT * FROM skep.message_groups(%(id)s) ORDER BY group_name"
 MESSAGE_STATUS: Query = "SELECT * FROM skep.message_status(%(queue)s, %(partition)s, %(first_offset)s, %(limit)s)"
 SEEK: Query = "SELECT * FROM skep.seek(%(group)s, %(queue)s, %(position)s, %(partition)s)"
@@ -97,7 +97,7 @@ FIND: Query = "SELECT * FROM skep.find_message(%(id)s)"
 DELETE_MESSAGE: Query = "SELECT skep.delete_message(%(id)s)"
 QUEUES: Query = "SELECT * FROM skep.queue_status(%(queue)s) ORDER BY name"
 GROUPS: Query = "SELECT * FROM skep.group_status(%(group)s, %(queue)s) ORDER BY group_name, queue"
-LANES: Query = "SELECT * FROM skep.partition_list WHERE queue = %(queue)s ORDER BY partition LIMIT %(limit)s"
+PARTITIONS: Query = "SELECT * FROM skep.partition_list WHERE queue = %(queue)s ORDER BY partition LIMIT %(limit)s"
 
 DEAD_LETTERS: Query = """
     SELECT * FROM skep.list_dead_letters(
@@ -124,12 +124,12 @@ DEAD_LETTER_AUDIT: Query = """
     FROM skep.dead_letter_audit ORDER BY id DESC LIMIT %(limit)s
 """
 
-LANES_AFTER: Query = "SELECT skep._partitions_to_retain(%(lane)s, %(limit)s)"
-RETAIN: Query = "SELECT * FROM skep.retain(%(lanes)s, %(max_messages)s, %(dry_run)s)"
+PARTITIONS_AFTER: Query = "SELECT skep._partitions_to_retain(%(partition_id)s, %(limit)s)"
+RETAIN: Query = "SELECT * FROM skep.retain(%(partitions)s, %(max_messages)s, %(dry_run)s)"
 PARTITIONS_DUE: Query = "SELECT due, idle FROM skep._partitions_due()"
 DROP_IDLE_PARTITIONS: Query = "SELECT skep.drop_idle_partitions(partition_ids => %(partitions)s)"
 MARK_ARCHIVED: Query = "SELECT skep._mark_archived(%(partition_id)s, %(end_offset)s)"
-REAP: Query = "SELECT skep.expire_leases()"
+EXPIRE_LEASES: Query = "SELECT skep.expire_leases()"
 DETECT_DEAD_GROUPS: Query = "SELECT * FROM skep.detect_dead_groups()"
 PRUNE_JOURNAL: Query = "SELECT skep.prune_journal(%(older_than)s)"
 SAMPLE: Query = "SELECT skep.sample()"
@@ -137,7 +137,9 @@ PRUNE_SAMPLES: Query = "SELECT skep._prune_samples(%(keep)s)"
 PRUNE_TRACES: Query = "SELECT skep._prune_traces(%(keep)s)"
 PRUNE_LEASE_LOG: Query = "SELECT skep._prune_lease_log(%(max_rows)s)"
 PRUNE_SINKS: Query = "SELECT skep._prune_sinks(%(older_than)s)"
-PLACES: Query = "SELECT * FROM skep._current_progress(%(trends)s, %(not_within)s) ORDER BY lag DESC, queue, group_name"
+CURRENT_PROGRESS: Query = (
+    "SELECT * FROM skep._current_progress(%(trends)s, %(not_within)s) ORDER BY lag DESC, queue, group_name"
+)
 OLDEST_TRANSACTION: Query = """
     SELECT max(extract(epoch FROM clock_timestamp() - xact_start))::double precision FROM pg_stat_activity
     WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()

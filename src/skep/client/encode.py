@@ -1,4 +1,4 @@
-"""Messages as the JSON that the engine's functions take. What cannot be sent is refused here, by number."""
+"""Encode messages as JSON for the SQL functions. Errors name the item that cannot be encoded."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,11 +9,11 @@ from uuid import UUID
 from skep.errors import InvalidArgument
 from skep.message import DEFAULT_PARTITION, NewMessage
 
-HINT = "Payloads and headers are what JSON can hold: dict, list, str, int, float, bool, None; no NaN, no NUL character."
+HINT = "Payloads and headers must be JSON: dict, list, str, int, float, bool or None, without NaN and NUL characters."
 
 
 def as_object(queue: str, message: object, producer: str | None) -> dict[str, Any]:
-    """Return a message, or a bare payload, as `skep.push(messages)` reads it, without what has its default."""
+    """Return a message or a payload as an item of `skep.push(messages)`, without fields that have their default."""
     if not isinstance(message, NewMessage):
         item: dict[str, Any] = {"queue": queue, "payload": message}
         return item if producer is None else item | {"producer": producer}
@@ -42,23 +42,25 @@ def _seconds(delay: object) -> object:
 
 def _instant(deliver_at: object) -> object:
     if not isinstance(deliver_at, datetime):
-        return deliver_at  # refused by push
+        return deliver_at  # push raises the error
     if deliver_at.tzinfo is None:
-        hint = "Give it one, as in datetime.now(UTC) + timedelta(hours=1); or give a delay instead."
+        hint = "For example datetime.now(UTC) + timedelta(hours=1). Or pass a delay."
         raise InvalidArgument(f"deliver_at must have a time zone, got {deliver_at.isoformat()}", hint=hint)
     return deliver_at.isoformat()
 
 
 def _headers(headers: object) -> object:
-    return dict(cast("Mapping[str, object]", headers)) if isinstance(headers, Mapping) else headers  # refused by push
+    return (
+        dict(cast("Mapping[str, object]", headers)) if isinstance(headers, Mapping) else headers
+    )  # push raises the error
 
 
 def dumps(items: Sequence[object]) -> str:
-    """Write a list of items; the error for one that cannot be written names it."""
+    """Return a list as JSON. The error names the item that cannot be encoded."""
     try:
         text = _write(items)
     except (TypeError, ValueError, RecursionError) as error:
-        raise _blame(items, error) from error
+        raise _error_of_item(items, error) from error
     if "\\u0000" in text:
         _refuse_nul(items)
     return text
@@ -73,10 +75,10 @@ def _write(value: object) -> str:
 def _uuid(value: object) -> str:
     if isinstance(value, UUID):
         return str(value)
-    raise TypeError(f"{type(value).__name__} is not something JSON can hold")
+    raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
 
 
-def _blame(items: Sequence[object], error: Exception) -> InvalidArgument:
+def _error_of_item(items: Sequence[object], error: Exception) -> InvalidArgument:
     for number, item in enumerate(items):
         try:
             _write(item)
@@ -89,13 +91,13 @@ def _refuse_nul(items: Sequence[object]) -> None:
     for number, item in enumerate(items):
         if any("\0" in text for text in _texts(item)):
             raise InvalidArgument(
-                f"item {number}: a text has a NUL character, which PostgreSQL cannot store", hint=HINT
+                f"item {number}: a string contains a NUL character, which PostgreSQL cannot store", hint=HINT
             )
 
 
 def _texts(value: object) -> Iterable[str]:
     left = [value]
-    while left:  # no recursion: what JSON can hold may be deeper than Python calls
+    while left:  # a loop, because JSON may be nested deeper than Python's recursion limit
         value = left.pop()
         if isinstance(value, str):
             yield value
@@ -107,11 +109,11 @@ def _texts(value: object) -> Iterable[str]:
 
 
 def describe(error: object) -> str:
-    """Return the text a failure is stored with; it is no reason to fail again."""
+    """Return the text that is stored with a failure. It never raises an error itself."""
     name = type(error).__name__
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001  # some cannot even say what they are
+    except Exception:  # noqa: BLE001  # its __str__ is broken
         return name
     if isinstance(error, BaseException):
         text = f"{name}: {text}" if text else name

@@ -1,4 +1,4 @@
-"""Why a group starts where it does."""
+"""The result of `explain_start`."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,9 +6,9 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class StartExplanation:
-    """Why a group starts where it does in a partition: the subscription that decides, and the offset it leads to.
+    """Why a group starts at an offset of a partition: the subscription that applies, and the resulting offset.
 
-    `scope` is partition, queue, namespace, task, or namespace and task; None if no subscription decides. `start_offset`
+    `scope` is partition, queue, namespace, task, or namespace and task; None if no subscription applies. `start_offset`
     is None if the partition does not exist. `has_started` is true once the group has read from the partition.
     """
 

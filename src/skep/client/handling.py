@@ -1,4 +1,4 @@
-"""Whether this code runs inside a handler, which must not wait for itself to end."""
+"""A flag that is true inside a handler. `stop()` must not wait there: the handler would wait for itself to end."""
 
 from contextvars import ContextVar
 

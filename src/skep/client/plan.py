@@ -1,12 +1,12 @@
-"""When a consumer leases, hands out, answers, extends, waits and stops: decisions only, no clock and no I/O.
+"""When a consumer leases, handles, acknowledges, extends, waits and stops: decisions only, no clock and no I/O.
 
-A driver asks `next(now)`, does what it is told, and reports what came of it:
+A driver calls `next(now)`, performs the returned action, and reports the result:
 
-    Pop ──popped──> ready ──Start──> busy ──answered, finished──> Answer ──stored──> gone
+    Pop ──popped──> ready ──Start──> busy ──acked, finished──> StoreAcks ──stored──> gone
                       └── too long, or stopping ──Release──> gone
 
-Everything held is extended at a third of its lease. What the database refuses to do now (`failed`) is asked for
-again after a pause, since nothing is crossed off before it is reported done.
+Every lease is extended after a third of its time. An action that the database cannot do now (`failed`) is returned
+again after a pause, because an action stays in the plan until it is reported as done.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,14 +20,14 @@ from skep.errors import InvalidArgument
 
 FIRST_PAUSE = 0.02
 LONGEST_FAULT_PAUSE = 5.0
-PATIENCE = 1.0  # a batch fetched ahead may wait so long for a free handler before others get their chance
+READY_TIMEOUT = 1.0  # seconds that a fetched batch waits for a free handler before it is released for other consumers
 
 Status = Literal["completed", "failed", "failed_alone", "dead_letter", "release"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of a message, or of everything in the lease that has no answer yet."""
+class Ack:
+    """The status of a message, or (message None) of all messages of the lease that have none yet."""
 
     lease: UUID
     message: UUID | None
@@ -48,29 +48,29 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """Store these answers."""
+class StoreAcks:
+    """Store these acks in the database."""
 
-    answers: tuple[Answer, ...]
+    acks: tuple[Ack, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give this batch back: nobody has begun it."""
+    """Release this batch, which no handler has started."""
 
     lease: UUID
 
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Hold on to this lease."""
+    """Extend this lease."""
 
     lease: UUID
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """There is nothing to do for so many seconds, unless something is reported."""
+    """Do nothing for this many seconds, or until something is reported."""
 
     seconds: float
 
@@ -80,47 +80,47 @@ class Done:
     """Everything is finished and stored."""
 
 
-Action = Pop | Start | Store | Release | Extend | Wait | Done
+Action = Pop | Start | StoreAcks | Release | Extend | Wait | Done
 
 
 @dataclass(slots=True)
-class _Held:
+class _Lease:
     since: float
     extend_at: float
     ends_at: float
     lost: bool = False
 
     @property
-    def give_back_at(self) -> float:
-        return min(self.since + PATIENCE, self.ends_at)
+    def release_at(self) -> float:
+        return min(self.since + READY_TIMEOUT, self.ends_at)
 
 
-def _no_answers() -> list[Answer]:
+def _no_acks() -> list[Ack]:
     return []
 
 
-def _no_leases() -> dict[UUID, _Held]:
+def _no_leases() -> dict[UUID, _Lease]:
     return {}
 
 
 @dataclass(slots=True)
 class Plan:
-    """The state of one consumer. `concurrency` batches are handled at once, `fetch_ahead` more are leased and wait."""
+    """The state of one consumer. It handles `concurrency` batches at once and leases `fetch_ahead` more in advance."""
 
     concurrency: int
     fetch_ahead: int
     lease_time: float
     poll_interval: float
     idle_timeout: float | None = None
-    _ready: dict[UUID, _Held] = field(init=False, default_factory=_no_leases)
-    _busy: dict[UUID, _Held] = field(init=False, default_factory=_no_leases)
-    _answers: list[Answer] = field(init=False, default_factory=_no_answers)
+    _ready: dict[UUID, _Lease] = field(init=False, default_factory=_no_leases)
+    _busy: dict[UUID, _Lease] = field(init=False, default_factory=_no_leases)
+    _acks: list[Ack] = field(init=False, default_factory=_no_acks)
     _poll_at: float = field(init=False, default=0.0)
-    _gave_back: bool = field(init=False, default=False)  # so nothing is fetched ahead until a handler is free
+    _released: bool = field(init=False, default=False)  # then nothing is fetched ahead until a handler is free
     _idle_pause: float = field(init=False, default=FIRST_PAUSE)
-    _more_at: float = field(init=False, default=0.0)  # when to look for more while something is held already
+    _more_at: float = field(init=False, default=0.0)  # when to pop while the consumer already has leases
     _more_pause: float = field(init=False, default=FIRST_PAUSE)
-    _looked_for_more: float = field(init=False, default=0.0)
+    _last_pop_at: float = field(init=False, default=0.0)
     _idle_since: float | None = field(init=False, default=None)
     _fault_pause: float = field(init=False, default=FIRST_PAUSE)
     _blocked_until: float = field(init=False, default=0.0)
@@ -137,25 +137,25 @@ class Plan:
             return start
         if now < self._blocked_until:
             return Wait(self._blocked_until - now)
-        if self._answers:
-            return Store(tuple(self._answers))
-        return self._give_back(now) or self._hold_on(now) or self._end(now) or self._pop(now) or self._wait(now)
+        if self._acks:
+            return StoreAcks(tuple(self._acks))
+        return self._release(now) or self._extend(now) or self._end(now) or self._pop(now) or self._wait(now)
 
     def _start(self, now: float) -> Action | None:
-        """The oldest that waits, unless its lease is over: somebody else may be further in its lane already."""
+        """Start the oldest ready batch, unless its lease is over: another consumer may have its partition now."""
         if self._stopping or len(self._busy) >= self.concurrency:
             return None
-        return next((Start(lease) for lease, held in self._ready.items() if now < held.ends_at), None)
+        return next((Start(lease) for lease, state in self._ready.items() if now < state.ends_at), None)
 
-    def _give_back(self, now: float) -> Action | None:
-        for lease, held in self._ready.items():
-            if self._stopping or now >= held.give_back_at:
+    def _release(self, now: float) -> Action | None:
+        for lease, state in self._ready.items():
+            if self._stopping or now >= state.release_at:
                 return Release(lease)
         return None
 
-    def _hold_on(self, now: float) -> Action | None:
-        for lease, held in self._held():
-            if now >= held.extend_at:
+    def _extend(self, now: float) -> Action | None:
+        for lease, state in self._live_leases():
+            if now >= state.extend_at:
                 return Extend(lease)
         return None
 
@@ -168,7 +168,9 @@ class Plan:
         return Pop() if self._has_room() and now >= self._pop_at() else None
 
     def _wait(self, now: float) -> Action:
-        due = [held.extend_at for _, held in self._held()] + [held.give_back_at for held in self._ready.values()]
+        due = [state.extend_at for _, state in self._live_leases()] + [
+            state.release_at for state in self._ready.values()
+        ]
         if self._has_room():
             due.append(self._pop_at())
         if not (self._busy or self._ready):
@@ -176,7 +178,7 @@ class Plan:
         return Wait(max(0.0, min(due, default=now + self.poll_interval) - now))
 
     def _has_room(self) -> bool:
-        ahead = 0 if self._gave_back else self.fetch_ahead
+        ahead = 0 if self._released else self.fetch_ahead
         return not self._stopping and len(self._busy) + len(self._ready) < self.concurrency + ahead
 
     def _idle_until(self) -> float:
@@ -185,19 +187,19 @@ class Plan:
     def _pop_at(self) -> float:
         return self._more_at if self._busy or self._ready else self._poll_at
 
-    def _held(self) -> Iterable[tuple[UUID, _Held]]:
-        for lease, held in chain(self._busy.items(), self._ready.items()):
-            if not held.lost:
-                yield lease, held
+    def _live_leases(self) -> Iterable[tuple[UUID, _Lease]]:
+        for lease, state in chain(self._busy.items(), self._ready.items()):
+            if not state.lost:
+                yield lease, state
 
     def popped(self, asked_at: float, now: float, lease: UUID | None) -> None:
-        """The deadline counts from before the call: the database's clock began at some time during it."""
+        """Record a pop. The lease time counts from before the call, because the lease began during it."""
         self._fault_pause = FIRST_PAUSE
         if self._busy or self._ready:
-            self._popped_more(now, found=lease is not None)
+            self._adjust_more_at(now, found=lease is not None)
         if lease is not None:
             third = self.lease_time / 3
-            self._ready[lease] = _Held(since=now, extend_at=asked_at + third, ends_at=asked_at + self.lease_time)
+            self._ready[lease] = _Lease(since=now, extend_at=asked_at + third, ends_at=asked_at + self.lease_time)
             self._idle_since = None
             self._poll_now()
             return
@@ -207,9 +209,9 @@ class Plan:
         self._poll_at = now + self._idle_pause
         self._idle_pause = min(self._idle_pause * 2, self.poll_interval)
 
-    def _popped_more(self, now: float, *, found: bool) -> None:
-        """While one lane is all there is, each batch costs a second pop in vain: look for others ever less often."""
-        self._looked_for_more = now
+    def _adjust_more_at(self, now: float, *, found: bool) -> None:
+        """Pop less and less often while no more is found: with a single partition every second pop would be useless."""
+        self._last_pop_at = now
         if found:
             self._more_at, self._more_pause = 0.0, FIRST_PAUSE
         else:
@@ -219,40 +221,40 @@ class Plan:
     def started(self, lease: UUID) -> None:
         self._busy[lease] = self._ready.pop(lease)
 
-    def answered(self, answers: Sequence[Answer]) -> None:
-        self._answers.extend(answers)
+    def acked(self, acks: Sequence[Ack]) -> None:
+        self._acks.extend(acks)
 
     def finished(self, lease: UUID) -> None:
-        """The handler is through with a batch. Its lane is free once the answers are stored, and may have more."""
+        """Record that a handler has finished a batch. Its partition may have more, once the acks are stored."""
         self._busy.pop(lease, None)
-        self._gave_back = False
+        self._released = False
         self._idle_since = None
         self._poll_now()
         self._more_at = 0.0
 
-    def stored(self, answers: Sequence[Answer]) -> None:
-        del self._answers[: len(answers)]
+    def stored(self, acks: Sequence[Ack]) -> None:
+        del self._acks[: len(acks)]
         self._fault_pause = FIRST_PAUSE
 
     def released(self, lease: UUID) -> None:
-        """Others get their chance: fetched again in the same moment, its lane would wait for a slow handler of ours."""
+        """Record a release. Leased again at once, the partition would only wait for the same slow handler."""
         del self._ready[lease]
-        self._gave_back = True
+        self._released = True
         self._fault_pause = FIRST_PAUSE
 
     def extended(self, asked_at: float, lease: UUID) -> None:
-        for known, held in self._held():
+        for known, state in self._live_leases():
             if known == lease:
-                held.extend_at = asked_at + self.lease_time / 3
-                held.ends_at = asked_at + self.lease_time
+                state.extend_at = asked_at + self.lease_time / 3
+                state.ends_at = asked_at + self.lease_time
         self._fault_pause = FIRST_PAUSE
 
     def lost(self, lease: UUID) -> bool:
-        """Somebody else has it now. If a handler is busy with it (True), that one keeps its place until it ends."""
+        """Record that a lease is lost. Return True if a handler is busy with it; it stays counted until it finishes."""
         self._ready.pop(lease, None)
-        if held := self._busy.get(lease):
-            held.lost = True
-        return held is not None
+        if state := self._busy.get(lease):
+            state.lost = True
+        return state is not None
 
     def failed(self, now: float) -> None:
         self._blocked_until = now + self._fault_pause
@@ -260,7 +262,7 @@ class Plan:
 
     def woken(self) -> None:
         self._poll_now()
-        self._more_at = min(self._more_at, self._looked_for_more + FIRST_PAUSE)
+        self._more_at = min(self._more_at, self._last_pop_at + FIRST_PAUSE)
 
     def stop(self) -> None:
         self._stopping = True
@@ -271,40 +273,40 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Tally:
-    """The answers for one batch while its messages are handled one by one; told to the driver now and then."""
+class BatchAcks:
+    """The acks of one batch while its messages are handled one by one, passed to the driver from time to time."""
 
     lease: UUID
-    delay: float  # what is completed is stored at the latest so many seconds later, if the consumer lives
-    _tell: list[Answer] = field(init=False, default_factory=_no_answers)
-    _told_at: float | None = field(init=False, default=None)
+    delay: float  # seconds after which completed messages are reported at the latest
+    _acks: list[Ack] = field(init=False, default_factory=_no_acks)
+    _reported_at: float | None = field(init=False, default=None)
 
     def completed(self, message: UUID) -> None:
-        self._tell.append(Answer(self.lease, message, "completed"))
+        self._acks.append(Ack(self.lease, message, "completed"))
 
     def failed(self, message: UUID, error: str) -> None:
-        self._tell.append(Answer(self.lease, message, "failed", error))
+        self._acks.append(Ack(self.lease, message, "failed", error))
 
-    def due(self, now: float) -> list[Answer]:
-        """Return what is to be stored before the batch is finished."""
-        if self._told_at is None:
-            self._told_at = now
-        if now < self._told_at + self.delay:
+    def due(self, now: float) -> list[Ack]:
+        """Return the acks to store before the batch is finished."""
+        if self._reported_at is None:
+            self._reported_at = now
+        if now < self._reported_at + self.delay:
             return []
-        self._told_at = now
-        told, self._tell = self._tell, []
-        return told
+        self._reported_at = now
+        due, self._acks = self._acks, []
+        return due
 
-    def rest(self) -> list[Answer]:
-        """Return what is left at the end of the batch: who failed, and one word for all others."""
-        failed = [answer for answer in self._tell if answer.status != "completed"]
-        completed = len(failed) < len(self._tell)
-        return [*failed, Answer(self.lease, None, "completed")] if completed else failed
+    def remaining(self) -> list[Ack]:
+        """Return the acks left at the end of the batch: each failure, and one ack for all completed messages."""
+        failed = [ack for ack in self._acks if ack.status != "completed"]
+        completed = len(failed) < len(self._acks)
+        return [*failed, Ack(self.lease, None, "completed")] if completed else failed
 
 
 @dataclass(slots=True)
-class Pacing:
-    """How long a waiting pop sleeps between two looks."""
+class Backoff:
+    """The pauses of a waiting pop: each is twice the one before, up to `longest` seconds."""
 
     longest: float
     _pause: float = field(init=False, default=FIRST_PAUSE)

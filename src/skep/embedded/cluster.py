@@ -1,4 +1,4 @@
-"""Making the data: initdb, the role, its password and its database, all or nothing."""
+"""Create the data directory of PostgreSQL, with its role, password and database, or nothing at all."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from skep.embedded.process import run
 from skep.embedded.state import StateDir
 from skep.errors import EmbeddedError
 
-ROLE = "postgres"  # not "skep": a user's unqualified names would then land in the schema of that name
+ROLE = "postgres"  # not "skep": unqualified names of users would then resolve to the schema of that name
 DATABASE = "skep"
 _DRAFT = "pgdata.draft-"
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def ensure_cluster(state: StateDir, binaries: Binaries, account: Account | None) -> None:
-    """Make the data if there is none. An interrupted attempt leaves drafts only, and the next one removes them."""
+    """Create the data if there is none. An interrupted attempt leaves only drafts, which the next one removes."""
     for leftover in state.root.glob(f"{_DRAFT}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     if state.pgdata.exists():
@@ -35,9 +35,9 @@ def ensure_cluster(state: StateDir, binaries: Binaries, account: Account | None)
     _initdb(binaries, data, _password_file(draft, password, account), account)
     _create_database(binaries, data, account)
     data.rename(state.pgdata)
-    _sync(state.root)  # else a power cut could give the data its draft's name back, and the next start remove it
+    _sync(state.root)  # otherwise a power failure could undo the rename, and the next start would remove the draft
     shutil.rmtree(draft)
-    logger.info("made the data with PostgreSQL %s in %s", binaries.major, state.pgdata)
+    logger.info("created the data with PostgreSQL %s in %s", binaries.major, state.pgdata)
 
 
 def _sync(path: Path) -> None:
@@ -67,7 +67,7 @@ def _ensure_password(state: StateDir) -> str:
 
 
 def _password_file(draft: Path, password: str, account: Account | None) -> Path:
-    """Write the password where initdb, which has become another user, can read it: /dev/stdin it could not."""
+    """Write the password to a file that initdb can read as another user. It could not read /dev/stdin."""
     file = draft / "password"
     file.touch(mode=0o600)
     file.write_text(password)
@@ -85,7 +85,7 @@ def _initdb(binaries: Binaries, data: Path, password_file: Path, account: Accoun
 
 
 def _create_database(binaries: Binaries, data: Path, account: Account | None) -> None:
-    """Create it before anyone can connect, in single-user mode, whose exit code does not tell of an error."""
+    """Create the database in single-user mode, before anyone can connect. Its exit code does not show an error."""
     command = [binaries.bin_dir / "postgres", "--single", "-D", data, "postgres"]
     code, output = run(command, account, f"CREATE DATABASE {DATABASE};\n")
     if code != 0 or re.search(r"(ERROR|FATAL|PANIC): ", output):
@@ -95,7 +95,7 @@ def _create_database(binaries: Binaries, data: Path, account: Account | None) ->
 def supported(
     settings: Mapping[str, str], state: StateDir, binaries: Binaries, account: Account | None
 ) -> dict[str, str]:
-    """Leave out, with a warning, what this PostgreSQL does not know: wheels are built without lz4, ICU and TLS."""
+    """Return the settings that this PostgreSQL supports, with a warning for others. Wheels lack lz4, ICU and TLS."""
     known: dict[str, str] = {}
     for name, value in settings.items():
         command = [binaries.bin_dir / "postgres", "-D", state.pgdata, "-c", f"{name}={value}", "-C", "data_directory"]
@@ -103,5 +103,5 @@ def supported(
         if code == 0:
             known[name] = value
         else:
-            logger.warning("the setting %s=%s is left out: %s", name, value, output)
+            logger.warning("the setting %s=%s is not supported and skipped: %s", name, value, output)
     return known

@@ -1,4 +1,4 @@
-"""Locks on files: the kernel drops them when the last process that has the file open dies."""
+"""File locks. The kernel drops them when the last process that has the file open ends."""
 
 import fcntl
 import os
@@ -37,7 +37,7 @@ def lock_within(descriptor: int, mode: int, seconds: float) -> bool:
 
 
 def could_lock(path: Path, mode: int) -> bool:
-    """Tell whether the lock is to be had, without keeping it."""
+    """Return whether the lock is available, without keeping it."""
     descriptor = open_lock(path)
     try:
         return try_lock(descriptor, mode)
@@ -53,6 +53,6 @@ def exclusive(path: Path, seconds: float) -> Generator[None]:
             raise EmbeddedError(f"another process has held {path} for {seconds:.0f} seconds")
         yield
     finally:
-        # Not only closed: a child forked meanwhile has the file open too, and would keep the lock.
+        # Unlocked before it is closed: a child forked meanwhile has the file open, too, and would keep the lock.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)

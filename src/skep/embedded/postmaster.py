@@ -1,4 +1,4 @@
-"""One run of PostgreSQL: its arguments, its port, its process."""
+"""Run PostgreSQL: its arguments, its port and its process."""
 
 import os
 import random
@@ -17,8 +17,8 @@ from skep.embedded.locks import POLL_SECONDS
 from skep.embedded.process import spawn
 from skep.embedded.state import StateDir
 
-# Below the range from which Linux takes the ports of outgoing connections: none of them can take ours while
-# PostgreSQL is down for a moment.
+# Below the range from which Linux takes the ports of outgoing connections: none of them can take our port while
+# PostgreSQL restarts.
 _PORTS = range(15_000, 32_000)
 _SOCKET_PATH_LIMIT = 108
 _LOG_LIMIT = 16 * 1024 * 1024
@@ -35,14 +35,14 @@ class Postmaster:
     settings: Mapping[str, str]
 
     def launch(self, port: int, server_lock: int) -> subprocess.Popen[bytes]:
-        """Start PostgreSQL; all its processes inherit the lock, so it is free only when the last of them is gone."""
-        self._clear_away()
+        """Start PostgreSQL. All its processes inherit the lock, so it is free only when the last of them has ended."""
+        self._remove_leftovers()
         with _open_log(self.state.postgres_log) as log:
-            # Without a supervisor nobody would stop it: SIGINT is PostgreSQL's fast, clean shutdown.
+            # If the supervisor dies, SIGINT stops PostgreSQL: its fast, clean shutdown.
             return spawn(self._command(port), self.account, death_signal=signal.SIGINT, output=log, keep=[server_lock])
 
     def _command(self, port: int) -> list[str | Path]:
-        # Ours come last and win: nothing a caller sets opens the server to the network.
+        # Ours override the caller's settings, which must not open the server to the network.
         ours = {
             "listen_addresses": "127.0.0.1",
             "port": str(port),
@@ -52,18 +52,18 @@ class Postmaster:
         return [self.binaries.bin_dir / "postgres", "-D", self.state.pgdata, *options]
 
     def _socket_directory(self, port: int) -> str:
-        """Return a setting that names a private directory, or none if the path of a socket in it were too long."""
+        """Return the setting for a private socket directory, or an empty one if the path would be too long."""
         socket_file = self.state.sockets / f".s.PGSQL.{port}"
         if len(os.fsencode(socket_file)) >= _SOCKET_PATH_LIMIT:
             return ""
         quoted = str(self.state.sockets).replace('"', '""')
         return f'"{quoted}"'
 
-    def _clear_away(self) -> None:
-        """Remove what a killed server left. We have its lock, so it is gone, even if its process id is in use again.
+    def _remove_leftovers(self) -> None:
+        """Remove the files of a killed server. It has ended, because we have its lock.
 
-        PostgreSQL itself only looks whether a process with that id exists. In a container, where the ids are few, one
-        often does, and the server would not start.
+        PostgreSQL itself only checks whether a process with the old id exists. In a container, with few process ids,
+        that is often true, and the server would not start.
         """
         left = _pid_file(self.state)
         if left and left[_PID_LINE] == str(self.state.read_record().postmaster):
@@ -75,7 +75,7 @@ class Postmaster:
             file.unlink()
 
     def await_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait until it takes connections; False if it ends before. Recovery after a crash takes what it takes."""
+        """Wait until PostgreSQL accepts connections. Return False if it ends before. Recovery may take any time."""
         while process.poll() is None:
             lines = _pid_file(self.state)
             if len(lines) > _STATUS_LINE and lines[_PID_LINE] == str(process.pid) and lines[_STATUS_LINE] == "ready":
@@ -105,15 +105,15 @@ def free_port(preferred: int) -> int:
     for port in random.sample(_PORTS, len(_PORTS)):
         if is_free(port):
             return port
-    return 0  # PostgreSQL refuses it, and says so
+    return 0  # PostgreSQL refuses it with an error
 
 
 def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As PostgreSQL does: connections of an earlier server, still closing, are no obstacle.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as listener:
+        # As PostgreSQL does: connections of an earlier server may still be closing.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            listener.bind(("127.0.0.1", port))
         except OSError:
             return False
     return True

@@ -1,4 +1,4 @@
-"""Running PostgreSQL's programs as the user they may run as, tied to the life of the supervisor."""
+"""Run PostgreSQL's programs as the right user. They end when the supervisor ends."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ def spawn(
     output: IO[bytes] | int = subprocess.PIPE,
     keep: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a program that gets `death_signal` when the calling thread dies: call it from the main thread."""
+    """Start a program that gets `death_signal` when the calling thread ends. Call it from the main thread."""
     try:
         return subprocess.Popen(
             command,
@@ -37,36 +37,36 @@ def spawn(
             user=account and account.uid,
             group=account and account.gid,
             extra_groups=[] if account else None,
-            # Runs after the change of user, which would clear the death signal again.
-            preexec_fn=_death_wish(death_signal),  # noqa: PLW1509 the supervisor's other thread only waits for a lock
+            # Runs after the change of user, which would clear the death signal.
+            preexec_fn=_set_death_signal(death_signal),  # noqa: PLW1509 the supervisor's other thread only waits for a lock
         )
     except (OSError, subprocess.SubprocessError) as error:
-        whom = f" as user {account.name}" if account else ""
-        raise EmbeddedError(f"cannot run {command[0]}{whom}: {error}") from error
+        user = f" as user {account.name}" if account else ""
+        raise EmbeddedError(f"cannot run {command[0]}{user}: {error}") from error
 
 
 def run(command: Sequence[str | Path], account: Account | None, text: str | None = None) -> tuple[int, str]:
-    """Run a program to its end and return its exit code and all it wrote."""
+    """Run a program to its end, and return its exit code and its output."""
     process = spawn(command, account, stdin=subprocess.DEVNULL if text is None else subprocess.PIPE)
     output, _ = process.communicate(None if text is None else text.encode())
     return process.returncode, output.decode(errors="replace").strip()
 
 
 def _environment() -> dict[str, str]:
-    """Drop libpq's variables, so that only our arguments count; UTC and C, so that every machine gets the same."""
+    """Return the environment without libpq's variables, and with the same locale and time zone on every machine."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return kept | {"LC_ALL": "C", "TZ": "UTC"}
 
 
-def _death_wish(death_signal: signal.Signals) -> Callable[[], None] | None:
+def _set_death_signal(death_signal: signal.Signals) -> Callable[[], None] | None:
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before the fork
     parent = os.getpid()
 
-    def ask() -> None:
+    def set_signal() -> None:
         prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # the parent died before the call
             os._exit(1)
 
-    return ask
+    return set_signal

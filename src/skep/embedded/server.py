@@ -1,4 +1,4 @@
-"""What a process that uses the server sees: start, the URL, stop."""
+"""Start, use and stop the server of a data directory."""
 
 import fcntl
 import logging
@@ -28,29 +28,29 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Use:
-    """This process's use of one data directory: the shared lock, and the callers of start() who have not stopped."""
+    """The use of a data directory by this process: the shared lock, and the calls of start() without a stop()."""
 
     lock: int
     holders: set[object] = field(default_factory=set[object])
 
 
 _uses: dict[Path, _Use] = {}
-# Reentrant, and held across a fork: a child must not inherit a half-made use, nor a mutex nobody will release. It
-# inherits the shared locks, so the server runs until the child, too, has stopped or ended.
+# Reentrant, and locked during a fork: a child must inherit neither an incomplete `_Use` nor a locked mutex. The child
+# inherits the shared locks, so the server runs until the child has stopped or ended, too.
 _mutex = threading.RLock()
 os.register_at_fork(before=_mutex.acquire, after_in_parent=_mutex.release, after_in_child=_mutex.release)
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedPostgres:
-    """A running server this process uses. It runs until the last process that uses it has stopped or ended."""
+    """A running server. It runs until the last process that uses it has stopped or ended."""
 
-    url: str = field(repr=False)  # holds the password
+    url: str = field(repr=False)  # contains the password
     data_dir: Path
     _token: object = field(repr=False, compare=False)
 
     def stop(self) -> None:
-        """Give up this use; if it was the last one anywhere, wait until the server is down."""
+        """Stop using the server. If no other process uses it, wait until it is down."""
         with _mutex:
             use = _uses.get(self.data_dir)
             if use is None or self._token not in use.holders:
@@ -73,10 +73,10 @@ class EmbeddedPostgres:
 def start(
     data_dir: Path | None = None, *, settings: Mapping[str, str] | None = None, bin_dir: Path | None = None
 ) -> EmbeddedPostgres:
-    """Use the server of a data directory: attach to it, or start it if it does not run.
+    """Use the server of a data directory: attach to it, or start it if it is not running.
 
-    `settings` (of postgresql.conf) and `bin_dir` (the directory of PostgreSQL's programs) count only if this call
-    starts it. A setting this PostgreSQL does not know is left out; the supervisor's log says so.
+    `settings` (of postgresql.conf) and `bin_dir` (the directory of PostgreSQL's programs) have an effect only if this
+    call starts it. A setting that this PostgreSQL does not support is skipped, with a warning in the supervisor's log.
     """
     state = StateDir.at(data_dir or default_data_dir())
     state.prepare()
@@ -90,9 +90,9 @@ def start(
 
 
 def running_url(data_dir: Path | None = None) -> str | None:
-    """Return the URL of the server of a data directory if it runs now; it is neither started nor kept running."""
+    """Return the URL of the server of a data directory if it is running. This does not keep it running."""
     state = StateDir.at(data_dir or default_data_dir())
-    if not os.access(state.supervisor_lock, os.R_OK | os.W_OK) or not _supervisor_lives(state):
+    if not os.access(state.supervisor_lock, os.R_OK | os.W_OK) or not _supervisor_runs(state):
         return None
     record = state.read_record()
     return _url(state, record.port) if record.ready else None
@@ -100,7 +100,7 @@ def running_url(data_dir: Path | None = None) -> str | None:
 
 @contextmanager
 def _using(state: StateDir) -> Generator[_Use]:
-    """Share the lock of the users; let go of it again if the start fails and no earlier one needs it."""
+    """Share the users lock. Unlock it if the start fails and this process does not use the server otherwise."""
     use = _uses.get(state.root) or _enter(state)
     try:
         yield use
@@ -118,50 +118,50 @@ def _enter(state: StateDir) -> _Use:
 
 
 def _leave(data_dir: Path) -> None:
-    # Closed, not unlocked: a forked child shares the lock and may go on using the server.
+    # Closed, not unlocked: a forked child shares the lock and may still use the server.
     os.close(_uses.pop(data_dir).lock)
 
 
 def _attach_or_launch(state: StateDir, launch: Launch) -> ServerRecord:
     with exclusive(state.start_lock, _READY_SECONDS):
-        if _supervisor_lives(state) and (record := _await_ready(state)) is not None and record.ready:
+        if _supervisor_runs(state) and (record := _await_ready(state)) is not None and record.ready:
             return record
         _launch_supervisor(state, launch)
         record = _await_ready(state)
     if record is None:
-        raise EmbeddedError(f"the supervisor of PostgreSQL has ended:\n{tail(state.supervisor_log)}")
+        raise EmbeddedError(f"the supervisor of PostgreSQL ended:\n{tail(state.supervisor_log)}")
     if record.failure is not None:
         raise EmbeddedError(record.failure)
     return record
 
 
 def _await_ready(state: StateDir) -> ServerRecord | None:
-    """Return the record once it says ready or failed, None if the supervisor has gone without a word."""
+    """Return the record when it is ready or failed, or None if the supervisor has ended without either."""
     deadline = time.monotonic() + _READY_SECONDS
     while time.monotonic() < deadline:
-        alive = _supervisor_lives(state)  # before the record: it writes one and then ends
+        alive = _supervisor_runs(state)  # read before the record, because the supervisor writes it and then ends
         record = state.read_record()
         if record.failure is not None or (record.ready and alive):
             return record
         if not alive:
             return None
         time.sleep(POLL_SECONDS)
-    raise EmbeddedError(f"PostgreSQL has not come up in {_READY_SECONDS:.0f} seconds:\n{tail(state.postgres_log)}")
+    raise EmbeddedError(f"PostgreSQL was not ready after {_READY_SECONDS:.0f} seconds:\n{tail(state.postgres_log)}")
 
 
 def _launch_supervisor(state: StateDir, launch: Launch) -> None:
-    # A killed predecessor may have left "ready".
+    # A killed supervisor may have left a record with `ready`.
     state.write_record(ServerRecord(state.read_record().port, state.read_record().postmaster))
     state.supervisor_log.touch(mode=0o600)
     command = [sys.executable, "-P", "-m", "skep.embedded", str(state.root), launch.to_json()]
-    # It finds Skep wherever we did, and no module of the directory we happen to be in.
+    # It imports Skep from the same place, and nothing from the current directory.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)}
     with state.supervisor_log.open("ab") as log:
         _run_detached(command, environment, log)
 
 
 def _run_detached(command: list[str], environment: dict[str, str], log: IO[bytes]) -> None:
-    """Return when the supervisor has its lock, or has failed to get so far."""
+    """Run the supervisor. Return when it has its lock or has failed."""
     try:
         subprocess.run(
             command,
@@ -177,7 +177,7 @@ def _run_detached(command: list[str], environment: dict[str, str], log: IO[bytes
         raise EmbeddedError(f"cannot run the supervisor of PostgreSQL: {error}") from error
 
 
-def _supervisor_lives(state: StateDir) -> bool:
+def _supervisor_runs(state: StateDir) -> bool:
     return not could_lock(state.supervisor_lock, fcntl.LOCK_SH)
 
 
@@ -190,7 +190,7 @@ def _url(state: StateDir, port: int) -> str:
 
 
 def _await_end(state: StateDir) -> None:
-    """Wait until the server is down, unless someone else uses it."""
+    """Wait until the server is down, unless another process uses it."""
     deadline = time.monotonic() + _STOP_SECONDS
     while not _is_down(state) and not _is_used(state):
         if time.monotonic() > deadline:
@@ -200,14 +200,14 @@ def _await_end(state: StateDir) -> None:
 
 
 def _is_down(state: StateDir) -> bool:
-    return not _supervisor_lives(state) and could_lock(state.server_lock, fcntl.LOCK_SH)
+    return not _supervisor_runs(state) and could_lock(state.server_lock, fcntl.LOCK_SH)
 
 
 def _is_used(state: StateDir) -> bool:
-    """Tell whether anyone shares the lock of the users: it can be shared, but not be had alone.
+    """Return whether another process shares the users lock: it can be shared, but not locked exclusively.
 
-    One process at a time may look, else two that leave would each take the other for a user.
+    One process at a time may check, otherwise two leaving processes would each take the other for a user.
     """
-    with exclusive(state.probe_lock, _STOP_SECONDS):
-        alone = could_lock(state.users_lock, fcntl.LOCK_EX)
-        return not alone and could_lock(state.users_lock, fcntl.LOCK_SH)
+    with exclusive(state.leave_lock, _STOP_SECONDS):
+        unused = could_lock(state.users_lock, fcntl.LOCK_EX)
+        return not unused and could_lock(state.users_lock, fcntl.LOCK_SH)

@@ -1,4 +1,4 @@
-"""The files in a data directory, and what the supervisor writes there about its server."""
+"""The files of a data directory, and the record that the supervisor writes about its server."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def default_data_dir() -> Path:
     if os.geteuid() == 0:
         return Path("/var/lib/skep")
     data_home = Path(os.environ.get("XDG_DATA_HOME", ""))
-    if not data_home.is_absolute():  # the specification says to ignore a relative one
+    if not data_home.is_absolute():  # the XDG specification ignores a relative one
         data_home = _home() / ".local" / "share"
     return data_home / "skep"
 
@@ -33,7 +33,7 @@ def _home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """What the supervisor knows of its server. The postmaster is 0 until it runs; a failure is final."""
+    """The supervisor's record of its server. The postmaster is 0 until it runs; a failure is final."""
 
     port: int = 0
     postmaster: int = 0
@@ -42,7 +42,7 @@ class ServerRecord:
 
 
 class StateDir:
-    """One data directory: PostgreSQL's own directory, and beside it what Skep keeps about it."""
+    """A data directory: the directory of PostgreSQL, and the files of Skep next to it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -54,7 +54,7 @@ class StateDir:
         self.start_lock = root / "start.lock"
         self.supervisor_lock = root / "supervisor.lock"
         self.server_lock = root / "server.lock"
-        self.probe_lock = root / "probe.lock"
+        self.leave_lock = root / "leave.lock"
         self.postgres_log = root / "postgres.log"
         self.supervisor_log = root / "supervisor.log"
         self._record = root / "server.json"
@@ -64,7 +64,7 @@ class StateDir:
         return cls(Path(path).resolve())
 
     def prepare(self) -> None:
-        """Create the directory; say clearly why it cannot be used, if so."""
+        """Create the directory. Raise an error with the reason if it cannot be used."""
         try:
             self._create()
             if not os.access(self.root, os.R_OK | os.W_OK | os.X_OK):
@@ -76,19 +76,19 @@ class StateDir:
     def _create(self) -> None:
         self.root.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
         ours = self.users_lock.exists() or not any(self.root.iterdir())
-        if ours and os.geteuid() == 0:  # an empty 0700 directory, as mkdtemp makes it, given to us
+        if ours and os.geteuid() == 0:  # maybe an empty directory with mode 0700, as mkdtemp creates it
             self.root.chmod(self.root.stat().st_mode & 0o7777 | 0o011)
 
     def _require_reach(self) -> None:
         account = server_account(self.pgdata)
-        if account is not None and (wall := blocker(self.root, account)) is not None:
+        if account is not None and (closed := blocker(self.root, account)) is not None:
             raise EmbeddedError(
-                f"cannot use {self.root} as data directory: PostgreSQL does not run as root, and the user"
-                f" {account.name}, as whom it runs, may not pass {wall}; choose another with SKEP_DATA_DIR"
+                f"cannot use {self.root} as data directory: PostgreSQL does not run as root but as user"
+                f" {account.name}, who has no access to {closed}; set SKEP_DATA_DIR to another directory"
             )
 
     def major(self) -> int | None:
-        """Return the major version of PostgreSQL that made the data, None if there is none yet."""
+        """Return the major version of PostgreSQL that created the data, or None if there is no data yet."""
         try:
             return int((self.pgdata / "PG_VERSION").read_text())
         except FileNotFoundError:
@@ -97,7 +97,7 @@ class StateDir:
     def read_record(self) -> ServerRecord:
         try:
             return ServerRecord(**json.loads(self._record.read_bytes()))
-        except (FileNotFoundError, ValueError, TypeError):  # none yet, or of another version of Skep
+        except (FileNotFoundError, ValueError, TypeError):  # no record yet, or one of another version of Skep
             return ServerRecord()
 
     def write_record(self, record: ServerRecord) -> None:
@@ -107,7 +107,7 @@ class StateDir:
 
 
 def tail(log: Path, start: int = 0) -> str:
-    """Return the last lines of a log, none from before byte `start`."""
+    """Return the last lines of a log, but nothing before byte `start`."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - _TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""The parent of PostgreSQL: keeps it running while anyone uses it, stops it when nobody does."""
+"""The parent process of PostgreSQL. It keeps it running until the last process that uses it has ended."""
 
 import fcntl
 import json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PORT_ATTEMPTS = 5
 _PREDECESSOR_SECONDS = 60.0
-_ORPHAN_SECONDS = 2.0  # an idle backend is gone in a tenth of one
+_ORPHAN_SECONDS = 2.0  # an idle backend ends within 0.1 seconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _STABLE_SECONDS = 30.0
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What the process that starts the server asks for."""
+    """The options of the process that starts the server."""
 
     bin_dir: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -48,16 +48,16 @@ class Launch:
 
 
 def detach(state: StateDir, launch: Launch) -> None:
-    """Become the supervisor in a child that nobody waits for. The parent returns once the child has its lock."""
+    """Run the supervisor in a detached child process. The parent returns when the child has its lock."""
     lock = open_lock(state.supervisor_lock)
-    fcntl.flock(lock, fcntl.LOCK_EX)  # waits, at most, for one that has failed and is about to end
+    fcntl.flock(lock, fcntl.LOCK_EX)  # waits at most for a failed supervisor that is about to end
     if os.fork() != 0:
         return
     Supervisor(state).run(launch)
 
 
 class Supervisor:
-    """Runs in the main thread, because a death signal is tied to the thread that starts the program."""
+    """Runs in the main thread, because the death signal depends on the thread that starts the program."""
 
     def __init__(self, state: StateDir) -> None:
         self._state = state
@@ -72,16 +72,16 @@ class Supervisor:
             postmaster = self._prepare(launch)
             self._start(postmaster)
         except (EmbeddedError, OSError) as error:
-            logger.exception("the server does not start")
-            self._note(failure=str(error))
+            logger.exception("the server could not be started")
+            self._update_record(failure=str(error))
             return
         self._keep_running(postmaster)
-        self._note(ready=False)
-        os.close(self._claim())  # the last of its processes is gone
-        logger.info("nobody uses the server any more; it is stopped")
+        self._update_record(ready=False)
+        os.close(self._lock_server())  # after its last process has ended
+        logger.info("the server is stopped, because no process uses it any more")
 
     def _await_last_user(self) -> None:
-        """Get the lock that every user shares, and keep it to the end: who wants to start again waits for it."""
+        """Lock the users lock when no process shares it any more, and keep it: a new start() waits for the end."""
         fcntl.flock(open_lock(self._state.users_lock), fcntl.LOCK_EX)
         with self._starting:
             self._unused.set()
@@ -92,21 +92,21 @@ class Supervisor:
         state = self._state
         account = server_account(state.pgdata)
         found = binaries.find(Path(launch.bin_dir) if launch.bin_dir else None, state.major())
-        reached = binaries.within_reach(found, account, state.binaries)
-        cluster.ensure_cluster(state, reached, account)
-        settings = cluster.supported(launch.settings, state, reached, account)
-        return Postmaster(state, reached, account, settings)
+        programs = binaries.accessible(found, account, state.binaries)
+        cluster.ensure_cluster(state, programs, account)
+        settings = cluster.supported(launch.settings, state, programs, account)
+        return Postmaster(state, programs, account, settings)
 
     def _start(self, postmaster: Postmaster) -> None:
-        """Start it for the first time; a failure is final, unless someone else took the port."""
+        """Start PostgreSQL for the first time. A failure is final, unless another program took the port."""
         log_start = _size(self._state.postgres_log)
         for _ in range(_PORT_ATTEMPTS):
-            self._note(port=free_port(self._record.port))
+            self._update_record(port=free_port(self._record.port))
             if self._launch(postmaster) or self._unused.is_set():
                 return
             if is_free(self._record.port):
                 break
-        raise EmbeddedError(f"PostgreSQL does not start:\n{tail(self._state.postgres_log, log_start)}")
+        raise EmbeddedError(f"PostgreSQL could not be started:\n{tail(self._state.postgres_log, log_start)}")
 
     def _keep_running(self, postmaster: Postmaster) -> None:
         pause = _FIRST_PAUSE
@@ -116,48 +116,48 @@ class Supervisor:
             if self._unused.is_set():
                 return
             pause = _FIRST_PAUSE if time.monotonic() - since > _STABLE_SECONDS else min(2 * pause, _LONGEST_PAUSE)
-            logger.warning("PostgreSQL ended with %s; starting it again in %.1f seconds", code, pause)
-            self._note(ready=False)
+            logger.warning("PostgreSQL ended with exit code %s; restarting it in %.1f seconds", code, pause)
+            self._update_record(ready=False)
             if self._unused.wait(pause):
                 return
             self._relaunch(postmaster)
 
     def _relaunch(self, postmaster: Postmaster) -> None:
-        """Start it again; while someone uses it, no failure is final."""
+        """Restart PostgreSQL. A failure is not final while a process uses it."""
         try:
             self._launch(postmaster)
         except (EmbeddedError, OSError):
-            logger.exception("the server does not start again")
+            logger.exception("the server could not be restarted")
 
     def _launch(self, postmaster: Postmaster) -> bool:
-        """Run PostgreSQL and tell whether it takes connections."""
-        lock = self._claim()
+        """Start PostgreSQL and return whether it accepts connections."""
+        lock = self._lock_server()
         try:
             with self._starting:
                 if self._unused.is_set():
                     return False
                 self._process = postmaster.launch(self._record.port, lock)
         finally:
-            os.close(lock)  # PostgreSQL has its own copy
-        self._note(postmaster=self._process.pid)
+            os.close(lock)  # PostgreSQL has inherited it
+        self._update_record(postmaster=self._process.pid)
         ready = postmaster.await_ready(self._process)
-        self._note(ready=ready)
+        self._update_record(ready=ready)
         return ready
 
-    def _claim(self) -> int:
-        """Wait until every process of an earlier server is gone, and take its lock."""
+    def _lock_server(self) -> int:
+        """Wait until all processes of an earlier server have ended, and lock the server lock."""
         lock = open_lock(self._state.server_lock)
         since = time.monotonic()
         while not try_lock(lock, fcntl.LOCK_EX):
             if time.monotonic() - since > _PREDECESSOR_SECONDS:
                 os.close(lock)
-                raise EmbeddedError(f"processes of an earlier server still run on {self._state.pgdata}")
+                raise EmbeddedError(f"processes of an earlier server are still running on {self._state.pgdata}")
             if time.monotonic() - since > _ORPHAN_SECONDS:
                 end_orphans(self._state.server_lock, self._record.postmaster)
             time.sleep(POLL_SECONDS)
         return lock
 
-    def _note(self, **changes: int | bool | str) -> None:
+    def _update_record(self, **changes: int | bool | str) -> None:
         self._record = replace(self._record, **changes)
         self._state.write_record(self._record)
 

@@ -1,1 +1,1 @@
-"""Skep in other programs' frameworks; each module needs the extra of its name."""
+"""Integrations with frameworks. Each module needs the extra of the same name."""

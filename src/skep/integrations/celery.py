@@ -1,16 +1,16 @@
-"""Celery: tasks are messages of the Skep queue that is named like the queue of Celery.
+"""Celery: each queue of Celery is a queue of Skep with the same name, and each task is a message.
 
 app = Celery(broker=broker("postgresql://user:password@host/dbname"))
 
-Each task a worker has fetched is under a lease of its own, which a thread extends until Celery acknowledges it:
+Each fetched task has its own lease, which a thread extends until Celery acknowledges the task:
 
-fetched ── acknowledged                     done
-        ├─ rejected                         a dead letter
-        ├─ given back (warm shutdown)       comes again at once
-        └─ the worker is dead               comes again when the lease ends, after `visibility_timeout` seconds
+fetched ── acknowledged                     completed
+        ├─ rejected                         moved to the dead letters
+        ├─ released (warm shutdown)         delivered again at once
+        └─ the worker dies                  delivered again when the lease expires, after `visibility_timeout` seconds
 """
 # pyright: basic, reportPrivateUsage=false
-# kombu has no types, and its virtual transports are made by overriding what begins with an underscore
+# kombu has no types, and a virtual transport must override methods that begin with an underscore
 
 import logging
 import os
@@ -27,90 +27,91 @@ import skep
 from skep.client import Skep
 from skep.client.sync.batch import Batch
 from skep.client.sync.runtime import Event
+from skep.client.sync.wake import Waiter
 from skep.errors import SkepError, StaleLease, TransientError
 from skep.message import QUEUE_MODE
 
 log = logging.getLogger("skep")
 
-# For queues that Celery makes. Many leases in one lane, for tasks have no order; nothing that is done is kept for long;
-# and a task is given up when its workers died of it as often as RabbitMQ allows.
+# For queues that Celery creates: many leases in one partition, because tasks have no order; completed tasks are deleted
+# soon; and a task is dead-lettered after as many dead workers as RabbitMQ allows.
 OPTIONS: dict[str, Any] = {"concurrency": 10_000, "completed_retention_seconds": 3600, "retry_limit": 20}
-# Seconds until Celery, which acknowledges between two looks, can do so:
-BUSY = 0.1  # while it may fetch more, for which it asks the database
+# The longest pause, in seconds, while tasks are leased: Celery acknowledges between two calls of `drain_events`.
+BUSY = 0.1  # while it may fetch more tasks, which costs a call to the database
 FULL = 0.01  # while it may not, which costs nothing
 
 
 def broker(database_url: str) -> str:
-    """Return the URL by which Celery knows this database: `skep+postgresql://…`."""
+    """Return the broker URL of a database for Celery: `skep+postgresql://…`."""
     return f"skep+{database_url}"
 
 
 class Leases:
-    """What a connection has fetched and not answered, by delivery tag."""
+    """The leases of the unacknowledged tasks of a connection, by delivery tag."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._process = os.getpid()
-        self._held: dict[str, Batch] = {}
-        self._over = threading.Event()
-        self._keeper: threading.Thread | None = None
+        self._batches: dict[str, Batch] = {}
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._batches)
 
     @property
     def is_inherited(self) -> bool:
-        """True in the child of a fork, which tidies up connections that are still its parent's."""
+        """True in a forked child, which closes connections that still belong to its parent."""
         return self._process != os.getpid()
 
-    def hold(self, batch: Batch) -> None:
-        self._held[str(batch.lease)] = batch
-        if self._keeper is None:
-            self._keeper = threading.Thread(target=self._keep, name="skep leases", daemon=True)
-            self._keeper.start()
+    def add(self, batch: Batch) -> None:
+        self._batches[str(batch.lease)] = batch
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._extend_all, name="skep leases", daemon=True)
+            self._thread.start()
 
     def ack(self, tag: str) -> None:
-        if batch := self._held.pop(tag, None):
+        if batch := self._batches.pop(tag, None):
             try:
                 batch.ack()
             except StaleLease:
-                log.warning("too late: the lease of %r is over, and its task comes again", batch)
+                log.warning("too late: the lease of %r has ended, and its task is delivered again", batch)
 
     def reject(self, tag: str) -> None:
-        if batch := self._held.pop(tag, None):
+        if batch := self._batches.pop(tag, None):
             with suppress(StaleLease):
                 batch.dead_letter(None, "rejected by Celery")
 
-    def give_back(self, tag: str) -> None:
-        """Let go. A database that is away learns it by itself, when the lease ends."""
-        if (batch := self._held.pop(tag, None)) and not self.is_inherited:
+    def release(self, tag: str) -> None:
+        """Release a task. If the database is not available, its lease expires by itself."""
+        if (batch := self._batches.pop(tag, None)) and not self.is_inherited:
             try:
                 batch.release()
             except SkepError as error:
-                log.info("%r comes again when its lease ends: %s", batch, error)
+                log.info("could not release %r, it is delivered again when its lease expires: %s", batch, error)
 
     def close(self) -> None:
-        self._over.set()
-        if self._keeper is not None:
-            self._keeper.join()
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
 
-    def _keep(self) -> None:
-        while not self._over.wait(self.seconds / 3):
-            for tag, batch in list(self._held.items()):
+    def _extend_all(self) -> None:
+        while not self._closed.wait(self.seconds / 3):
+            for tag, batch in list(self._batches.items()):
                 self._extend(tag, batch)
 
     def _extend(self, tag: str, batch: Batch) -> None:
         try:
             batch.extend(self.seconds)
         except StaleLease:
-            if self._held.pop(tag, None):  # and not answered a moment ago
-                log.warning("the lease of %r is over: its task comes again", batch)
+            if self._batches.pop(tag, None):  # not acknowledged a moment ago
+                log.warning("the lease of %r has ended: its task is delivered again", batch)
         except SkepError as error:
-            log.warning("the lease of %r could not be extended: %s", batch, error)
+            log.warning("could not extend the lease of %r: %s", batch, error)
 
 
 class QoS(virtual.QoS):
-    """The answers of Celery, which are stored at once."""
+    """Stores the acks of Celery at once."""
 
     channel: "Channel"
 
@@ -120,12 +121,12 @@ class QoS(virtual.QoS):
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
         leases = self.channel.leases
-        (leases.give_back if requeue else leases.reject)(delivery_tag)
+        (leases.release if requeue else leases.reject)(delivery_tag)
         super().ack(delivery_tag)
 
 
 class Channel(virtual.Channel):
-    """Queues of Celery, kept by Skep."""
+    """A channel of Celery, with queues of Skep."""
 
     QoS = QoS
 
@@ -138,8 +139,8 @@ class Channel(virtual.Channel):
     def exchange_declare(self, exchange: str | None = None, type: str = "direct", **options: Any) -> None:  # noqa: A002, ANN401
         if type == "fanout":
             raise NotImplementedError(
-                f'exchange "{exchange}": Skep has no fanout exchanges, so there is no remote control of workers '
-                "(celery inspect, celery control) either. A group of consumers gets every message of a queue."
+                f'exchange "{exchange}": Skep does not support fanout exchanges, and so no remote control of workers '
+                "(celery inspect, celery control). For fan-out, use consumer groups of Skep."
             )
         super().exchange_declare(exchange, type, **options)
 
@@ -165,7 +166,7 @@ class Channel(virtual.Channel):
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             batch.dead_letter(None, f"not a task of Celery: {error!r}")
             raise Empty from None
-        self.leases.hold(batch)
+        self.leases.add(batch)
         return raw
 
     def _get_and_deliver(self, queue: str, callback: Any) -> None:  # noqa: ANN401
@@ -178,10 +179,10 @@ class Channel(virtual.Channel):
         self.mq.queue(queue).push(message)
 
     def _restore(self, message: Any) -> None:  # noqa: ANN401
-        self.leases.give_back(message.delivery_tag)
+        self.leases.release(message.delivery_tag)
 
     def _new_queue(self, queue: str, **_: object) -> None:
-        """One that is there already keeps its options: who makes it with `concurrency` 1 has one task at a time."""
+        """Create a queue. An existing one keeps its options: one with `concurrency` 1 runs one task at a time."""
         if not self._has_queue(queue):
             self.mq.queue(queue).configure(**OPTIONS)
             self.mq.subscribe(QUEUE_MODE, queue)
@@ -190,7 +191,7 @@ class Channel(virtual.Channel):
         return bool(self.mq.queues(queue))
 
     def _size(self, queue: str) -> int:
-        return sum(lane.lag for lane in self.mq.lag(QUEUE_MODE, queue))
+        return sum(partition.lag for partition in self.mq.lag(QUEUE_MODE, queue))
 
     def _purge(self, queue: str) -> int:
         size = self._size(queue)
@@ -202,7 +203,7 @@ class Channel(virtual.Channel):
 
 
 class Transport(virtual.Transport):
-    """A connection of Celery: a client of Skep, and the leases it holds."""
+    """A connection of Celery: a client of Skep and its leases."""
 
     Channel = Channel
     channels: list[Channel]
@@ -219,8 +220,10 @@ class Transport(virtual.Transport):
 
     @cached_property
     def _woken(self) -> Event:
-        """For those who consume, and not for those who only send tasks: it needs a LISTEN."""
-        return self.mq.make_waiter().woken
+        """An event that every push sets. Only consumers use it, because it needs a LISTEN."""
+        waiter = Waiter(None)
+        self.mq._wakeups.add(waiter)  # noqa: SLF001
+        return waiter.woken
 
     def driver_version(self) -> str:
         return skep.__version__
@@ -237,7 +240,7 @@ class Transport(virtual.Transport):
         self.mq.close()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:  # noqa: ANN401, ARG002
-        """Deliver one message. While some are not answered, come back early: Celery acknowledges between two calls."""
+        """Deliver one message. With leased tasks it returns early, because Celery acknowledges between two calls."""
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             self._woken.clear()

@@ -32,16 +32,17 @@ from skep.message import DEFAULT_PARTITION, Message
 
 log = logging.getLogger("skep")
 
-LINE_END = re.compile("\r\n|\r|\n")  # what ends a line of an event; str.splitlines knows more, which are data
-HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the second one tells nginx to pass on at once
+LINE_END = re.compile("\r\n|\r|\n")  # the line ends of an event; str.splitlines splits at more characters
+HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the second one turns off the buffering of nginx
 
 
 def lifespan(
     mq: AsyncSkep | str | None = None, *, consumers: bool = False
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Open a client (or one of this URL, or of SKEP_DATABASE_URL) at the start, and close it at the end.
+    """Return a lifespan that opens a client at the start of the application and closes it at the end.
 
-    `consumers`: run the handlers of the client meanwhile; at the end they finish what they have begun.
+    `mq` is a client, a database URL, or None for SKEP_DATABASE_URL. With `consumers` the consumers of the client run
+    meanwhile; at the end started handlers finish.
     """
 
     @asynccontextmanager
@@ -53,11 +54,11 @@ def lifespan(
                 yield
                 return
             running = asyncio.create_task(client.run())
-            running.add_done_callback(_tell)
+            running.add_done_callback(_log_error)
             try:
                 yield
             finally:
-                while not running.done():  # they may not have begun yet, when there was nothing to stop
+                while not running.done():  # stop() has no effect on consumers that have not started yet
                     await client.stop()
                     await asyncio.wait([running], timeout=0.1)
             await running
@@ -65,9 +66,9 @@ def lifespan(
     return live
 
 
-def _tell(running: asyncio.Task[None]) -> None:
+def _log_error(running: asyncio.Task[None]) -> None:
     if not running.cancelled() and (error := running.exception()):
-        log.critical("the consumers of the application have ended: %s", error)
+        log.critical("the consumers of the application ended with an error: %s", error)
 
 
 def get_skep(connection: HTTPConnection) -> AsyncSkep:
@@ -82,14 +83,14 @@ def payload_only(message: Message) -> str:
 
 
 class EventStream(Response):
-    """The messages of a group, as long as somebody listens; each is acknowledged once it is sent.
+    """Sends the messages of a group as server-sent events. Each message is acknowledged when it has been sent.
 
-    The id of an event is that of its message. A browser that comes back tells the last one it has seen: the partition
-    goes on right there, whatever had been sent and got lost, or had arrived and was not acknowledged. So each listener
-    needs a group of its own; if an old connection of his is still open, the new one wins.
+    The id of an event is the id of its message. A browser that reconnects sends the id of the last event it received,
+    and the stream continues after that message, without loss and without duplicates. So each browser needs its own
+    group. If an old connection of the group is still open, the new one takes over.
 
-    `partition` None is every partition. Then the one of the last event goes on right there, and the others behind what
-    was sent: what was on its way when the connection broke is not sent again.
+    With `partition` None the stream has the messages of all partitions. After a reconnect the partition of the last
+    event continues after it. In other partitions, events in transit when the connection broke are not sent again.
     """
 
     media_type = "text/event-stream"
@@ -108,7 +109,7 @@ class EventStream(Response):
         heartbeat: float = 15,
     ) -> None:
         super().__init__(headers=HEADERS)
-        del self.headers["content-length"]  # nobody knows
+        del self.headers["content-length"]  # unknown
         self._mq = mq
         self._queue = queue
         self._group = group
@@ -118,16 +119,16 @@ class EventStream(Response):
         self._batch = batch
         self._heartbeat = heartbeat
         self._last_seen = request.headers.get("last-event-id")
-        self._next: int | None = None  # the offset behind the last one sent
+        self._next: int | None = None  # the offset after the last message sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Send until the listener goes away; what was not sent is given back then."""
+        """Send events until the browser disconnects. Messages that were not sent are released."""
         sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(_until_gone(receive))
+        disconnect = asyncio.create_task(_until_disconnect(receive))
         try:
-            await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([sending, disconnect], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
+            disconnect.cancel()
             sending.cancel()
             await asyncio.wait([sending])
         if not sending.cancelled():
@@ -142,41 +143,41 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b""})
 
     async def _events(self) -> AsyncGenerator[str]:
-        """Going on to the next batch acknowledges the one before, which is sent by then."""
+        """Yield the events of each batch. Asking for the next batch acknowledges the previous one."""
         batches = self._mq.queue(self._queue).consume(
             group=self._group, partition=self._partition, batch=self._batch, subscription_mode=self._mode
         )
         yield ": here\n\n"
         async with aclosing(batches):
             while True:
-                coming = asyncio.ensure_future(anext(batches, None))
+                next_batch = asyncio.ensure_future(anext(batches, None))
                 try:
-                    while not (await asyncio.wait([coming], timeout=self._heartbeat))[0]:
-                        if await self._is_left_behind():
+                    while not (await asyncio.wait([next_batch], timeout=self._heartbeat))[0]:
+                        if await self._is_taken_over():
                             return
                         yield ": still here\n\n"
-                    batch = coming.result()
+                    batch = next_batch.result()
                 finally:
-                    await _end(coming)
+                    await _end(next_batch)
                 if batch is None or await self._has_gap(batch[0].offset):
                     return
                 yield "".join(map(self._event, batch))
                 self._next = batch[-1].offset + 1
 
     async def _has_gap(self, offset: int) -> bool:
-        """Tell whether another connection of this listener was sent something below. Then he has to come again."""
+        """Return whether another connection of the group got messages in between. The browser must reconnect then."""
         if self._partition is None or self._next is None or offset <= self._next:
             return False
         between = await self._mq.peek(self._queue, self._partition, self._next)
         return any(message.offset < offset and not message.deleted for message in between)
 
-    async def _is_left_behind(self) -> bool:
-        """The same while nothing comes, when nobody should have come further. A database that is away says nothing."""
+    async def _is_taken_over(self) -> bool:
+        """Return whether another connection has moved the cursor ahead; False if the database is not available."""
         if self._partition is None:
             return False
         try:
-            lanes = await self._mq.lag(self._group, self._queue, self._partition)
-            return len(lanes) == 1 and await self._has_gap(lanes[0].cursor)
+            lags = await self._mq.lag(self._group, self._queue, self._partition)
+            return len(lags) == 1 and await self._has_gap(lags[0].cursor)
         except TransientError:
             return False
 
@@ -185,7 +186,7 @@ class EventStream(Response):
         return f"id: {message.id}\n{lines}\n"
 
     async def _resume(self) -> None:
-        """Put the group behind the last event that was seen. One that is not of this stream, or gone, says nothing."""
+        """Move the group after the last event that the browser received, if that message exists in this stream."""
         try:
             seen = await self._mq.find(UUID(self._last_seen or ""))
         except ValueError:
@@ -193,17 +194,17 @@ class EventStream(Response):
         if seen is None or seen.queue != self._queue or self._partition not in (None, seen.partition):
             return
         self._next = seen.offset + 1
-        lanes = await self._mq.lag(self._group, self._queue, seen.partition)
-        if [(lane.cursor, lane.leased) for lane in lanes] != [(self._next, 0)]:
+        lags = await self._mq.lag(self._group, self._queue, seen.partition)
+        if [(lag.cursor, lag.leased) for lag in lags] != [(self._next, 0)]:
             await self._mq.seek(self._group, self._queue, self._next, partition=seen.partition)
 
 
-async def _end(coming: "asyncio.Future[AsyncBatch | None]") -> None:
-    if not coming.done():
-        coming.cancel()
-        await asyncio.wait([coming])
+async def _end(next_batch: "asyncio.Future[AsyncBatch | None]") -> None:
+    if not next_batch.done():
+        next_batch.cancel()
+        await asyncio.wait([next_batch])
 
 
-async def _until_gone(receive: Receive) -> None:
+async def _until_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -76,7 +76,7 @@ def upkeep(patient: Patient) -> Finding:
     if sampled is None or sampled > SILENT:
         return warn("no upkeep has ever run" if sampled is None else f"the last sample is {span(sampled)} old", advice)
     if journal is not None and journal > FORGOTTEN:
-        advice = "an open transaction keeps it (see above), or the pruner fails: `skep upkeep --once` tells"
+        advice = "an open transaction keeps it (see above), or the job `pruning` fails: `skep upkeep --once` tells"
         return warn(f"the journal is {span(journal)} old, and should not be older than 10 min", advice)
     return ok(f"the last sample is {span(sampled)} old")
 

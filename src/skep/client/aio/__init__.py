@@ -1,4 +1,4 @@
-"""The asynchronous face, and the source of the other one: `skep.client.sync` is generated from these files.
+"""The asynchronous client. `skep.client.sync` is generated from these files.
 
-Only `runtime.py` is written twice: what asyncio does here, threads do there.
+Only `runtime.py` is written twice: with asyncio here, with threads there.
 """

@@ -1,4 +1,4 @@
-"""Dead letters: look at them, drive them again, purge them."""
+"""Dead letters: list, count, redrive and purge them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -10,8 +10,8 @@ from skep.client.encode import dumps
 from skep.message import DeadLetter, DeadLetterAudit, DeadLetterCount, Redriven
 
 
-class AsyncDeadLetters:
-    """What a client can do with dead letters. Filters: queue, group, a part of the error, time, ids."""
+class AsyncDeadLetterCalls:
+    """The client's calls for dead letters. Filters are queue, group, a part of the error, time and ids."""
 
     _database: AsyncDatabase
 
@@ -26,7 +26,7 @@ class AsyncDeadLetters:
         before: int | None = None,
         limit: int = 100,
     ) -> list[DeadLetter]:
-        """Return dead letters, newest first; `before` is the id of the last one of the page before."""
+        """Return dead letters, newest first. `before` is the id of the last one on the previous page."""
         arguments = {"queue": queue, "group": group, "error": error, "before": before, "limit": limit}
         times = {"failed_after": failed_after, "failed_before": failed_before}
         return await self._database.call(calls.DEAD_LETTERS, arguments | times, DeadLetter)
@@ -39,7 +39,7 @@ class AsyncDeadLetters:
         failed_after: datetime | None = None,
         failed_before: datetime | None = None,
     ) -> list[DeadLetterCount]:
-        """Return how many there are of each error, most first."""
+        """Return the number of dead letters for each error, the most frequent first."""
         arguments = {"queue": queue, "group": group, "failed_after": failed_after, "failed_before": failed_before}
         return await self._database.call(calls.COUNT_DEAD_LETTERS, arguments, DeadLetterCount)
 
@@ -59,10 +59,10 @@ class AsyncDeadLetters:
         payload: object = ...,
         headers: Mapping[str, Any] | None = None,
     ) -> list[Redriven]:
-        """Push dead letters again, oldest first, at most `limit`: to their group alone, or to `to_queue` for everyone.
+        """Redrive dead letters, oldest first, at most `limit`: to their own group, or to `to_queue` for all its groups.
 
-        Each is driven once, however many do it at the same time. A dry run returns what would be. `payload` goes in
-        place of what one of them had, named by its id, and `headers` over its own.
+        Each is redriven once, even by concurrent calls. `dry_run` only returns the dead letters. With one id, `payload`
+        replaces the payload, and `headers` are merged into the headers.
         """
         arguments = {
             "queue": queue,
@@ -78,12 +78,12 @@ class AsyncDeadLetters:
             "payload": None if payload is ... else dumps([payload])[1:-1],
             "headers": None if headers is None else dumps([dict(headers)])[1:-1],
         }
-        driven = await self._database.call(calls.REDRIVE, arguments, Redriven)
-        if driven and not dry_run:
-            self._pushed_again({to_queue} if to_queue else {letter.queue for letter in driven})
-        return driven
+        redriven = await self._database.call(calls.REDRIVE, arguments, Redriven)
+        if redriven and not dry_run:
+            self._wake_consumers({to_queue} if to_queue else {letter.queue for letter in redriven})
+        return redriven
 
-    def _pushed_again(self, queues: set[str]) -> None:
+    def _wake_consumers(self, queues: set[str]) -> None:
         raise NotImplementedError
 
     async def purge_dead_letters(
@@ -99,7 +99,7 @@ class AsyncDeadLetters:
         dry_run: bool = False,
         done_by: str | None = None,
     ) -> int:
-        """Delete dead letters, oldest first and at most `limit`; returns how many."""
+        """Delete dead letters, oldest first, at most `limit`. Return how many."""
         arguments = {
             "queue": queue,
             "group": group,
@@ -114,5 +114,5 @@ class AsyncDeadLetters:
         return await self._database.value(calls.PURGE_DEAD_LETTERS, arguments)
 
     async def dead_letter_audit(self, limit: int = 100) -> list[DeadLetterAudit]:
-        """Return who drove or purged which dead letters, newest first."""
+        """Return which dead letters were redriven or purged and by whom, newest first."""
         return await self._database.call(calls.DEAD_LETTER_AUDIT, {"limit": limit}, DeadLetterAudit)

@@ -1,4 +1,4 @@
-"""Does what the plan of a consumer says, one call to the database after the other, and tells it what came of it."""
+"""Perform the actions of a consumer's plan, one database call at a time, and report the results to it."""
 
 import logging
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from skep.client import calls
 from skep.client.aio import runtime
 from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.database import AsyncDatabase
-from skep.client.aio.wake import AsyncWaiter, AsyncWakes
-from skep.client.plan import Answer, Done, Extend, Plan, Pop, Release, Report, Start, Store, Wait
+from skep.client.aio.wake import AsyncWaiter, AsyncWakeups
+from skep.client.plan import Ack, Done, Extend, Plan, Pop, Release, Report, Start, StoreAcks, Wait
 from skep.errors import SkepError, StaleLease
 from skep.message import Message
 from skep.scope import Scope
@@ -20,12 +20,12 @@ log = logging.getLogger("skep")
 
 
 class AsyncDriver(AsyncWaiter):
-    """The loop of one consumer; `start` is given each batch that is to be handled."""
+    """The loop of one consumer. It calls `start` with each batch to handle."""
 
     def __init__(
         self,
         database: AsyncDatabase,
-        wakes: AsyncWakes,
+        wakeups: AsyncWakeups,
         scope: Scope,
         plan: Plan,
         *,
@@ -34,35 +34,35 @@ class AsyncDriver(AsyncWaiter):
     ) -> None:
         super().__init__(scope.queue)
         self._database = database
-        self._wakes = wakes
+        self._wakeups = wakeups
         self._plan = plan
         self._arguments = scope.arguments(batch=batch, lease_time=plan.lease_time)
         self._start = start
-        self._held: dict[UUID, AsyncBatch] = {}
+        self._batches: dict[UUID, AsyncBatch] = {}
         self._reports: runtime.Inbox[Report] = runtime.Inbox()
 
     def wake(self) -> None:
         self._reports.put(self._plan.woken)
 
     def stop(self) -> None:
-        """Lease nothing more; `run` returns when what is begun is finished and stored."""
+        """Lease no more batches. `run` returns when the started ones are finished and their acks are stored."""
         self._reports.put(self._plan.stop)
 
-    def answered(self, answers: list[Answer]) -> None:
-        self._reports.put(lambda: self._plan.answered(answers))
+    def acked(self, acks: list[Ack]) -> None:
+        self._reports.put(lambda: self._plan.acked(acks))
 
-    def finished(self, batch: AsyncBatch, answers: list[Answer]) -> None:
-        """The handler is through with this batch; these are its last answers."""
+    def finished(self, batch: AsyncBatch, acks: list[Ack]) -> None:
+        """Report that a handler has finished a batch, with its last acks."""
 
         def report() -> None:
-            self._plan.answered(answers)
+            self._plan.acked(acks)
             self._plan.finished(batch.lease)
-            del self._held[batch.lease]
+            del self._batches[batch.lease]
 
         self._reports.put(report)
 
     async def run(self) -> None:
-        self._wakes.add(self)
+        self._wakeups.add(self)
         try:
             await self._loop()
         except runtime.Interrupted:
@@ -70,7 +70,7 @@ class AsyncDriver(AsyncWaiter):
             await self._loop()
             raise
         finally:
-            self._wakes.remove(self)
+            self._wakeups.remove(self)
 
     async def _loop(self) -> None:
         while not isinstance(action := self._plan.next(monotonic()), Done):
@@ -82,81 +82,85 @@ class AsyncDriver(AsyncWaiter):
                 log.warning("consumer of %s: %s; trying again", self._arguments["queue"] or "a namespace", error)
                 self._plan.failed(monotonic())
 
-    async def _do(self, action: Pop | Start | Store | Release | Extend | Wait) -> None:
+    async def _do(self, action: Pop | Start | StoreAcks | Release | Extend | Wait) -> None:
         match action:
             case Wait(seconds):
                 for report in await self._reports.take(seconds):
                     report()
             case Start(lease):
                 self._plan.started(lease)
-                self._start(self._held[lease])
+                self._start(self._batches[lease])
             case Pop():
                 await self._pop()
-            case Store(answers):
-                await self._store(answers)
+            case StoreAcks(acks):
+                await self._store(acks)
             case Release(lease):
-                await self._let_go(lease)
+                await self._release(lease)
             case Extend(lease):
                 await self._extend(lease)
 
     async def _pop(self) -> None:
         asked_at = monotonic()
-        messages = await runtime.to_the_end(self._database.call(calls.POP, self._arguments, Message), self._undo)
+        messages = await runtime.complete_or_undo(
+            self._database.call(calls.POP, self._arguments, Message), self._undo_pop
+        )
         if messages:
             batch = AsyncBatch(self._database, messages)
-            self._held[batch.lease] = batch
+            self._batches[batch.lease] = batch
         self._plan.popped(asked_at, monotonic(), messages[0].lease if messages else None)
 
-    async def _undo(self, messages: list[Message]) -> None:
+    async def _undo_pop(self, messages: list[Message]) -> None:
         if messages:
             await self._database.value(calls.RELEASE, {"lease": messages[0].lease})
 
-    async def _store(self, answers: tuple[Answer, ...]) -> None:
-        applied = await self._tell(answers)
-        self._plan.stored(answers)
-        if late := {answer.lease for answer, stored in zip(answers, applied, strict=True) if not stored}:
-            log.warning("too late: the messages of %d leases that are over come again", len(late))
+    async def _store(self, acks: tuple[Ack, ...]) -> None:
+        applied = await self._send(acks)
+        self._plan.stored(acks)
+        if late := {ack.lease for ack, stored in zip(acks, applied, strict=True) if not stored}:
+            log.warning("too late: %d leases have ended, and their messages are delivered again", len(late))
 
-    async def _tell(self, answers: tuple[Answer, ...]) -> list[bool]:
-        """Return for each answer whether its lease was still there. A completed batch takes the short way."""
-        first = answers[0]
-        if len(answers) == 1 and first.message is None and first.status == "completed":
+    async def _send(self, acks: tuple[Ack, ...]) -> list[bool]:
+        """Return for each ack whether its lease still existed. A single completed batch needs only the short call."""
+        first = acks[0]
+        if len(acks) == 1 and first.message is None and first.status == "completed":
             try:
                 await self._database.value(calls.ACK, {"lease": first.lease, "id": None})
             except StaleLease:
                 return [False]
             return [True]
         arguments = {
-            "leases": [answer.lease for answer in answers],
-            "ids": [answer.message for answer in answers],
-            "statuses": [answer.status for answer in answers],
-            "errors": [answer.error for answer in answers],
+            "leases": [ack.lease for ack in acks],
+            "ids": [ack.message for ack in acks],
+            "statuses": [ack.status for ack in acks],
+            "errors": [ack.error for ack in acks],
         }
         return await self._database.call(calls.ACK_MANY, arguments, bool)
 
-    async def _let_go(self, lease: UUID) -> None:
+    async def _release(self, lease: UUID) -> None:
         with suppress(StaleLease):
             await self._database.value(calls.RELEASE, {"lease": lease})
         self._plan.released(lease)
-        del self._held[lease]
+        del self._batches[lease]
 
     async def _extend(self, lease: UUID) -> None:
         asked_at = monotonic()
-        if not self._held[lease].open:  # answered, maybe in a transaction of the handler's, whose end we would wait for
+        if not self._batches[
+            lease
+        ].open:  # acked, maybe in a transaction of the handler that is still open and locks the lease
             self._plan.lost(lease)
             return
         try:
             await self._database.value(calls.EXTEND, {"lease": lease, "seconds": self._plan.lease_time})
         except StaleLease:
-            self._lose(lease)
+            self._mark_lost(lease)
         else:
             self._plan.extended(asked_at, lease)
 
-    def _lose(self, lease: UUID) -> None:
-        """It expired, or the group was moved or deleted. Its messages come again."""
-        batch = self._held[lease]
+    def _mark_lost(self, lease: UUID) -> None:
+        """Record a lease that expired, or whose group was moved or deleted. Its messages are delivered again."""
+        batch = self._batches[lease]
         if not self._plan.lost(lease):
-            del self._held[lease]
+            del self._batches[lease]
         if batch.open:
             batch.lost = True
-            log.warning("the lease of %r is over: what it had not answered comes again", batch)
+            log.warning("the lease of %r has ended: its remaining messages are delivered again", batch)

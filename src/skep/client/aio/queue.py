@@ -1,25 +1,45 @@
-"""One queue: what is pushed to it and popped from it."""
+"""One queue: push, pop, consume, configure."""
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
+from weakref import WeakSet
 
 from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.buffer import AsyncBuffer
+from skep.client.aio.database import AsyncDatabase
+from skep.client.aio.stream import AsyncStream
+from skep.client.aio.wake import AsyncWakeups
+from skep.client.plan import Plan
 from skep.errors import NotFound
-from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, Lane, NewMessage, QueueStatus, Receipt, SeekResult
+from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, NewMessage, Partition, QueueStatus, Receipt, SeekResult
 from skep.schedule import DelayedMessage
+from skep.scope import Scope
 
 if TYPE_CHECKING:
     from skep.client.aio.skep import AsyncSkep
 
 
-class AsyncQueue:
-    """A queue by its name; it is made by its first message."""
+@dataclass(slots=True)
+class AsyncResources:
+    """The parts of a client that its queues share, and the streams and buffers to close with it."""
 
-    def __init__(self, mq: "AsyncSkep", name: str) -> None:
+    database: AsyncDatabase
+    wakeups: AsyncWakeups
+    poll_interval: float
+    producer: str | None
+    streams: WeakSet[AsyncStream] = field(default_factory=WeakSet["AsyncStream"])
+    buffers: WeakSet[AsyncBuffer] = field(default_factory=WeakSet["AsyncBuffer"])
+
+
+class AsyncQueue:
+    """A queue, identified by its name. The first push creates it."""
+
+    def __init__(self, mq: "AsyncSkep", name: str, resources: AsyncResources) -> None:
         self._mq = mq
+        self._resources = resources
         self.name = name
 
     def __repr__(self) -> str:
@@ -63,11 +83,11 @@ class AsyncQueue:
         deliver_at: datetime | None = None,
         connection: object = None,
     ) -> Receipt | None:
-        """Store a message and say where.
+        """Store a message and return its receipt.
 
-        With `connection` (psycopg, SQLAlchemy, Django) it is published when that connection's transaction commits, and
-        never if it rolls back. A message whose `transaction_id` is in the partition already is not stored again. With a
-        `delay` (seconds or timedelta) or a `deliver_at` it is stored apart and delivered then; see docs/delayed.md.
+        With `connection` (psycopg, SQLAlchemy, Django) the message is published when the transaction of that connection
+        commits. `transaction_id` is the dedup key: a message whose key is already in the partition is not stored again.
+        `delay` (seconds or timedelta) or `deliver_at` delivers the message later; see docs/delayed.md.
         """
         message = NewMessage(payload, partition, transaction_id, headers, trace_id, delay, deliver_at)
         if connection is not None:
@@ -79,7 +99,7 @@ class AsyncQueue:
     @overload
     async def push_many(self, messages: Iterable[object], *, connection: object) -> None: ...
     async def push_many(self, messages: Iterable[object], *, connection: object = None) -> list[Receipt] | None:
-        """Store many messages in one call, all or none: payloads, or `NewMessage` for those with more to say."""
+        """Store many messages in one call, all or none. Each is a payload, or a `NewMessage` with more options."""
         items = [(self.name, message) for message in messages]
         if connection is not None:
             return await self._mq.publish(connection, items)
@@ -87,7 +107,10 @@ class AsyncQueue:
 
     def buffer(self, *, size: int = 500, delay: float = 0.05, limit: int = 10_000) -> AsyncBuffer:
         """Return a buffer that accepts messages at once and stores them together in the background."""
-        return self._mq.make_buffer(self.name, size=size, delay=delay, limit=limit)
+        own = self._resources
+        buffer = AsyncBuffer(own.database, own.wakeups, self.name, own.producer, size=size, delay=delay, limit=limit)
+        own.buffers.add(buffer)
+        return buffer
 
     async def pop(
         self,
@@ -102,7 +125,7 @@ class AsyncQueue:
         subscription_mode: str | None = None,
         subscription_from: str | None = None,
     ) -> AsyncBatch:
-        """Lease up to `batch` messages from up to `partitions` lanes, waiting up to `wait` seconds for the first."""
+        """Lease up to `batch` messages from up to `partitions` partitions; wait up to `wait` seconds for the first."""
         return await self._mq.pop(
             self.name,
             group=group,
@@ -128,43 +151,38 @@ class AsyncQueue:
         subscription_mode: str | None = None,
         subscription_from: str | None = None,
     ) -> AsyncGenerator[AsyncBatch]:
-        """Iterate over batches, for ever or until nothing has come for `idle_timeout` seconds.
+        """Iterate over batches, forever or until no message has arrived for `idle_timeout` seconds.
 
-        Going on to the next batch acknowledges what the last one has not answered. Leaving the loop gives it back,
-        uncharged; `with batch:` makes an exception a failure. Leases are extended while the loop works.
+        Asking for the next batch acknowledges the remaining messages of the previous one. Leaving the loop releases
+        them without counting an attempt; `async with batch:` turns an exception into a failure. Leases are extended
+        while the loop works.
         """
-        stream = self._mq.make_stream(
-            self.name,
-            group=group,
-            batch=batch,
-            partition=partition,
-            lease_time=lease_time,
-            fetch_ahead=fetch_ahead,
-            idle_timeout=idle_timeout,
-            subscription_mode=subscription_mode,
-            subscription_from=subscription_from,
-        )
+        own = self._resources
+        scope = Scope(self.name, group, partition, None, None, subscription_mode, subscription_from)
+        plan = Plan(1, fetch_ahead, lease_time, own.poll_interval, idle_timeout)
+        stream = AsyncStream(own.database, own.wakeups, scope, plan, batch=batch)
+        own.streams.add(stream)
         async with stream:
-            async for leased in stream:  # `yield from` has no async twin
+            async for leased in stream:  # an async generator cannot use `yield from`
                 yield leased
 
     async def configure(self, *, namespace: str | None = None, task: str | None = None, **options: Any) -> None:
-        """Create the queue, or change the options that are given (see docs/sql.md); the others stay."""
+        """Create the queue, or change the given options (see docs/sql.md). Other options stay."""
         await self._mq.configure_queue(self.name, options, namespace=namespace, task=task)
 
     async def status(self) -> QueueStatus:
-        """Return its size and options."""
+        """Return the size and the options of the queue."""
         found = await self._mq.queues(self.name)
         if not found:
-            raise NotFound(f'there is no queue "{self.name}"', hint="The first push makes it, or configure().")
+            raise NotFound(f'there is no queue "{self.name}"', hint="push() or configure() creates it.")
         return found[0]
 
-    async def lanes(self, *, limit: int | None = None) -> list[Lane]:
-        """Return its partitions with their sizes, by name; the first `limit` of them, or all."""
-        return await self._mq.lanes(self.name, limit=limit)
+    async def partitions(self, *, limit: int | None = None) -> list[Partition]:
+        """Return the partitions of the queue with their sizes, sorted by name: the first `limit`, or all."""
+        return await self._mq.partitions(self.name, limit=limit)
 
     async def lag(self, group: str, partition: str | None = None) -> list[Lag]:
-        """Return what a group has still to do, for each partition."""
+        """Return the lag of a group in each partition."""
         return await self._mq.lag(group, self.name, partition)
 
     async def seek(self, group: str, position: datetime | int | str, *, partition: str | None = None) -> SeekResult:
@@ -172,11 +190,11 @@ class AsyncQueue:
         return await self._mq.seek(group, self.name, position, partition=partition)
 
     async def delayed(self, partition: str | None = None, *, limit: int = 100) -> list[DelayedMessage]:
-        """Return delayed messages that wait, the next one first."""
+        """Return the delayed messages of the queue, the next one first."""
         return await self._mq.list_delayed(self.name, partition, limit=limit)
 
     async def delete(self) -> bool:
-        """Delete the queue with everything in it but its dead letters. False if there was none."""
+        """Delete the queue and its messages; dead letters stay. Return False if it does not exist."""
         return await self._mq.delete_queue(self.name)
 
     async def delete_partition(self, partition: str) -> bool:

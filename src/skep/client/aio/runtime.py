@@ -1,4 +1,4 @@
-"""What the client needs of asyncio. `skep.client.sync.runtime` has the same names, made of threads."""
+"""The runtime of the client on asyncio. `skep.client.sync.runtime` has the same names, for threads."""
 
 import asyncio
 import contextvars
@@ -15,16 +15,17 @@ from skep.errors import InvalidArgument
 log = logging.getLogger("skep")
 T = TypeVar("T")
 
-# For plain handlers: threads as needed, where asyncio's own pool has no more than the cores and four.
+# For plain functions as handlers: asyncio's own pool has only four threads more than there are cores.
 _threads = ThreadPoolExecutor(10_000, thread_name_prefix="skep handler")
 
 Lock = asyncio.Lock
-Interrupted = asyncio.CancelledError  # what ends a consumer from outside
+Interrupted = asyncio.CancelledError  # raised inside a consumer to end it
 sleep = asyncio.sleep
+CONNECTION_KIND = "an asynchronous connection"
 
 
 class Event:
-    """A flag that can be waited for, but not for ever."""
+    """An event whose `wait` has a timeout."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -44,7 +45,7 @@ class Event:
 
 
 class Inbox(Generic[T]):
-    """What others put in, one takes out: everything there is, waiting so long for the first."""
+    """A mailbox: `take` returns all items, and waits up to `timeout` seconds for the first."""
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
@@ -61,8 +62,8 @@ class Inbox(Generic[T]):
         return [self._items.popleft() for _ in range(len(self._items))]
 
 
-class Task:
-    """Something that runs beside its maker."""
+class BackgroundTask:
+    """A coroutine that runs in the background."""
 
     def __init__(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._task = asyncio.create_task(work(), name=f"skep {name}")
@@ -71,8 +72,8 @@ class Task:
         await asyncio.wait([self._task])
 
 
-class Workers:
-    """Run handlers beside the driver, so many at once as the driver hands out."""
+class HandlerPool:
+    """Runs handlers in the background. The driver limits how many run at once."""
 
     def __init__(self, _size: int) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,13 +90,13 @@ class Workers:
 
 def check_handler(handler: object) -> None:
     if not callable(handler):
-        raise InvalidArgument(f"{type(handler).__name__} is not a handler", hint="A handler is a function.")
+        raise InvalidArgument(f"a handler must be a function, got {type(handler).__name__}")
 
 
 async def call_handler(handler: Callable[[Any], Any], argument: object) -> None:
-    """Call a coroutine function here and a plain function, which may block, in a thread.
+    """Call a coroutine function directly and a plain function, which may block, in a thread.
 
-    Whatever it raises, it is a failure like others, unless this task itself is cancelled.
+    Any exception is a failure of the message, unless this task itself is cancelled.
     """
     try:
         if inspect.iscoroutinefunction(handler):
@@ -103,9 +104,9 @@ async def call_handler(handler: Callable[[Any], Any], argument: object) -> None:
         else:
             context = contextvars.copy_context()
             call = lambda: context.run(_call_plain, handler, argument)  # noqa: E731
-            answer = await asyncio.get_running_loop().run_in_executor(_threads, call)
-            if inspect.isawaitable(answer):
-                await answer
+            result = await asyncio.get_running_loop().run_in_executor(_threads, call)
+            if inspect.isawaitable(result):
+                await result
     except (SystemExit, asyncio.CancelledError) as error:
         if (task := asyncio.current_task()) and task.cancelling():
             raise
@@ -115,13 +116,13 @@ async def call_handler(handler: Callable[[Any], Any], argument: object) -> None:
 def _call_plain(handler: Callable[[Any], Any], argument: object) -> object:
     try:
         return handler(argument)
-    except StopIteration as error:  # a future cannot hold it: who awaits it would wait for ever
+    except StopIteration as error:  # a future cannot hold it, and its caller would wait forever
         raise RuntimeError(f"the handler raised {error!r}") from error
 
 
 @contextmanager
 def interruptible() -> Generator[None]:
-    """Be cancelled in the end if a cancellation got lost inside, as asyncio.wait_for loses some before Python 3.12."""
+    """Raise CancelledError at the end if the block lost a cancellation, as asyncio.wait_for may before Python 3.12."""
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
     yield
@@ -133,21 +134,21 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
 
-async def to_the_end(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]]) -> T:
-    """Let the work end even if its caller is cancelled, and then undo it: a lease that nobody would know of."""
+async def complete_or_undo(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]]) -> T:
+    """Complete the work even if the caller is cancelled, and then undo it, so that no unused lease remains."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         try:
             await undo(await task)
-        except Exception as error:  # noqa: BLE001  # who was cancelled ends by that and by nothing else
-            log.info("could not undo what was cancelled: %s", error)
+        except Exception as error:  # noqa: BLE001  # the caller must see its cancellation and nothing else
+            log.info("could not undo a cancelled call: %s", error)
         raise
 
 
 async def gather(works: list[Callable[[], Coroutine[Any, Any, None]]], stop: Callable[[], Awaitable[None]]) -> None:
-    """Run all of them at once. When one ends by an error, the others are stopped and the error is raised."""
+    """Run all of them concurrently. If one raises an error, stop the others and raise it."""
     tasks = [asyncio.create_task(work()) for work in works]
     try:
         if tasks:
@@ -160,14 +161,14 @@ async def gather(works: list[Callable[[], Coroutine[Any, Any, None]]], stop: Cal
             raise result
 
 
-def is_ours(method: object) -> bool:
-    """Tell whether a method of a caller's connection is of our kind: a coroutine function."""
+def is_compatible(method: object) -> bool:
+    """Return whether a method of a foreign connection is a coroutine function."""
     return inspect.iscoroutinefunction(method)
 
 
 def at_exit(_close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """No event loop is left at the end of a program; its blocks have closed everything."""
+    """Do nothing: no event loop is running at the end of the program."""
 
 
 def not_at_exit(_close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Nothing to take back."""
+    """Do nothing, as `at_exit`."""

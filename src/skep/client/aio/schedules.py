@@ -1,4 +1,4 @@
-"""Periodic messages: schedules with cron expressions."""
+"""Schedules: periodic messages with cron expressions."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -6,12 +6,12 @@ from typing import Any, Literal
 from skep.client import calls
 from skep.client.aio.database import AsyncDatabase
 from skep.client.encode import dumps
-from skep.message import DEFAULT_PARTITION, Drained
+from skep.message import DEFAULT_PARTITION, StoreResult
 from skep.schedule import Schedule
 
 
-class AsyncSchedules:
-    """Schedules: each pushes a message to a queue at the times of a cron expression."""
+class AsyncScheduleCalls:
+    """The client's calls for schedules. Each pushes a message to a queue at the times of a cron expression."""
 
     _database: AsyncDatabase
 
@@ -29,8 +29,8 @@ class AsyncSchedules:
     ) -> Schedule:
         """Create a schedule, or change the one with this name.
 
-        Each message has the headers `skep-schedule` and `skep-tick`. `missed` says what becomes of ticks that nobody
-        pushed in time: "all", "one" (the last of them) or "skip".
+        Each message has the headers `skep-schedule` and `skep-tick`. `missed` says which ticks are pushed
+        late if upkeep did not run: "all", "one" (the last of them) or none ("skip").
         """
         arguments = {
             "name": name,
@@ -46,29 +46,29 @@ class AsyncSchedules:
         return made
 
     async def schedules(self, queue: str | None = None) -> list[Schedule]:
-        """Return the schedules of a queue, or all, by name."""
+        """Return the schedules of a queue, or all of them, sorted by name."""
         return await self._database.call(calls.LIST_SCHEDULES, {"queue": queue}, Schedule)
 
     async def pause_schedule(self, name: str) -> Schedule:
-        """Stop a schedule until it is resumed."""
+        """Pause a schedule until it is resumed."""
         (paused,) = await self._database.call(calls.PAUSE_SCHEDULE, {"name": name}, Schedule)
         return paused
 
     async def resume_schedule(self, name: str) -> Schedule:
-        """Let a paused schedule go on with its next tick; those of the pause are not pushed."""
+        """Resume a paused schedule at its next tick. Ticks during the pause are not pushed."""
         (resumed,) = await self._database.call(calls.RESUME_SCHEDULE, {"name": name}, Schedule)
         return resumed
 
     async def delete_schedule(self, name: str) -> bool:
-        """Delete a schedule. False if there was none."""
+        """Delete a schedule. Return False if it does not exist."""
         return await self._database.value(calls.DELETE_SCHEDULE, {"name": name})
 
-    async def run_schedules(self) -> Drained:
-        """Push the ticks of schedules that are due, as upkeep does once a second."""
-        (ran,) = await self._database.call(calls.RUN_SCHEDULES, {}, Drained)
+    async def run_schedules(self) -> StoreResult:
+        """Push the due ticks of all schedules, as upkeep does once a second."""
+        (ran,) = await self._database.call(calls.RUN_SCHEDULES, {}, StoreResult)
         if ran.messages:
-            self._pushed_again(set(ran.queues))
+            self._wake_consumers(set(ran.queues))
         return ran
 
-    def _pushed_again(self, queues: set[str]) -> None:
+    def _wake_consumers(self, queues: set[str]) -> None:
         raise NotImplementedError

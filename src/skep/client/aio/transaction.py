@@ -1,4 +1,4 @@
-"""Pushes and answers that happen together or not at all."""
+"""Pushes and acks in one transaction."""
 
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -8,26 +8,26 @@ from uuid import UUID
 from skep.client import calls
 from skep.client.aio.batch import AsyncBatch
 from skep.client.aio.database import AsyncDatabase
-from skep.client.aio.wake import AsyncWakes
+from skep.client.aio.wake import AsyncWakeups
 from skep.client.encode import as_object, describe, dumps
 from skep.client.plan import Status
 from skep.message import DEFAULT_PARTITION, Message, NewMessage, Receipt
 
 
 class AsyncTransaction:
-    """Collects; everything is done in one call when the block ends, and nothing if it ends by an exception.
+    """Collects pushes and acks. The end of the block does all of them in one call, or none if it raised an exception.
 
-    To write to your own tables as well, use `connection=` of push and ack instead.
+    To write to your own tables in the same transaction, use `connection=` of push and ack instead.
     """
 
-    def __init__(self, database: AsyncDatabase, wakes: AsyncWakes, producer: str | None) -> None:
+    def __init__(self, database: AsyncDatabase, wakeups: AsyncWakeups, producer: str | None) -> None:
         self._database = database
-        self._wakes = wakes
+        self._wakeups = wakeups
         self._producer = producer
         self._operations: list[dict[str, Any]] = []
         self._queues: set[str] = set()
-        self._answered: list[tuple[AsyncBatch, Message | None, bool]] = []
-        self.receipts: list[Receipt] = []  # of the pushes, in their order, once the block has ended
+        self._acked: list[tuple[AsyncBatch, Message | None, bool]] = []
+        self.receipts: list[Receipt] = []  # of the pushes, in order; set at the end of the block
 
     def push(
         self,
@@ -46,7 +46,7 @@ class AsyncTransaction:
         self._queues.add(queue)
 
     def ack(self, batch: AsyncBatch, message: Message | None = None) -> None:
-        self._answer(batch, message, "completed", None)
+        self._add_ack(batch, message, "completed", None)
 
     def fail(
         self,
@@ -57,24 +57,24 @@ class AsyncTransaction:
         retry_after: float | None = None,
         alone: bool = False,
     ) -> None:
-        """One message failed, or (None) all that have no answer yet; options as of `batch.fail`."""
-        self._answer(batch, message, "failed_alone" if alone else "failed", error, retry_after)
+        """Fail one message, or (None) all remaining ones; the options are those of `batch.fail`."""
+        self._add_ack(batch, message, "failed_alone" if alone else "failed", error, retry_after)
 
     def dead_letter(self, batch: AsyncBatch, message: Message | None, error: object) -> None:
-        self._answer(batch, message, "dead_letter", error)
+        self._add_ack(batch, message, "dead_letter", error)
 
-    def _answer(
+    def _add_ack(
         self, batch: AsyncBatch, message: Message | None, status: Status, error: object, delay: float | None = None
     ) -> None:
-        answer: dict[str, Any] = {"lease": batch.lease, "status": status}
+        ack: dict[str, Any] = {"lease": batch.lease, "status": status}
         if message is not None:
-            answer["id"] = message.id
+            ack["id"] = message.id
         if error is not None:
-            answer["error"] = describe(error)
+            ack["error"] = describe(error)
         if delay is not None:
-            answer["delay"] = delay
-        self._operations.append({"ack": answer})
-        self._answered.append((batch, message, status == "failed_alone"))
+            ack["delay"] = delay
+        self._operations.append({"ack": ack})
+        self._acked.append((batch, message, status == "failed_alone"))
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,12 +86,12 @@ class AsyncTransaction:
             return
         arguments = {"operations": dumps(self._operations)}
         self.receipts = await self._database.call(calls.TRANSACTION, arguments, _receipt)
-        for batch, message, ends_lease in self._answered:
-            batch.settle(message)
+        for batch, message, ends_lease in self._acked:
+            batch.mark_acked(message)
             if message is not None and ends_lease:
-                batch.settle_lease(message)
+                batch.mark_lease_ended(message)
         if self._queues:
-            self._wakes.pushed(self._queues)
+            self._wakeups.pushed(self._queues)
 
 
 def _receipt(stored: dict[str, Any]) -> Receipt:

@@ -1,4 +1,4 @@
-"""Waking those who wait: at once in this process, by NOTIFY in others, by their own polling if neither reaches them.
+"""Wake waiting consumers: directly in this process, by NOTIFY in others. Without either they poll.
 
 push ── waiters of this process
      └─ pending ── one NOTIFY for all pushes of 50 ms ── LISTEN of other processes ── their waiters
@@ -21,12 +21,12 @@ from skep.errors import SkepError
 log = logging.getLogger("skep")
 
 COALESCE = 0.05
-LISTEN_AGAIN = 5.0
-LISTEN_SLICE = 2.0  # at the latest then a listener sees that its client is closed; usually its own NOTIFY tells it
+RELISTEN_DELAY = 5.0
+LISTEN_SLICE = 2.0  # seconds until a listener notices that its client is closed, if it misses the NOTIFY of close()
 
 
 class AsyncWaiter:
-    """Somebody who waits for messages: in one queue, or in any."""
+    """A caller that waits for messages of one queue, or (None) of any queue."""
 
     def __init__(self, queue: str | None) -> None:
         self.queue = queue
@@ -36,31 +36,31 @@ class AsyncWaiter:
         self.woken.set()
 
 
-class AsyncWakes:
-    """All waiters of a client, the NOTIFY it sends and the LISTEN it keeps."""
+class AsyncWakeups:
+    """The waiters of a client, its NOTIFY for other processes and its LISTEN."""
 
-    def __init__(self, database: AsyncDatabase, heard: Callable[[set[str] | None], None] | None = None) -> None:
+    def __init__(self, database: AsyncDatabase, on_push: Callable[[set[str] | None], None] | None = None) -> None:
         self._database = database
-        self._heard = heard  # told of every push, of here and elsewhere; None: perhaps, anywhere
+        self._on_push = on_push  # called with the queues of every push, in any process; None means any queue
         self._origin = str(uuid4())
         self._waiters: set[AsyncWaiter] = set()
         self._pending: deque[set[str]] = deque()
         self._has_pending = runtime.Event()
         self._starting = threading.Lock()
-        self._notifier: runtime.Task | None = None
-        self._listener: runtime.Task | None = None
+        self._notifier: runtime.BackgroundTask | None = None
+        self._listener: runtime.BackgroundTask | None = None
         self._listening = False
         self._closing = runtime.Event()
         self._closed = False
 
     def pushed(self, queues: set[str]) -> None:
-        """Something was stored in these queues."""
+        """Wake the waiters of these queues, here and in other processes."""
         self._wake(queues)
         self._pending.append(queues)
         self._has_pending.set()
         with self._starting:
             if self._notifier is None and not self._closed:
-                self._notifier = runtime.Task("notifier", self._notify)
+                self._notifier = runtime.BackgroundTask("notifier", self._notify)
 
     def add(self, waiter: AsyncWaiter) -> None:
         self._waiters.add(waiter)
@@ -69,14 +69,14 @@ class AsyncWakes:
     def listen(self) -> None:
         with self._starting:
             if self._listener is None and not self._closed:
-                self._listener = runtime.Task("listener", self._listen)
+                self._listener = runtime.BackgroundTask("listener", self._listen)
 
     def remove(self, waiter: AsyncWaiter) -> None:
         self._waiters.discard(waiter)
 
     def _wake(self, queues: set[str] | None) -> None:
-        if self._heard is not None:
-            self._heard(queues)
+        if self._on_push is not None:
+            self._on_push(queues)
         for waiter in tuple(self._waiters):
             if queues is None or waiter.queue is None or waiter.queue in queues:
                 waiter.wake()
@@ -95,39 +95,39 @@ class AsyncWakes:
         try:
             await self._database.value(calls.NOTIFY, {"origin": self._origin, "queues": sorted(queues)})
         except (SkepError, psycopg.Error) as error:
-            log.warning("could not notify other consumers, who will find the messages by polling: %s", error)
+            log.warning("could not notify other consumers, which find the messages by polling: %s", error)
 
     async def _listen(self) -> None:
-        """Without it consumers poll, so whatever goes wrong here is no more than a delay."""
+        """Listen for pushes of other processes. Errors are only logged: without LISTEN consumers poll."""
         while not self._closed:
             try:
                 await self._database.open()
                 if not self._database.direct:
-                    log.info("a pooler stands before the database: no LISTEN, consumers poll")
+                    log.info("the connection goes through a pooler: no LISTEN, consumers poll")
                     return
                 async with await self._database.connect() as connection:
                     await connection.execute(calls.LISTEN)
                     self._listening = True
-                    self._wake(None)  # for whatever came before the LISTEN
+                    self._wake(None)  # for messages pushed before the LISTEN
                     while not self._closed:
                         async for notification in connection.notifies(timeout=LISTEN_SLICE, stop_after=1):
-                            self._hear(notification.payload)
+                            self._on_notification(notification.payload)
             except (SkepError, psycopg.Error, OSError) as error:
                 self._listening = False
                 if not self._closed:
-                    log.info("LISTEN ended, consumers poll until it is back: %s", error)
-            await self._closing.wait(LISTEN_AGAIN)
+                    log.info("LISTEN failed, consumers poll until it works again: %s", error)
+            await self._closing.wait(RELISTEN_DELAY)
 
-    def _hear(self, payload: str) -> None:
+    def _on_notification(self, payload: str) -> None:
         try:
-            heard = json.loads(payload)
-            if heard["origin"] != self._origin:
-                self._wake(set(heard["queues"]) if "queues" in heard else None)
-        except (ValueError, TypeError, KeyError):  # anyone may NOTIFY
+            received = json.loads(payload)
+            if received["origin"] != self._origin:
+                self._wake(set(received["queues"]) if "queues" in received else None)
+        except (ValueError, TypeError, KeyError):  # other programs may use the channel, too
             self._wake(None)
 
     async def close(self) -> None:
-        """Send what is pending and end both tasks."""
+        """Send the pending NOTIFY and end both tasks."""
         with self._starting:
             self._closed = True
             notifier, self._notifier = self._notifier, None
@@ -143,10 +143,10 @@ class AsyncWakes:
             await listener.join()
 
     async def _wake_listener(self) -> None:
-        """Let our own listener hear something, so that it sees that we are closing. That needs no rights."""
+        """Send a NOTIFY to our own listener, so that it notices the close. It needs no privileges."""
         if self._listening:
             message = json.dumps({"origin": self._origin, "queues": []})
             try:
                 await self._database.value(calls.WAKE_LISTENER, {"message": message})
             except (SkepError, psycopg.Error) as error:
-                log.info("the listener ends a little later: %s", error)
+                log.info("could not wake the listener, it ends a little later: %s", error)

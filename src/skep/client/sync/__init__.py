@@ -1,1 +1,1 @@
-"""The synchronous face, generated from `skep.client.aio` by `make format`; only `runtime.py` is written by hand."""
+"""The synchronous client, generated from `skep.client.aio` by `make format`; only `runtime.py` is written by hand."""

@@ -12,8 +12,8 @@ from skep.client.sync.database import Database
 from skep.message import ApiKey
 
 
-class ApiKeys:
-    """What a client can do with API keys; each needs the rights of `skep_admin`."""
+class ApiKeyCalls:
+    """The client's calls for API keys. Each needs the role `skep_admin`."""
 
     _database: Database
 
@@ -25,9 +25,9 @@ class ApiKeys:
         grants: Mapping[str, Sequence[str]] | None = None,
         expires_at: datetime | None = None,
     ) -> tuple[str, ApiKey]:
-        """Create a key with a role, grants or both. Returns what callers send as token, which nobody can return again.
+        """Create a key with a role, grants or both. Return the token, which cannot be retrieved later, and the key.
 
-        The secret is made here, so that it is neither in the database nor in its log.
+        The secret is generated here, so it is neither in the database nor in its log.
         """
         key_id, secret = secrets.token_hex(6), secrets.token_hex(32)
         listed = None if grants is None else {pattern: list(actions) for pattern, actions in grants.items()}
@@ -43,15 +43,15 @@ class ApiKeys:
         return f"skep_{key_id}_{secret}", made
 
     def api_keys(self) -> list[ApiKey]:
-        """Return all keys, the newest first, also those that are revoked or expired."""
+        """Return all keys, newest first, including revoked and expired ones."""
         return self._database.call(calls.LIST_API_KEYS, {}, ApiKey)
 
     def revoke_api_key(self, key_id: str) -> ApiKey:
-        """Revoke a key for good. Servers that know it use it for five more seconds."""
+        """Revoke a key permanently. Servers that have cached it accept it for up to five more seconds."""
         (revoked,) = self._database.call(calls.REVOKE_API_KEY, {"id": key_id}, ApiKey)
         return revoked
 
     def find_api_key(self, key_id: str, digest: bytes) -> ApiKey | None:
-        """Return the key of this id, if it can be used; comparing the hash is up to the caller."""
+        """Return the key with this id if it is valid. The caller must compare the hash."""
         found = self._database.call(calls.FIND_API_KEY, {"id": key_id, "hash": digest}, ApiKey)
         return found[0] if found else None

@@ -11,24 +11,24 @@ from skep.client import calls
 from skep.client.encode import describe
 from skep.client.plan import Status
 from skep.client.sync.database import Database
-from skep.client.sync.guest import execute_in
+from skep.client.sync.foreign_connection import execute_in
 from skep.errors import InvalidArgument, StaleLease
 from skep.message import Message
 
 
 class Batch(Sequence[Message]):
-    """The messages of one pop, in order, with a lease for each partition they are from. Empty if there were none.
+    """The messages of one pop, in order, with one lease for each of their partitions. A batch may be empty.
 
-    An answer is stored when the call returns. As a context manager it answers by itself what has no answer at the end:
-    completed, or failed with the text of the exception.
+    An ack is stored when the call returns. As a context manager a batch acknowledges the remaining messages at the end:
+    as completed, or as failed if the block raised an exception.
     """
 
-    def __init__(self, database: Database, messages: Sequence[Message], *, answered: bool = False) -> None:
+    def __init__(self, database: Database, messages: Sequence[Message], *, acked: bool = False) -> None:
         self._database = database
         self._messages = tuple(messages)
-        self._unanswered: set[UUID] = set() if answered else {message.id for message in self._messages}
-        self._unsure = False  # an answer could not be stored, or who knows
-        self.lost = False  # the lease ended before the answers; the messages come again
+        self._pending: set[UUID] = set() if acked else {message.id for message in self._messages}
+        self._unsure = False  # an ack failed, and may have been stored or not
+        self.lost = False  # the lease ended before all messages were acknowledged; the others are delivered again
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -49,9 +49,9 @@ class Batch(Sequence[Message]):
 
     @property
     def lease(self) -> UUID:
-        """The lease of the first message; a batch of one partition has no other."""
+        """The lease of the first message; the only one in a batch from one partition."""
         if not self._messages:
-            raise InvalidArgument("an empty batch has no lease", hint="`if batch:` tells whether something was popped.")
+            raise InvalidArgument("an empty batch has no lease", hint="Check `if batch:` first.")
         return self._messages[0].lease
 
     @property
@@ -61,20 +61,20 @@ class Batch(Sequence[Message]):
 
     @property
     def open(self) -> bool:
-        """True while some message has no answer."""
-        return bool(self._unanswered) and not self.lost
+        """True while some messages are not acknowledged."""
+        return bool(self._pending) and not self.lost
 
     @property
-    def rest(self) -> Status:
-        """The answer for the messages that have none, from one who has no more to say.
+    def remaining_status(self) -> Status:
+        """The status for the remaining messages when their handler has returned.
 
-        Completed; but if somebody has tried to say something and could not, that may have been a failure: come again.
+        They are completed. If an ack could not be stored, it may have been a failure, so they are delivered again.
         """
         return "release" if self._unsure else "completed"
 
     def ack(self, message: Message | None = None, *, connection: object = None) -> None:
-        """One message is completed, or all without an answer. `connection`: together with your own transaction."""
-        self._answer(calls.ACK if message else calls.ACK_ALL, message, connection)
+        """Complete one message, or all remaining ones. With `connection`, the ack is part of your transaction on it."""
+        self._send(calls.ACK if message else calls.ACK_ALL, message, connection)
 
     def fail(
         self,
@@ -85,53 +85,51 @@ class Batch(Sequence[Message]):
         alone: bool = False,
         connection: object = None,
     ) -> None:
-        """One message failed, or (None) all that have no answer yet.
+        """Fail one message, or (None) all remaining ones.
 
-        `retry_after`: seconds until the retry, instead of the delay of the retry policy. `alone`: this message is
-        retried by itself, whatever becomes of the others. Its lease ends: messages of its partition that have no
-        answer are delivered again, at the same attempt.
+        `retry_after` replaces the delay of the retry policy, in seconds. With `alone` only this message is retried and
+        its lease ends: remaining messages of its partition are delivered again without counting an attempt.
         """
         if message is None:
             if alone:
-                raise InvalidArgument("only a message can fail alone, not a whole batch", hint="Name the message.")
-            self._answer(calls.FAIL_ALL, None, connection, error=_text(error), retry_after=retry_after)
+                raise InvalidArgument("alone needs a message, got None", hint="Pass the message that failed.")
+            self._send(calls.FAIL_ALL, None, connection, error=_text(error), retry_after=retry_after)
             return
-        said = {"error": _text(error), "retry_after": retry_after, "alone": alone}
-        self._answer(calls.FAIL, message, connection, **said)
+        details = {"error": _text(error), "retry_after": retry_after, "alone": alone}
+        self._send(calls.FAIL, message, connection, **details)
         if alone:
-            self.settle_lease(message)
+            self.mark_lease_ended(message)
 
     def dead_letter(self, message: Message | None, error: object, *, connection: object = None) -> None:
-        """To the dead letters now: one message, or (None) all that have no answer yet."""
+        """Move one message, or (None) all remaining ones, to the dead letters now."""
         query = calls.DEAD_LETTER if message else calls.DEAD_LETTER_ALL
-        self._answer(query, message, connection, error=_text(error))
+        self._send(query, message, connection, error=_text(error))
 
     def release(self, *, delay: float | None = None) -> None:
-        """Give back the messages that are not completed: they are delivered again, `delay` seconds from now.
-
-        No attempt is counted.
-        """
-        self._answer(calls.RELEASE_ALL, None, None, delay=delay)
+        """Release the remaining messages: they are delivered again, `delay` seconds from now. No attempt is counted."""
+        self._send(calls.RELEASE_ALL, None, None, delay=delay)
 
     def extend(self, seconds: float = 60) -> datetime:
-        """Hold the lease so many seconds from now; returns the new deadline."""
+        """Extend the lease to `seconds` from now, and return the time at which it expires."""
         try:
             return self._database.value(calls.EXTEND_ALL, {"leases": self._all_leases(), "seconds": seconds})
         except StaleLease:
             self.lost = True
             raise
 
-    def _answer(
-        self, query: LiteralString, message: Message | None, connection: object, **said: str | float | None
+    def _send(
+        self, query: LiteralString, message: Message | None, connection: object, **details: str | float | None
     ) -> None:
         if not self._messages:
             return
         if message is not None and message.lease not in self.leases:
-            raise InvalidArgument(f"message {message.id} is not in this batch", hint="Acknowledge it in its own batch.")
+            raise InvalidArgument(
+                f"message {message.id} is not in this batch", hint="Acknowledge it with its own batch."
+            )
         which = (
             {"leases": self._all_leases()} if message is None else {"lease": str(message.lease), "id": str(message.id)}
         )
-        arguments = {**which, **said}
+        arguments = {**which, **details}
         try:
             if connection is None:
                 self._database.value(query, arguments)
@@ -143,23 +141,23 @@ class Batch(Sequence[Message]):
         except BaseException:
             self._unsure = True
             raise
-        self.settle(message)
+        self.mark_acked(message)
 
     def _all_leases(self) -> str:
-        """Every connection of a guest takes a text; not every one takes a list."""
-        _ = self.lease  # an empty batch has none
+        """Return the leases as text, because not every foreign connection accepts a list."""
+        _ = self.lease  # raises if the batch is empty
         return "{" + ",".join(str(lease) for lease in self.leases) + "}"
 
-    def settle(self, message: Message | None) -> None:
-        """An answer was stored, for one message or for the rest."""
+    def mark_acked(self, message: Message | None) -> None:
+        """Record that an ack was stored, for one message or for all remaining ones."""
         if message is None:
-            self._unanswered.clear()
+            self._pending.clear()
         else:
-            self._unanswered.discard(message.id)
+            self._pending.discard(message.id)
 
-    def settle_lease(self, message: Message) -> None:
-        """The lease of this message has ended: nothing more can be said about its messages."""
-        self._unanswered -= {other.id for other in self._messages if other.lease == message.lease}
+    def mark_lease_ended(self, message: Message) -> None:
+        """Record that the lease of this message has ended, so that its messages cannot be acknowledged any more."""
+        self._pending -= {other.id for other in self._messages if other.lease == message.lease}
 
     def __enter__(self) -> Self:
         return self
@@ -169,11 +167,11 @@ class Batch(Sequence[Message]):
     ) -> None:
         if not self.open:
             return
-        if error is None and self.rest == "completed":
+        if error is None and self.remaining_status == "completed":
             self.ack()
         elif isinstance(error, Exception):
             self.fail(None, error)
-        else:  # somebody ends the program, which is no fault of the messages, or an answer got lost
+        else:  # the program is interrupted, which is not a failure of the messages, or an ack was lost
             self.release()
 
 

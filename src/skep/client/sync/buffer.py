@@ -1,5 +1,5 @@
 # Generated from src/skep/client/aio/buffer.py by `make format`. Change that file.
-"""Pushing without waiting: messages collect in memory and are stored together."""
+"""Buffers: they collect messages in memory and store them together in the background."""
 
 import logging
 from collections import deque
@@ -15,7 +15,7 @@ from skep.client import calls
 from skep.client.encode import as_object, dumps
 from skep.client.sync import runtime
 from skep.client.sync.database import Database
-from skep.client.sync.wake import Wakes
+from skep.client.sync.wake import Wakeups
 from skep.errors import InvalidArgument, MessagesRefused, SkepError
 from skep.message import DEFAULT_PARTITION, NewMessage, Receipt
 
@@ -26,18 +26,18 @@ LONGEST_PAUSE = 5.0
 
 
 class Buffer:
-    """Accepts messages at once; stores them `size` at a time, or `delay` seconds after the first.
+    """Accepts messages at once, and stores them `size` at a time or `delay` seconds after the first.
 
-    What is accepted is stored, however often the database fails meanwhile, in order and once: each message gets a
-    transaction id, so that a call whose answer was lost can be made again. If `limit` messages wait, push waits too.
-    What the database refuses for good is raised by the next call, with the messages. `close()`, or the end of the
-    block, stores what is left; only the death of the process loses what it had not stored.
+    Accepted messages are stored in order and exactly once, even if the database fails meanwhile: each gets a
+    transaction id (dedup key), so that a call can be repeated. If `limit` messages are waiting, push waits as well. The
+    next call raises an error with the messages that the database refused. `close()`, or the end of the block, stores
+    all waiting messages. They are lost only if the process dies.
     """
 
     def __init__(
         self,
         database: Database,
-        wakes: Wakes,
+        wakeups: Wakeups,
         queue: str,
         producer: str | None,
         *,
@@ -46,9 +46,11 @@ class Buffer:
         limit: int,
     ) -> None:
         if not 1 <= size <= limit or delay < 0:
-            raise InvalidArgument("a buffer needs 1 <= size <= limit and delay >= 0")
+            raise InvalidArgument(
+                f"size must be between 1 and limit, and delay at least 0, got size {size}, limit {limit}, delay {delay}"
+            )
         self._database = database
-        self._wakes = wakes
+        self._wakeups = wakeups
         self._queue = queue
         self._producer = producer
         self._size, self._delay, self._limit = size, delay, limit
@@ -56,10 +58,10 @@ class Buffer:
         self._waiting: deque[str] = deque()
         self._accepted = self._done = 0
         self._filled = runtime.Event()
-        self._hurry = runtime.Event()
-        self._watchers: list[tuple[int, runtime.Event]] = []
+        self._full = runtime.Event()
+        self._waiters: list[tuple[int, runtime.Event]] = []
         self._refused: list[tuple[str, SkepError]] = []
-        self._task: runtime.Task | None = None
+        self._task: runtime.BackgroundTask | None = None
         self._accepting = runtime.Lock()
         self._closed = False
 
@@ -74,11 +76,11 @@ class Buffer:
         delay: float | timedelta | None = None,
         deliver_at: datetime | None = None,
     ) -> None:
-        """Accept a message. What JSON cannot hold is refused here and now."""
+        """Accept a message. Raise at once if it cannot be written as JSON."""
         with self._accepting:
             self._raise_refused()
             if self._closed:
-                raise SkepError("this buffer is closed", hint="Make a new one.")
+                raise SkepError("this buffer is closed", hint="Create a new one.")
             message = NewMessage(payload, partition, transaction_id, headers, trace_id, delay, deliver_at)
             if transaction_id is None:
                 message = replace(message, transaction_id=f"{self._id}.{self._accepted}")
@@ -93,22 +95,22 @@ class Buffer:
         self._accepted += 1
         self._filled.set()
         if len(self._waiting) >= self._size:
-            self._hurry.set()
+            self._full.set()
         if self._task is None:
-            self._task = runtime.Task("buffer", self._run)
+            self._task = runtime.BackgroundTask("buffer", self._run)
             runtime.at_exit(self.close)
 
     def flush(self) -> None:
-        """Return when everything accepted so far is stored."""
+        """Wait until all messages accepted so far are stored."""
         self._stored(self._accepted)
         self._raise_refused()
 
     def close(self) -> None:
-        """Store what is left and end."""
+        """Store the waiting messages and close the buffer."""
         with self._accepting:
             self._closed = True
             self._filled.set()
-            self._hurry.set()
+            self._full.set()
             if self._task is not None:
                 self._task.join()
                 self._task = None
@@ -124,30 +126,30 @@ class Buffer:
         self.close()
 
     def _stored(self, number: int) -> None:
-        """Wait until so many messages are done."""
+        """Wait until the first `number` messages are stored or refused."""
         reached = runtime.Event()
-        self._watchers.append((number, reached))
+        self._waiters.append((number, reached))
         try:
             if self._done < number:
-                self._hurry.set()
+                self._full.set()
                 reached.wait()
         finally:
-            self._watchers.remove((number, reached))
+            self._waiters.remove((number, reached))
 
     def _run(self) -> None:
         while self._waiting or not self._closed:
             self._filled.wait()
             if not self._closed:
-                self._hurry.wait(self._delay)
+                self._full.wait(self._delay)
             self._filled.clear()
-            self._hurry.clear()
+            self._full.clear()
             while self._waiting:
                 batch = [self._waiting[number] for number in range(min(self._size, len(self._waiting)))]
                 self._store(batch)
                 for _ in batch:
                     self._waiting.popleft()
                 self._done += len(batch)
-                for number, reached in tuple(self._watchers):
+                for number, reached in tuple(self._waiters):
                     if self._done >= number:
                         reached.set()
 
@@ -158,17 +160,17 @@ class Buffer:
                 self._database.call(calls.PUSH, {"messages": f"[{','.join(batch)}]"}, Receipt)
             except (SkepError, psycopg.Error) as error:
                 if isinstance(error, SkepError) and not error.retryable:
-                    self._sort_out(batch, error)
+                    self._store_halves(batch, error)
                     return
-                log.warning("%d buffered messages for %s wait: %s", len(self._waiting), self._queue, error)
+                log.warning("%d buffered messages for %s are waiting: %s", len(self._waiting), self._queue, error)
                 runtime.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
-                self._wakes.pushed({self._queue})
+                self._wakeups.pushed({self._queue})
                 return
 
-    def _sort_out(self, batch: list[str], error: SkepError) -> None:
-        """One of them is refused: store the others. But what is no fault of a message is the same for all."""
+    def _store_halves(self, batch: list[str], error: SkepError) -> None:
+        """Store all but the refused messages by halving the batch. An error that is not about a message refuses all."""
         if len(batch) == 1 or not isinstance(error, InvalidArgument):
             self._refused.extend((message, error) for message in batch)
             return
@@ -183,9 +185,9 @@ class Buffer:
 
 
 def _due_at(delay: float | timedelta, deliver_at: datetime | None) -> datetime:
-    """Return when a delay that begins now ends: the message may wait in the buffer for a while."""
+    """Return the end of a delay that begins now, because the message may wait in the buffer for a while."""
     if deliver_at is not None:
-        raise InvalidArgument("delay and deliver_at are both given", hint="Give one of them.")
+        raise InvalidArgument("delay and deliver_at are both given", hint="Pass one of them.")
     try:
         return datetime.now(UTC) + (delay if isinstance(delay, timedelta) else timedelta(seconds=delay))
     except (OverflowError, TypeError, ValueError) as error:

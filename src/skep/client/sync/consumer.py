@@ -1,5 +1,5 @@
 # Generated from src/skep/client/aio/consumer.py by `make format`. Change that file.
-"""Handlers: functions that are called with each message, or with each batch."""
+"""Consumers: they call a handler with each message, or with each batch."""
 
 import logging
 import threading
@@ -11,31 +11,31 @@ from typing import Any
 
 from skep.client.encode import describe
 from skep.client.handling import inside_handler
-from skep.client.plan import Answer, Plan, Tally
+from skep.client.plan import Ack, BatchAcks, Plan
 from skep.client.sync import runtime
 from skep.client.sync.batch import Batch
 from skep.client.sync.database import Database
 from skep.client.sync.driver import Driver
-from skep.client.sync.wake import Wakes
+from skep.client.sync.wake import Wakeups
 from skep.errors import SkepError
 from skep.message import Message
 from skep.scope import Scope
 
 log = logging.getLogger("skep")
 
-ANSWER_DELAY = 0.5  # how much work may be done again after a crash
+ACK_DELAY = 0.5  # seconds of work that may be repeated after a crash
 
 
 class Consumer:
-    """A handler and the messages it is for. `run()` works until `stop()`; what is begun is finished and stored.
+    """A handler and the scope it consumes. `run()` works until `stop()`, which lets started handlers finish.
 
-    An exception is a failure of its message (or of what its batch has not answered), with its text.
+    An exception in the handler fails its message, or the remaining messages of its batch.
     """
 
     def __init__(
         self,
         database: Database,
-        wakes: Wakes,
+        wakeups: Wakeups,
         scope: Scope,
         plan: Plan,
         *,
@@ -45,8 +45,8 @@ class Consumer:
     ) -> None:
         runtime.check_handler(handler)
         self._database = database
-        self._wakes = wakes
-        self._source = scope
+        self._wakeups = wakeups
+        self._scope = scope
         self._plan = plan
         self._batch = batch
         self._per_message = per_message
@@ -57,37 +57,37 @@ class Consumer:
         self.__name__: str = getattr(handler, "__name__", "handler")
 
     def __call__(self, argument: object) -> object:
-        """Call the handler itself, as if it had not been decorated."""
+        """Call the handler directly, as if it were not decorated."""
         return self.handler(argument)
 
     def run(self) -> None:
-        """Consume until stopped. A fault that will not go away by itself (no rights, no such schema) is raised."""
-        workers = runtime.Workers(self._plan.concurrency)
+        """Consume until stopped. Raise errors that are not retryable, such as missing rights or a missing schema."""
+        handlers = runtime.HandlerPool(self._plan.concurrency)
 
         def start(batch: Batch) -> None:
-            workers.submit(lambda: self._handle(driver, batch))
+            handlers.submit(lambda: self._handle(driver, batch))
 
         plan = replace(self._plan)  # a fresh state: a consumer can run again
-        driver = Driver(self._database, self._wakes, self._source, plan, batch=self._batch, start=start)
+        driver = Driver(self._database, self._wakeups, self._scope, plan, batch=self._batch, start=start)
         with self._starting:
             if self._driver is not None:
-                raise SkepError(f"consumer {self.__name__} is running already", hint="Stop it before it runs again.")
+                raise SkepError(f"consumer {self.__name__} is already running", hint="Stop it before it runs again.")
             self._driver = driver
             self._ended.clear()
         try:
             driver.run()
         finally:
-            workers.close()
+            handlers.close()
             self._driver = None
             self._ended.set()
 
     def stop(self) -> None:
-        """Lease nothing more, and return when what was begun is finished and stored; at once inside a handler."""
-        if self.lease_no_more() and not inside_handler.get():
+        """Stop leasing, and return when started handlers have finished. Inside a handler it returns at once."""
+        if self.begin_stop() and not inside_handler.get():
             self._ended.wait()
 
-    def lease_no_more(self) -> bool:
-        """Begin to stop. False if it does not run."""
+    def begin_stop(self) -> bool:
+        """Stop leasing, without waiting. Return False if the consumer is not running."""
         if (driver := self._driver) is None:
             return False
         driver.stop()
@@ -96,38 +96,38 @@ class Consumer:
     def _handle(self, driver: Driver, batch: Batch) -> None:
         inside_handler.set(True)
         try:
-            (self._each(driver, batch) if self._per_message else self._whole(driver, batch))
-        except BaseException:  # somebody ends the program: no fault of the messages
-            driver.finished(batch, [Answer(batch.lease, None, "release")] if batch.open else [])
+            (self._handle_each(driver, batch) if self._per_message else self._handle_batch(driver, batch))
+        except BaseException:  # the program is interrupted, which is not a failure of the messages
+            driver.finished(batch, [Ack(batch.lease, None, "release")] if batch.open else [])
             raise
 
-    def _whole(self, driver: Driver, batch: Batch) -> None:
+    def _handle_batch(self, driver: Driver, batch: Batch) -> None:
         try:
             runtime.call_handler(self.handler, batch)
-            rest = Answer(batch.lease, None, batch.rest)
+            ack = Ack(batch.lease, None, batch.remaining_status)
         except Exception as error:
             log.exception("consumer %s failed on %r", self.__name__, batch)
-            rest = Answer(batch.lease, None, "failed", describe(error))
-        driver.finished(batch, [rest] if batch.open else [])
+            ack = Ack(batch.lease, None, "failed", describe(error))
+        driver.finished(batch, [ack] if batch.open else [])
 
-    def _each(self, driver: Driver, batch: Batch) -> None:
-        """A failed message does not stop the ones after it. Once the lease is lost, the rest is somebody else's."""
-        tally = Tally(batch.lease, ANSWER_DELAY)
+    def _handle_each(self, driver: Driver, batch: Batch) -> None:
+        """Handle the messages one by one, also after a failure, until the lease is lost."""
+        acks = BatchAcks(batch.lease, ACK_DELAY)
         for message in batch:
             if batch.lost:
                 break
-            self._one(driver, message, tally)
-            if due := tally.due(monotonic()):
-                driver.answered(due)
-        driver.finished(batch, [] if batch.lost else tally.rest())
+            self._handle_message(driver, message, acks)
+            if due := acks.due(monotonic()):
+                driver.acked(due)
+        driver.finished(batch, [] if batch.lost else acks.remaining())
 
-    def _one(self, driver: Driver, message: Message, tally: Tally) -> None:
+    def _handle_message(self, driver: Driver, message: Message, acks: BatchAcks) -> None:
         try:
             runtime.call_handler(self.handler, message)
-            tally.completed(message.id)
+            acks.completed(message.id)
         except Exception as error:
             log.exception("consumer %s failed on message %s", self.__name__, message.id)
-            tally.failed(message.id, describe(error))
+            acks.failed(message.id, describe(error))
         except BaseException:
-            driver.answered(tally.due(inf))  # what is done is done
+            driver.acked(acks.due(inf))  # completed messages stay completed
             raise

@@ -1,5 +1,5 @@
 # Generated from src/skep/client/aio/groups.py by `make format`. Change that file.
-"""Groups: where they start, how they live, how far they are."""
+"""Groups: their subscriptions, their lifecycle and their progress."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -11,19 +11,19 @@ from skep.client.explain import StartExplanation
 from skep.client.sync.database import Database
 from skep.message import (
     DEFAULT_PARTITION,
-    Blocked,
     Defaults,
     GroupStatus,
     Lag,
     MessageGroup,
     MessageStatus,
+    PendingGroup,
     SeekResult,
     Subscription,
 )
 
 
-class Groups:
-    """What a client can do with groups: on a queue, on a namespace and/or task, or on everything they subscribe to."""
+class GroupCalls:
+    """The client's calls for groups: on a queue, on a namespace and/or task, or on all their subscriptions."""
 
     _database: Database
 
@@ -46,9 +46,10 @@ class Groups:
         max_retry_delay: float | None = None,
         retry_jitter: float | None = None,
     ) -> Subscription:
-        """Store where a group starts, how it lives and how it retries, if that is not stored yet; returns what is.
+        """Create a subscription, unless it exists, and return the stored one.
 
-        Retry options that are None are those of the queue.
+        It holds the start of the group, its heartbeat options and its retry options. A retry option that is None is the
+        queue's.
         """
         arguments = {
             "group": group,
@@ -57,7 +58,7 @@ class Groups:
             "namespace": namespace,
             "task": task,
             "mode": mode,
-            "start_from": None if start_from is None else place(start_from),
+            "start_from": None if start_from is None else position_text(start_from),
             "backfill": backfill,
             "heartbeat_interval": heartbeat_interval,
             "heartbeat_timeout": heartbeat_timeout,
@@ -81,14 +82,14 @@ class Groups:
     ) -> list[Subscription]:
         """Change the retry policy of a group: `retry_limit`, `retry_delay`, `max_retry_delay`, `retry_jitter`.
 
-        Options that are not given stay; None is the option of the queue again. Returns the subscriptions.
+        Options that are not given stay. None resets an option to the queue's. Return the subscriptions.
         """
         arguments = {"group": group, "queue": queue, "namespace": namespace, "task": task}
         arguments["options"] = dumps([dict(options)])[1:-1]
         return self._database.call(calls.CONFIGURE_GROUP, arguments, Subscription)
 
     def explain_start(self, group: str, queue: str, partition: str = DEFAULT_PARTITION) -> StartExplanation:
-        """Return which subscription decides where a group starts in a partition, and the offset at which it starts."""
+        """Return the subscription that determines where a group starts in a partition, and the start offset."""
         arguments = {"group": group, "queue": queue, "partition": partition}
         (explained,) = self._database.call(calls.EXPLAIN_START, arguments, StartExplanation)
         return explained
@@ -97,14 +98,14 @@ class Groups:
         return self._database.call(calls.SUBSCRIPTIONS, {"group": group, "queue": queue}, Subscription)
 
     def defaults(self) -> Defaults:
-        """Return what groups get that do not say where they start."""
+        """Return the defaults for new groups."""
         (defaults,) = self._database.call(calls.DEFAULTS, {}, Defaults)
         return defaults
 
     def configure_defaults(
         self, *, subscription_mode: str | None = None, max_poll_interval: float | None = None
     ) -> Defaults:
-        """Change what is given: the mode ("all" or "new"), and seconds. Groups keep what they began with."""
+        """Change the defaults for new groups: the mode ("all" or "new") and the interval in seconds."""
         arguments = {"subscription_mode": subscription_mode, "max_poll_interval": max_poll_interval}
         (defaults,) = self._database.call(calls.CONFIGURE_DEFAULTS, arguments, Defaults)
         return defaults
@@ -112,25 +113,25 @@ class Groups:
     def pause(
         self, group: str, queue: str | None = None, *, namespace: str | None = None, task: str | None = None
     ) -> list[Subscription]:
-        """Deliver nothing to a group for now; what it is owed stays owed. Returns the subscriptions that changed."""
+        """Stop delivery to a group until it is resumed; its backlog stays. Return the changed subscriptions."""
         return self._change(calls.PAUSE, group, queue, namespace, task)
 
     def resume(
         self, group: str, queue: str | None = None, *, namespace: str | None = None, task: str | None = None
     ) -> list[Subscription]:
-        """Go on where the group was paused, or died."""
+        """Resume a group that was paused or declared dead, at its cursor."""
         return self._change(calls.RESUME, group, queue, namespace, task)
 
     def cancel(
         self, group: str, queue: str | None = None, *, namespace: str | None = None, task: str | None = None
     ) -> list[Subscription]:
-        """End a subscription: nothing is owed to it any more, until it is subscribed anew."""
+        """Cancel a subscription: messages no longer wait for the group, until it subscribes again."""
         return self._change(calls.CANCEL, group, queue, namespace, task)
 
     def heartbeat(
         self, group: str, queue: str | None = None, *, namespace: str | None = None, task: str | None = None
     ) -> list[Subscription]:
-        """Give a sign of life. Consumers do by themselves: every pop, answer and extension is one."""
+        """Record a heartbeat. Every pop, ack and extension records one, so consumers need not call this."""
         return self._change(calls.HEARTBEAT, group, queue, namespace, task)
 
     def _change(
@@ -140,53 +141,53 @@ class Groups:
         return self._database.call(query, arguments, Subscription)
 
     def cancel_group(self, group: str, queue: str | None = None) -> int:
-        """Cancel, as an administrator; returns how many messages no longer wait for the group. Twice is a conflict."""
-        return self._database.value(calls.REMOVE_GROUP, {"group": group, "queue": queue})
+        """Cancel a group as an administrator. Return how many messages no longer wait for it. Twice is a `Conflict`."""
+        return self._database.value(calls.CANCEL_GROUP, {"group": group, "queue": queue})
 
     def delete_group(self, group: str, queue: str | None = None, *, keep_subscription: bool = False) -> int:
-        """Forget what a group has done, in one queue or everywhere."""
+        """Delete the progress of a group, in one queue or in all, and its subscriptions unless `keep_subscription`."""
         arguments = {"group": group, "queue": queue, "keep_subscription": keep_subscription}
         return self._database.value(calls.DELETE_GROUP, arguments)
 
     def force_complete(self, group: str, queue: str, older_than: timedelta) -> int:
-        """Count what is older than this as done by the group; returns how many messages that were."""
+        """Mark older messages as completed by the group. Return how many there were."""
         arguments = {"group": group, "queue": queue, "older_than": older_than}
         return self._database.value(calls.FORCE_COMPLETE, arguments)
 
     def seek(
         self, group: str, queue: str | None, position: datetime | int | str, *, partition: str | None = None
     ) -> SeekResult:
-        """Move a group to "beginning", "end", a time or an offset, in a queue, one partition, or (None) everywhere.
+        """Move a group to "beginning", "end", a time or an offset: in a queue, one partition, or (None) all its queues.
 
         Its leases end without an ack. The options and the status of its subscription stay.
         """
-        arguments = {"group": group, "queue": queue, "partition": partition, "position": place(position)}
+        arguments = {"group": group, "queue": queue, "partition": partition, "position": position_text(position)}
         (moved,) = self._database.call(calls.SEEK, arguments, SeekResult)
         return moved
 
     def groups(self, group: str | None = None, queue: str | None = None) -> list[GroupStatus]:
-        """Return the health of groups: status, lag, what they missed, their last sign of life."""
+        """Return the status of groups: lag, missed messages, last heartbeat and more."""
         return self._database.call(calls.GROUPS, {"group": group, "queue": queue}, GroupStatus)
 
     def lag(self, group: str, queue: str | None = None, partition: str | None = None) -> list[Lag]:
-        """Return what a group has still to do, for each lane."""
+        """Return the lag of a group in each partition."""
         return self._database.call(calls.LAG, {"group": group, "queue": queue, "partition": partition}, Lag)
 
-    def blocked(self, queue: str | None = None) -> list[Blocked]:
-        """Return who holds back what: each group that owes something in a lane, and whether it stands on the floor."""
-        return self._database.call(calls.BLOCKED, {"queue": queue}, Blocked)
+    def pending_groups(self, queue: str | None = None) -> list[PendingGroup]:
+        """Return each group with a backlog in a partition, and whether retention waits for it."""
+        return self._database.call(calls.PENDING_GROUPS, {"queue": queue}, PendingGroup)
 
     def message_groups(self, message_id: UUID) -> list[MessageGroup]:
-        """Return each group that a message is for, and whether it has completed it."""
+        """Return the groups of a message, and whether each has completed it."""
         return self._database.call(calls.MESSAGE_GROUPS, {"id": message_id}, MessageGroup)
 
     def message_status(
         self, queue: str, partition: str, first_offset: int = 0, limit: int = 100
     ) -> list[MessageStatus]:
-        """Return for messages of a lane how many groups require each, how many have completed it, and who owes it."""
+        """Return for messages of a partition the number of groups, of completed groups, and the pending groups."""
         arguments = {"queue": queue, "partition": partition, "first_offset": first_offset, "limit": limit}
         return self._database.call(calls.MESSAGE_STATUS, arguments, MessageStatus)
 
 
-def place(position: datetime | UUID | int | str) -> str:
+def position_text(position: datetime | UUID | int | str) -> str:
     return position.isoformat() if isinstance(position, datetime) else str(position)

@@ -1,4 +1,4 @@
-"""What the client needs of threads. `skep.client.aio.runtime` has the same names, made of asyncio."""
+"""The runtime of the client on threads. `skep.client.aio.runtime` has the same names, for asyncio."""
 
 import atexit
 import inspect
@@ -14,12 +14,13 @@ from skep.errors import InvalidArgument
 T = TypeVar("T")
 
 Lock = threading.Lock
-Interrupted = KeyboardInterrupt  # what ends a consumer from outside
+Interrupted = KeyboardInterrupt  # raised inside a consumer to end it
 sleep = time.sleep
+CONNECTION_KIND = "a synchronous connection"
 
 
 class Event:
-    """A flag that can be waited for, but not for ever."""
+    """An event whose `wait` has a timeout."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -35,7 +36,7 @@ class Event:
 
 
 class Inbox(Generic[T]):
-    """What others put in, one takes out: everything there is, waiting so long for the first."""
+    """A mailbox: `take` returns all items, and waits up to `timeout` seconds for the first."""
 
     def __init__(self) -> None:
         self._items: list[T] = []
@@ -54,8 +55,8 @@ class Inbox(Generic[T]):
             return taken
 
 
-class Task:
-    """Something that runs beside its maker. It never keeps a program from ending."""
+class BackgroundTask:
+    """A function that runs in a daemon thread, so it does not keep the program from ending."""
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
         self._thread = threading.Thread(target=work, name=f"skep {name}", daemon=True)
@@ -65,8 +66,8 @@ class Task:
         self._thread.join()
 
 
-class Workers:
-    """Run handlers beside the driver, so many at once as the driver hands out."""
+class HandlerPool:
+    """Runs handlers in the background. The driver limits how many run at once."""
 
     def __init__(self, size: int) -> None:
         self._pool = ThreadPoolExecutor(size, thread_name_prefix="skep handler")
@@ -80,19 +81,19 @@ class Workers:
 
 def check_handler(handler: object) -> None:
     if not callable(handler) or inspect.iscoroutinefunction(handler):
-        what = "a coroutine function" if callable(handler) else type(handler).__name__
-        raise InvalidArgument(f"{what} is not a handler of Skep", hint="Give a plain function, or use AsyncSkep.")
+        given = "a coroutine function" if callable(handler) else type(handler).__name__
+        raise InvalidArgument(f"a handler of Skep must be a plain function, got {given}", hint="Or use AsyncSkep.")
 
 
 def call_handler(handler: Callable[[Any], Any], argument: object) -> None:
-    """Whatever it raises, it is a failure like others."""
+    """Call a handler. Any exception is a failure of the message."""
     try:
-        answer = handler(argument)
-    except SystemExit as error:  # in a thread it would end nothing
+        result = handler(argument)
+    except SystemExit as error:  # in a thread it would not end the program
         raise RuntimeError(f"the handler raised {error!r}") from error
-    if inspect.iscoroutine(answer):
-        answer.close()
-        raise TypeError("the handler returned a coroutine, which only AsyncSkep awaits")
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("the handler returned a coroutine; only AsyncSkep awaits coroutines")
 
 
 def interruptible() -> AbstractContextManager[None]:
@@ -103,15 +104,15 @@ def in_thread(work: Callable[[], T]) -> T:
     return work()
 
 
-def to_the_end(work: T, _undo: Callable[[T], None]) -> T:
-    """A thread is not cancelled: the work is done by now."""
+def complete_or_undo(work: T, _undo: Callable[[T], None]) -> T:
+    """Return the result of the work. A thread cannot be cancelled, so the work is complete."""
     return work
 
 
 def gather(works: list[Callable[[], None]], stop: Callable[[], None]) -> None:
-    """Run all of them at once. When one ends by an error, the others are stopped and the error is raised."""
+    """Run all of them concurrently. If one raises an error, stop the others and raise it."""
     with ThreadPoolExecutor(max(1, len(works)), thread_name_prefix="skep consumer") as pool:
-        try:  # from the first submit on: Ctrl-C may come while it starts its thread
+        try:  # includes submit: Ctrl-C may interrupt the start of its thread
             futures = [pool.submit(work) for work in works]
             wait(futures, return_when=FIRST_EXCEPTION)
         finally:
@@ -120,13 +121,13 @@ def gather(works: list[Callable[[], None]], stop: Callable[[], None]) -> None:
         future.result()
 
 
-def is_ours(method: object) -> bool:
-    """Tell whether a method of a caller's connection is of our kind: a plain function."""
+def is_compatible(method: object) -> bool:
+    """Return whether a method of a foreign connection is a plain function."""
     return not inspect.iscoroutinefunction(method)
 
 
 def at_exit(close: Callable[[], None]) -> None:
-    """Close at the end of the program, while the threads in the background still run."""
+    """Close at the end of the program, while background threads still run."""
     atexit.register(close)
 
 

@@ -1,5 +1,5 @@
 # Generated from src/skep/client/aio/skep.py by `make format`. Change that file.
-"""The client: one object for a database, shared by everything in a process."""
+"""The client. One object per database serves a whole process."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -7,37 +7,34 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import UUID
-from weakref import WeakSet
 
 from skep.client import calls
 from skep.client.encode import as_object, dumps
-from skep.client.plan import Pacing, Plan
+from skep.client.plan import Backoff, Plan
 from skep.client.sync import runtime
-from skep.client.sync.api_keys import ApiKeys
+from skep.client.sync.api_keys import ApiKeyCalls
 from skep.client.sync.batch import Batch
-from skep.client.sync.buffer import Buffer
 from skep.client.sync.consumer import Consumer
 from skep.client.sync.database import Database
-from skep.client.sync.dead_letters import DeadLetters
-from skep.client.sync.groups import Groups
-from skep.client.sync.guest import execute_in
-from skep.client.sync.maintenance import Maintenance
-from skep.client.sync.queue import Queue
-from skep.client.sync.schedules import Schedules
-from skep.client.sync.stream import Stream
+from skep.client.sync.dead_letters import DeadLetterCalls
+from skep.client.sync.foreign_connection import execute_in
+from skep.client.sync.groups import GroupCalls
+from skep.client.sync.queue import Queue, Resources
+from skep.client.sync.schedules import ScheduleCalls
 from skep.client.sync.transaction import Transaction
-from skep.client.sync.wake import Waiter, Wakes
+from skep.client.sync.upkeep import UpkeepCalls
+from skep.client.sync.wake import Waiter, Wakeups
 from skep.errors import InvalidArgument
-from skep.message import QUEUE_MODE, Lane, Message, QueueStatus, Receipt, StoredMessage
+from skep.message import QUEUE_MODE, Message, Partition, QueueStatus, Receipt, StoredMessage
 from skep.schedule import DelayedMessage
 from skep.scope import Scope
 
 
-class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
-    """A client of Skep. Without a URL, here or in SKEP_DATABASE_URL, it uses the embedded PostgreSQL with Skep in it.
+class Skep(GroupCalls, DeadLetterCalls, ScheduleCalls, UpkeepCalls, ApiKeyCalls):
+    """A client of Skep. Without `database_url` or SKEP_DATABASE_URL it starts an embedded PostgreSQL with Skep in it.
 
     It connects at the first call. `timeout` is how long a call waits for a connection while the database is down or all
-    `pool_size` connections are in use; `poll_interval` is how often an idle consumer looks when nothing wakes it.
+    `pool_size` connections are in use. `poll_interval` is how often an idle consumer polls when no push wakes it.
     """
 
     def __init__(
@@ -51,14 +48,13 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
         producer: str | None = None,
     ) -> None:
         self._database = Database(database_url, data_dir=data_dir, pool_size=pool_size, timeout=timeout)
-        self._wakes = Wakes(self._database)
+        self._wakeups = Wakeups(self._database)
         if poll_interval <= 0:
-            raise InvalidArgument("poll_interval is seconds above 0")
+            raise InvalidArgument(f"poll_interval must be greater than 0 seconds, got {poll_interval}")
         self._poll_interval = poll_interval
         self._producer = producer
         self._consumers: list[Consumer] = []
-        self._streams: WeakSet[Stream] = WeakSet()
-        self._buffers: WeakSet[Buffer] = WeakSet()
+        self._resources = Resources(self._database, self._wakeups, poll_interval, producer)
 
     def __enter__(self) -> Self:
         self._database.open()
@@ -70,54 +66,50 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
         self.close()
 
     def close(self) -> None:
-        """Stop the consumers, end the loops, store what buffers hold and let go of the database."""
+        """Stop the consumers, end the loops, store the messages of buffers and close the connections."""
         self.stop()
-        for stream in tuple(self._streams):
+        for stream in tuple(self._resources.streams):
             stream.close()
         try:
             self._close_buffers()
         finally:
-            self._wakes.close()
+            self._wakeups.close()
             self._database.close()
 
     def _close_buffers(self) -> None:
-        """Close all, whatever one of them has to say."""
+        """Close all buffers, even if closing one of them raises an error."""
+        buffers = self._resources.buffers
         try:
-            while self._buffers:
-                self._buffers.pop().close()
+            while buffers:
+                buffers.pop().close()
         finally:
-            if self._buffers:
+            if buffers:
                 self._close_buffers()
 
     def ping(self) -> None:
-        """Raise unless the database answers."""
+        """Raise an error if the database is not available."""
         self._database.value(calls.PING, {})
 
     def queue(self, name: str) -> Queue:
-        return Queue(self, name)
+        return Queue(self, name, self._resources)
 
     def push_many(self, messages: Iterable[tuple[str, object]]) -> list[Receipt]:
-        """Store messages of any queues in one call, all or none: pairs of queue name and payload or `NewMessage`."""
+        """Store messages in any queues in one call, all or none. Each is a queue name and a payload or `NewMessage`."""
         items = [as_object(queue, message, self._producer) for queue, message in messages]
         if not items:
             return []
         receipts = self._database.call(calls.PUSH, {"messages": dumps(items)}, Receipt)
-        self._wakes.pushed({item["queue"] for item in items})
+        self._wakeups.pushed({item["queue"] for item in items})
         return receipts
 
     def publish(self, connection: object, messages: Iterable[tuple[str, object]]) -> None:
-        """Store messages when the transaction of this connection commits, and never if it rolls back: the outbox."""
+        """Publish messages when the transaction of this connection commits (transactional outbox)."""
         items = [as_object(queue, message, self._producer) for queue, message in messages]
         execute_in(connection, calls.OUTBOX, {"messages": dumps(items)})
 
     def transaction(self) -> Transaction:
-        """Collect pushes and answers in a block, to be done as one at its end."""
-        return Transaction(self._database, self._wakes, self._producer)
-
-    def make_buffer(self, queue: str, *, size: int, delay: float, limit: int) -> Buffer:
-        made = Buffer(self._database, self._wakes, queue, self._producer, size=size, delay=delay, limit=limit)
-        self._buffers.add(made)
-        return made
+        """Return a context manager that does its pushes and acks in one transaction at its end."""
+        return Transaction(self._database, self._wakeups, self._producer)
 
     def pop(
         self,
@@ -142,10 +134,10 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
             messages = self._pop_once(arguments)
         else:
             messages = self._pop_waiting(queue, arguments, monotonic() + wait)
-        return Batch(self._database, messages, answered=auto_ack)
+        return Batch(self._database, messages, acked=auto_ack)
 
     def _pop_once(self, arguments: Mapping[str, Any]) -> list[Message]:
-        return runtime.to_the_end(self._database.call(calls.POP, arguments, Message), self._release)
+        return runtime.complete_or_undo(self._database.call(calls.POP, arguments, Message), self._release)
 
     def _release(self, messages: list[Message]) -> None:
         if messages:
@@ -153,8 +145,8 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
 
     def _pop_waiting(self, queue: str | None, arguments: Mapping[str, Any], deadline: float) -> list[Message]:
         waiter = Waiter(queue)
-        pacing = Pacing(self._poll_interval)
-        self._wakes.add(waiter)
+        backoff = Backoff(self._poll_interval)
+        self._wakeups.add(waiter)
         try:
             while True:
                 waiter.woken.clear()
@@ -162,34 +154,9 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
                 left = deadline - monotonic()
                 if messages or left <= 0:
                     return messages
-                waiter.woken.wait(pacing.pause(left))
+                waiter.woken.wait(backoff.pause(left))
         finally:
-            self._wakes.remove(waiter)
-
-    def make_waiter(self, queue: str | None = None) -> Waiter:
-        """Return somebody who is woken by every push to a queue, or to any, until the client is closed."""
-        waiter = Waiter(queue)
-        self._wakes.add(waiter)
-        return waiter
-
-    def make_stream(
-        self,
-        queue: str,
-        *,
-        group: str,
-        batch: int,
-        partition: str | None,
-        lease_time: float,
-        fetch_ahead: int,
-        idle_timeout: float | None,
-        subscription_mode: str | None,
-        subscription_from: str | None,
-    ) -> Stream:
-        scope = Scope(queue, group, partition, None, None, subscription_mode, subscription_from)
-        plan = Plan(1, fetch_ahead, lease_time, self._poll_interval, idle_timeout)
-        stream = Stream(self._database, self._wakes, scope, plan, batch=batch)
-        self._streams.add(stream)
-        return stream
+            self._wakeups.remove(waiter)
 
     def consumer(
         self,
@@ -207,19 +174,19 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
         subscription_mode: str | None = None,
         subscription_from: str | None = None,
     ) -> Callable[[Callable[[Any], Any]], Consumer]:
-        """Decorate a handler: called with each message, or with each batch, `concurrency` at once.
+        """Decorate a handler, which is called with each message or each batch, up to `concurrency` at once.
 
-        `run()` of what it returns, or of the client, starts it. Leases are extended while handlers work.
+        Start it with `run()` of the returned consumer or of the client. Leases are extended while handlers work.
         """
         if per not in ("message", "batch"):
-            raise InvalidArgument(f'a handler cannot be called per "{per}"', hint='Per "message", or per "batch".')
+            raise InvalidArgument(f'per must be "message" or "batch", got "{per}"')
         scope = Scope(queue, group, partition, namespace, task, subscription_mode, subscription_from)
         plan = Plan(concurrency, fetch_ahead, lease_time, self._poll_interval)
 
         def decorate(handler: Callable[[Any], Any]) -> Consumer:
             made = Consumer(
                 self._database,
-                self._wakes,
+                self._wakeups,
                 scope,
                 plan,
                 handler=handler,
@@ -232,13 +199,13 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
         return decorate
 
     def run(self) -> None:
-        """Run every consumer of this client until `stop()`, or until one of them cannot go on."""
+        """Run all consumers of this client until `stop()`, or until one of them raises an error."""
         runtime.gather([consumer.run for consumer in self._consumers], self.stop)
 
     def stop(self) -> None:
-        """Stop every consumer; returns when what they had begun is finished and stored."""
+        """Stop all consumers. Return when started handlers have finished and their acks are stored."""
         for consumer in self._consumers:
-            consumer.lease_no_more()  # all of them, before one is waited for
+            consumer.begin_stop()  # all of them, before waiting for one
         for consumer in self._consumers:
             consumer.stop()
 
@@ -251,16 +218,16 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
         event: str = "info",
         names: Iterable[str] = (),
     ) -> bool:
-        """Note something about a message one works on; names tie notes on many messages together. False: it is gone."""
+        """Record a trace of a message. Traces with the same name belong together. Return False if it does not exist."""
         arguments = {"id": message.id, "group": group, "event": event, "names": list(names), "worker": self._producer}
         return self._database.value(calls.TRACE, {**arguments, "data": dumps([data])[1:-1]}) is not None
 
     def queues(self, name: str | None = None) -> list[QueueStatus]:
         return self._database.call(calls.QUEUES, {"queue": name}, QueueStatus)
 
-    def lanes(self, queue: str, *, limit: int | None = None) -> list[Lane]:
-        """Return the partitions of a queue with their sizes, by name; the first `limit` of them, or all."""
-        return self._database.call(calls.LANES, {"queue": queue, "limit": limit}, Lane)
+    def partitions(self, queue: str, *, limit: int | None = None) -> list[Partition]:
+        """Return the partitions of a queue with their sizes, sorted by name: the first `limit`, or all."""
+        return self._database.call(calls.PARTITIONS, {"queue": queue, "limit": limit}, Partition)
 
     def configure_queue(
         self, name: str, options: Mapping[str, Any], *, namespace: str | None = None, task: str | None = None
@@ -275,13 +242,13 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
         return self._database.value(calls.DELETE_PARTITION, {"queue": queue, "partition": partition})
 
     def clear_queue(self, queue: str, partition: str | None = None) -> int:
-        """Delete every message that is in a queue or a partition now; returns how many. Groups go on behind them."""
+        """Delete all messages currently in a queue or a partition. Return how many."""
         return self._database.value(calls.CLEAR_QUEUE, {"queue": queue, "partition": partition})
 
     def peek(
         self, queue: str, partition: str | None = None, first_offset: int = 0, limit: int = 100
     ) -> list[StoredMessage]:
-        """Return messages as they are stored, whoever has consumed them; nobody is kept from them."""
+        """Return stored messages, consumed or not, without leasing them."""
         where = {"queue": queue, "partition": partition, "first_offset": first_offset}
         return self._database.call(calls.PEEK, {**where, "limit": limit}, StoredMessage)
 
@@ -290,19 +257,19 @@ class Skep(Groups, DeadLetters, Schedules, Maintenance, ApiKeys):
         return found[0] if found else None
 
     def delete_message(self, message_id: UUID) -> bool:
-        """Delete the content of a message; its offset stays. False if it was not there."""
+        """Delete the content of a message; its offset stays. Return False if it does not exist."""
         return self._database.value(calls.DELETE_MESSAGE, {"id": message_id})
 
     def list_delayed(
         self, queue: str | None = None, partition: str | None = None, *, limit: int = 100
     ) -> list[DelayedMessage]:
-        """Return delayed messages that wait, of one queue or of all, the next one first."""
+        """Return the delayed messages of one queue or of all, the next one first."""
         arguments = {"queue": queue, "partition": partition, "limit": limit}
         return self._database.call(calls.LIST_DELAYED, arguments, DelayedMessage)
 
     def cancel_delayed(self, message_id: UUID) -> bool:
-        """Delete a delayed message by the id of its receipt. False if it is no longer waiting."""
+        """Delete a delayed message by the id of its receipt. Return False if it is no longer waiting."""
         return self._database.value(calls.CANCEL_DELAYED, {"id": message_id})
 
-    def _pushed_again(self, queues: set[str]) -> None:
-        self._wakes.pushed(queues)
+    def _wake_consumers(self, queues: set[str]) -> None:
+        self._wakeups.pushed(queues)

@@ -1,5 +1,5 @@
 # Generated from src/skep/client/aio/stream.py by `make format`. Change that file.
-"""`for batch in queue.consume(...)`: the loop is the handler."""
+"""The iterator behind `for batch in queue.consume(...)`."""
 
 import threading
 from collections.abc import Iterator
@@ -7,28 +7,28 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from skep.client.plan import Answer, Plan
+from skep.client.plan import Ack, Plan
 from skep.client.sync import runtime
 from skep.client.sync.batch import Batch
 from skep.client.sync.database import Database
 from skep.client.sync.driver import Driver
-from skep.client.sync.wake import Wakes
+from skep.client.sync.wake import Wakeups
 from skep.scope import Scope
 
 
 class Stream(Iterator[Batch]):
-    """Batches, one after the other. Going on to the next acknowledges what the last one has not answered.
+    """Iterates over batches. Asking for the next batch acknowledges the remaining messages of the previous one.
 
-    Leaving the loop gives back what its batch has not answered, uncharged. `with batch:` inside the loop makes an
-    exception a failure of the batch.
+    Leaving the loop releases them without counting an attempt. With `with batch:` inside the loop an exception
+    fails the batch.
     """
 
-    def __init__(self, database: Database, wakes: Wakes, scope: Scope, plan: Plan, *, batch: int) -> None:
-        self._handed: runtime.Inbox[Batch | BaseException | None] = runtime.Inbox()
-        self._driver = Driver(database, wakes, scope, replace(plan), batch=batch, start=self._handed.put)
-        self._task: runtime.Task | None = None
+    def __init__(self, database: Database, wakeups: Wakeups, scope: Scope, plan: Plan, *, batch: int) -> None:
+        self._inbox: runtime.Inbox[Batch | BaseException | None] = runtime.Inbox()
+        self._driver = Driver(database, wakeups, scope, replace(plan), batch=batch, start=self._inbox.put)
+        self._task: runtime.BackgroundTask | None = None
         self._current: Batch | None = None
-        self._changing = threading.Lock()  # a client that is closed ends the loops of its other threads
+        self._changing = threading.Lock()  # closing the client ends loops in other threads
         self._ended = False
         self._stopped = False
 
@@ -40,11 +40,11 @@ class Stream(Iterator[Batch]):
             if self._ended:
                 raise StopIteration
             if self._task is None:
-                self._task = runtime.Task("consumer", self._run)
+                self._task = runtime.BackgroundTask("consumer", self._run)
             batch, self._current = self._current, None
         if batch is not None:
-            self._driver.finished(batch, [Answer(batch.lease, None, batch.rest)] if batch.open else [])
-        first = self._next_handed()
+            self._driver.finished(batch, [Ack(batch.lease, None, batch.remaining_status)] if batch.open else [])
+        first = self._next_item()
         with self._changing:
             closed = self._ended
             if isinstance(first, Batch) and not closed:
@@ -52,26 +52,26 @@ class Stream(Iterator[Batch]):
                 return first
             self._ended = True
         if closed:
-            self._handed.put(first)  # for close()
+            self._inbox.put(first)  # for close()
         elif isinstance(first, BaseException):
             raise first
         raise StopIteration
 
-    def _next_handed(self) -> Batch | BaseException | None:
-        handed: list[Batch | BaseException | None] = []
-        while not handed:
-            handed = self._handed.take()
-        for later in handed[1:]:  # the error that ended the driver after its last batch
-            self._handed.put(later)
-        return handed[0]
+    def _next_item(self) -> Batch | BaseException | None:
+        items: list[Batch | BaseException | None] = []
+        while not items:
+            items = self._inbox.take()
+        for later in items[1:]:  # the error that ended the driver after its last batch
+            self._inbox.put(later)
+        return items[0]
 
     def _run(self) -> None:
         try:
             self._driver.run()
-        except BaseException as error:  # noqa: BLE001  # it belongs to whoever iterates
-            self._handed.put(error)
+        except BaseException as error:  # noqa: BLE001  # raised in the loop of the caller
+            self._inbox.put(error)
         else:
-            self._handed.put(None)
+            self._inbox.put(None)
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +82,7 @@ class Stream(Iterator[Batch]):
         self.close()
 
     def close(self) -> None:
-        """End the loop: what is leased and not answered is given back."""
+        """End the loop and release the messages that are not acknowledged."""
         with self._changing:
             closing, self._ended = not self._ended, True
             current, self._current = self._current, None
@@ -91,15 +91,15 @@ class Stream(Iterator[Batch]):
         if closing:
             self._driver.stop()
             if current is not None:
-                self._give_back(current)
+                self._release(current)
             while not self._stopped:
-                for handed in self._handed.take():
-                    if isinstance(handed, Batch):
-                        self._give_back(handed)
+                for item in self._inbox.take():
+                    if isinstance(item, Batch):
+                        self._release(item)
                     else:
                         self._stopped = True
-            self._handed.put(None)  # for one who waits for the next batch
+            self._inbox.put(None)  # for a caller that waits for the next batch
         self._task.join()
 
-    def _give_back(self, batch: Batch) -> None:
-        self._driver.finished(batch, [Answer(batch.lease, None, "release")] if batch.open else [])
+    def _release(self, batch: Batch) -> None:
+        self._driver.finished(batch, [Ack(batch.lease, None, "release")] if batch.open else [])

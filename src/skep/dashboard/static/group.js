@@ -35,7 +35,7 @@ function Tiles({ now }) {
     <${Tile} label="Processed" value=${format.count(now.processed)} note="since the start or the last seek" />
     <${Tile} label="Dead letters" value=${format.count(now.dead_letters)} tone=${now.dead_letters ? "bad" : ""} note="failed messages" href=${deadLettersLink({ queue: now.queue, group: now.group })} />
     <${Tile} label="Missed" value=${format.count(now.missed)} tone=${now.missed ? "bad" : ""} note="deleted before it read them" />
-    <${Tile} label="Last heartbeat" value=${format.age(now.last_heartbeat_at)} tone=${now.misses ? "warn" : ""} note=${now.misses ? `ago, ${format.plural(now.misses, "heartbeat")} missed` : "ago"} />
+    <${Tile} label="Last heartbeat" value=${format.age(now.last_heartbeat_at)} tone=${now.missed_heartbeats ? "warn" : ""} note=${now.missed_heartbeats ? `ago, ${format.plural(now.missed_heartbeats, "heartbeat")} missed` : "ago"} />
   </div>`;
 }
 

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Blocked, Lag, MessageGroup, MessageStatus
+from skep.message import DEFAULT_PARTITION, QUEUE_MODE, Lag, MessageGroup, MessageStatus, PendingGroup
 from skep.server.http.access import require_on_partitions
 from skep.server.http.asgi import HttpError
 from skep.server.http.endpoint import Call, Endpoint, Param, Reply, reply
@@ -27,7 +27,7 @@ async def message_status(call: Call) -> Reply:
 
 
 async def blocked(call: Call) -> Reply:
-    return reply(await call.state.mq.blocked(call.params["queue"]))
+    return reply(await call.state.mq.pending_groups(call.params["queue"]))
 
 
 async def lag(call: Call) -> Reply:
@@ -66,7 +66,7 @@ ENDPOINTS = (
         action="read",
         run=blocked,
         summary="Show the groups that retention waits for.",
-        answers={200: list[Blocked]},
+        answers={200: list[PendingGroup]},
     ),
     Endpoint(
         method="GET",

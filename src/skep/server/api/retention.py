@@ -1,6 +1,6 @@
 """Preview retention, or run it now."""
 
-from skep.message import Retained, Swept
+from skep.message import RetentionDeletion, RetentionResult
 from skep.server.http.endpoint import Call, Endpoint, Param, Reply, reply
 
 LANES = 200
@@ -9,9 +9,9 @@ MOST = 10_000
 
 async def report(call: Call) -> Reply:
     queue, limit = call.text("queue"), call.integer("limit", 1000, least=1, most=MOST)
-    found: list[Retained] = []
+    found: list[RetentionDeletion] = []
     lane = 0
-    while len(found) < limit and (lanes := await call.state.mq.lanes_after(lane, LANES)):
+    while len(found) < limit and (lanes := await call.state.mq.partitions_after(lane, LANES)):
         lane = lanes[-1]
         rows = await call.state.mq.retain(lanes, dry_run=True)
         found += [row for row in rows if queue in (None, row.queue) and call.identity.visible(row.queue)]
@@ -20,7 +20,7 @@ async def report(call: Call) -> Reply:
 
 async def run(call: Call) -> Reply:
     """Run retention in the small steps of upkeep."""
-    return reply(await call.state.mq.sweep())
+    return reply(await call.state.mq.retain_all())
 
 
 ENDPOINTS = (
@@ -35,7 +35,7 @@ ENDPOINTS = (
             Param("queue", "string", "Of this queue only."),
             Param("limit", "integer", "At most this many partitions."),
         ),
-        answers={200: list[Retained]},
+        answers={200: list[RetentionDeletion]},
     ),
     Endpoint(
         method="POST",
@@ -43,6 +43,6 @@ ENDPOINTS = (
         action="admin",
         run=run,
         summary="Run retention now, without waiting for upkeep.",
-        answers={200: Swept},
+        answers={200: RetentionResult},
     ),
 )

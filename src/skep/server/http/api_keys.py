@@ -23,7 +23,7 @@ MOST_REMEMBERED = 10_000
 
 Lookup = Callable[[str, bytes], Awaitable[ApiKey | None]]  # by id; the hash is for noting that the key was used
 
-_Known = tuple[bytes, Identity] | None  # the hash of the secret, and whose it is
+_Found = tuple[bytes, Identity] | None  # the hash of the secret, and its owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class _Known:
     """A lookup, done or under way: a thousand requests with one key ask the database once."""
 
     until: float
-    answer: asyncio.Task[_Known]
+    found: asyncio.Task[_Found]
 
 
 class ApiKeys:
@@ -52,15 +52,15 @@ class ApiKeys:
             raise Unauthenticated("Invalid API key")
         return answer[1]
 
-    async def _find(self, id_: str, given: bytes) -> _Known:
+    async def _find(self, id_: str, given: bytes) -> _Found:
         known = self._known.get(id_)
-        if known is None or known.until <= self._clock() or _failed(known.answer):
+        if known is None or known.until <= self._clock() or _failed(known.found):
             self._make_room(id_)
             asking = asyncio.create_task(self._ask(id_, given))
             known = self._known[id_] = _Known(self._clock() + REMEMBERED_SECONDS, asking)
-        return await asyncio.shield(known.answer)  # other requests wait for it
+        return await asyncio.shield(known.found)  # other requests wait for it
 
-    async def _ask(self, id_: str, given: bytes) -> _Known:
+    async def _ask(self, id_: str, given: bytes) -> _Found:
         key = await self._lookup(id_, given)
         return None if key is None else (key.hash, identity_of(key))
 
@@ -70,7 +70,7 @@ class ApiKeys:
             del self._known[next(iter(self._known))]
 
 
-def _failed(task: asyncio.Task[_Known]) -> bool:
+def _failed(task: asyncio.Task[_Found]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 

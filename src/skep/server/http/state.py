@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from skep import AsyncSkep
 from skep.client.aio.database import AsyncDatabase
-from skep.client.aio.wake import AsyncWakes
+from skep.client.aio.wake import AsyncWakeups
 from skep.config import Config
 from skep.server.http.asgi import Budget
 from skep.server.http.auth import Authenticator
@@ -53,7 +53,7 @@ class State:
         self.mq = AsyncSkep(url, data_dir=data_dir, pool_size=4, timeout=PATIENCE)  # commands of people
         self.database = AsyncDatabase(url, data_dir=data_dir, pool_size=12, timeout=PATIENCE)
         self.admin = AsyncDatabase(url, data_dir=data_dir, pool_size=4, timeout=PATIENCE)  # lists
-        self.wakes = AsyncWakes(self.database, self.wake)
+        self.wakes = AsyncWakeups(self.database, self.wake)
         self.push = Merger(
             push.Pusher(self.database, partial(self.meter.messages, "pushed")),
             weigh=push.weigh,

@@ -1,4 +1,4 @@
-"""The first look at a database, so that what is wrong with it is said at once."""
+"""Check of the database at the first connection, so that the caller gets a clear error at once."""
 
 import psycopg
 
@@ -6,8 +6,8 @@ from skep.engine.install import patience, verify
 from skep.errors import explained
 
 
-def probe(url: str) -> bool:
-    """Refuse a database without this schema; tell whether sessions are ours, with no PgBouncer in between."""
+def check_database(url: str) -> bool:
+    """Raise if the database does not have this version of the schema. Return False if PgBouncer is in between."""
     with (
         explained(),
         psycopg.connect(

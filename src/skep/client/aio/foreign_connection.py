@@ -1,4 +1,4 @@
-"""Calls inside the caller's own transaction, on the caller's own connection."""
+"""Calls on a connection of the caller, as part of the caller's transaction."""
 
 import re
 from collections.abc import Mapping
@@ -7,21 +7,22 @@ from typing import Any, cast
 from psycopg import AsyncConnection, AsyncCursor
 
 from skep.client.aio import runtime
-from skep.client.guest import KINDS, WHOSE, explain, is_sqlalchemy
+from skep.client.foreign_connection import MATCHING, SUPPORTED, explain, is_sqlalchemy
 from skep.errors import InvalidArgument
 
 
 async def execute_in(connection: Any, query: str, arguments: Mapping[str, Any]) -> None:
-    """Run a statement on a connection of psycopg, SQLAlchemy or Django; it commits when its owner does."""
+    """Run a statement on a connection of psycopg, SQLAlchemy or Django. The caller commits it."""
     sqlalchemy = is_sqlalchemy(connection)
     method = getattr(connection, "execute" if sqlalchemy else "cursor", None)
     if method is None:
-        raise InvalidArgument(f"cannot use {type(connection).__name__} as a connection", hint=f"Give {KINDS}.")
-    if not runtime.is_ours(getattr(connection, "commit", None)):
-        raise InvalidArgument(f"{type(connection).__name__} is of the other kind", hint=WHOSE)
+        raise InvalidArgument(f"cannot use {type(connection).__name__} as a connection", hint=f"Pass {SUPPORTED}.")
+    if not runtime.is_compatible(getattr(connection, "commit", None)):
+        message = f"expected {runtime.CONNECTION_KIND}, got {type(connection).__name__}"
+        raise InvalidArgument(message, hint=MATCHING)
     try:
         if sqlalchemy:
-            await _by_sqlalchemy(connection, query, arguments)
+            await _execute_with_sqlalchemy(connection, query, arguments)
         else:
             async with _cursor(connection) as cursor:
                 await cursor.execute(query, arguments)
@@ -33,13 +34,13 @@ async def execute_in(connection: Any, query: str, arguments: Mapping[str, Any]) 
 
 
 def _cursor(connection: Any) -> Any:
-    """Psycopg's plain cursor: a connection may be set up to make others, which read another language (RawCursor)."""
+    """Return psycopg's plain cursor: the connection's own factory may make one with other placeholders (RawCursor)."""
     if isinstance(connection, AsyncConnection):
         return AsyncCursor(cast("AsyncConnection[Any]", connection))
     return connection.cursor()
 
 
-async def _by_sqlalchemy(connection: Any, query: str, arguments: Mapping[str, Any]) -> None:
-    from sqlalchemy import text  # noqa: PLC0415  # only who has it comes here
+async def _execute_with_sqlalchemy(connection: Any, query: str, arguments: Mapping[str, Any]) -> None:
+    from sqlalchemy import text  # noqa: PLC0415  # optional dependency
 
     await connection.execute(text(re.sub(r"%\((\w+)\)s", r":\1", query)), dict(arguments))

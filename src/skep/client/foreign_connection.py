@@ -1,11 +1,11 @@
-"""What can be known of a caller's connection without importing its library."""
+"""Connections of the caller: recognise their library and translate its errors without importing it."""
 
 import psycopg
 
 from skep.errors import SkepError, from_sqlstate
 
-KINDS = "a psycopg connection, a SQLAlchemy session or connection, or a Django connection"
-WHOSE = "Asynchronous connections belong to AsyncSkep, others to Skep."
+SUPPORTED = "a psycopg connection, a SQLAlchemy session or connection, or a Django connection"
+MATCHING = "Use asynchronous connections with AsyncSkep and synchronous connections with Skep."
 
 
 def is_sqlalchemy(connection: object) -> bool:
@@ -13,7 +13,7 @@ def is_sqlalchemy(connection: object) -> bool:
 
 
 def explain(error: Exception) -> SkepError | None:
-    """Find the driver's error under the one of an ORM: SQLAlchemy keeps it in `orig`, Django as the cause."""
+    """Translate the driver's error inside an ORM's error: SQLAlchemy keeps it in `orig`, Django as the cause."""
     for candidate in (error, getattr(error, "orig", None), error.__cause__):
         if isinstance(candidate, psycopg.Error):
             return from_sqlstate(candidate)

@@ -1,4 +1,4 @@
-"""Answers and what follows from them: every row of the verdict table, however the answers are given."""
+"""Acks and their verdicts: every row of the verdict table, with every way to acknowledge."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -42,7 +42,7 @@ async def in_one_call(mq: AsyncSkep, batch: AsyncBatch, letters: str) -> None:
 
 
 async def the_rest_with_one_word(mq: AsyncSkep, batch: AsyncBatch, letters: str) -> None:
-    """All but the most frequent answer one by one, that one for everything left."""
+    """Acknowledge one by one, except for the most frequent status, which is given for all remaining messages."""
     word = max("cfd", key=letters.count)
     await one_by_one(mq, batch, letters.replace(word, "."))
     match word:
@@ -58,7 +58,7 @@ WAYS = [one_by_one, in_one_call, the_rest_with_one_word]
 
 
 async def runs(mq: AsyncSkep, queue: str) -> list[tuple[list[int], int]]:
-    """Pop and complete until nothing comes; return the offsets and the attempt of each run."""
+    """Pop and complete until the queue is empty; return the offsets and the attempt of each run."""
     taken: list[tuple[list[int], int]] = []
     while batch := await mq.queue(queue).pop(group="g", batch=100):
         await batch.ack()
@@ -67,7 +67,7 @@ async def runs(mq: AsyncSkep, queue: str) -> list[tuple[list[int], int]]:
 
 
 async def popped(mq: AsyncSkep, row: int, letters: str, options: dict[str, Any]) -> tuple[str, AsyncBatch]:
-    """A queue for this row of the table, with one message more than the batch that it gives."""
+    """Return a queue for this row of the table, and a batch of all its messages but one."""
     queue = f"row {row}"
     await mq.configure_queue(queue, {"retry_delay": 0, **options})
     await mq.queue(queue).push_many(range(len(letters) + 1))
@@ -76,40 +76,40 @@ async def popped(mq: AsyncSkep, row: int, letters: str, options: dict[str, Any])
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_the_verdict_on_a_batch(mq: AsyncSkep, db: psycopg.Connection, way: Way):
-    """C1, C4: the verdict falls with the last answer, whatever the order and the number of calls."""
-    for row, (letters, options, buried, again) in enumerate(TABLE):
+    """The last ack triggers the verdict, whatever the order and the number of calls."""
+    for row, (letters, options, dead_offsets, again) in enumerate(TABLE):
         queue, batch = await popped(mq, row, letters, options)
         await way(mq, batch, letters)
         assert not batch.open
         end = len(letters)
-        assert sorted(await dead(mq, queue)) == buried, TABLE[row]
+        assert sorted(await dead(mq, queue)) == dead_offsets, TABLE[row]
         assert await lag(mq.queue(queue)) == {"Default": end + 1 - min(again, default=end)}, TABLE[row]
         assert await runs(mq, queue) == ([(again, 2)] if again else []) + [([end], 1)], TABLE[row]
     assert broken(db) == {}
 
 
 @pytest.mark.parametrize("way", WAYS[:2])
-async def test_some_unanswered_when_the_lease_expires(mq: AsyncSkep, db: psycopg.Connection, way: Way):
-    """C1: what was completed does not come again, what was not comes with attempt + 1, in order, before the rest."""
-    answered = []
+async def test_some_messages_without_ack_when_the_lease_expires(mq: AsyncSkep, db: psycopg.Connection, way: Way):
+    """Completed messages are not delivered again; the others are, with attempt + 1, in order, before later messages."""
+    acked = []
     for row, (letters, options, _, _) in enumerate(UNANSWERED):
         queue, batch = await popped(mq, row, letters, options)
         await way(mq, batch, letters)
         assert batch.open
         assert not await mq.queue(queue).pop(group="g")
-        answered.append(queue)
+        acked.append(queue)
     pass_time(db, LEASE_SECONDS + 1)
-    for queue, (letters, _, buried, again) in zip(answered, UNANSWERED, strict=True):
+    for queue, (letters, _, dead_offsets, again) in zip(acked, UNANSWERED, strict=True):
         came = [(offset, attempt) for run, attempt in await runs(mq, queue) for offset in run]
         assert came == [(offset, 2) for offset in again] + [(len(letters), 1)], letters
-        assert sorted(await dead(mq, queue)) == buried, letters
+        assert sorted(await dead(mq, queue)) == dead_offsets, letters
     assert broken(db) == {}
 
 
-async def test_the_verdict_on_what_a_handler_does(mq: AsyncSkep, db: psycopg.Connection):
-    """C1: an exception is "failed"; the answers of a batch are given by the consumer, in one call."""
+async def test_the_verdict_on_a_handler(mq: AsyncSkep, db: psycopg.Connection):
+    """An exception means "failed"; the consumer stores the acks of a batch in one call."""
     rows = [row for row in TABLE if "d" not in row[0] and row[1].get("retry_limit") == 0]
-    for row, (letters, options, buried, _) in enumerate(rows):
+    for row, (letters, options, dead_offsets, _) in enumerate(rows):
         queue = f"row {row}"
         await mq.configure_queue(queue, options)
         await mq.queue(queue).push_many(letters)
@@ -121,7 +121,7 @@ async def test_the_verdict_on_what_a_handler_does(mq: AsyncSkep, db: psycopg.Con
 
         assert handler.__name__ == "handler"
         await run_until_idle(mq, handler, queue)
-        errors = {offset: f"ValueError: error {offset}" for offset in buried}
+        errors = {offset: f"ValueError: error {offset}" for offset in dead_offsets}
         assert await dead(mq, queue) == errors, letters
     assert broken(db) == {}
 
@@ -138,7 +138,7 @@ async def run_until_idle(mq: AsyncSkep, consumer: Any, queue: str) -> None:
 
 
 async def test_a_failure_among_ten_thousand(mq: AsyncSkep):
-    """C2: cursor at the end, one dead letter, the next pop starts after."""
+    """The cursor is at the end, there is one dead letter, and the next pop starts after the batch."""
     q = mq.queue("orders")
     await q.push_many(range(10_000))
     batch = await q.pop(group="g", batch=10_000)
@@ -151,8 +151,8 @@ async def test_a_failure_among_ten_thousand(mq: AsyncSkep):
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
-async def test_all_failed_comes_again_so_many_times(mq: AsyncSkep, limit: int):
-    """C3: `retry_limit` = N gives N + 1 deliveries, then dead letters; the counter starts afresh for the next batch."""
+async def test_a_failed_batch_is_retried_up_to_the_limit(mq: AsyncSkep, limit: int):
+    """`retry_limit` = N gives N + 1 deliveries, then dead letters. The next batch starts with attempt 1."""
     q = mq.queue("orders")
     await q.configure(retry_limit=limit, retry_delay=0)
     await q.push_many("abcd")
@@ -167,7 +167,7 @@ async def test_all_failed_comes_again_so_many_times(mq: AsyncSkep, limit: int):
 
 
 async def test_a_failed_batch_waits_for_its_retry(mq: AsyncSkep, db: psycopg.Connection):
-    """C3: `retry_delay`, doubled each time and jittered; the lane waits with it."""
+    """The partition waits for `retry_delay`, which doubles each time and has jitter."""
     q = mq.queue("orders")
     await q.configure(retry_delay=100)
     await q.push_many("ab")
@@ -179,8 +179,8 @@ async def test_a_failed_batch_waits_for_its_retry(mq: AsyncSkep, db: psycopg.Con
     assert (await q.pop(group="g"))[0].attempt == 3
 
 
-async def test_release_charges_nothing(mq: AsyncSkep):
-    """C1: what is completed stays so, the rest comes again as if it had never been popped."""
+async def test_a_release_counts_no_attempt(mq: AsyncSkep):
+    """Completed messages stay completed; the others are delivered again with the same attempt."""
     q = mq.queue("orders")
     await q.push_many("abc")
     for _ in range(5):
@@ -195,7 +195,7 @@ async def test_release_charges_nothing(mq: AsyncSkep):
 
 
 async def test_a_dead_letter_is_a_full_copy(clients: Callable[..., AsyncSkep]):
-    """Scenario 46; it outlives its queue, and a group's dead letters are its own."""
+    """It survives its queue, and each group has its own dead letters."""
     mq = clients(producer="shop-1")
     q = mq.queue("orders")
     await q.push({"n": 1}, partition="eu", transaction_id="t", headers={"h": 1})
@@ -213,7 +213,7 @@ async def test_a_dead_letter_is_a_full_copy(clients: Callable[..., AsyncSkep]):
 
 
 async def test_errors_of_any_kind_are_stored(mq: AsyncSkep):
-    """Text that cannot be stored, or no text at all, is no reason to lose the answer."""
+    """The ack is stored even if the error has no text or one that cannot be stored."""
     q = mq.queue("orders")
     errors = ["a\0b", "\ud800", "x" * 20_000, None, 404, ValueError(), ""]
     await q.push_many(range(len(errors)))
@@ -229,7 +229,7 @@ async def test_errors_of_any_kind_are_stored(mq: AsyncSkep):
     assert (await dead(mq, "orders"))[len(errors)] == "failed"
 
 
-async def test_a_block_that_ends_well_acknowledges(mq: AsyncSkep, db: psycopg.Connection):
+async def test_a_block_without_an_error_acknowledges(mq: AsyncSkep, db: psycopg.Connection):
     q = mq.queue("orders")
     await q.push_many("abc")
     async with await q.pop(group="g", batch=2) as batch:
@@ -248,8 +248,8 @@ async def test_a_block_that_raises_fails_with_the_text(mq: AsyncSkep):
     assert await take(q) == ["c"]
 
 
-async def test_a_block_respects_what_was_answered_in_it(mq: AsyncSkep):
-    """C1: explicit answers first, the word of the block for the rest."""
+async def test_a_block_keeps_explicit_acks(mq: AsyncSkep):
+    """Explicit acks count; the end of the block acknowledges only the remaining messages."""
     q = mq.queue("orders")
     await q.push_many("abc")
     with suppress(ZeroDivisionError):
@@ -263,8 +263,8 @@ async def test_a_block_respects_what_was_answered_in_it(mq: AsyncSkep):
     assert await take(q) == ["d"]
 
 
-async def test_a_block_that_is_ended_from_outside_gives_back(mq: AsyncSkep):
-    """It is no fault of the messages that somebody ends the program."""
+async def test_an_interrupted_block_releases(mq: AsyncSkep):
+    """The end of the program is not a failure of the messages."""
     q = mq.queue("orders")
     await q.push("a")
     with pytest.raises(SystemExit):
