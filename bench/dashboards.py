@@ -75,7 +75,7 @@ OPEN += ["groups", f"messages?queue={QUEUE}", "dead-letters", "pipelines", "syst
 
 
 class Slice(NamedTuple):
-    """Messages a second, and the seconds of processor time of the server and its database in one of them."""
+    """Messages per second, and the CPU seconds of the server and its database per second."""
 
     rate: float
     cpu: float
@@ -89,22 +89,22 @@ def measure(url: str, seconds: float) -> list[Row]:
         _prepare(connection)
         slices: dict[bool, list[Slice]] = {True: [], False: []}
         for number in range(ROUNDS):
-            for looking in (False, True) if number % 2 else (True, False):
+            for visible in (False, True) if number % 2 else (True, False):
                 progress(f"dashboards: round {number + 1} of {ROUNDS}")
-                opened.show(looking)
-                slices[looking].append(_slice(server.pid, connection.info.backend_pid, max(seconds, 5)))
-        asked = opened.requests / (ROUNDS * max(seconds, 5))
-    return _rows(slices[True], slices[False], asked)
+                opened.show(visible)
+                slices[visible].append(_slice(server.pid, connection.info.backend_pid, max(seconds, 5)))
+        requests = opened.requests / (ROUNDS * max(seconds, 5))
+    return _rows(slices[True], slices[False], requests)
 
 
-def _rows(looked: list[Slice], unseen: list[Slice], asked: float) -> list[Row]:
+def _rows(shown: list[Slice], hidden: list[Slice], requests: float) -> list[Row]:
     name, other = f"HTTP push 10 x 64 connections, {len(OPEN)} open dashboards", "the same without"
-    faster = median(one.rate / two.rate for one, two in zip(looked, unseen, strict=True))
-    cost, without = _cost(looked), _cost(unseen)
+    faster = median(one.rate / two.rate for one, two in zip(shown, hidden, strict=True))
+    cost, without = _cost(shown), _cost(hidden)
     return [
-        Row(name, median(each.rate for each in looked), "msg/s", other, faster, at_least=0.95),
+        Row(name, median(each.rate for each in shown), "msg/s", other, faster, at_least=0.95),
         Row(f"{name}: CPU", cost, "us/message", other, cost / without, at_most=1.05),
-        Row(f"{len(OPEN)} open dashboards", asked, "requests/s"),
+        Row(f"{len(OPEN)} open dashboards", requests, "requests/s"),
     ]
 
 
