@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from faults.checker import RULES, Index, check
-from faults.hicase import REDRIVEN, Ack, Content, Hicase, Injection, Message, Pop, Push, Run, Sample, Seek
+from faults.history import REDRIVEN, Ack, Content, History, Injection, Message, Pop, Push, Run, Sample, Seek
 from faults.state import DeadLetter, Head, Queue, Setup, State
 from faults.timeline import timeline
 
@@ -29,7 +29,7 @@ class Case:
         locations = tuple((PARTITION, n) for n in range(3))
         messages = tuple(Message(location, content(value)) for location, value in zip(locations, values, strict=True))
         made = tuple(f"{value} derived" for value in values)
-        self.hicase = Hicase(
+        self.history = History(
             pushes=[
                 Push("p", "orders", (content("a"),), 0, 0.1, "ok", outbox=True),
                 Push("p", "orders", (content("b"), content("c")), 0, 0.1, "ok", locations[1:]),
@@ -61,19 +61,19 @@ class Case:
         self.state.log |= {location: content(value) for location, value in zip(locations, values, strict=True)}
 
     def broken(self) -> set[str]:
-        return {violation.rule for violation in check(self.setup, self.hicase, self.state)}
+        return {violation.rule for violation in check(self.setup, self.history, self.state)}
 
     def change(self, what: str, number: int, **changes: Any) -> None:
-        events = getattr(self.hicase, what)
+        events = getattr(self.history, what)
         events[number] = replace(events[number], **changes)
 
     def deliver(self, group: str, at: float, *offsets: int, lease: str = "L9") -> None:
         messages = tuple(Message((PARTITION, offset), content("abc"[offset])) for offset in offsets)
-        self.hicase.pops.append(Pop("c9", group, "orders", at, at + 0.1, "ok", lease, messages))
+        self.history.pops.append(Pop("c9", group, "orders", at, at + 0.1, "ok", lease, messages))
 
     def ack(self, at: float, *offsets: int, lease: str = "L9", kind: Any = "completed", outcome: Any = "ok") -> None:
         locations = tuple((PARTITION, offset) for offset in offsets)
-        self.hicase.acks.append(Ack("c9", "g", lease, kind, locations, at, at + 0.1, outcome))
+        self.history.acks.append(Ack("c9", "g", lease, kind, locations, at, at + 0.1, outcome))
 
     def fail(self, *offsets: int) -> None:
         """Group g fails these messages, and they become dead letters."""
@@ -85,8 +85,8 @@ class Case:
         """Add a partition of the crowd, delivered and completed in these ranges, in order."""
         for number, (first, end) in enumerate(done):
             run = Run("m", "many", f"R{number}", ((99, first, end),), 10 + number, 10.2 + number, "ok")
-            self.hicase.runs.append(run)
-            self.hicase.done_runs.append(replace(run, invoked=run.returned + 0.1, returned=run.returned + 0.2))
+            self.history.runs.append(run)
+            self.history.done_runs.append(replace(run, invoked=run.returned + 0.1, returned=run.returned + 0.2))
         self.state.crowd = {99: (last, cursor)}
 
 
@@ -123,7 +123,7 @@ def another_payload_of_a_dead_letter(case: Case) -> None:
 
 
 def _rest(case: Case) -> tuple[Message, ...]:
-    return case.hicase.pops[0].messages[1:]
+    return case.history.pops[0].messages[1:]
 
 
 def stored_twice(case: Case) -> None:
@@ -140,7 +140,7 @@ def beyond_the_end(case: Case) -> None:
 
 
 def never_pushed(case: Case) -> None:
-    del case.hicase.pushes[0]
+    del case.history.pushes[0]
 
 
 def stored_though_it_failed(case: Case) -> None:
@@ -148,7 +148,7 @@ def stored_though_it_failed(case: Case) -> None:
 
 
 def not_there(case: Case) -> None:
-    case.hicase.pushes.append(Push("p", "orders", (content("z"),), 0, 0.1, "ok"))
+    case.history.pushes.append(Push("p", "orders", (content("z"),), 0, 0.1, "ok"))
 
 
 def not_at_the_returned_offset(case: Case) -> None:
@@ -160,7 +160,7 @@ def in_another_partition(case: Case) -> None:
 
 
 def never_delivered(case: Case) -> None:
-    pop = case.hicase.pops[0]
+    pop = case.history.pops[0]
     case.change("pops", 0, messages=pop.messages[:2])
     case.change("acks", 0, locations=((PARTITION, 0), (PARTITION, 1)))
 
@@ -193,7 +193,7 @@ def out_of_order(case: Case) -> None:
 
 
 def not_ascending(case: Case) -> None:
-    case.change("pops", 0, messages=case.hicase.pops[0].messages[::-1])
+    case.change("pops", 0, messages=case.history.pops[0].messages[::-1])
 
 
 def again_after_its_ack(case: Case) -> None:
@@ -211,7 +211,7 @@ def auto_ack_twice(case: Case) -> None:
 
 
 def auto_ack_never(case: Case) -> None:
-    del case.hicase.pops[2]
+    del case.history.pops[2]
 
 
 def one_lost_response_does_not_explain_more_than_its_batch(case: Case) -> None:
@@ -225,7 +225,7 @@ def a_pop_that_failed_explains_nothing(case: Case) -> None:
 def a_lost_response_does_not_explain_earlier_messages(case: Case) -> None:
     """Offset 1 is delivered before the pop with the lost response begins, which cannot have had offset 0."""
     case.change("pops", 2, messages=_rest(case))
-    case.hicase.pops.append(Pop("au", "auto", "orders", 2, 3, "unknown", auto=True, batch=3))
+    case.history.pops.append(Pop("au", "auto", "orders", 2, 3, "unknown", auto=True, batch=3))
 
 
 def two_leases(case: Case) -> None:
@@ -242,16 +242,16 @@ def late_ack(case: Case) -> None:
 
 
 def cursor_goes_back(case: Case) -> None:
-    case.hicase.samples.append(Sample(4.0, {PARTITION: (0, 2)}, {("g", PARTITION): (2, 0)}))
+    case.history.samples.append(Sample(4.0, {PARTITION: (0, 2)}, {("g", PARTITION): (2, 0)}))
 
 
 def two_leases_in_a_sample(case: Case) -> None:
-    case.hicase.samples.append(Sample(4.0, {PARTITION: (0, 2)}, {("g", PARTITION): (3, 2)}))
+    case.history.samples.append(Sample(4.0, {PARTITION: (0, 2)}, {("g", PARTITION): (3, 2)}))
 
 
 def deleted_too_early(case: Case) -> None:
     """The cursor is past it, but it is not acknowledged yet."""
-    case.hicase.samples.insert(0, Sample(0.5, {PARTITION: (2, 2)}, {("g", PARTITION): (3, 0)}))
+    case.history.samples.insert(0, Sample(0.5, {PARTITION: (2, 2)}, {("g", PARTITION): (3, 0)}))
 
 
 def missed_by_retention(case: Case) -> None:
@@ -266,7 +266,7 @@ def missed_within_the_limit(case: Case) -> None:
 
 
 def deleted_while_leased(case: Case) -> None:
-    case.hicase.samples.append(Sample(1.5, {PARTITION: (1, 2)}, {}))
+    case.history.samples.append(Sample(1.5, {PARTITION: (1, 2)}, {}))
 
 
 def made_twice(case: Case) -> None:
@@ -277,7 +277,7 @@ def made_twice(case: Case) -> None:
 def not_made(case: Case) -> None:
     del case.state.log[DERIVED, 2]
     case.state.heads[DERIVED] = Head("derived", "p", 0, 1)
-    case.change("pushes", 2, items=case.hicase.pushes[2].items[:2])
+    case.change("pushes", 2, items=case.history.pushes[2].items[:2])
 
 
 def row_without_message(case: Case) -> None:
@@ -309,9 +309,9 @@ def redriven_twice(case: Case) -> None:
 
 
 def poison_completed(case: Case) -> None:
-    case.hicase.pushes[0] = Push("p", "orders", (content("a!fail"),), 0, 0.1, "ok")
+    case.history.pushes[0] = Push("p", "orders", (content("a!fail"),), 0, 0.1, "ok")
     case.state.log[PARTITION, 0] = content("a!fail")
-    for number, pop in enumerate(case.hicase.pops):
+    for number, pop in enumerate(case.history.pops):
         case.change("pops", number, messages=(Message((PARTITION, 0), content("a!fail")), *pop.messages[1:]))
 
 
@@ -345,7 +345,7 @@ def crowd_left_behind(case: Case) -> None:
 
 def crowd_lost_when_it_was_pushed(case: Case) -> None:
     case.crowd((0, 10))
-    case.hicase.filled = 11
+    case.history.filled = 11
 
 
 def crowd_twice(case: Case) -> None:
@@ -354,7 +354,7 @@ def crowd_twice(case: Case) -> None:
 
 def crowd_again(case: Case) -> None:
     case.crowd((0, 10))
-    case.hicase.runs.append(Run("n", "many", "R9", ((99, 4, 5),), 20, 20.1, "ok"))
+    case.history.runs.append(Run("n", "many", "R9", ((99, 4, 5),), 20, 20.1, "ok"))
 
 
 def crowd_out_of_order(case: Case) -> None:
@@ -416,11 +416,11 @@ RED: dict[str, list[Edit]] = {
 }
 
 
-def test_a_correct_hicase_has_no_violations():
+def test_a_correct_history_has_no_violations():
     assert Case().broken() == set()
 
 
-def test_every_rule_has_a_hicase_that_breaks_it():
+def test_every_rule_has_a_history_that_breaks_it():
     assert RED.keys() == RULES.keys()
 
 
@@ -451,8 +451,8 @@ def delivered_again_after_a_rejected_ack(case: Case) -> None:
 
 
 def pushed_again_after_an_unknown_outcome(case: Case) -> None:
-    push = case.hicase.pushes[1]
-    case.hicase.pushes.insert(0, replace(push, outcome="unknown", returned=float("inf"), locations=()))
+    push = case.history.pushes[1]
+    case.history.pushes.insert(0, replace(push, outcome="unknown", returned=float("inf"), locations=()))
 
 
 def stored_with_unknown_outcome(case: Case) -> None:
@@ -476,15 +476,15 @@ def a_redriven_copy(case: Case) -> None:
     case.state.log[9, 0] = copy
     case.state.cursors["g", 9] = 1
     case.state.redriven = 1
-    case.hicase.pops.append(Pop("c9", "g", "orders", 5, 5.1, "ok", "L5", (Message((9, 0), copy),)))
-    case.hicase.acks.append(Ack("c9", "g", "L5", "completed", ((9, 0),), 6, 6.1, "ok"))
+    case.history.pops.append(Pop("c9", "g", "orders", 5, 5.1, "ok", "L5", (Message((9, 0), copy),)))
+    case.history.acks.append(Ack("c9", "g", "L5", "completed", ((9, 0),), 6, 6.1, "ok"))
 
 
 def a_group_was_moved_back(case: Case) -> None:
-    case.hicase.seeks.append(Seek("g", "orders", 4, 4.1))
+    case.history.seeks.append(Seek("g", "orders", 4, 4.1))
     case.deliver("g", 5, 0, 1, 2)
     case.ack(6, 0, 1, 2)
-    case.hicase.samples.append(Sample(4.2, {PARTITION: (0, 2)}, {("g", PARTITION): (0, 0)}))
+    case.history.samples.append(Sample(4.2, {PARTITION: (0, 2)}, {("g", PARTITION): (0, 0)}))
 
 
 def a_lease_was_extended(case: Case) -> None:
@@ -504,7 +504,7 @@ def deleted_by_a_hard_limit(case: Case) -> None:
 def several_at_once_where_a_queue_allows_it(case: Case) -> None:
     case.setup = Setup((replace(SETUP.queues[0], concurrency=2), *SETUP.queues[1:]))
     case.change("acks", 0, locations=((PARTITION, 0), (PARTITION, 1)))
-    case.change("pops", 0, messages=case.hicase.pops[0].messages[:2])
+    case.change("pops", 0, messages=case.history.pops[0].messages[:2])
     case.deliver("g", 1.2, 2)
     case.ack(1.9, 2)
 
@@ -542,19 +542,19 @@ def test_a_setting_that_allows_losses_before_a_crash():
     """Messages that were accepted just before the crash may be lost; earlier ones may not."""
     case = Case()
     case.setup = replace(SETUP, loses=0.6)
-    case.hicase.injections = [Injection("kill-postmaster", 10.0, 11.0)]
-    case.hicase.pushes.append(Push("p", "orders", (content("late"),), 9.7, 9.8, "ok", ((PARTITION, 3),)))
+    case.history.injections = [Injection("kill-postmaster", 10.0, 11.0)]
+    case.history.pushes.append(Push("p", "orders", (content("late"),), 9.7, 9.8, "ok", ((PARTITION, 3),)))
     assert case.broken() == set()
-    case.hicase.pushes.append(Push("p", "orders", (content("early"),), 9.0, 9.1, "ok", ((PARTITION, 4),)))
+    case.history.pushes.append(Push("p", "orders", (content("early"),), 9.0, 9.1, "ok", ((PARTITION, 4),)))
     assert case.broken() == {"accepted messages are stored"}
 
 
 def test_the_timeline_of_a_message():
     case = Case()
     again_after_its_ack(case)
-    case.hicase.injections = [Injection("kill-server", 1.5, 1.6, "server-1")]
-    (violation,) = [v for v in check(case.setup, case.hicase, case.state) if v.rule == "no delivery after the ack"]
-    text = "\n".join(timeline(Index(case.setup, case.hicase, case.state), violation))
+    case.history.injections = [Injection("kill-server", 1.5, 1.6, "server-1")]
+    (violation,) = [v for v in check(case.setup, case.history, case.state) if v.rule == "no delivery after the ack"]
+    text = "\n".join(timeline(Index(case.setup, case.history, case.state), violation))
     for words in (
         "p pushes a",
         "c1 gets it for g, attempt 1",
