@@ -137,7 +137,7 @@ class Analysis:
         self.report(0, "the log")
         self._view("tail", self._tail().localCheckpoint(eager=True))
         self.report(1, "the archive")
-        self.files = self._list()  # again: files may have been archived while the log was read
+        self.files = self._list()  # after the log, so that files that were archived meanwhile are not missing
         self._view("archive", self._archived(archive, self.files))
         self._view("messages", self._sql("messages"))
         self.report(2, "groups and leases")
