@@ -1,1 +1,1 @@
-"""Benchmarks: ratios measured in one run on one machine, each beside the thing it is compared to."""
+"""Benchmarks: ratios, each measured together with its reference in one run on one machine."""

@@ -1,4 +1,4 @@
-"""`make bench`: everything on a fresh embedded PostgreSQL with durable commits, as one table."""
+"""`make bench`: run all benchmarks on a new embedded PostgreSQL with durable commits, and print one table."""
 
 import argparse
 import sys
@@ -29,7 +29,7 @@ MEASURES = (
 
 
 def _spark(url: str, seconds: float, messages: int) -> list[Row]:
-    from bench import spark  # noqa: PLC0415  # every worker process imports this module, and pyspark takes its time
+    from bench import spark  # noqa: PLC0415  # every worker process imports this module, and pyspark is slow to import
 
     return spark.measure(url, seconds, messages)
 
@@ -38,17 +38,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("--only", choices=MEASURES)
     parser.add_argument(
-        "--seconds", type=float, default=2, help="length of one slice of a round of throughput, retention or libraries"
+        "--seconds",
+        type=float,
+        default=2,
+        help="seconds of one measurement of throughput, retention or libraries",
     )
+    parser.add_argument("--messages", type=int, default=10_000_000, help="messages in the large queue of latency")
     parser.add_argument(
-        "--messages", type=int, default=10_000_000, help="size of the large queue of the latency benchmark"
+        "--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), help="libraries to compare"
     )
-    parser.add_argument(
-        "--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), help="what libraries compares"
-    )
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of peers, of which it shows the medians")
-    parser.add_argument("--held", type=float, default=300, help="seconds that the transaction of held stays open")
-    parser.add_argument("--plots", type=Path, default=Path("bench-out"), help="where libraries and peers draw")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds of peers; it shows their medians")
+    parser.add_argument("--held", type=float, default=300, help="seconds for which the transaction of held stays open")
+    parser.add_argument("--plots", type=Path, default=Path("bench-out"), help="directory of the plots")
     arguments = parser.parse_args()
     measures = {
         "throughput": lambda url: throughput.measure(url, arguments.seconds),
@@ -63,7 +64,7 @@ def main() -> int:
         "libraries": lambda url: libraries.measure(
             url, arguments.seconds, arguments.contestants, arguments.plots / "libraries.svg"
         ),
-        "peers": lambda _url: peers.measure(arguments.plots / "peers.svg", arguments.rounds),  # on servers of its own
+        "peers": lambda _url: peers.measure(arguments.plots / "peers.svg", arguments.rounds),  # starts its own servers
         "growth": lambda _url: growth.measure(),
     }
     chosen = [arguments.only] if arguments.only else list(measures)

@@ -1,6 +1,6 @@
-"""Skep and its peers behind one face: how each is installed, published to and worked, as its documentation says best.
+"""Skep and its peers behind one interface: install, publish and work, as their documentation recommends.
 
-All of them decode the payload before the handler sees it, use durable tables, and get one connection to publish.
+All of them decode the payload before they call the handler, use durable tables, and publish on one connection.
 """
 
 import json
@@ -25,8 +25,8 @@ from skep.engine.install import install
 QUEUE = "jobs"
 GROUP = "bench"
 SKEP_BATCH = 100
-PGQUEUER_BATCH = 200  # larger ones gain nothing, on either driver
-PROCRASTINATE_CONCURRENCY = 4  # its worker fetches one job at a time, so more than a few only contend
+PGQUEUER_BATCH = 200  # larger batches are not faster, on either driver
+PROCRASTINATE_CONCURRENCY = 4  # its worker fetches one job at a time, and more of them only wait for each other
 
 Payload = dict[str, Any]
 Handle = Callable[[Payload], None]
@@ -39,13 +39,13 @@ class Publisher:
 
 
 class Contestant(Protocol):
-    """Crosses to the process of its worker, so it holds nothing that is open."""
+    """A library. It is sent to the process of its worker, so it has no open connections."""
 
     @property
     def name(self) -> str: ...
     @property
     def unfinished(self) -> str:
-        """SQL that counts the jobs that are published and not yet finished."""
+        """SQL that counts the unfinished jobs."""
         ...
 
     async def prepare(self, url: str) -> None:
@@ -60,7 +60,7 @@ class Contestant(Protocol):
 
 class Skep:
     name = f"Skep {version('skep')}"
-    # A group that has not come yet has no lag; all messages are before it.
+    # A group that has not popped yet has no lag; all messages are unfinished.
     unfinished = f"""
         SELECT coalesce((SELECT sum(lag) FROM skep.lag('{GROUP}', '{QUEUE}')),
                         (SELECT messages FROM skep.queue_status('{QUEUE}')))
@@ -101,10 +101,10 @@ async def on_psycopg(url: str) -> AsyncIterator[Driver]:
 
 @dataclass(frozen=True)
 class PgQueuerOn:
-    """Twice, because the driver matters: asyncpg, with which its documentation starts, is the better one.
+    """PgQueuer on one of two drivers: asyncpg, with which its documentation starts, and psycopg, as the others use.
 
-    On psycopg, the driver of the others, a worker waits for NOTIFY on the connection that its queries need, so that
-    they may have to wait, too: up to a second.
+    asyncpg is faster. On psycopg a worker waits for NOTIFY on the connection that its queries need, so that they may
+    wait for up to a second.
     """
 
     driver: str
@@ -119,7 +119,7 @@ class PgQueuerOn:
         async with self.connect(url) as driver:
             queries = Queries(driver)
             await queries.install()  # "durable" is its default: all tables are logged
-            await queries.optimize_autovacuum()  # its own advice for production (`pgq autovac`)
+            await queries.optimize_autovacuum()  # as its documentation recommends for production (`pgq autovac`)
 
     @asynccontextmanager
     async def publisher(self, url: str) -> AsyncIterator[Publisher]:
@@ -159,8 +159,8 @@ class Procrastinate:
 
     @asynccontextmanager
     async def publisher(self, url: str) -> AsyncIterator[Publisher]:
-        # Its pool checks the connection and opens a transaction at every call; a connection of the caller's own, which
-        # it takes for jobs that belong to a transaction, saves both and is up to 1.6 times as fast.
+        # Its pool checks the connection and opens a transaction at every call. A connection of the caller, which it
+        # accepts for jobs that belong to a transaction, saves both and is up to 1.6 times as fast.
         async with (
             self._app(url).open_async() as app,
             await psycopg.AsyncConnection.connect(url, autocommit=True) as connection,
@@ -182,7 +182,7 @@ class Procrastinate:
         async def handler(**payload: Any) -> None:
             handle(payload)
 
-        # A pool of our own does without that check here, too; deleting finished jobs keeps the table small.
+        # A pool of our own omits that check here, too; deleting finished jobs keeps the table small.
         size = PROCRASTINATE_CONCURRENCY + 1
         async with (
             AsyncConnectionPool(url, min_size=size, max_size=size, open=False) as pool,

@@ -1,6 +1,6 @@
-"""Twenty open dashboards beside a server that is pushed to as fast as it goes: with and without them, in turn.
+"""Pushes to a server at full speed, with and without twenty open dashboards, in turn.
 
-What a page asks for, and how often, is in PAGES; tests/dashboard/test_requests.py compares it with the pages themselves.
+PAGES has the requests of each page and their intervals; tests/dashboard/test_requests.py compares it with the pages.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from typing import NamedTuple
 import psycopg
 
 from bench.fill import fill
-from bench.http import CLOCK_TICKS, LANES, PORT, serving, wrk
+from bench.http import CLOCK_TICKS, PARTITIONS, PORT, serving, wrk
 from bench.report import Row, progress
 
 QUEUE, GROUP = "http", "billing"
 ROUNDS = 10
 DASHBOARD = "/api/v1/dashboard"
 OF_QUEUE = f"{DASHBOARD}/queues/{QUEUE}"
-# Path and seconds between two questions. Rights are asked for once a minute.
+# Path and seconds between two requests. Permissions are requested once a minute.
 PAGES: dict[str, dict[str, float]] = {
     "overview": {
         f"{DASHBOARD}/overview": 5,
@@ -67,13 +67,15 @@ PAGES: dict[str, dict[str, float]] = {
         "/api/v1/analytics/postgres-stats": 15,
     },
 }
-BURY = "SELECT skep.dead_letter(lease, 'broken') FROM (SELECT DISTINCT lease FROM skep.pop(%s, %s, batch => 10)) popped"
+DEAD_LETTER = (
+    "SELECT skep.dead_letter(lease, 'broken') FROM (SELECT DISTINCT lease FROM skep.pop(%s, %s, batch => 10)) popped"
+)
 OPEN = ["overview"] * 6 + [f"queues/{QUEUE}"] * 4 + [f"groups/{GROUP}/{QUEUE}"] * 3 + list(PAGES)[1:2] * 2
 OPEN += ["groups", f"messages?queue={QUEUE}", "dead-letters", "pipelines", "system"]
 
 
 class Slice(NamedTuple):
-    """Messages a second, and the seconds of processor time of the server and its database in one of them."""
+    """Messages per second, and the CPU seconds of the server and its database per second."""
 
     rate: float
     cpu: float
@@ -87,22 +89,22 @@ def measure(url: str, seconds: float) -> list[Row]:
         _prepare(connection)
         slices: dict[bool, list[Slice]] = {True: [], False: []}
         for number in range(ROUNDS):
-            for looking in (False, True) if number % 2 else (True, False):
+            for visible in (False, True) if number % 2 else (True, False):
                 progress(f"dashboards: round {number + 1} of {ROUNDS}")
-                opened.look(looking)
-                slices[looking].append(_slice(server.pid, connection.info.backend_pid, max(seconds, 5)))
-        asked = opened.asked / (ROUNDS * max(seconds, 5))
-    return _rows(slices[True], slices[False], asked)
+                opened.show(visible)
+                slices[visible].append(_slice(server.pid, connection.info.backend_pid, max(seconds, 5)))
+        requests = opened.requests / (ROUNDS * max(seconds, 5))
+    return _rows(slices[True], slices[False], requests)
 
 
-def _rows(looked: list[Slice], unseen: list[Slice], asked: float) -> list[Row]:
+def _rows(shown: list[Slice], hidden: list[Slice], requests: float) -> list[Row]:
     name, other = f"HTTP push 10 x 64 connections, {len(OPEN)} open dashboards", "the same without"
-    faster = median(one.rate / two.rate for one, two in zip(looked, unseen, strict=True))
-    cost, without = _cost(looked), _cost(unseen)
+    faster = median(one.rate / two.rate for one, two in zip(shown, hidden, strict=True))
+    cost, without = _cost(shown), _cost(hidden)
     return [
-        Row(name, median(each.rate for each in looked), "msg/s", other, faster, at_least=0.95),
+        Row(name, median(each.rate for each in shown), "msg/s", other, faster, at_least=0.95),
         Row(f"{name}: CPU", cost, "us/message", other, cost / without, at_most=1.05),
-        Row(f"{len(OPEN)} open dashboards", asked, "requests/s"),
+        Row(f"{len(OPEN)} open dashboards", requests, "requests/s"),
     ]
 
 
@@ -114,7 +116,7 @@ def _cost(slices: list[Slice]) -> float:
 def _slice(server: int, backend: int, seconds: float) -> Slice:
     """Push for some seconds; processor time is that of our own processes, for others may be at work on the machine."""
     before = _cpu(server, backend)
-    load = wrk(server, seconds, 64, "push.lua", 10, LANES, 0)
+    load = wrk(server, seconds, 64, "push.lua", 10, PARTITIONS, 0)
     return Slice(load.messages, (_cpu(server, backend) - before) / seconds)
 
 
@@ -130,31 +132,31 @@ def _cpu(server: int, backend: int) -> float:
 
 
 def _stat(pid: int) -> tuple[int, float]:
-    """Return the parent of a process, and the seconds that it and its children that have ended took."""
+    """Return the parent of a process, and the CPU seconds of the process and its ended children."""
     fields = [int(field) for field in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1:15]]
     return fields[0], sum(fields[10:14]) / CLOCK_TICKS
 
 
 def _prepare(connection: psycopg.Connection) -> None:
-    """Make 500 queues, three groups that are behind, and some dead letters."""
+    """Create 500 queues, three groups with a lag, and some dead letters."""
     connection.execute("SELECT skep.configure_queue('tenant-' || n, '{}') FROM generate_series(1, 500) n")
     for group in (GROUP, "shipping", "search"):
         connection.execute("SELECT skep.subscribe(%s, %s)", [group, QUEUE])
-    fill(connection, QUEUE, 20_000, lanes=LANES, prefix="p")
+    fill(connection, QUEUE, 20_000, partitions=PARTITIONS, prefix="p")
     for _ in range(20):
-        connection.execute(BURY, [QUEUE, GROUP])
+        connection.execute(DEAD_LETTER, [QUEUE, GROUP])
 
 
 class Dashboards:
-    """Pages that ask as long as somebody looks at them."""
+    """Pages that poll while they are visible."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._looking = asyncio.Event()
-        self.asked = 0
+        self._visible = asyncio.Event()
+        self.requests = 0
 
-    def look(self, looking: bool) -> None:  # noqa: FBT001
-        self._loop.call_soon_threadsafe(self._looking.set if looking else self._looking.clear)
+    def show(self, visible: bool) -> None:  # noqa: FBT001
+        self._loop.call_soon_threadsafe(self._visible.set if visible else self._visible.clear)
 
     def run(self) -> None:
         polls = [(path, every, n / len(OPEN)) for n, page in enumerate(OPEN) for path, every in PAGES[page].items()]
@@ -166,13 +168,13 @@ class Dashboards:
             runner.run(all_of_them())
 
     async def _poll(self, path: str, every: float, part: float) -> None:
-        """Ask as poll.js does; the pages were not opened all at once."""
-        await self._looking.wait()
+        """Poll as poll.js does, with an offset, as pages are not opened at the same time."""
+        await self._visible.wait()
         await asyncio.sleep(every * part)
         reader, writer = await asyncio.open_connection("localhost", PORT)
         while True:
-            await self._looking.wait()
-            if reader.at_eof():  # nobody looked for a while
+            await self._visible.wait()
+            if reader.at_eof():  # the server has closed an idle connection
                 writer.close()
                 reader, writer = await asyncio.open_connection("localhost", PORT)
             writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nCache-Control: max-age=30\r\n\r\n".encode())
@@ -180,7 +182,7 @@ class Dashboards:
             if " 200 " not in head.partition("\r\n")[0]:
                 raise RuntimeError(f"{path}: {head}")
             await reader.readexactly(int(head.lower().partition("content-length: ")[2].partition("\r\n")[0]))
-            self.asked += 1
+            self.requests += 1
             await asyncio.sleep(every)
 
     def end(self) -> None:
@@ -196,7 +198,7 @@ def dashboards() -> Generator[Dashboards]:
     try:
         yield opened
         if not thread.is_alive():
-            raise RuntimeError("a page was not answered")
+            raise RuntimeError("a request of a page failed")
     finally:
         opened.end()
         thread.join(10)

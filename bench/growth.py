@@ -1,6 +1,6 @@
-"""How the cost of a call grows: with history, drained partitions, groups, queues of a namespace, and held transactions.
+"""Growth of the cost of a call with history, drained partitions, groups, queues of a namespace, and open transactions.
 
-CPU of the backend and buffers per call, as in `bench.peers`, on a cluster of its own without autovacuum.
+CPU of the backend and buffers per call, as in `bench.peers`, on a separate cluster without autovacuum.
 """
 
 import time
@@ -54,7 +54,7 @@ def _cycle(backend: Backend, queue: str | None) -> None:
 
 
 def _drain(backend: Backend, queue: str | None, *, settle: bool = True) -> None:
-    """Consume all there is, and pop until the drained partitions have left the ready list."""
+    """Consume everything, and pop until the drained partitions have left the ready list."""
     namespace = "n" if queue is None else None
     while True:
         rows = backend.run(POP_MANY, queue=queue, namespace=namespace, size=1_000)
@@ -68,7 +68,7 @@ def _drain(backend: Backend, queue: str | None, *, settle: bool = True) -> None:
 
 
 def _costs(backend: Backend, queue: str | None) -> tuple[Cost, Cost]:
-    """The cost of a push, and of a pop + ack."""
+    """Return the cost of a push, and of a pop + ack."""
     backend.connection.execute("VACUUM ANALYZE")
     name = "n.0" if queue is None else queue
     work = lambda b: b.run(PUSH, queue=name, partition="busy0")  # noqa: E731
@@ -81,12 +81,12 @@ def _costs(backend: Backend, queue: str | None) -> tuple[Cost, Cost]:
 
 
 def _grow_history(backend: Backend) -> None:
-    fill(backend.connection, "q", HISTORY, prefix="busy", lanes=1)
+    fill(backend.connection, "q", HISTORY, prefix="busy", partitions=1)
     backend.run("SELECT skep.seek('g', 'q', 'end')")
 
 
 def _grow_partitions(backend: Backend) -> None:
-    fill(backend.connection, "q", DRAINED, lanes=DRAINED)
+    fill(backend.connection, "q", DRAINED, partitions=DRAINED)
     _drain(backend, "q")
 
 
@@ -141,13 +141,13 @@ def _compare(url: str, case: Case) -> list[Row]:
 
 
 def _at_once(url: str) -> list[Row]:
-    """One pop and one ack of many partitions, per partition."""
+    """Measure one pop and one ack of many partitions, per partition."""
     costs = {}
     with _database(url) as database:
         backend = Backend(database)
         for size in (AT_ONCE // 10, AT_ONCE):
-            for _ in range(2):  # the second time the group has read from all of them
-                fill(backend.connection, f"q{size}", size, lanes=size)
+            for _ in range(2):  # the second time the group has already read from all of them
+                fill(backend.connection, f"q{size}", size, partitions=size)
                 before = backend.cpu()
                 rows = backend.run(POP_MANY, queue=f"q{size}", namespace=None, size=size)
                 popped = backend.cpu()
@@ -162,7 +162,7 @@ def _at_once(url: str) -> list[Row]:
 
 
 def _held(url: str) -> list[Row]:
-    """The first and the last cycles while a transaction is open: no dead row can be removed."""
+    """Compare the first and the last cycles while a transaction is open, so that no dead row can be removed."""
     with _database(url) as database, psycopg.connect(database) as holder:
         backend = Backend(database)
         backend.run(PUSH, queue="q", partition="busy0")

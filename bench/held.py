@@ -1,39 +1,39 @@
-"""Throughput and cost while a transaction is held open, so that no dead row can be removed.
+"""Throughput and cost while a transaction is open, so that no dead row can be removed.
 
-Messages per second also fall for other reasons (disk, checkpoints, the rest of the machine), so the CPU of the backends
-per message is compared as well.
+Messages per second also depend on the disk, on checkpoints and on other processes, so the CPU of the backends per
+message is compared as well.
 """
 
 import time
 
 import psycopg
 
-from bench.beside import Ended, beside
+from bench.background import Ended, in_background
 from bench.report import Row
 from bench.workers import PAYLOAD, Session
 
-LANES = 8
+PARTITIONS = 8
 CALL = 10  # messages
-EDGE = 10.0  # seconds at each end that are compared
+EDGE = 10.0  # seconds at the beginning and at the end, which are compared
 PUSH = "SELECT count(*) FROM skep.push_many(%s, %s, %s::text[]::jsonb[])"
 POP = "SELECT lease FROM skep.pop('held', %s, batch => %s::int) LIMIT 1"
 
 AT_LEAST = 0.7  # of the messages per second at the beginning
-Moved = list[tuple[float, int, int]]  # when, how many messages since the last one, CPU of the backend so far in ns
+Moved = list[tuple[float, int, int]]  # time, messages of the call, CPU of the backend so far in ns
 
 
 def produce(session: Session, ended: Ended) -> Moved:
-    """Push to one lane after the other."""
+    """Push to the partitions in turn."""
     moved: Moved = []
     while not ended():
-        lane = f"lane-{len(moved) % LANES}"
-        session.run(PUSH, ["held"] * CALL, [lane] * CALL, [PAYLOAD] * CALL)
+        partition = f"p-{len(moved) % PARTITIONS}"
+        session.run(PUSH, ["held"] * CALL, [partition] * CALL, [PAYLOAD] * CALL)
         moved.append((time.time(), CALL, session.cpu()))
     return moved
 
 
-def work_off(session: Session, ended: Ended, group: str) -> Moved:
-    """Pop and acknowledge, one lease after the other."""
+def pop_and_ack(session: Session, ended: Ended, group: str) -> Moved:
+    """Pop and ack, one lease after the other."""
     moved: Moved = []
     while not ended():
         leases = session.run(POP, group, CALL)
@@ -46,9 +46,9 @@ def work_off(session: Session, ended: Ended, group: str) -> Moved:
 
 
 def measure(url: str, seconds: float) -> list[Row]:
-    jobs = [(produce,), (produce,), (work_off, "a"), (work_off, "a"), (work_off, "b"), (work_off, "b")]
-    with psycopg.connect(url) as holder, beside(url, *jobs) as helpers:
-        holder.execute("CREATE TEMP TABLE held (x integer)")  # a transaction with an id: nothing younger can be removed
+    jobs = [(produce,), (produce,), (pop_and_ack, "a"), (pop_and_ack, "a"), (pop_and_ack, "b"), (pop_and_ack, "b")]
+    with psycopg.connect(url) as holder, in_background(url, *jobs) as helpers:
+        holder.execute("CREATE TEMP TABLE held (x integer)")  # now it has a transaction id
         start = time.time()
         time.sleep(seconds)
         end = time.time()
@@ -64,12 +64,12 @@ def measure(url: str, seconds: float) -> list[Row]:
 
 
 def _speed(results: list[Moved], since: float) -> float:
-    """Return the messages per second in the window of `EDGE` seconds that begins here."""
+    """Return the messages per second during `EDGE` seconds from `since` on."""
     return sum(n for moved in results for at, n, _ in moved if since <= at < since + EDGE) / EDGE
 
 
 def _cost(results: list[Moved], since: float) -> float:
-    """Return the backends' microseconds of CPU per message in that window."""
+    """Return the microseconds of CPU per message of the backends during that time."""
     messages = used = 0
     for moved in results:
         window = [(n, cpu) for at, n, cpu in moved if since <= at < since + EDGE]

@@ -1,4 +1,4 @@
-"""The server under load from wrk: throughput, latency and cost; PostgreSQL, server and wrk share the machine."""
+"""The server under load from wrk: throughput, latency and CPU. PostgreSQL, server and wrk share the machine."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from bench.report import Row, progress
 
 PORT = 6699
 HERE = Path(__file__).parent / "wrk"
-LANES = 64
+PARTITIONS = 64
 PRODUCERS = 32
 PAYLOAD = {"id": 1, "customer": "c" * 150, "total": 99.5, "paid": False}
 CLOCK_TICKS = 100
@@ -29,7 +29,7 @@ CLOCK_TICKS = 100
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What wrk saw, and what the processes used meanwhile."""
+    """The results of wrk, and the CPU of the processes during its run."""
 
     messages: float  # a second
     p50: float  # ms
@@ -78,14 +78,14 @@ def _pushes(connection: psycopg.Connection, server: subprocess.Popen[bytes], sec
     for batch, connections, reference, bar in ((1, 64, one, 4.0), (10, 64, hundred, None), (100, 16, hundred, 0.7)):
         for ids in (1, 0):
             progress(f"http: push {batch}, {connections} connections")
-            load = wrk(server.pid, seconds, connections, "push.lua", batch, LANES, ids)
+            load = wrk(server.pid, seconds, connections, "push.lua", batch, PARTITIONS, ids)
             name = f"HTTP push {batch} x {connections} connections{', with ids' if ids else ''}"
             rows += _rows(name, load, f"push {1 if batch == 1 else 100} by SQL", reference, None if ids else bar)
     return rows
 
 
 def _by_sql(connection: psycopg.Connection, batch: int, seconds: float) -> float:
-    """The same pushes by a bare driver, one after the other, each with its commit."""
+    """Push the same messages with the bare driver, one call after the other, each with its commit."""
     messages = json.dumps([{"queue": "http", "partition": "p0", "payload": PAYLOAD} for _ in range(batch)])
     pushed, end = 0, time.perf_counter() + seconds
     start = time.perf_counter()
@@ -105,7 +105,7 @@ def _rows(name: str, load: Load, reference: str, other: float, at_least: float |
 
 def _pops(connection: psycopg.Connection, server: subprocess.Popen[bytes], seconds: float) -> list[Row]:
     connection.execute("SELECT skep.delete_queue('http')")
-    fill(connection, "http", int(400_000 * max(seconds, 1)), lanes=LANES, prefix="p")
+    fill(connection, "http", int(400_000 * max(seconds, 1)), partitions=PARTITIONS, prefix="p")
     rows: list[Row] = []
     for batch, connections, ack in ((100, 16, 0), (1, 64, 1)):
         progress(f"http: pop {batch}, {connections} connections")
@@ -132,7 +132,7 @@ def wrk(server: int, seconds: float, connections: int, script: str, *arguments: 
         messages = per_second * int(str(arguments[0]))
     else:
         if int(delivered[3]):
-            progress(f"http: {delivered[3]} bad answers")
+            progress(f"http: {delivered[3]} failed responses")
         messages = per_second * int(delivered[2 if arguments[2] == 1 else 1]) / requests
     return Load(messages, _milliseconds("50%", text), _milliseconds("99%", text), used[0] / elapsed, used[1] / elapsed)
 
@@ -140,7 +140,7 @@ def wrk(server: int, seconds: float, connections: int, script: str, *arguments: 
 def _find(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     if found is None:
-        raise RuntimeError(f"wrk said: {text}")
+        raise RuntimeError(f"unexpected output of wrk: {text}")
     return found[1]
 
 
@@ -150,7 +150,7 @@ def _milliseconds(percentile: str, text: str) -> float:
 
 
 def _cpu(server: int) -> tuple[float, float]:
-    """Seconds of processor time: of the server, and of every PostgreSQL process."""
+    """Return the CPU seconds of the server, and of all PostgreSQL processes."""
     used = {"server": 0.0, "postgres": 0.0}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -178,7 +178,7 @@ def _latency(rate: int) -> Row:
 
 
 async def _deliver(rate: int, seconds: float = 5, consumers: int = 16) -> list[float]:
-    """Push at a steady rate, each message with its time; consumers wait with long polls."""
+    """Push at a constant rate, each message with its time, while consumers wait with long polls."""
     waits: list[float] = []
     produced = asyncio.Event()
     readers = [asyncio.create_task(_consume(waits, produced)) for _ in range(consumers)]
@@ -196,7 +196,7 @@ async def _produce(rate: float, stop: float, number: int) -> None:
     sent = 0
     while due < stop:
         await asyncio.sleep(max(due - time.perf_counter(), 0))
-        item = {"queue": "live", "partition": f"p{(number + sent) % LANES}", "payload": time.perf_counter()}
+        item = {"queue": "live", "partition": f"p{(number + sent) % PARTITIONS}", "payload": time.perf_counter()}
         await request(reader, writer, "POST", "/api/v1/push", json.dumps({"items": [item]}))
         due += 1 / rate
         sent += 1
@@ -207,9 +207,9 @@ async def _consume(waits: list[float], produced: asyncio.Event) -> None:
     reader, writer = await asyncio.open_connection("localhost", PORT)
     while not produced.is_set():
         path = "/api/v1/pop/queue/live?autoAck=true&batch=100&wait=true&timeout=500"
-        answer = json.loads(await request(reader, writer, "GET", path))
+        response = json.loads(await request(reader, writer, "GET", path))
         now = time.perf_counter()
-        waits += [now - message["data"] for message in answer["messages"]]
+        waits += [now - message["data"] for message in response["messages"]]
     writer.close()
 
 

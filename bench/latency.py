@@ -1,4 +1,4 @@
-"""Latency of pop: it must not grow with messages, with what is consumed, or with idle partitions."""
+"""Latency of pop: it must not grow with messages, consumed messages or idle partitions."""
 
 import time
 from statistics import median
@@ -19,12 +19,12 @@ def _pop_time(connection: Connection, queue: str) -> float:
     popped = connection.execute(POP, (queue,), prepare=True).fetchone()
     elapsed = time.perf_counter() - start
     if popped != (1,):
-        raise RuntimeError(f"{queue} ran dry")
+        raise RuntimeError(f"{queue} is empty")
     return elapsed
 
 
 def _compare(connection: Connection, small: str, large: str) -> tuple[float, float, float]:
-    """Median pop time of both queues, popped in turn, and their ratio."""
+    """Return the median pop time of both queues, popped in turn, and their ratio."""
     pairs = [(_pop_time(connection, small), _pop_time(connection, large)) for _ in range(CALLS)][WARM_UP:]
     times = [median(column) * 1e3 for column in zip(*pairs, strict=True)]
     return times[0], times[1], times[1] / times[0]
@@ -44,13 +44,13 @@ def _by_messages(connection: Connection, messages: int) -> list[Row]:
 
 
 def _by_partitions(connection: Connection) -> list[Row]:
-    fill(connection, "many-lanes", 100_000, lanes=100_000, prefix="idle-")
-    while connection.execute(DRAIN, ("many-lanes",)).fetchone() != (0,):
-        progress("many-lanes: draining the idle ones")
-    for queue in ("ten-lanes", "many-lanes"):
-        fill(connection, queue, 2 * CALLS, lanes=10, prefix="busy-")
+    fill(connection, "many-partitions", 100_000, partitions=100_000, prefix="idle-")
+    while connection.execute(DRAIN, ("many-partitions",)).fetchone() != (0,):
+        progress("many-partitions: draining the idle ones")
+    for queue in ("ten-partitions", "many-partitions"):
+        fill(connection, queue, 2 * CALLS, partitions=10, prefix="busy-")
     connection.execute("VACUUM ANALYZE")
-    narrow, wide, ratio = _compare(connection, "ten-lanes", "many-lanes")
+    narrow, wide, ratio = _compare(connection, "ten-partitions", "many-partitions")
     return [
         Row("pop 1, 10 partitions", narrow, "ms"),
         Row("pop 1, 100,000 partitions, 10 busy", wide, "ms", "10 partitions", ratio, at_most=2.0),

@@ -1,4 +1,4 @@
-"""Skep beside pgqueuer and procrastinate: one publisher and one worker process each, on the same server, in turn."""
+"""Skep compared to pgqueuer and procrastinate: one publisher and one worker process each, on one server, in turn."""
 
 import asyncio
 import multiprocessing as mp
@@ -41,11 +41,11 @@ def payload(number: int = 0) -> Payload:
     return {"number": number, "order": "x" * 172}  # about 200 bytes of JSON
 
 
-# Each trial has a fresh database: no round inherits the dead rows of the one before.
+# Each trial has a new database, without the dead rows of the round before.
 
 
 def _address(url: str, database: str) -> str:
-    """The same server's other database; asyncpg knows URLs only."""
+    """Return the URL of another database of the server; asyncpg accepts only URLs."""
     return urlsplit(url)._replace(path=f"/{database}").geturl()
 
 
@@ -69,8 +69,8 @@ def _trial(url: str, key: str) -> Iterator[str]:
             admin.execute(f"DROP DATABASE {TRIAL} WITH (FORCE)")
 
 
-# The worker has a process of its own: it shares neither the loop nor any shortcut with the publisher. All run on
-# uvloop, as PgQueuer's own command does.
+# The worker has its own process, and shares no event loop with the publisher. All run on uvloop, as PgQueuer's own
+# command does.
 
 
 async def _work(pipe: Connection, contestant: Contestant, url: str, every: int) -> None:
@@ -78,7 +78,7 @@ async def _work(pipe: Connection, contestant: Contestant, url: str, every: int) 
 
     def handle(job: Payload) -> None:
         nonlocal count
-        now = time.perf_counter()  # of the machine, not of the process: comparable with the publisher's
+        now = time.perf_counter()  # a clock of the machine, so it can be compared with the publisher's
         count += 1
         if count % every == 0:
             pipe.send((job["number"], now))
@@ -92,21 +92,21 @@ def _serve(pipe: Connection, contestant: Contestant, url: str, every: int) -> No
 
 @contextmanager
 def _worker(contestant: Contestant, url: str, *, every: int) -> Iterator[Connection]:
-    """A worker, and a pipe that tells the number and the start of every so-manieth job."""
+    """Start a worker. Yield a pipe with the number and the start time of every `every`-th job."""
     ours, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_serve, args=(theirs, contestant, url, every), daemon=True)
     process.start()
-    theirs.close()  # so that the death of the worker is an EOFError here
+    theirs.close()  # so that a crash of the worker is an EOFError here
     try:
         yield ours
     finally:
-        process.kill()  # its database is dropped next, so nobody waits for a graceful end
+        process.kill()  # its database is dropped next, so it need not end gracefully
         process.join()
         ours.close()
 
 
 async def _publish(contestant: Contestant, url: str, seconds: float, size: int) -> float:
-    """Jobs per second of one publisher that waits for each call."""
+    """Return the jobs per second of one publisher that waits for each call."""
     async with contestant.publisher(url) as publisher:
 
         async def call() -> object:
@@ -127,8 +127,8 @@ async def _fill(contestant: Contestant, url: str) -> None:
             await publisher.many([payload()] * BATCH)
 
 
-def _watch(database: Database, contestant: Contestant, enough: int, deadline: float) -> tuple[int, float]:
-    """Wait until no more than `enough` jobs are unfinished, or the time is up: how many there are, and when."""
+def _wait_for_jobs(database: Database, contestant: Contestant, enough: int, deadline: float) -> tuple[int, float]:
+    """Wait until at most `enough` jobs are unfinished, or until the deadline. Return their number, and the time."""
     while True:
         [(count,)] = database.execute(contestant.unfinished).fetchall()
         left, now = int(count), time.perf_counter()
@@ -138,25 +138,25 @@ def _watch(database: Database, contestant: Contestant, enough: int, deadline: fl
 
 
 def _consume(contestant: Contestant, url: str, seconds: float) -> float:
-    """Jobs finished per second, from the first finished ones on until all are or the time is up.
+    """Return the jobs finished per second, from the first finished jobs until the last one or the deadline.
 
-    The database says what is finished: some finish a job long after its handler, in batches.
+    The database knows what is finished: some libraries finish jobs in batches, long after the handler.
     """
     uvloop.run(_fill(contestant, url))
     with psycopg.connect(url, autocommit=True) as database:
         database.execute("VACUUM ANALYZE")
         with _worker(contestant, url, every=BACKLOG) as handled:
-            before, start = _watch(database, contestant, BACKLOG - 1, time.perf_counter() + START_SECONDS)
+            before, start = _wait_for_jobs(database, contestant, BACKLOG - 1, time.perf_counter() + START_SECONDS)
             if before == BACKLOG:
                 raise RuntimeError(f"the worker of {contestant.name} finishes nothing")
-            if handled.poll(seconds):  # until then nobody asks the database, which would slow the worker down
-                handled.recv()  # an EOFError if it has died
-            after, end = _watch(database, contestant, 0, start + seconds)
+            if handled.poll(seconds):  # without queries until then, because they would slow the worker down
+                handled.recv()  # raises EOFError if it has crashed
+            after, end = _wait_for_jobs(database, contestant, 0, start + seconds)
             return (before - after) / (end - start)
 
 
-async def _hear(pipe: Connection, started: dict[int, float], jobs: int) -> None:
-    """Wait until so many jobs have started; the loop goes on, for a publisher may have work of its own in it."""
+async def _wait_for_starts(pipe: Connection, started: dict[int, float], jobs: int) -> None:
+    """Wait until this many jobs have started, without blocking the event loop, which a publisher may need."""
     deadline = time.perf_counter() + START_SECONDS
     while len(started) < jobs:
         while pipe.poll():
@@ -170,21 +170,21 @@ async def _hear(pipe: Connection, started: dict[int, float], jobs: int) -> None:
 async def _pace(contestant: Contestant, url: str, pipe: Connection, jobs: int) -> list[float]:
     sent: dict[int, float] = {}
     started: dict[int, float] = {}
-    pauses = random.Random(0)  # uneven: even ones could fall in step with somebody's timer
+    pauses = random.Random(0)  # random: equal pauses could synchronise with a timer
     async with contestant.publisher(url) as publisher:
         for number in range(WARM_UP + jobs + WARM_UP):
             sent[number] = time.perf_counter()
             await publisher.one(payload(number))
             await asyncio.sleep(pauses.uniform(0.5, 1.5) / PER_SECOND)
             if number == 0:
-                await _hear(pipe, started, 1)  # the worker is there
-        await _hear(pipe, started, len(sent))
-    # The last ones do not count either: what waits for the next NOTIFY would find none after them.
+                await _wait_for_starts(pipe, started, 1)  # the worker is running
+        await _wait_for_starts(pipe, started, len(sent))
+    # The last jobs do not count either: a worker that waits for the next NOTIFY gets none after them.
     return [(started[number] - sent[number]) * 1e3 for number in range(WARM_UP, WARM_UP + jobs)]
 
 
 def _latencies(contestant: Contestant, url: str, seconds: float) -> list[float]:
-    """Milliseconds from the call of publish to the start of the handler, in a worker that has nothing else to do."""
+    """Return the milliseconds from the call of publish to the start of the handler, in an idle worker."""
     with _worker(contestant, url, every=1) as pipe:
         return uvloop.run(_pace(contestant, url, pipe, max(int(seconds * PER_SECOND), 2)))
 
@@ -199,7 +199,7 @@ def _measures(seconds: float) -> dict[str, Callable[[Contestant, str], list[floa
 
 
 def _run(url: str, seconds: float, keys: list[str]) -> dict[str, Samples]:
-    """All samples of all measures, taken in turn so that a noisy moment hits every contestant."""
+    """Return all samples of all measures, taken in turn so that a disturbance affects every contestant."""
     samples: dict[str, Samples] = defaultdict(lambda: defaultdict(list))
     for number in range(ROUNDS):
         for measure, take in _measures(seconds).items():

@@ -1,4 +1,4 @@
-"""What the client costs: the same calls by the client and by a bare driver, in turn."""
+"""Overhead of the client: the same calls by the client and by the bare driver, in turn."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ def _repeat(work: Callable[[], object]) -> Callable[[], None]:
 
 
 def _stream(mq: Skep, group: str) -> Callable[[], None]:
-    """Each call takes the next batches of one loop that goes on."""
+    """Return a function that consumes the next batches of one loop."""
     batches = mq.queue("overhead").consume(group=group, batch=BATCH)
 
     def consume() -> None:
@@ -67,7 +67,7 @@ async def _async_stream(url: str) -> float:
 
 
 def _handlers(mq: Skep, name: str) -> float:
-    """One handler per message, for as many messages as the others consume."""
+    """Return the rate of a handler per message, for the same number of messages."""
     seen: list[float] = []
 
     @mq.consumer("overhead", group=name, batch=BATCH)

@@ -1,9 +1,8 @@
-"""Cost of a call beside pgmq, a SKIP LOCKED table and a bare insert: backend CPU, WAL and buffers.
+"""Cost of a call compared to pgmq, a SKIP LOCKED table and a bare insert: backend CPU, WAL and buffers.
 
-Seconds depend on the disk and on everything else that runs; these do not, or less. Each PostgreSQL at hand gets a fresh
-cluster with durable commits and no autovacuum; every table is vacuumed before each round, so that all start alike.
-Queues are popped from with a backlog behind what is popped: an almost empty table has room for a second version of
-each row on its page, and none has that for long.
+Elapsed time depends on the disk and on other processes; CPU, WAL and buffers depend on them less. Each installed
+PostgreSQL gets a new cluster with durable commits and no autovacuum; every table is vacuumed before each round. Pops
+leave a backlog in the queue: the pages of an almost empty table have room for new row versions, which is not typical.
 """
 
 import os
@@ -25,7 +24,7 @@ from bench.report import Comparison, Row, number, progress
 from skep.embedded import start
 
 CALLS = 200  # of each kind in a round
-UNMEASURED = 3  # calls before those: VACUUM makes PostgreSQL plan again
+UNMEASURED = 3  # calls before them: after VACUUM PostgreSQL plans again
 BACKLOG = 2_000  # messages that stay in a queue
 FIRST_POPS = 5
 SETTINGS = {
@@ -51,7 +50,7 @@ Connection = psycopg.Connection[Any]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one call: microseconds of CPU, bytes of WAL, buffers."""
+    """The cost of one call: microseconds of CPU, bytes of WAL, buffers."""
 
     cpu: float
     wal: float
@@ -59,7 +58,7 @@ class Cost:
 
 
 class Backend:
-    """One connection, and what its server process has used."""
+    """One connection, and the resources that its server process has used."""
 
     def __init__(self, url: str) -> None:
         self.connection: Connection = psycopg.connect(url, autocommit=True)
@@ -71,11 +70,11 @@ class Backend:
         return self.cursor.fetchall()
 
     def cpu(self) -> int:
-        """Nanoseconds so far: exact while the backend waits for us."""
+        """Return the CPU nanoseconds of the backend so far; they are exact while it is idle."""
         return int(self.schedstat.read_text().split()[0])
 
     def counters(self) -> tuple[int, int]:
-        """WAL bytes and buffers of the whole server so far; nothing else runs on it."""
+        """Return the WAL bytes and buffers of the whole server so far; nothing else runs on it."""
         self.run("SELECT pg_stat_force_next_flush()")
         self.run("SELECT pg_stat_clear_snapshot()")
         wal, buffers = self.run(COUNTERS)[0]
@@ -86,7 +85,7 @@ Work = Callable[[Backend], None]
 
 
 class Meter:
-    """Costs of calls on one backend, without what the measuring itself costs."""
+    """Measures the costs of calls on one backend, without the cost of measuring."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -140,7 +139,7 @@ def _pop_nothing(queue: tables.Queue) -> Work:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of call. `taken` messages are taken from the queue by each of them."""
+    """One kind of call. Each call removes `taken` messages from the queue."""
 
     name: str
     works: dict[str, Work]
@@ -185,7 +184,7 @@ def _round(meter: Meter, calls: int) -> Iterator[tuple[str, str, Cost]]:
 
 
 def _first_pops(url: str, backend: Backend) -> Iterator[tuple[str, str, Cost]]:
-    """A pop + ack on a connection that has not run anything: catalog caches and plans are cold."""
+    """Measure a pop + ack on a new connection: catalog caches and plans are cold."""
     for queue in tables.QUEUES:
         queue.push(backend.run, 1)
         fresh = Backend(url)
@@ -211,7 +210,7 @@ def _sample(url: str, label: str, rounds: int) -> Samples:
 
 
 SQL, CLIENT, SERVER = (table.name for table in tables.WIDE)
-# At most this many times pgmq's CPU.
+# The maximum ratio to the CPU of pgmq.
 CPU_BARS = {
     ("push 1", SQL): 1.0,
     ("push 1", SERVER): 1.2,
@@ -223,7 +222,7 @@ WAL_BARS = {("pop + ack 1", name): 1.0 for name in (SQL, CLIENT, SERVER)}
 
 
 def _ratio(samples: Samples, key: tuple[str, str], cost: Callable[[Cost], float]) -> float | None:
-    """Median of the ratios to pgmq, round by round: a noisy moment hits both."""
+    """Return the median of the ratios to pgmq in each round: a disturbance affects both."""
     peers = samples.get((key[0], tables.PEER.name))
     if peers is None:
         return None
@@ -279,7 +278,7 @@ def _comparisons(label: str, samples: Samples) -> list[Comparison]:
 
 
 def _programs() -> list[Path | None]:
-    """Directories of PostgreSQL's programs: the embedded ones, and Debian's."""
+    """Return the directories of PostgreSQL's programs: None for the embedded ones, and those of Debian."""
     return [None, *sorted(Path("/usr/lib/postgresql").glob("*/bin"))]
 
 

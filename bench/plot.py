@@ -1,4 +1,4 @@
-"""What a comparison says, as a picture."""
+"""Plots of comparisons."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ def _panel(axes: "Axes", comparison: Comparison, is_ours: IsOurs) -> None:
     axes.bar_label(bars, [f"{number(value)} {comparison.unit}" for value in values], padding=4, fontsize=9)
     better = "less" if comparison.less_is_better else "more"
     axes.set_title(f"{comparison.name} ({better} is better)", loc="left", fontsize=10, fontweight="bold")
-    axes.set_xlim(0, max(values) * 1.18)  # room for the number behind the longest bar
+    axes.set_xlim(0, max(values) * 1.18)  # room for the number after the longest bar
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.tick_params(left=False, labelsize=9)
@@ -29,8 +29,8 @@ def _panel(axes: "Axes", comparison: Comparison, is_ours: IsOurs) -> None:
 
 
 def draw(comparisons: list[Comparison], is_ours: IsOurs, path: Path, conditions: str) -> None:
-    """A panel for each, with a scale of its own; the suffix of the path says what kind of file."""
-    from matplotlib.figure import Figure  # noqa: PLC0415  # every worker process imports this module, and that costs a second
+    """Draw a panel for each comparison, with its own scale. The suffix of the path determines the format."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  # every worker process imports this module, and matplotlib takes a second
 
     figure = Figure(figsize=(9, 1.6 * len(comparisons) + 0.8), layout="constrained")
     for axes, comparison in zip(figure.subplots(len(comparisons), squeeze=False).flat, comparisons, strict=True):

@@ -1,4 +1,4 @@
-"""What a benchmark says, as a table for people."""
+"""Results of benchmarks, as a table."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class Comparison:
     less_is_better: bool = False
 
     def rows(self, ours: str) -> list[Row]:
-        """A row each; ours is compared to the best of the others."""
+        """Return a row for each contestant; ours is compared to the best of the others."""
         best = min if self.less_is_better else max
         others = {name: value for name, value in self.values.items() if name != ours}
         rows = [Row(f"{self.name}: {name}", value, self.unit) for name, value in self.values.items()]

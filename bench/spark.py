@@ -1,4 +1,4 @@
-"""The connector and the archive, beside Spark's own JDBC reader, a plain COPY and a plain Parquet write."""
+"""The data source and the archive, compared to Spark's own JDBC reader, COPY and a plain Parquet write."""
 
 import os
 import shutil
@@ -15,26 +15,26 @@ from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from bench.beside import beside, push
+from bench.background import in_background, push
 from bench.report import Row, progress
-from skep.pipelines import Selection, archive
+from skep.pipelines import QueueScope, archive
 from skep.spark import session
 
 DRIVER = Path("/usr/share/java/postgresql.jar")
-LANES = 16
+PARTITIONS = 16
 ROUNDS = 3
-RATE, WARM_UP = 1_000, 8.0  # messages a second; seconds that a stream takes to get going
-LATENCY = 400.0  # ms, the most that is wanted
+RATE, WARM_UP = 1_000, 8.0  # messages per second; seconds until a stream is running
+LATENCY = 400.0  # ms, the limit
 CHUNK = 50_000
 FILL = """
     SELECT count(p.ord)
-    FROM (SELECT array_agg('read'::text) AS queues, array_agg('lane-' || n %% %(lanes)s) AS partitions,
+    FROM (SELECT array_agg('read'::text) AS queues, array_agg('p-' || n %% %(partitions)s) AS partitions,
                  array_agg(jsonb_build_object('order', n, 'customer', md5(n::text),
                      'note', repeat(md5((n * 7)::text), 4))) AS payloads
           FROM generate_series(%(first)s::bigint, %(last)s::bigint) n) item
     CROSS JOIN LATERAL skep.push_many(queues, partitions, payloads) p
 """
-# What the connector gives, as a query for JDBC.
+# The columns of the data source, as a query for JDBC.
 QUERY = """
     (SELECT q.name AS queue, p.name AS partition, m."offset", p.name AS key, m.payload::text AS value,
             m.headers::text AS headers, m.transaction_id, m.created_at AS "timestamp", m.trace_id::text AS trace_id,
@@ -48,7 +48,7 @@ def _fill(url: str, messages: int) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         for first in range(0, messages, CHUNK):
             last = min(first + CHUNK, messages) - 1
-            connection.execute(FILL, {"lanes": LANES, "first": first, "last": last})
+            connection.execute(FILL, {"partitions": PARTITIONS, "first": first, "last": last})
             progress(f"read: {last + 1:,} of {messages:,} messages")
         connection.execute("VACUUM ANALYZE")
 
@@ -59,12 +59,12 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _take_all(frame: DataFrame) -> None:
+def _read_all(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
 def _in_turn(*jobs: Callable[[], object]) -> list[list[float]]:
-    """Seconds of each job, taken in turn so that a noisy moment hits them all. The first round warms up."""
+    """Return the seconds of each job, run in turn so that a disturbance affects all. The first round warms up."""
     times = [[_seconds(job) for job in jobs] for _ in range(ROUNDS + 1)]
     return [list(column) for column in zip(*times[1:], strict=True)]
 
@@ -79,15 +79,15 @@ def _ours(spark: SparkSession, url: str) -> DataFrame:
 
 def _jdbc(spark: SparkSession, url: str) -> DataFrame:
     parts = {name: str(value) for name, value in conninfo_to_dict(url).items()}
-    who = f"user={quote(parts['user'])}&password={quote(parts.get('password', ''))}"
-    place = f"{parts['host']}:{parts.get('port', '5432')}/{parts['dbname']}"
+    login = f"user={quote(parts['user'])}&password={quote(parts.get('password', ''))}"
+    server = f"{parts['host']}:{parts.get('port', '5432')}/{parts['dbname']}"
     with psycopg.connect(url) as connection:
-        lanes = connection.execute(
+        bounds = connection.execute(
             "SELECT min(partition_id), max(partition_id) + 1 FROM skep.partition_list WHERE queue = 'read'"
         )
-        low, high = lanes.fetchone() or (0, 0)
+        low, high = bounds.fetchone() or (0, 0)
     options = {
-        "url": f"jdbc:postgresql://{place}?{who}", "driver": "org.postgresql.Driver", "dbtable": QUERY,
+        "url": f"jdbc:postgresql://{server}?{login}", "driver": "org.postgresql.Driver", "dbtable": QUERY,
         "fetchsize": "10000", "partitionColumn": "partition_id", "lowerBound": str(low), "upperBound": str(high),
         "numPartitions": str(os.cpu_count() or 1),
     }  # fmt: skip
@@ -95,13 +95,13 @@ def _jdbc(spark: SparkSession, url: str) -> DataFrame:
 
 
 def _reading(spark: SparkSession, url: str, messages: int) -> list[Row]:
-    jobs: list[Callable[[], object]] = [lambda: _take_all(_ours(spark, url)), lambda: _drain(spark, url)]
+    jobs: list[Callable[[], object]] = [lambda: _read_all(_ours(spark, url)), lambda: _drain(spark, url)]
     if DRIVER.is_file():
-        jobs.append(lambda: _take_all(_jdbc(spark, url)))
+        jobs.append(lambda: _read_all(_jdbc(spark, url)))
     ours, drained, *theirs = _in_turn(*jobs)
     jdbc = [Row("JDBC reader of Spark", messages / median(theirs[0]), "rows/s")] if theirs else []
     against = _ratio(theirs[0], ours) if theirs else None
-    fast = messages / median(drained) >= 80_000  # either bar will do
+    fast = messages / median(drained) >= 80_000  # one of the two targets is sufficient
     return [
         *jdbc,
         Row("batch read", messages / median(ours), "rows/s", "JDBC" if jdbc else "", against, at_least=0.6),
@@ -120,7 +120,7 @@ def _drain(spark: SparkSession, url: str) -> None:
 
 
 def _latency(spark: SparkSession, url: str, seconds: float) -> list[Row]:
-    """From the push to the hands of foreachBatch, while messages come at an even rate."""
+    """Measure the time from push to foreachBatch, while messages are pushed at a constant rate."""
     waits: list[tuple[float, float]] = []
     begin = time.time()
 
@@ -129,7 +129,7 @@ def _latency(spark: SparkSession, url: str, seconds: float) -> list[Row]:
         now = time.time()
         waits.extend((now - begin, now - micros / 1e6) for micros in times)
 
-    with beside(url, (push, "stream", RATE)), _folder() as folder:
+    with in_background(url, (push, "stream", RATE)), _folder() as folder:
         stream = spark.readStream.format("skep").options(url=url, subscribe="stream").load()
         query = stream.writeStream.foreachBatch(take).option("checkpointLocation", folder).start()
         time.sleep(WARM_UP + seconds)
@@ -143,11 +143,11 @@ def _latency(spark: SparkSession, url: str, seconds: float) -> list[Row]:
 
 
 def _writing(spark: SparkSession, url: str, messages: int) -> list[Row]:
-    """The sink beside one COPY of the same messages into a table of their own, with a primary key."""
+    """Compare the sink to one COPY of the same messages into a table with a primary key."""
     fields = "'order', id, 'customer', md5(string(id)), 'note', repeat(md5(string(id * 7)), 4)"
     frame = (
         spark.range(messages)
-        .selectExpr(f"concat('lane-', id % {LANES}) AS partition", f"to_json(named_struct({fields})) AS value")
+        .selectExpr(f"concat('p-', id % {PARTITIONS}) AS partition", f"to_json(named_struct({fields})) AS value")
         .persist()
     )
     rows = "".join(f"{n},{row.partition},{_quoted(row.value)}\n" for n, row in enumerate(frame.toLocalIterator()))
@@ -174,7 +174,7 @@ def _copy(url: str, rows: str) -> None:
 
 
 def _archiving(spark: SparkSession, url: str, messages: int) -> list[Row]:
-    """The archive beside what Spark writes by itself; both read by the connector."""
+    """Compare the archive to Parquet files that Spark writes; both read with the data source."""
 
     def plain() -> None:
         with _folder() as folder:
@@ -182,7 +182,7 @@ def _archiving(spark: SparkSession, url: str, messages: int) -> list[Row]:
 
     def archived() -> None:
         with _folder() as folder:
-            done = archive(spark, url, folder, Selection(("read",)))
+            done = archive(spark, url, folder, QueueScope(("read",)))
             if done.messages != messages:
                 raise RuntimeError(f"archived {done.messages:,} of {messages:,}")
         _forget_archive(url)

@@ -1,4 +1,4 @@
-"""The queues that `bench.peers` compares, by the statements that their users run."""
+"""The queues that `bench.peers` compares, with the statements that their users run."""
 
 import json
 import random
@@ -19,11 +19,11 @@ PARTITIONS = 100  # of the push to many partitions
 GROUP = "bench"
 
 Run = Callable[..., list[Any]]  # (SQL, arguments as a mapping) -> rows
-Lease = Any  # identifies what a pop returned, for the ack
+Lease = Any  # identifies the result of a pop, for the ack
 
 
 class Table(Protocol):
-    """A queue behind one connection. `pop` returns what `ack` needs, None if the queue was empty."""
+    """A table that messages are pushed to."""
 
     @property
     def name(self) -> str: ...
@@ -32,14 +32,14 @@ class Table(Protocol):
 
 
 class Queue(Table, Protocol):
-    """A table that is consumed too."""
+    """A table that is consumed too. `pop` returns the argument of `ack`, or None if the queue is empty."""
 
     def pop(self, run: Run, size: int) -> Lease | None: ...
     def ack(self, run: Run, lease: Lease) -> None: ...
 
 
 class BareInsert:
-    """The same rows into a table with a primary key and nothing else: the least that a durable push can cost."""
+    """Inserts the same rows into a table with only a primary key: the minimum cost of a durable push."""
 
     name = "bare insert"
 
@@ -59,7 +59,7 @@ class BareInsert:
 
 
 class SkipLocked:
-    """The job table that many projects write: rows are marked as taken by SKIP LOCKED and deleted by the ack."""
+    """The job table that many projects write: pop marks rows with SKIP LOCKED, and ack deletes them."""
 
     name = "SKIP LOCKED table"
 
@@ -97,7 +97,7 @@ class SkipLocked:
 
 
 class Pgmq:
-    """The SQL of the extension itself, as the package pgmq on PyPI carries it for installing without the extension."""
+    """The SQL of the extension, which the package pgmq on PyPI contains."""
 
     @property
     def name(self) -> str:
@@ -125,7 +125,7 @@ class Pgmq:
 
 
 class SkepSql:
-    """The functions that people call in psql. One partition, one group."""
+    """The functions that users call in psql. One partition, one group."""
 
     name = "Skep, SQL functions"
     queue = "sql"
@@ -140,7 +140,7 @@ class SkepSql:
             self._push_many(run, self.queue, ["Default"] * size)
 
     def push_wide(self, run: Run, size: int) -> None:
-        """One message to each of so many partitions, of a queue that the pops do not see."""
+        """Push one message to each of `size` partitions of another queue."""
         self._push_many(run, f"{self.queue} wide", _partitions(size))
 
     def _push_many(self, run: Run, queue: str, partitions: list[str]) -> None:
@@ -185,7 +185,7 @@ class SkepClient:
 
 
 class SkepServer:
-    """The calls of `skep serve` for one HTTP request each; it merges many requests into one call under load."""
+    """The calls of `skep serve` for one HTTP request each. Under load it merges requests into one call."""
 
     name = "Skep, the server's calls"
     queue = "server"
@@ -220,7 +220,7 @@ def _partitions(size: int) -> list[str]:
 
 
 def _messages(queue: str, partitions: list[str]) -> str:
-    """Messages as the client and the server send them: one JSON array."""
+    """Return messages as the client and the server send them: one JSON array."""
     items = (
         f'{{"queue":{json.dumps(queue)},"partition":{json.dumps(name)},"payload":{PAYLOAD}}}' for name in partitions
     )
@@ -228,7 +228,7 @@ def _messages(queue: str, partitions: list[str]) -> str:
 
 
 def create_all(connection: psycopg.Connection[Any], url: str) -> None:
-    """Install Skep and create what every table needs."""
+    """Install Skep and create all tables."""
     install(url)
     for table in TABLES:
         table.prepare(connection)

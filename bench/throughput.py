@@ -1,4 +1,4 @@
-"""Rates of push and of pop + ack, beside a bare insert of the same rows."""
+"""Rates of push and of pop + ack, compared to a bare insert of the same rows."""
 
 from statistics import median
 
@@ -17,19 +17,19 @@ BARE = "CREATE TABLE bare (a bigint, b bigint, created_at timestamptz, payload j
 def _prepare(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(BARE)
-        fill(connection, "wide", workers.LANES, lanes=workers.LANES)
+        fill(connection, "wide", workers.PARTITIONS, partitions=workers.PARTITIONS)
         connection.execute("VACUUM ANALYZE")
 
 
 def _subscribe_groups(url: str) -> None:
-    """Groups that have met every lane and lag behind in all of them."""
+    """Create groups that have discovered every partition and have a lag in all of them."""
     with psycopg.connect(url, autocommit=True) as connection:
         for number in range(GROUPS):
             connection.execute("SELECT skep.pop('fanned', %s, partitions => 8, batch => 8)", (f"group-{number}",))
 
 
 def _rounds(crew: Crew, seconds: float, *calls: Call, rounds: int = ROUNDS) -> list[list[float]]:
-    """Rates of each call, taken in turn so that a noisy moment hits them all. The first round warms up."""
+    """Return the rates of each call, measured in turn so that a disturbance affects all. The first round warms up."""
     rates = [[crew.rate(call, seconds) for call in calls] for _ in range(rounds + 1)]
     return [list(column) for column in zip(*rates[1:], strict=True)]
 
@@ -43,12 +43,14 @@ def measure(url: str, seconds: float) -> list[Row]:
     _prepare(url)
     with crew(url) as eight:
         bare, one, many, single = _rounds(
-            eight, seconds, workers.bare, workers.push_one_lane, workers.push_many_lanes, workers.push_single
+            eight, seconds, workers.bare, workers.push_one_partition, workers.push_many_partitions, workers.push_single
         )
-        popped, pushed = _rounds(eight, seconds, workers.pop_ack, workers.push_one_lane)
+        popped, pushed = _rounds(eight, seconds, workers.pop_ack, workers.push_one_partition)
         eight.rate(workers.push_fanned_out, seconds)
         _subscribe_groups(url)
-        grouped, plain = _rounds(eight, seconds / 2, workers.push_fanned_out, workers.push_one_lane, rounds=4 * ROUNDS)
+        grouped, plain = _rounds(
+            eight, seconds / 2, workers.push_fanned_out, workers.push_one_partition, rounds=4 * ROUNDS
+        )
     return [
         Row("bare INSERT … SELECT of 100", median(bare), "msg/s"),
         _row("push 100 to one partition", one, "bare insert", bare, 0.6),

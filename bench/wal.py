@@ -23,7 +23,7 @@ def _written(connection: Connection) -> tuple[int, int]:
 
 
 def _costs(connection: Connection, batch: int) -> list[Row]:
-    """Push, pop and ack in turn, each between two looks at the counters."""
+    """Push, pop and ack in turn, and read the counters before and after each call."""
     arguments: dict[str, object] = {
         "batch": batch,
         "queues": ["wal"] * batch,
@@ -35,12 +35,12 @@ def _costs(connection: Connection, batch: int) -> list[Row]:
     for _ in range(CALLS):
         for name, sql in (("push", PUSH), ("pop", POP), ("ack", ACK)):
             before = _written(connection)
-            answer = connection.execute(sql, arguments).fetchone()  # type: ignore[arg-type]
+            result = connection.execute(sql, arguments).fetchone()  # type: ignore[arg-type]
             after = _written(connection)
             sizes[name] += after[0] - before[0]
             rows[name] += after[1] - before[1]
-            if name == "pop" and answer:
-                arguments["lease"] = answer[0]
+            if name == "pop" and result:
+                arguments["lease"] = result[0]
     messages = CALLS * batch
     return [
         row

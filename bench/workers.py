@@ -1,4 +1,4 @@
-"""Eight connections, each in a process of its own, that run one kind of call for a few seconds."""
+"""Eight connections, each in its own process, that run one kind of call for a few seconds."""
 
 import multiprocessing as mp
 import random
@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 PAYLOAD = '{"order": "' + "x" * 186 + '"}'  # 200 bytes
-LANES = 100_000
+PARTITIONS = 100_000
 BATCH = 100
 BARE_INSERT = """
     INSERT INTO bare SELECT %s, n, clock_timestamp(), p::jsonb
@@ -22,11 +22,11 @@ POP = """
     SELECT partition, "offset", payload::text, attempt, lease FROM skep.pop('hot', 'bench', batch => %s::int)
 """
 
-Call = Callable[["Session"], int]  # does one call, says how many messages it moved
+Call = Callable[["Session"], int]  # makes one call, returns the number of messages
 
 
 class Session:
-    """One worker's connection and what its calls need."""
+    """The connection of a worker, and the state of its calls."""
 
     def __init__(self, url: str, number: int) -> None:
         self.connection = psycopg.connect(url, autocommit=True)
@@ -41,42 +41,42 @@ class Session:
         return int(self.schedstat.read_text().split()[0])
 
     def run(self, sql: str, *arguments: Any) -> list[Any]:
-        """All kinds pay the same client cost: one prepared statement, binary, rows fetched."""
+        """Run a prepared statement with binary results, so that the client costs the same for all kinds of calls."""
         self.cursor.execute(sql, arguments, prepare=True)  # type: ignore[arg-type]
         self.calls += 1
         return self.cursor.fetchall() if self.cursor.description else []
 
 
 def bare(session: Session) -> int:
-    """The same rows into a table with one primary key and no queue logic."""
+    """Insert the same rows into a table with a primary key and no queue logic."""
     session.run(BARE_INSERT, session.random.getrandbits(62), [PAYLOAD] * BATCH)
     return BATCH
 
 
-def _push(session: Session, queue: str, lanes: list[str]) -> int:
+def _push(session: Session, queue: str, partitions: list[str]) -> int:
     session.run(
         "SELECT * FROM skep.push_many(%s, %s, %s::text[]::jsonb[])",
-        [queue] * len(lanes),
-        lanes,
-        [PAYLOAD] * len(lanes),
+        [queue] * len(partitions),
+        partitions,
+        [PAYLOAD] * len(partitions),
     )
-    return len(lanes)
+    return len(partitions)
 
 
-def push_one_lane(session: Session) -> int:
-    return _push(session, "hot", [f"lane-{session.number}"] * BATCH)
+def push_one_partition(session: Session) -> int:
+    return _push(session, "hot", [f"p-{session.number}"] * BATCH)
 
 
-def push_many_lanes(session: Session) -> int:
-    return _push(session, "wide", [f"lane-{n}" for n in session.random.sample(range(LANES), BATCH)])
+def push_many_partitions(session: Session) -> int:
+    return _push(session, "wide", [f"p-{n}" for n in session.random.sample(range(PARTITIONS), BATCH)])
 
 
 def push_single(session: Session) -> int:
-    return _push(session, "hot", [f"lane-{session.number}"])
+    return _push(session, "hot", [f"p-{session.number}"])
 
 
 def push_fanned_out(session: Session) -> int:
-    return _push(session, "fanned", [f"lane-{session.number}"] * BATCH)
+    return _push(session, "fanned", [f"p-{session.number}"] * BATCH)
 
 
 def pop_ack(session: Session) -> int:
@@ -97,7 +97,7 @@ def _serve(pipe: Connection, url: str, number: int) -> None:
 
 
 class Crew:
-    """Workers that all do the same for the same time."""
+    """Workers that all run the same call for the same time."""
 
     def __init__(self, url: str, size: int) -> None:
         context = mp.get_context("spawn")
@@ -108,12 +108,12 @@ class Crew:
             self.pipes.append(ours)
 
     def rate(self, call: Call, seconds: float) -> float:
-        """Messages per second of all workers together."""
+        """Return the messages per second of all workers together."""
         for pipe in self.pipes:
             pipe.send((call, seconds))
         return sum(pipe.recv() for pipe in self.pipes) / seconds
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         for pipe in self.pipes:
             pipe.send(None)
 
@@ -124,4 +124,4 @@ def crew(url: str, size: int = 8) -> Iterator[Crew]:
     try:
         yield workers
     finally:
-        workers.dismiss()
+        workers.stop()

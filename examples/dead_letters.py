@@ -1,4 +1,4 @@
-"""Dead letters: what a group gave up on, why, and another try once the reason is mended."""
+"""Dead letters: list them with their errors, and redrive them when the cause is fixed."""
 
 from skep import Skep
 

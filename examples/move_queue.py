@@ -1,4 +1,4 @@
-"""Move a queue to another PostgreSQL. Run it again for what has come meanwhile; the last time, when nobody pushes."""
+"""Move a queue to another PostgreSQL. Run it again for new messages, the last time after all producers have stopped."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""An order and the message that tells of it, in one transaction of psycopg."""
+"""Store an order and push a message about it, in one transaction of psycopg."""
 
 import os
 

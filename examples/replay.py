@@ -1,4 +1,4 @@
-"""Replay: a group reads again from a place, or a new group begins at one. Nobody else notices."""
+"""Replay: a group reads again from a position, or a new group starts at one. Other groups are not affected."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""A schedule: a message every morning of a working day, in the time of Berlin."""
+"""A schedule: a message every working day in the morning, in the time zone of Berlin."""
 
 from skep import Skep
 

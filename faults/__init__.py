@@ -1,8 +1,8 @@
-"""Tries to lose a message: a private Skep under load, faults by a seeded plan, and a checker over what all were told.
+"""Tries to lose a message: a private Skep under load, faults by a seeded plan, and a checker of the results.
 
-plan ── the same seed is the same rounds and faults
-world ── PostgreSQL, proxies, two servers, producers and consumers; a fault does its harm here
-history ── what each client invoked and was told, on disk before it goes on
-checker ── rules over histories and the state at the end; none may be broken
-report ── JSON and a table of all runs so far
+plan ── the rounds and faults of a seed
+world ── PostgreSQL, proxies, two servers, producers and consumers; faults are injected here
+history ── the calls of each client and their results, on disk before the client continues
+checker ── rules over the histories and the final state
+report ── JSON and a table of all runs
 """

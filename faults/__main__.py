@@ -1,9 +1,9 @@
-"""`make faults`: run a plan, check it, keep what it has shown. A red round keeps its histories.
+"""`make faults`: run a plan, check it, and keep the results. A failed round keeps its histories.
 
 python -m faults run --seed 7 --seconds 600     run the plan of a seed
-python -m faults plan --seed 7 --seconds 600    only say what it would do
+python -m faults plan --seed 7 --seconds 600    print the plan
 python -m faults check DIRECTORY                check the histories of a round again
-python -m faults table [--write PAGE]           show all runs so far as a table
+python -m faults table [--write PAGE]           print a table of all runs
 """
 
 import argparse
@@ -22,16 +22,16 @@ from faults import history, report, state
 from faults.catalog import FAULTS
 from faults.checker import Index, Violation, check
 from faults.cluster import missing
-from faults.life import life
 from faults.plan import Round, make
 from faults.processes import ROOT
 from faults.round import Verdict
 from faults.round import run as run_round
 from faults.stage import STAGES
+from faults.timeline import timeline
 from faults.world import World
 
 OUT = ROOT / "faults-out"
-SHOWN = 3  # violations of a rule, and lives of messages
+SHOWN = 3  # violations of a rule that are printed
 
 
 def main() -> int:
@@ -45,8 +45,8 @@ def main() -> int:
             return 0
         case "check":
             setup, found = state.load(arguments.directory)
-            told = history.read(arguments.directory)
-            return _show(Index(setup, told, found), check(setup, told, found))
+            histories = history.read(arguments.directory)
+            return _show(Index(setup, histories, found), check(setup, histories, found))
         case "table":
             runs = report.load(arguments.out / "results.json")
             print(report.table(runs))
@@ -54,7 +54,7 @@ def main() -> int:
                 report.write(arguments.write, runs)
             return 0
         case _:
-            return asyncio.run(_run_until_told(arguments))
+            return asyncio.run(_run_until_signal(arguments))
 
 
 def _parse() -> argparse.Namespace:
@@ -64,14 +64,14 @@ def _parse() -> argparse.Namespace:
         command = commands.add_parser(name)
         command.add_argument("--seed", type=int, default=random.randrange(1000))
         command.add_argument("--seconds", type=float, default=60)
-        command.add_argument("--faults", nargs="+", choices=sorted(FAULTS), help="only these")
-        command.add_argument("--stages", nargs="+", choices=STAGES, help="only these")
+        command.add_argument("--faults", nargs="+", choices=sorted(FAULTS), help="use only these")
+        command.add_argument("--stages", nargs="+", choices=STAGES, help="use only these")
         command.add_argument("--out", type=Path, default=OUT)
     command = commands.add_parser("check")
     command.add_argument("directory", type=Path)
     command = commands.add_parser("table")
     command.add_argument("--out", type=Path, default=OUT)
-    command.add_argument("--write", type=Path, help="put it into this page")
+    command.add_argument("--write", type=Path, help="write the table to this page")
     return parser.parse_args()
 
 
@@ -81,23 +81,23 @@ def _plan(arguments: argparse.Namespace) -> list[Round]:
 
 
 def _stages(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Return the faults of each stage that is asked for and can be played here; what cannot is said, or is an error."""
+    """Return the faults of each requested stage. A stage that this machine cannot run is skipped, or is an error."""
     stages: dict[str, dict[str, float]] = {}
     for name in arguments.stages or STAGES:
         if lacking := missing(STAGES[name]):
             if os.environ.get("SKEP_TEST_ALL") == "1":
-                raise SystemExit(f"stage {name} needs {lacking}, and SKEP_TEST_ALL=1")
-            print(f"stage {name} is left out: it needs {lacking}")
+                raise SystemExit(f"stage {name} needs {lacking} (required by SKEP_TEST_ALL=1)")
+            print(f"stage {name} is skipped: it needs {lacking}")
             continue
-        wanted = [each for each in FAULTS.values() if not arguments.faults or each.name in arguments.faults]
-        here = [each for each in wanted if name in each.stages and each.name not in STAGES[name].always]
+        chosen = [each for each in FAULTS.values() if not arguments.faults or each.name in arguments.faults]
+        here = [each for each in chosen if name in each.stages and each.name not in STAGES[name].always]
         if here:
             stages[name] = {each.name: each.lasts for each in here}
     return stages
 
 
-async def _run_until_told(arguments: argparse.Namespace) -> int:
-    """Leave nothing running behind, also if we are asked to stop."""
+async def _run_until_signal(arguments: argparse.Namespace) -> int:
+    """Run the plan; stop all processes on SIGTERM too."""
     running = asyncio.ensure_future(_run(arguments))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     return await running
@@ -123,9 +123,7 @@ async def _play(planned: Round, out: Path) -> Verdict:
     finally:
         shutil.rmtree(home, ignore_errors=True)
     drained = f"drained in {verdict.drained:.1f} s"
-    print(
-        f"  {verdict.messages:,} messages, {verdict.operations:,} operations, {drained}, {verdict.seconds:.0f} s in all"
-    )
+    print(f"  {verdict.messages:,} messages, {verdict.operations:,} operations, {drained}, {verdict.seconds:.0f} s")
     if verdict.violations:
         setup, found = state.load(directory)
         _show(Index(setup, history.read(directory), found), verdict.violations)
@@ -136,15 +134,15 @@ async def _play(planned: Round, out: Path) -> Verdict:
 
 
 def _show(index: Index, violations: list[Violation]) -> int:
-    """Say what is broken, and tell the lives of the first messages it happened to."""
+    """Print the violations, and the timelines of the first messages."""
     counts = Counter(violation.rule for violation in violations)
     for rule, count in counts.items():
         print(f"  RED {rule}: {count}")
         for violation in [each for each in violations if each.rule == rule][:SHOWN]:
             value = f"{violation.value}: " if violation.value else ""
             print(f"    {value}{violation.text}")
-            if violation.place or violation.value:
-                print("\n".join(f"      {line}" for line in life(index, violation)))
+            if violation.location or violation.value:
+                print("\n".join(f"      {line}" for line in timeline(index, violation)))
     if not violations:
         print("  green")
     return 1 if violations else 0

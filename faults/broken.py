@@ -1,7 +1,7 @@
-"""Builds that are broken on purpose: the checker has to turn red on each of them, or it proves nothing.
+"""Builds that are broken on purpose: the checker has to find a violation in each of them.
 
-Functions are changed in the private database after the install, the server by `faults.serve` in its own process. Some
-builds sleep for a moment where the damage is a race, so that a short run meets it.
+Functions are changed in the private database after the install, the server by `faults.serve` in its own process. If
+the defect is a race, the build sleeps for a moment, so that a short run hits it.
 """
 
 from collections.abc import Sequence
@@ -10,27 +10,26 @@ from typing import Any, Literal
 
 import psycopg
 
-from skep.server.work import push
-from skep.server.work.push import Push, Pusher, Stored
+from skep.server.work.push import Push, Pushed, Pusher, prepare
 
 Load = Literal["slow", "quick"]
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What is damaged, the rules that have to notice, and the load under which they do."""
+    """A defect, the rules that have to find it, and the load under which they do."""
 
     title: str
     rules: frozenset[str]
-    changes: tuple[tuple[str, str, str], ...] = ()  # function, what it says, what it says then
+    changes: tuple[tuple[str, str, str], ...] = ()  # function, old text, new text
     sql: str = ""
-    load: Load = "slow"  # consumers that lose their leases now and then; or such that drain their partitions at once
+    load: Load = "slow"  # slow: leases expire now and then; quick: partitions are drained at once
 
 
 BUILDS = {
     "offset-without-lock": Broken(
         "offsets are taken without the lock of the partition",
-        frozenset({"one value at a place"}),
+        frozenset({"one message at an offset"}),
         (
             (
                 "_lock_partitions",
@@ -59,19 +58,19 @@ BUILDS = {
         """,
     ),
     "offset-again": Broken(
-        "a partition that retention has emptied begins at offset 0 again",
-        frozenset({"one value at a place"}),
+        "a partition that retention has emptied restarts at offset 0",
+        frozenset({"one message at an offset"}),
         (("_head_of", 'greatest(m."offset" + 1, f.first_offset)', 'coalesce(m."offset" + 1, 0)'),),
         load="quick",
     ),
     "ack-of-another-lease": Broken(
         "an ack of Queen's protocol counts for the lease that holds the message now",
-        frozenset({"a stale ack is refused"}),
+        frozenset({"a stale ack is rejected"}),
         (("_queen_resolve_acks", "CASE WHEN item.lease IS NULL THEN", "CASE WHEN true THEN"),),
     ),
     "ack-without-lease-id": Broken(
-        "an ack counts for whatever lease its group has in the partition",
-        frozenset({"a stale ack is refused", "nothing again after its ack"}),
+        "an ack counts for any lease of its group in the partition",
+        frozenset({"a stale ack is rejected", "no delivery after the ack"}),
         (
             (
                 "_lock_lease",
@@ -81,8 +80,8 @@ BUILDS = {
         ),
     ),
     "done-forgotten": Broken(
-        "a lease that ends forgets the messages that were acknowledged one by one",
-        frozenset({"nothing again after its ack"}),
+        "the end of a lease ignores messages that were acknowledged one by one",
+        frozenset({"no delivery after the ack"}),
         (
             (
                 "_apply_verdict",
@@ -92,8 +91,8 @@ BUILDS = {
         ),
     ),
     "early-retention": Broken(
-        "retention does not ask which groups still have to read",
-        frozenset({"retention keeps what a group has to do"}),
+        "retention ignores pending groups",
+        frozenset({"retention keeps pending messages"}),
         (
             (
                 "_retention_of",
@@ -103,16 +102,16 @@ BUILDS = {
         ),
     ),
     "retention-of-leases": Broken(
-        "retention by size takes messages that are leased",
-        frozenset({"retention keeps what is leased"}),
+        "retention by size deletes leased messages",
+        frozenset({"retention keeps leased messages"}),
         (
             ("_retention_of", "head.next_offset, runs.lease,", "head.next_offset,"),
             ("_lock_runs_below", "r.first_offset < cut AND r.lease_id IS NULL", "r.first_offset < cut"),
         ),
     ),
     "late-snapshot": Broken(
-        "discovery saves a snapshot of its end, not of its beginning",
-        frozenset({"every group gets everything"}),
+        "discovery saves the snapshot of its end, not of its beginning",
+        frozenset({"every group completes every message"}),
         (
             ("_save_discovery", "VALUES (list, known.seen, stamp", "VALUES (list, pg_current_snapshot(), stamp"),
             ("_discover", "PERFORM skep._save_discovery(", "PERFORM pg_sleep(0.02), skep._save_discovery("),
@@ -120,8 +119,8 @@ BUILDS = {
         load="quick",
     ),
     "push-drops-one": Broken(
-        "a server forgets the last item of a push, and says it is stored",
-        frozenset({"what was accepted is there", "one value at a place"}),
+        "a server drops the last item of a push, and reports that it is stored",
+        frozenset({"accepted messages are stored", "one message at an offset"}),
     ),
 }
 
@@ -131,12 +130,12 @@ DEFINITION = """
 
 
 def damage_database(db: psycopg.Connection[Any], name: str) -> None:
-    """Change functions as the build says; a text that is not there any more is an error, not a build that is sound."""
+    """Change the functions of a build. Raise ValueError if a function no longer has the old text."""
     build = BUILDS[name]
     for function, old, new in build.changes:
         ((text,),) = db.execute(DEFINITION, [function]).fetchall()
         if text.count(old) != 1:
-            raise ValueError(f'skep.{function}() does not say "{old}" once')
+            raise ValueError(f'skep.{function}() must contain "{old}" once')
         db.execute(text.replace(old, new).encode())
     if build.sql:
         db.execute(build.sql.encode())
@@ -144,22 +143,17 @@ def damage_database(db: psycopg.Connection[Any], name: str) -> None:
 
 def damage_server(name: str) -> None:
     if name == "push-drops-one":
-        Pusher.__call__ = _forgetful  # type: ignore[method-assign]
+        Pusher.__call__ = _push_without_last  # type: ignore[method-assign]
 
 
-_sound = Pusher.__call__
+_original = Pusher.__call__
 
 
-async def _forgetful(self: Pusher, pushes: Sequence[Push]) -> list[list[Stored]]:
+async def _push_without_last(self: Pusher, pushes: Sequence[Push]) -> list[Pushed]:
     *others, last = pushes
     if len(last.items) == 1:
-        return await _sound(self, pushes)
-    answers = await _sound(self, [*others, push.prepare(last.items[:-1])])
-    told = answers[-1][-1]
-    answers[-1].append(push.stored(told.index + 1, last.items[-1], False, _partition_of(told), (told.offset or 0) + 1))  # noqa: FBT003
-    return answers
-
-
-def _partition_of(stored: Stored) -> int:
-    digits = stored.message_id.replace("-", "")
-    return int(digits[:12] + digits[13:16], 16)
+        return await _original(self, pushes)
+    *results, pushed = await _original(self, [*others, prepare(last.items[:-1])])
+    offset = (pushed.offsets[-1] or 0) + 1
+    partition_ids = [*pushed.partition_ids, pushed.partition_ids[-1]]
+    return [*results, Pushed([*pushed.duplicates, False], partition_ids, [*pushed.offsets, offset], pushed.delayed)]

@@ -1,4 +1,4 @@
-"""The database of a world: a primary, and what the stage asks for beside it."""
+"""The database of a world: a primary, and the standby and pooler of the stage."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ server_login_retry = 1
 
 
 class Clock:
-    """A clock of its own for some processes, by libfaketime; monotonic time stays what it is."""
+    """A separate clock for some processes, by libfaketime. It does not change monotonic time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,7 +63,7 @@ def find_pgbouncer() -> str | None:
 
 
 def missing(stage: Stage) -> str | None:
-    """Return what a stage needs and this machine does not have."""
+    """Return a requirement of a stage that this machine does not have."""
     if stage.clocks and find_libfaketime() is None:
         return "libfaketime (Debian: apt-get install libfaketime)"
     if stage.pooled and find_pgbouncer() is None:
@@ -74,7 +74,7 @@ def missing(stage: Stage) -> str | None:
 
 
 class PgBouncer(Child):
-    """In transaction mode, between everyone and the primary."""
+    """PgBouncer in transaction mode, between all clients and the primary."""
 
     def __init__(self, programs: Programs, home: Path, directory: Path, primary: Postgres) -> None:
         super().__init__("pgbouncer", directory / "pgbouncer.log")
@@ -90,7 +90,7 @@ class PgBouncer(Child):
 
 
 class Cluster:
-    """The methods block: call them in a thread."""
+    """The PostgreSQL servers of a world. The methods block: call them in a thread."""
 
     def __init__(self, directory: Path, home: Path, stage: Stage, clock: Mapping[str, str]) -> None:
         self._directory, self._home, self._stage, self._clock = directory, home, stage, clock
@@ -99,7 +99,7 @@ class Cluster:
         self.disk = home / "disk"
         self.primary = self._new()
         self.standby: Postgres | None = None
-        self.old: Postgres | None = None  # was the primary, and does not know that it is no more
+        self.old: Postgres | None = None  # the former primary, which still runs
         self.pooler = PgBouncer(self._programs, home, directory, self.primary) if stage.pooled else None
 
     def _new(self) -> Postgres:
@@ -110,7 +110,7 @@ class Cluster:
 
     @property
     def port(self) -> int:
-        """Where clients connect to."""
+        """The port that clients connect to."""
         return self.pooler.port if self.pooler else self.primary.port
 
     def create(self) -> None:
@@ -123,7 +123,7 @@ class Cluster:
             self.pooler.start()
 
     def add_standby(self, port: int | None) -> None:
-        """Give the primary a standby; a synchronous one makes commits wait until both have them."""
+        """Add a standby to the primary. With a synchronous standby commits wait until both have them."""
         self.standby = self._new()
         self.standby.follow(self.primary, port)
         if self._stage.standby == "synchronous":
@@ -132,7 +132,7 @@ class Cluster:
                 db.execute("SELECT pg_reload_conf()")
 
     def promote(self) -> None:
-        """Make the standby the primary, while the old one lives on."""
+        """Promote the standby, while the old primary still runs."""
         assert self.standby is not None
         self.standby.promote()
         self.old, self.primary, self.standby = self.primary, self.standby, None

@@ -1,8 +1,8 @@
-"""Histories: what each client invoked and what it was told, on disk before it goes on.
+"""Histories: the calls of each client and their results, on disk before the client continues.
 
-One file for each life of a process, one JSON object a line. A call is two lines, `do` and `told`. A process that is
-killed in between leaves the first one only: nobody knows what became of the call. Times are those of CLOCK_MONOTONIC,
-which all processes of a machine share and no clock jump moves.
+There is one file for each start of a process, with one JSON object per line. A call is two lines, `do` and `returned`.
+A process that is killed in between leaves only the first one: the outcome of the call is then unknown. Times are those
+of CLOCK_MONOTONIC, which all processes of a machine share and which does not jump.
 """
 
 import itertools
@@ -15,11 +15,11 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-Place = tuple[int, int]  # the id of a partition, and an offset
+Location = tuple[int, int]  # partition id and offset
 Outcome = Literal["ok", "failed", "refused", "unknown"]
 Kind = Literal["completed", "failed", "dlq", "released", "extended"]
-REDRIVEN = "skep-redriven"  # the header of a copy that a redrive made
-AGAIN = " again"  # ends the value of such a copy
+REDRIVEN = "skep-redriven"  # header of a redriven copy
+COPY_SUFFIX = " again"  # suffix of the value of a redriven copy
 
 
 class Writer:
@@ -34,8 +34,8 @@ class Writer:
         self._write({"call": call, "do": do, **about})
         return call
 
-    def told(self, call: int, outcome: str, **about: Any) -> None:
-        self._write({"call": call, "told": outcome, **about})
+    def returned(self, call: int, outcome: str, **about: Any) -> None:
+        self._write({"call": call, "returned": outcome, **about})
 
     def _write(self, event: dict[str, Any]) -> None:
         event["at"] = round(time.monotonic(), 6)
@@ -44,7 +44,7 @@ class Writer:
 
 
 class Content(NamedTuple):
-    """A whole message: as its producer gave it, as a consumer got it, or as it is stored."""
+    """A complete message: as pushed, as delivered, or as stored."""
 
     partition: str
     payload: dict[str, Any]
@@ -53,42 +53,42 @@ class Content(NamedTuple):
 
     @property
     def value(self) -> str:
-        """What the message is known by. No two messages have the same; a copy that a redrive made has its own."""
-        return self.payload["v"] + (AGAIN if self.headers and REDRIVEN in self.headers else "")
+        """The unique value that identifies the message; a redriven copy has its own."""
+        return self.payload["v"] + (COPY_SUFFIX if self.headers and REDRIVEN in self.headers else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Messages that a producer wants stored; with `outbox` together with rows in a table of its own."""
+    """A push. With `outbox` it is in one transaction with rows in a table of the producer."""
 
     who: str
     queue: str
     items: tuple[Content, ...]
     invoked: float
-    told: float = inf
+    returned: float = inf
     outcome: Outcome = "unknown"
-    places: tuple[Place, ...] = ()
+    locations: tuple[Location, ...] = ()
     outbox: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as it was delivered."""
+    """A delivered message."""
 
-    place: Place
+    location: Location
     content: Content
     attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Pop:
-    """What a consumer got. `lease_time`: how long its lease is good for; `batch`: how many messages it asked for."""
+    """A pop. `lease_time`: the length of its lease; `batch`: the requested number of messages."""
 
     who: str
     group: str
     queue: str
     invoked: float
-    told: float = inf
+    returned: float = inf
     outcome: Outcome = "unknown"
     lease: str = ""
     messages: tuple[Message, ...] = ()
@@ -99,44 +99,44 @@ class Pop:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """What a consumer said of messages under a lease, and what became of it."""
+    """An ack of messages of a lease, of any kind, and its outcome."""
 
     who: str
     group: str
     lease: str
     kind: Kind
-    places: tuple[Place, ...]
+    locations: tuple[Location, ...]
     invoked: float
-    told: float = inf
+    returned: float = inf
     outcome: Outcome = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Many messages at once, by ranges of offsets: what a consumer got, or what it said it has completed."""
+    """Many messages, as ranges of offsets: delivered to a consumer, or completed by it."""
 
     who: str
     group: str
     lease: str
-    spans: tuple[tuple[int, int, int], ...]  # partition, first offset, end
+    ranges: tuple[tuple[int, int, int], ...]  # partition, first offset, end
     invoked: float
-    told: float = inf
+    returned: float = inf
     outcome: Outcome = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """A group was moved: what it had done may come again."""
+    """A seek of a group: messages that it has completed may be delivered again."""
 
     group: str
     queue: str
     invoked: float
-    told: float = inf
+    returned: float = inf
 
 
 @dataclass(frozen=True, slots=True)
-class Harm:
-    """A fault, and how long it lasted."""
+class Injection:
+    """A fault that was injected, and its duration."""
 
     fault: str
     begin: float
@@ -146,7 +146,7 @@ class Harm:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What an observer saw at one moment: first and last offset of partitions, cursor and leases of groups in them."""
+    """A sample of the state: first and last offset of partitions, cursor and number of leases of groups."""
 
     at: float
     heads: dict[int, tuple[int, int]]
@@ -155,7 +155,7 @@ class Sample:
 
 @dataclass(slots=True)
 class History:
-    """All histories of a round, put together."""
+    """All histories of a round."""
 
     pushes: list[Push] = field(default_factory=list)
     pops: list[Pop] = field(default_factory=list)
@@ -164,7 +164,7 @@ class History:
     done_runs: list[Run] = field(default_factory=list)
     filled: int = 0  # messages that were pushed to the crowd
     seeks: list[Seek] = field(default_factory=list)
-    harms: list[Harm] = field(default_factory=list)
+    injections: list[Injection] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
 
     @property
@@ -181,12 +181,12 @@ def read(directory: Path) -> History:
     for path in sorted(directory.glob("*.jsonl")):
         for call in _calls(path):
             _add(history, path.name.split(".")[0], call)
-    history.pops.sort(key=lambda pop: pop.told)
+    history.pops.sort(key=lambda pop: pop.returned)
     return history
 
 
 def _calls(path: Path) -> Iterator[dict[str, Any]]:
-    """Put the two lines of each call together; the last line of a killed process may be a torn one."""
+    """Join the two lines of each call. The last line of a killed process may be incomplete."""
     open_calls: dict[int, dict[str, Any]] = {}
     for line in path.read_text().splitlines():
         try:
@@ -197,8 +197,8 @@ def _calls(path: Path) -> Iterator[dict[str, Any]]:
             open_calls[event["call"]] = {**event, "invoked": event["at"]}
         else:
             begun = open_calls.pop(event["call"])
-            yield {**begun, **event, "told": event["at"], "outcome": event["told"]}
-    yield from ({**begun, "told": inf, "outcome": "unknown"} for begun in open_calls.values())
+            yield {**begun, **event, "returned": event["at"], "outcome": event["returned"]}
+    yield from ({**begun, "returned": inf, "outcome": "unknown"} for begun in open_calls.values())
 
 
 def _add(history: History, who: str, call: dict[str, Any]) -> None:
@@ -223,28 +223,28 @@ def _add_of_harness(history: History, call: dict[str, Any]) -> None:
         case "fill":
             history.filled += call["messages"] if call["outcome"] == "ok" else 0
         case "seek":
-            history.seeks.append(Seek(call["group"], call["queue"], call["invoked"], call["told"]))
-        case "harm":
-            history.harms.append(Harm(call["fault"], call["invoked"], call["told"], call.get("text", "")))
+            history.seeks.append(Seek(call["group"], call["queue"], call["invoked"], call["returned"]))
+        case "injection":
+            history.injections.append(Injection(call["fault"], call["invoked"], call["returned"], call.get("text", "")))
         case "sample":
             heads = {partition: (first, last) for partition, first, last in call["heads"]}
             cursors = {(group, partition): (cursor, leases) for group, partition, cursor, leases in call["cursors"]}
             history.samples.append(Sample(call["invoked"], heads, cursors))
         case other:
-            raise ValueError(f"nobody does {other}")
+            raise ValueError(f"unknown call {other}")
 
 
 def _push(who: str, call: dict[str, Any]) -> Push:
     items = tuple(Content(*item) for item in call["items"])
-    places = _places(call.get("stored", ()))
+    locations = _locations(call.get("stored", ()))
     return Push(
         who,
         call["queue"],
         items,
         call["invoked"],
-        call["told"],
+        call["returned"],
         "failed" if call["outcome"] == "refused" else call["outcome"],
-        places,
+        locations,
         call.get("outbox", False),
     )
 
@@ -259,7 +259,7 @@ def _pop(who: str, call: dict[str, Any]) -> Pop:
         call["group"],
         call["queue"],
         call["invoked"],
-        call["told"],
+        call["returned"],
         call["outcome"],
         call.get("lease", ""),
         messages,
@@ -270,19 +270,19 @@ def _pop(who: str, call: dict[str, Any]) -> Pop:
 
 
 def _acks(who: str, call: dict[str, Any]) -> Iterator[Ack]:
-    """An ack of many messages may have several outcomes: then it is as many acks."""
-    places = _places(call["places"])
-    outcomes: list[Outcome] = call.get("outcomes") or [call["outcome"]] * len(places)
+    """Yield an ack for each outcome: the messages of one call may have different ones."""
+    locations = _locations(call["locations"])
+    outcomes: list[Outcome] = call.get("outcomes") or [call["outcome"]] * len(locations)
     for outcome in sorted(set(outcomes)):
-        chosen = tuple(place for place, each in zip(places, outcomes, strict=True) if each == outcome)
-        yield Ack(who, call["group"], call["lease"], call["kind"], chosen, call["invoked"], call["told"], outcome)
+        chosen = tuple(location for location, each in zip(locations, outcomes, strict=True) if each == outcome)
+        yield Ack(who, call["group"], call["lease"], call["kind"], chosen, call["invoked"], call["returned"], outcome)
 
 
 def _run(who: str, call: dict[str, Any]) -> Run:
-    spans = tuple((partition, first, end) for partition, first, end in call.get("spans", ()))
+    ranges = tuple((partition, first, end) for partition, first, end in call.get("ranges", ()))
     lease = call.get("lease", "")
-    return Run(who, call["group"], lease, spans, call["invoked"], call["told"], call["outcome"])
+    return Run(who, call["group"], lease, ranges, call["invoked"], call["returned"], call["outcome"])
 
 
-def _places(pairs: Iterable[Iterable[int]]) -> tuple[Place, ...]:
+def _locations(pairs: Iterable[Iterable[int]]) -> tuple[Location, ...]:
     return tuple((partition, offset) for partition, offset in pairs)

@@ -1,4 +1,4 @@
-"""The plan: which faults, in which order. A pure function of its seed, so that a red run can be had again."""
+"""The plan: the faults and their order. It depends only on its seed, so that a failed run can be repeated."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -7,12 +7,12 @@ from types import MappingProxyType
 
 ROUND_SECONDS = 45
 NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
-PAUSES = (1.0, 4.0)  # seconds between two faults: some come before the last one is forgotten
+PAUSES = (1.0, 4.0)  # seconds between two faults; short ones, so that some faults overlap with recovery
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A fault, the pause before it, and the seed of its own dice: whom it meets, and for how long."""
+    """A fault, the pause before it, and the seed of its random choices."""
 
     fault: str
     pause: float
@@ -21,7 +21,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A fresh world of one kind, its faults, and the end: everything healed, drained and checked."""
+    """A new world of one stage, and its faults. At the end everything is healed, drained and checked."""
 
     number: int
     stage: str
@@ -34,45 +34,45 @@ class Round:
 
 
 class Deck:
-    """Cards in random order; all have been on the table before one comes again."""
+    """Draws items in random order; every item is drawn before one is drawn again."""
 
-    def __init__(self, cards: Sequence[str], dice: random.Random) -> None:
-        self._cards, self._dice, self._left = list(cards), dice, list[str]()
+    def __init__(self, items: Sequence[str], rng: random.Random) -> None:
+        self._items, self._rng, self._left = list(items), rng, list[str]()
 
     def draw(self) -> str:
         if not self._left:
-            self._left = self._dice.sample(self._cards, len(self._cards))
+            self._left = self._rng.sample(self._items, len(self._items))
         return self._left.pop()
 
 
 def make(
     seed: int, seconds: float, stages: Mapping[str, Mapping[str, float]], always: Mapping[str, Sequence[str]] = NONE
 ) -> list[Round]:
-    """Plan rounds for about so many seconds.
+    """Plan rounds for about this many seconds.
 
-    `stages`: the faults of each stage, and how long one lasts; `always`: those that begin its rounds.
+    `stages`: the faults of each stage and their durations; `always`: the faults that begin each round of a stage.
     """
-    dice = random.Random(f"plan {seed}")
-    decks = {stage: Deck(sorted(faults), dice) for stage, faults in stages.items()}
-    order = Deck(sorted(stages), dice)
+    rng = random.Random(f"plan {seed}")
+    decks = {stage: Deck(sorted(faults), rng) for stage, faults in stages.items()}
+    order = Deck(sorted(stages), rng)
     count = max(1, round(seconds / ROUND_SECONDS))
     rounds: list[Round] = []
     for number in range(1, count + 1):
         stage = order.draw()
-        first = [_step(fault, dice) for fault in always.get(stage, ())]
-        steps = _steps(decks[stage], stages[stage], seconds / count, dice)
-        rounds.append(Round(number, stage, dice.randrange(2**31), (*first, *steps)))
+        first = [_step(fault, rng) for fault in always.get(stage, ())]
+        steps = _steps(decks[stage], stages[stage], seconds / count, rng)
+        rounds.append(Round(number, stage, rng.randrange(2**31), (*first, *steps)))
     return rounds
 
 
-def _steps(deck: Deck, lasts: Mapping[str, float], seconds: float, dice: random.Random) -> list[Step]:
+def _steps(deck: Deck, lasts: Mapping[str, float], seconds: float, rng: random.Random) -> list[Step]:
     steps: list[Step] = []
     while seconds > 0:
-        step = _step(deck.draw(), dice)
+        step = _step(deck.draw(), rng)
         steps.append(step)
         seconds -= step.pause + lasts[step.fault]
     return steps
 
 
-def _step(fault: str, dice: random.Random) -> Step:
-    return Step(fault, round(dice.uniform(*PAUSES), 1), dice.randrange(2**31))
+def _step(fault: str, rng: random.Random) -> Step:
+    return Step(fault, round(rng.uniform(*PAUSES), 1), rng.randrange(2**31))

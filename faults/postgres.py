@@ -1,4 +1,4 @@
-"""A private PostgreSQL that can be killed in every way, and its standby."""
+"""A private PostgreSQL server that can be killed, and its standby."""
 
 import contextlib
 import os
@@ -13,13 +13,13 @@ from typing import Any
 
 import psycopg
 
-from faults.processes import LEASH
+from faults.processes import DIE_WITH_PARENT
 from skep.embedded import binaries
 from skep.embedded.account import Account, server_account
 
 DATABASE = "skep"
 SECONDS = 60
-# Commits are durable and everything else is small. Trust: it listens on this machine alone and lives for some minutes.
+# Commits are durable, everything else is small. Trust authentication is safe: it listens on this machine only.
 SETTINGS = {
     "listen_addresses": "'127.0.0.1'",
     "max_connections": "200",
@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 class Programs:
-    """Where PostgreSQL's programs are, and who may run them: not root."""
+    """The programs of PostgreSQL, and the account that runs them, which must not be root."""
 
     def __init__(self, home: Path) -> None:
         home.chmod(0o711)
@@ -57,22 +57,22 @@ class Programs:
     def popen(self, command: list[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[Any]:
         with log.open("ab") as output:
             return subprocess.Popen(
-                [*LEASH, *command],
+                [*DIE_WITH_PARENT, *command],
                 env={**os.environ, **environment},
                 stdout=output,
                 stderr=output,
                 cwd="/",
-                **self._who(),
+                **self._account(),
             )
 
     def run(self, name: str, *arguments: str, check: bool = True) -> int:
         command = [str(self.bin / name), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False, **self._who())
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False, **self._account())
         if check and done.returncode:
             raise RuntimeError(f"{name} failed: {done.stdout}{done.stderr}")
         return done.returncode
 
-    def _who(self) -> dict[str, Any]:
+    def _account(self) -> dict[str, Any]:
         account = self.account
         return {"user": account.uid, "group": account.gid, "extra_groups": []} if account else {}
 
@@ -107,7 +107,7 @@ class Postgres:
             db.execute(f"CREATE DATABASE {DATABASE}")
 
     def follow(self, primary: "Postgres", port: int | None = None) -> None:
-        """Become a standby of this one, which is found at another port if there is a wire in between."""
+        """Become a standby of `primary`. `port` is that of a proxy in between."""
         where = ("--pgdata", str(self._programs.own(self.data)), "--dbname", primary.url(port, "postgres"))
         self._programs.run("pg_basebackup", *where, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
         self._configure({})
@@ -120,17 +120,17 @@ class Postgres:
             file.write("\n".join([*lines, f"port = {self.port}", sockets, ""]))
 
     def start(self, patience: float = SECONDS) -> None:
-        """Start it and wait until it answers; again if it could not, as beside the rests of one that was killed."""
+        """Start the server and wait until it accepts connections. Retry while processes of a killed one are left."""
         deadline = time.monotonic() + patience
-        while not self.answers():
+        while not self.is_ready():
             if self._process is None or self._process.poll() is not None:
                 command = [str(self._programs.bin / "postgres"), "-D", str(self.data)]
                 self._process = self._programs.popen(command, self._environment, self.log)
             if time.monotonic() > deadline:
-                raise RuntimeError(f"PostgreSQL {self.name} does not come up: {self.log.read_text()[-2000:]}")
+                raise RuntimeError(f"PostgreSQL {self.name} did not start: {self.log.read_text()[-2000:]}")
             time.sleep(0.1)
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         with contextlib.suppress(psycopg.Error):
             psycopg.connect(self.url(database="postgres"), connect_timeout=2).close()
             return True
@@ -141,20 +141,20 @@ class Postgres:
         return self._process is not None and self._process.poll() is None
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop it as pg_ctl does: smart, fast or immediate."""
+        """Stop the server with pg_ctl: smart, fast or immediate."""
         if self.alive:
             self._programs.run("pg_ctl", "-D", str(self.data), "-m", mode, "-w", "-t", "20", "stop", check=False)
             self.kill()
 
     def kill(self) -> None:
-        """Kill the postmaster; the others find out and end by themselves."""
+        """Kill the postmaster; the other processes notice it and end."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
 
     def kill_backend(self, pid: int) -> None:
-        """Kill one process of it: all the others are ended by the postmaster, which recovers."""
+        """Kill one backend: the postmaster then ends all others and recovers."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

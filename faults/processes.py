@@ -1,4 +1,4 @@
-"""Processes of a round: servers and clients, which are killed, stopped, let go on and started again."""
+"""Processes of a round: servers and clients, which are killed, stopped, continued and restarted."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,12 @@ from types import MappingProxyType
 
 ROOT = Path(__file__).parents[1]
 NO_MORE = MappingProxyType({})
-# The kernel kills what we have started when we are gone, however that ended.
-LEASH = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+# The kernel kills the processes that we have started when we end.
+DIE_WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 
 class Child:
-    """A program that is started again whenever it ends, as a supervisor would; each start is a life of its own."""
+    """A program that is restarted whenever it ends, as by a supervisor. `life` is the number of starts."""
 
     def __init__(self, name: str, log: Path, environment: Mapping[str, str] = NO_MORE) -> None:
         self.name = name
@@ -29,8 +29,8 @@ class Child:
         self.life = 0
         self.process: subprocess.Popen[bytes] | None = None
         self.wanted = False
-        self.killed = False  # by us: its end is no surprise
-        self.surprises: list[str] = []
+        self.killed = False  # by us, so its end is expected
+        self.unexpected: list[str] = []
 
     def command(self) -> list[str]:
         raise NotImplementedError
@@ -40,7 +40,7 @@ class Child:
         self.life += 1
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*LEASH, *self.command()], env=self.environment, stdout=log, stderr=log, cwd=ROOT
+                [*DIE_WITH_PARENT, *self.command()], env=self.environment, stdout=log, stderr=log, cwd=ROOT
             )
 
     @property
@@ -63,7 +63,7 @@ class Child:
             self.process.wait()
 
     async def stop(self, patience: float = 20) -> None:
-        """Ask it to end, and kill it if it does not."""
+        """Send SIGTERM, and kill the process if it does not end."""
         self.wanted = False
         if not self.alive:
             return
@@ -72,22 +72,22 @@ class Child:
         deadline = time.monotonic() + patience
         while self.alive:
             if time.monotonic() > deadline:
-                self.surprises.append(f"{self.name} did not end within {patience:.0f} s")
+                self.unexpected.append(f"{self.name} did not end within {patience:.0f} s")
                 self.kill()
             await asyncio.sleep(0.02)
 
-    def look(self) -> None:
-        """Start it again if it has ended."""
+    def restart_if_ended(self) -> None:
+        """Restart the process if it has ended."""
         if self.wanted and not self.alive:
             if not self.killed:
-                self.surprised()
+                self.record_unexpected_end()
             self.start()
 
-    def surprised(self) -> None:
+    def record_unexpected_end(self) -> None:
         code = self.process.returncode if self.process else None
-        self.surprises.append(f"{self.name} ended by itself with {code}: {self.last_words()}")
+        self.unexpected.append(f"{self.name} ended unexpectedly with {code}: {self.log_tail()}")
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         return self._log.read_text(errors="replace").strip()[-1500:] if self._log.exists() else ""
 
     def memory(self) -> float:
@@ -109,9 +109,9 @@ class Client(Child):
         arguments = [self.kind, self.name, str(self.life), str(self._directory), self._settings]
         return [sys.executable, "-m", "faults.clients", *arguments]
 
-    def surprised(self) -> None:
-        if self.kind != "pop-poison":  # its messages kill it
-            super().surprised()
+    def record_unexpected_end(self) -> None:
+        if self.kind != "pop-poison":  # some of its messages kill it
+            super().record_unexpected_end()
 
 
 class Server(Child):
@@ -124,7 +124,7 @@ class Server(Child):
     def command(self) -> list[str]:
         return [sys.executable, "-m", "faults.serve"]
 
-    def surprised(self) -> None:
-        """It may end if there is no database when it starts, as a supervisor expects of it."""
-        if "cannot connect to" not in self.last_words()[-600:]:
-            super().surprised()
+    def record_unexpected_end(self) -> None:
+        """Ignore the end of a server that could not connect to the database at its start."""
+        if "cannot connect to" not in self.log_tail()[-600:]:
+            super().record_unexpected_end()

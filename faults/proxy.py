@@ -1,11 +1,11 @@
-"""Wires that can be cut: a proxy stands between clients and servers, and between those and the database.
+"""TCP proxies between clients and servers, and between these and the database, which inject network faults.
 
-pass         as if it were not there
-cut          every connection is reset
-refuse       and so is every new one
-hole         nothing gets through, and nobody is told
-delay        everything takes longer
-lose_answer  the next call with these words is made, and its answer is lost with the connection
+pass           forward everything
+cut            reset every connection
+refuse         reset every new connection too
+black_hole     forward nothing, without closing connections
+delay          forward everything later
+lose_response  forward the next call with these words, then reset the connection before the response
 """
 
 import asyncio
@@ -20,7 +20,7 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a close is a reset
 
 
 class Proxy:
-    """Listens on a port of its own and passes on to a target, which may change."""
+    """Listens on a port and forwards connections to a target, which may change."""
 
     def __init__(self, name: str, target: Callable[[], int]) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class Proxy:
         self.passing = asyncio.Event()
         self.passing.set()
         self.words: bytes | None = None
-        self.early = False  # lose the connection right after the call was sent, not after it was made
+        self.early = False  # reset the connection right after the call was sent, not after it was executed
         self.lost = asyncio.Event()
 
     async def start(self) -> None:
@@ -63,10 +63,10 @@ class Proxy:
             link.cut()
         return len(self._links)
 
-    def hole(self) -> None:
+    def black_hole(self) -> None:
         self.passing.clear()
 
-    def lose_answer(self, words: bytes, *, early: bool) -> None:
+    def lose_response(self, words: bytes, *, early: bool) -> None:
         self.words, self.early = words, early
         self.lost.clear()
 
@@ -82,7 +82,7 @@ class Link:
         self._proxy = proxy
         self._ends = [writer]
         self._reader = reader
-        self._doomed = False
+        self._loses_response = False
         task = asyncio.current_task()
         assert task is not None
         self.task = task
@@ -91,12 +91,12 @@ class Link:
         with contextlib.suppress(OSError):
             there, upstream = await asyncio.open_connection("127.0.0.1", port, limit=CHUNK)
             self._ends.append(upstream)
-            ask = asyncio.create_task(self._pump(self._reader, upstream, self._asked))
-            answer = asyncio.create_task(self._pump(there, self._ends[0], self._answered))
-            await asyncio.wait((ask, answer), return_when=asyncio.FIRST_COMPLETED)
-            ask.cancel()
-            answer.cancel()
-            await asyncio.gather(ask, answer, return_exceptions=True)
+            requests = asyncio.create_task(self._pump(self._reader, upstream, self._requested))
+            responses = asyncio.create_task(self._pump(there, self._ends[0], self._responded))
+            await asyncio.wait((requests, responses), return_when=asyncio.FIRST_COMPLETED)
+            requests.cancel()
+            responses.cancel()
+            await asyncio.gather(requests, responses, return_exceptions=True)
         for end in self._ends:
             end.close()
 
@@ -104,30 +104,30 @@ class Link:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: Callable[[bytes], bool]
     ) -> None:
         with contextlib.suppress(OSError):
-            while said := await reader.read(CHUNK):
+            while data := await reader.read(CHUNK):
                 await self._proxy.passing.wait()
                 if self._proxy.delay:
                     await asyncio.sleep(self._proxy.delay * random.uniform(0.5, 1.5))
-                if not passes(said):
+                if not passes(data):
                     self.cut()
                     return
-                writer.write(said)
+                writer.write(data)
                 await writer.drain()
-                if self._doomed and self._proxy.early:
+                if self._loses_response and self._proxy.early:
                     self._lose()
                     return
 
-    def _asked(self, said: bytes) -> bool:
-        if self._proxy.words is not None and self._proxy.words in said:
+    def _requested(self, data: bytes) -> bool:
+        if self._proxy.words is not None and self._proxy.words in data:
             self._proxy.words = None
-            self._doomed = True
+            self._loses_response = True
         return True
 
-    def _answered(self, _said: bytes) -> bool:
-        """The other side speaks when the call is done and committed, and not before."""
-        if self._doomed:
+    def _responded(self, _data: bytes) -> bool:
+        """Return false for the response to be lost: it is sent only after the call was executed and committed."""
+        if self._loses_response:
             self._proxy.lost.set()
-        return not self._doomed
+        return not self._loses_response
 
     def _lose(self) -> None:
         self._proxy.lost.set()

@@ -1,4 +1,4 @@
-"""What the runs have shown: kept as JSON, shown as a table in which all of them count."""
+"""The results of all runs: stored as JSON, shown as a table."""
 
 import json
 import os
@@ -18,24 +18,24 @@ from faults.round import Verdict
 from faults.stage import STAGES
 
 LOST = {
-    "what was accepted is there",
-    "every group gets everything",
+    "accepted messages are stored",
+    "every group completes every message",
     "lag returns to zero",
-    "a crowd of partitions gets everything",
+    "many partitions: every message is completed",
 }
-DOUBLED = {
-    "nothing again after its ack",
-    "a value is stored once",
+DUPLICATED = {
+    "no delivery after the ack",
+    "a message is stored once",
     "at most once with auto_ack",
-    "a crowd of partitions gets nothing twice",
+    "many partitions: no message is completed twice",
 }
-UNORDERED = {"in order", "a crowd of partitions is in order"}
+UNORDERED = {"in order", "many partitions: messages are in order"}
 COLUMNS = ("fault", "seeds", "times", "operations", "lost", "duplicated after ack", "out of order", "other", "recovery")
 MARKS = ("<!-- table -->\n", "<!-- end of table -->")
 
 
 def add(path: Path, seed: int, seconds: float, verdicts: Iterable[Verdict]) -> None:
-    """Add a run to those that are kept."""
+    """Add a run to the stored results."""
     rounds = [
         asdict(verdict) | {"violations": [[each.rule, each.text] for each in verdict.violations]}
         for verdict in verdicts
@@ -50,7 +50,7 @@ def load(path: Path) -> list[dict[str, Any]]:
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    """Return the table: a line for each fault, with everything the rounds it was part of have shown."""
+    """Return the table: a row for each fault, with the results of all rounds that it was part of."""
     rows: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         for played in run["rounds"]:
@@ -73,7 +73,7 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 def _row(name: str, note: str, row: dict[str, Any]) -> str:
     broken = row["broken"]
-    counts = [sum(rule in kind for rule in broken) for kind in (LOST, DOUBLED, UNORDERED)]
+    counts = [sum(rule in kind for rule in broken) for kind in (LOST, DUPLICATED, UNORDERED)]
     other = len(broken) - sum(counts)
     by_contract = f" ({sum(row['by contract'])} by contract)" if any(row["by contract"]) else ""
     recovery = row["recovery"]
@@ -89,16 +89,16 @@ def _sum(runs: list[dict[str, Any]]) -> str:
     rounds = [played for run in runs for played in run["rounds"]]
     seconds, operations = (sum(played[name] for played in rounds) for name in ("seconds", "operations"))
     red = sum(bool(played["violations"]) for played in rounds)
-    told = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    number = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     machines = ", ".join(sorted({run["machine"] for run in runs}))
     return (
-        f"{told}, {len(rounds)} rounds, {seconds / 60:.0f} minutes, {operations:,} operations,"
+        f"{number}, {len(rounds)} rounds, {seconds / 60:.0f} minutes, {operations:,} operations,"
         f" {red} rounds red. Machine: {machines}."
     )
 
 
 def write(page: Path, runs: list[dict[str, Any]]) -> None:
-    """Put the table where the page has its marks."""
+    """Replace the table between the marks of a page."""
     begin, end = MARKS
     text = page.read_text()
     new = re.sub(f"(?<={re.escape(begin)}).*(?={re.escape(end)})", lambda _: table(runs) + "\n", text, flags=re.DOTALL)

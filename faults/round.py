@@ -1,4 +1,4 @@
-"""One round: a fresh world, its faults one after the other, the end, and the verdict."""
+"""One round: a new world, its faults in order, the end, and the verdict."""
 
 import asyncio
 import logging
@@ -14,19 +14,19 @@ from faults import history, state
 from faults.catalog import FAULTS
 from faults.checker import Index, Violation, check
 from faults.checker.log import lost_by_contract
-from faults.history import Harm, History
+from faults.history import History, Injection
 from faults.plan import Round
 from faults.world import World
 
 log = logging.getLogger("faults")
 
 WARM_UP = 2  # seconds of load before the first fault
-PATIENCE = 90  # seconds for the last message after the last fault
+PATIENCE = 90  # seconds after the last fault until all messages must be completed
 
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """A fault of a round: the calls from its begin to that of the next one, and how long everyone needed to get on."""
+    """A fault of a round: the number of calls until the next fault, and the time until all clients had recovered."""
 
     fault: str
     text: str
@@ -36,7 +36,7 @@ class Struck:
 
 @dataclass(slots=True)
 class Verdict:
-    """What a round has shown."""
+    """The result of a round."""
 
     round: int
     stage: str
@@ -44,7 +44,7 @@ class Verdict:
     operations: int
     messages: int
     drained: float
-    lost_by_contract: int = 0  # a setting allows to lose the last moments before a crash
+    lost_by_contract: int = 0  # losses before a crash that a setting allows
     struck: list[Struck] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
 
@@ -54,15 +54,15 @@ async def run(planned: Round, world: World, patience: float = PATIENCE) -> Verdi
     try:
         await world.start()
         await asyncio.sleep(WARM_UP)
-        world.remember_memory()
+        world.record_memory()
         standing: list[asyncio.Task[None]] = []
         for step in planned.steps:
             await asyncio.sleep(step.pause)
-            strike = _strike(world, step.fault, random.Random(step.seed))
+            injection = _inject(world, step.fault, random.Random(step.seed))
             if FAULTS[step.fault].standing:
-                standing.append(asyncio.create_task(strike))
+                standing.append(asyncio.create_task(injection))
             else:
-                await strike
+                await injection
         await asyncio.sleep(WARM_UP)
         world.ending.set()
         await asyncio.gather(*standing)
@@ -73,49 +73,54 @@ async def run(planned: Round, world: World, patience: float = PATIENCE) -> Verdi
     finally:
         await world.close()
     state.save(world.directory, world.setup, found)
-    verdict = judge(planned, world.directory, time.monotonic() - begin)
+    verdict = check_round(planned, world.directory, time.monotonic() - begin)
     verdict.drained = drained
-    verdict.violations += [Violation(text, rule="nobody falls over") for text in world.surprises()]
+    verdict.violations += [Violation(text, rule="no process fails") for text in world.unexpected()]
     return verdict
 
 
-async def _strike(world: World, name: str, dice: random.Random) -> None:
+async def _inject(world: World, name: str, rng: random.Random) -> None:
     log.info("  %s ...", name)
-    call = world.harms.invoke("harm", fault=name)
+    call = world.injections.invoke("injection", fault=name)
     try:
-        text = await FAULTS[name].run(world, dice)
-    except psycopg.Error as error:  # another fault has met it
-        text = f"cut short: {error}"
-    world.harms.told(call, "ok", text=text)
+        text = await FAULTS[name].run(world, rng)
+    except psycopg.Error as error:  # another fault interrupted it
+        text = f"interrupted: {error}"
+    world.injections.returned(call, "ok", text=text)
     log.info("  %s: %s", name, text)
 
 
-def judge(planned: Round, directory: Path, seconds: float) -> Verdict:
-    """Check what a round has left behind."""
-    told = history.read(directory)
+def check_round(planned: Round, directory: Path, seconds: float) -> Verdict:
+    """Check the histories and the final state of a round."""
+    events = history.read(directory)
     setup, found = state.load(directory)
     messages = sum(head.last + 1 for head in found.heads.values())
-    verdict = Verdict(planned.number, planned.stage, seconds, told.operations, messages, 0)
-    verdict.violations = check(setup, told, found)
-    verdict.lost_by_contract = lost_by_contract(Index(setup, told, found))
-    verdict.struck = _struck(told)
+    verdict = Verdict(planned.number, planned.stage, seconds, events.operations, messages, 0)
+    verdict.violations = check(setup, events, found)
+    verdict.lost_by_contract = lost_by_contract(Index(setup, events, found))
+    verdict.struck = _struck(events)
     return verdict
 
 
-def _struck(told: History) -> list[Struck]:
-    harms = sorted(told.harms, key=lambda harm: harm.begin)
-    begins = [harm.begin for harm in harms[1:]] + [inf]
-    calls = sorted(call.invoked for call in told.calls)
+def _struck(events: History) -> list[Struck]:
+    injections = sorted(events.injections, key=lambda injection: injection.begin)
+    begins = [injection.begin for injection in injections[1:]] + [inf]
+    calls = sorted(call.invoked for call in events.calls)
     return [
-        Struck(harm.fault, harm.text, sum(harm.begin <= at < end for at in calls), _recovery(told, harm))
-        for harm, end in zip(harms, begins, strict=True)
+        Struck(
+            injection.fault,
+            injection.text,
+            sum(injection.begin <= at < end for at in calls),
+            _recovery(events, injection),
+        )
+        for injection, end in zip(injections, begins, strict=True)
     ]
 
 
-def _recovery(told: History, harm: Harm) -> float | None:
-    """Return how long after the end of a fault it took until every client had been told ok again."""
+def _recovery(events: History, injection: Injection) -> float | None:
+    """Return the time from the end of a fault until a call of every client succeeded again."""
     firsts: dict[str, float] = {}
-    for call in told.calls:
-        if call.outcome == "ok" and call.told >= harm.end:
-            firsts[call.who] = min(firsts.get(call.who, inf), call.told)
-    return max(firsts.values()) - harm.end if firsts else None
+    for call in events.calls:
+        if call.outcome == "ok" and call.returned >= injection.end:
+            firsts[call.who] = min(firsts.get(call.who, inf), call.returned)
+    return max(firsts.values()) - injection.end if firsts else None

@@ -1,4 +1,4 @@
-"""`python -m faults.serve`: `skep serve`, after the damage that FAULTS_BROKEN names. No such switch is in Skep."""
+"""`python -m faults.serve`: run `skep serve`, with the defect that FAULTS_BROKEN names. Skep has no such option."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Stages: the kinds of worlds that rounds are played in."""
+"""Stages: the kinds of worlds in which rounds run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ QUEUES = (
     Queue("poison", ("patient",), retry_limit=2, lease_time=1),
     Queue(CROWD, (MANY,), lease_time=15),
 )
-GROUPS = {  # whom the consumers of a kind work for
+GROUPS = {  # the groups of each kind of consumer
     "pop-http": {"http"},
     "pop-client": {"client", "crowd", "limited"},
     "pop-transform": {"transform"},
@@ -36,23 +36,23 @@ CREW = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Who is there, and what the database is like."""
+    """The processes of a world, and the configuration of its database."""
 
     crew: Mapping[str, int] = field(default_factory=lambda: CREW)
     servers: int = 2
-    clients: Mapping[str, Any] = field(default_factory=dict[str, Any])  # their settings, where not as usual
+    clients: Mapping[str, Any] = field(default_factory=dict[str, Any])  # settings that differ from the default
     build: str = ""  # broken on purpose, see faults.broken
     settings: Mapping[str, str] = field(default_factory=dict[str, str])  # of PostgreSQL
     standby: Literal["", "synchronous", "asynchronous"] = ""
     pooled: bool = False  # PgBouncer in transaction mode before the database
-    clocks: bool = False  # the database, the servers and the consumers have clocks of their own
-    disk_mb: int = 0  # of the file system of the database, if it is a small one
-    note: str = ""  # how it differs, where the same fault is one of several stages
+    clocks: bool = False  # the database, the servers and the consumers have separate clocks
+    disk_mb: int = 0  # size of the file system of the database, if it is limited
+    note: str = ""  # added to the titles of faults, if a fault is in several stages
     always: tuple[str, ...] = ()  # faults that begin every round
-    loses: float = 0  # seconds before a crash of which a setting may lose what was accepted
+    loses: float = 0  # seconds before a crash whose pushes a setting may lose
 
     def setup(self) -> Setup:
-        """Return what the checker has to know: the queues, with the groups that somebody of the crew works for."""
+        """Return the queues, with the groups that have a consumer."""
         served = {group for kind in self.crew for group in GROUPS.get(kind, ())}
         queues = (
             replace(

@@ -1,4 +1,4 @@
-"""What is in the database at the end of a round, and what the checker has to know of how it was set up."""
+"""The state of the database at the end of a round, and its setup, for the checker."""
 
 import json
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from faults.history import Content, Place
+from faults.history import Content, Location
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue of the load, and the groups it is for."""
+    """A queue, and the groups that read it."""
 
     name: str
     groups: tuple[str, ...] = ()
-    auto_groups: tuple[str, ...] = ()  # their cursor moves at delivery: at most once
+    auto_groups: tuple[str, ...] = ()  # groups with auto_ack: at-most-once delivery
     concurrency: int = 1
     retry_limit: int = 1000
     lease_time: float = 2
@@ -27,7 +27,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a round was set up. `loses`: seconds before a fault of which what was accepted may be lost by contract."""
+    """The setup of a round. `loses`: seconds before a fault whose pushes a setting may lose."""
 
     queues: tuple[Queue, ...]
     clocks_jump: bool = False
@@ -39,7 +39,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A partition, and which offsets it holds; a partition of redriven messages is for one group alone."""
+    """A partition and its first and last offset. A partition of redriven messages is for one group."""
 
     queue: str
     partition: str
@@ -50,27 +50,31 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter, or the audit of one that was redriven: then attempts and content are None."""
+    """A dead letter, or the audit record of a redriven one, whose attempts and content are None."""
 
     group: str
-    place: Place
+    location: Location
     attempts: int | None
     content: Content | None = None
 
 
 @dataclass(slots=True)
 class State:
-    """Everything the rules ask for."""
+    """The final state of the database, of the servers and of their connections."""
 
-    log: dict[Place, Content | None] = field(default_factory=dict)  # None: a tombstone
-    crowd: dict[int, tuple[int, int]] = field(default_factory=dict)  # partitions told by ranges: last offset and cursor
-    doubled: list[tuple[int, int, Content | None]] = field(default_factory=list)  # what else the log holds at a place
+    log: dict[Location, Content | None] = field(default_factory=dict)  # None: a tombstone
+    crowd: dict[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  # last offset and cursor of the partitions of the crowd
+    duplicates: list[tuple[int, int, Content | None]] = field(
+        default_factory=list
+    )  # further messages at the same offset
     heads: dict[int, Head] = field(default_factory=dict)
-    cursors: dict[tuple[str, int], int] = field(default_factory=dict)  # where each group says that it is
+    cursors: dict[tuple[str, int], int] = field(default_factory=dict)  # of each group
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    redriven: int = 0  # dead letters that were driven again to their group
+    redriven: int = 0  # number of redriven dead letters
     missed: list[tuple[str, int, int, int]] = field(default_factory=list)  # group, partition, first, end
-    rows: set[str] = field(default_factory=set)  # values that stand in a table of the caller's
+    rows: set[str] = field(default_factory=set)  # values in the table of the outbox producer
     broken: dict[str, int] = field(default_factory=dict)  # of check_consistency()
     leases: int = 0
     connections: int = 0
@@ -80,7 +84,7 @@ class State:
     memory: dict[str, tuple[float, float]] = field(default_factory=dict)  # MB of each server, before and after
 
 
-CROWD = "crowded"  # the queue of many partitions and a long one, whose messages nobody tells one by one
+CROWD = "crowded"  # a queue of many partitions and a long one; its messages are recorded as ranges
 MANY = "many"  # its group
 HEADS = """
     SELECT l.partition_id, q.name, p.name, l.first_offset, l.last_offset, p.only_group FROM skep.partition_lookup l
@@ -111,7 +115,7 @@ DEAD_LETTERS = """
     JOIN skep.queues q ON q.name = a.queue JOIN skep.partitions p ON p.queue_id = q.id AND p.name = a.partition
 """
 MISSED = "SELECT group_name, partition_id, first_offset, end_offset FROM skep.missed_messages"
-# What a vacuum could not remove: somebody holds on to an old snapshot.
+# Rows that VACUUM could not remove, because of an old snapshot.
 DEAD_TUPLES = "SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables WHERE schemaname = 'skep'"
 CONNECTIONS = """
     SELECT count(*), count(*) FILTER (WHERE state LIKE 'idle in transaction%%') FROM pg_stat_activity
@@ -121,7 +125,7 @@ ROWS_TABLE = "CREATE TABLE IF NOT EXISTS public.rows (value text NOT NULL)"
 
 
 def read(url: str) -> State:
-    """Read it in one look, and only then vacuum, to see what cannot be."""
+    """Read the state in one snapshot. Then vacuum, and count the rows that cannot be removed."""
     state = State()
     with psycopg.connect(url, row_factory=tuple_row) as db:
         db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -131,7 +135,7 @@ def read(url: str) -> State:
         for partition, offset, *content in db.execute(LOG, names):
             stored = _content(content)
             if state.log.setdefault((partition, offset), stored) != stored:
-                state.doubled.append((partition, offset, stored))
+                state.duplicates.append((partition, offset, stored))
         state.cursors = {(group, partition): cursor for group, partition, cursor in db.execute(CURSORS, names)}
         state.dead_letters = [_dead_letter(*row) for row in db.execute(DEAD_LETTERS)]
         ((state.redriven,),) = db.execute("SELECT count(*) FROM skep.dead_letter_audit WHERE action = 'redriven'")
@@ -147,7 +151,7 @@ def read(url: str) -> State:
 
 
 def _content(fields: Sequence[Any] | None) -> Content | None:
-    """Return a stored message; None if its payload is gone."""
+    """Return a stored message, None if its payload was deleted."""
     return None if fields is None or fields[1] is None else Content(*fields)
 
 
@@ -156,15 +160,15 @@ def _dead_letter(group: str, partition: int, offset: int, attempts: int | None, 
 
 
 def save(directory: Path, setup: Setup, state: State) -> None:
-    """Keep what was checked, so that it can be checked again."""
+    """Save the setup and the state, so that they can be checked again."""
     (directory / "setup.json").write_text(json.dumps(asdict(setup)))
     kept = asdict(state) | {
-        "log": [[*place, value] for place, value in state.log.items()],
+        "log": [[*location, value] for location, value in state.log.items()],
         "crowd": [[partition, *ends] for partition, ends in state.crowd.items()],
         "heads": [[partition, *asdict(head).values()] for partition, head in state.heads.items()],
         "cursors": [[*key, cursor] for key, cursor in state.cursors.items()],
         "dead_letters": [
-            [each.group, *each.place, each.attempts, *(each.content or [None] * 4)] for each in state.dead_letters
+            [each.group, *each.location, each.attempts, *(each.content or [None] * 4)] for each in state.dead_letters
         ],
         "rows": sorted(state.rows),
     }
@@ -182,7 +186,7 @@ def load(directory: Path) -> tuple[Setup, State]:
         "cursors": {(group, partition): cursor for group, partition, cursor in kept["cursors"]},
         "dead_letters": [_dead_letter(*row) for row in kept["dead_letters"]],
         "missed": [tuple(row) for row in kept["missed"]],
-        "doubled": [(partition, offset, _content(content)) for partition, offset, content in kept["doubled"]],
+        "duplicates": [(partition, offset, _content(content)) for partition, offset, content in kept["duplicates"]],
         "rows": set(kept["rows"]),
         "memory": {name: tuple(sizes) for name, sizes in kept["memory"].items()},
     }

@@ -1,4 +1,4 @@
-"""Everything that runs in a round, and how it is wired.
+"""The processes of a round, and the connections between them.
 
 clients ──┬── proxies to servers ── servers ── proxies to database ──┬── PostgreSQL
           └── proxy of clients ──────────────────────────────────────┘
@@ -17,7 +17,7 @@ import psycopg
 
 from faults import broken, state
 from faults.clients.context import DRAINING, Settings
-from faults.clients.http import Http, NotAnswered, NotSent
+from faults.clients.http import Http, NoResponse, NotSent
 from faults.cluster import Clock, Cluster
 from faults.history import Writer
 from faults.postgres import Postgres, free_port
@@ -30,7 +30,7 @@ from skep.engine.sources import packaged
 
 log = logging.getLogger("faults")
 
-PATIENCE = 120  # seconds for a server to become ready, on a machine that has other things to do
+PATIENCE = 120  # seconds for a server to become ready, on a busy machine
 CLOCKS = ("database", "servers", "consumers")
 CONNECTIONS_OF_SERVER = 27  # as docs/server.md says: 21 and 6 for upkeep
 
@@ -45,7 +45,7 @@ PARTITIONS: LiteralString = """
     SELECT coalesce(array_agg(p.id), '{}') FROM skep.partitions p JOIN skep.queues q ON q.id = p.queue_id
     WHERE q.name <> %s
 """
-LEFT: LiteralString = """
+BACKLOG: LiteralString = """
     SELECT to_jsonb(c) || jsonb_build_object(
         'now', clock_timestamp(), 'last_offset', l.last_offset, 'group', g, 'runs', (
             SELECT json_agg(r) FROM skep.runs r
@@ -53,7 +53,7 @@ LEFT: LiteralString = """
     FROM skep.partition_consumers c JOIN skep.partition_lookup l ON l.partition_id = c.partition_id
     JOIN skep.group_queues g ON g.id = c.group_queue_id WHERE c.cursor <= l.last_offset LIMIT 20
 """
-TO_DO: LiteralString = """
+LAG: LiteralString = """
     SELECT coalesce(sum(l.lag), 0)::bigint
     FROM unnest(%(groups)s::text[], %(queues)s::text[]) AS asked (group_name, queue)
     CROSS JOIN LATERAL skep.lag(asked.group_name, asked.queue) l
@@ -68,8 +68,8 @@ class World:
         self.setup = stage.setup()
         self.clocks = {who: Clock(home / f"{who}.clock") for who in CLOCKS} if stage.clocks else {}
         self.cluster = Cluster(directory, home, stage, self._clock("database"))
-        self.astray: dict[str, Postgres] = {}  # wires that still lead to an old primary
-        self.harms = Writer(directory / "faults.0.jsonl")
+        self.misrouted: dict[str, Postgres] = {}  # proxies that still lead to an old primary
+        self.injections = Writer(directory / "faults.0.jsonl")
         numbers = range(1, stage.servers + 1)
         self._ports = {f"to s{number}": free_port() for number in numbers}
         wires = [*self._ports, *(f"db of s{number}" for number in numbers), "db"]
@@ -82,11 +82,13 @@ class World:
         self._tasks: list[asyncio.Task[None]] = []
         self._memory: dict[str, float] = {}
         self.sources = packaged()
-        self.complaints: list[str] = []  # what a fault has seen and should not have
-        self.ending = asyncio.Event()  # standing faults end now
+        self.problems: list[str] = []  # unexpected results that faults have seen
+        self.ending = asyncio.Event()  # faults that last until the end of the round end now
 
     def _target(self, name: str) -> Callable[[], int]:
-        return lambda: self._ports.get(name) or (self.astray[name].port if name in self.astray else self.cluster.port)
+        return lambda: (
+            self._ports.get(name) or (self.misrouted[name].port if name in self.misrouted else self.cluster.port)
+        )
 
     def _clock(self, who: str) -> dict[str, str]:
         return self.clocks[who].environment if self.clocks else {}
@@ -101,7 +103,7 @@ class World:
         return [*pooler, *self.servers, *self.clients]
 
     def of(self, *kinds: str) -> list[Client]:
-        """Return the clients of these kinds; `push` and `pop` are all of them."""
+        """Return the clients whose kind begins with one of these, such as `push` and `pop`."""
         return [client for client in self.clients if client.kind.startswith(kinds)]
 
     async def start(self) -> None:
@@ -117,7 +119,7 @@ class World:
         for child in (*self.servers, *self.clients):
             child.start()
         self._tasks = [asyncio.create_task(work()) for work in (self._supervise, self._observe, self._retain)]
-        await self._everyone_up()
+        await self._wait_until_ready()
 
     async def add_standby(self) -> None:
         wire = self.proxies.get("replication")
@@ -153,34 +155,34 @@ class World:
         clock = self._clock("consumers") if kind.startswith("pop") else {}
         return Client(kind, f"{kind}-{number}", self.directory, settings.dump(), clock)
 
-    async def _everyone_up(self) -> None:
-        """Wait until every client has begun its history and the servers serve."""
+    async def _wait_until_ready(self) -> None:
+        """Wait until all clients have started their histories and all servers are ready."""
         while any(not (self.directory / f"{client.name}.1.jsonl").exists() for client in self.clients):
             for child in self.children:
-                if child.surprises:
-                    raise RuntimeError(child.surprises[0])
+                if child.unexpected:
+                    raise RuntimeError(child.unexpected[0])
             await asyncio.sleep(0.1)
         await asyncio.gather(*(self.ready(server) for server in self.servers))
 
     async def ready(self, server: Server) -> None:
-        """Wait until a server serves; it may have to be started again first."""
+        """Wait until a server is ready; it may have to be restarted first."""
         http = Http(server.port)
         deadline = asyncio.get_running_loop().time() + PATIENCE
         while await self._status(http) != 200:
             if asyncio.get_running_loop().time() > deadline:
-                raise RuntimeError(f"{server.name} does not become ready: {server.last_words()}")
+                raise RuntimeError(f"{server.name} did not become ready: {server.log_tail()}")
             await asyncio.sleep(0.1)
         await http.close()
 
     async def _status(self, http: Http) -> int | None:
-        with contextlib.suppress(NotSent, NotAnswered):
+        with contextlib.suppress(NotSent, NoResponse):
             return (await http.call("GET", "/ready"))[0]
         return None
 
     async def _supervise(self) -> None:
         while True:
             for child in self.children:
-                child.look()
+                child.restart_if_ended()
             await asyncio.sleep(0.2)
 
     async def _observe(self) -> None:
@@ -191,12 +193,12 @@ class World:
                     while True:
                         arguments = {"partitions": await self._partitions(db)}
                         ((heads, cursors),) = await (await db.execute(OBSERVE, arguments)).fetchall()
-                        observer.told(observer.invoke("sample", heads=heads, cursors=cursors), "ok")
+                        observer.returned(observer.invoke("sample", heads=heads, cursors=cursors), "ok")
                         await asyncio.sleep(0.2)
             await asyncio.sleep(0.2)
 
     async def _retain(self) -> None:
-        """Every second, beside what the servers do by themselves: whoever is slow must not lose by it."""
+        """Run retention every second, in addition to the servers: a slow group must not lose messages."""
         while True:
             with contextlib.suppress(psycopg.Error):
                 async with self.connect() as db:
@@ -206,23 +208,23 @@ class World:
             await asyncio.sleep(0.2)
 
     async def _partitions(self, db: psycopg.AsyncConnection[Any]) -> list[int]:
-        """Return all partitions but those of a crowd."""
+        """Return all partitions except those of the crowd."""
         ((partitions,),) = await (await db.execute(PARTITIONS, [state.CROWD])).fetchall()
         return partitions
 
     @contextlib.asynccontextmanager
     async def connect(self, **options: Any) -> AsyncGenerator[psycopg.AsyncConnection[Any]]:
-        """Connect past the proxies, as an operator who sits at the machine."""
+        """Connect directly to the primary, without a proxy."""
         options = {"autocommit": True, "connect_timeout": 5, "application_name": "faults", **options}
         async with await psycopg.AsyncConnection.connect(self.primary.url(), **options) as db:
             yield db
 
     async def database_is_back(self) -> None:
-        """Wait until it has recovered by itself."""
-        while not await asyncio.to_thread(self.primary.answers):
+        """Wait until PostgreSQL has recovered."""
+        while not await asyncio.to_thread(self.primary.is_ready):
             await asyncio.sleep(0.1)
 
-    def remember_memory(self) -> None:
+    def record_memory(self) -> None:
         self._memory = {server.name: server.memory() for server in self.servers}
 
     async def stop_producing(self) -> None:
@@ -233,37 +235,37 @@ class World:
             proxy.heal()
 
     async def drain(self, patience: float) -> float:
-        """Wait until no group has anything to do; return how many seconds that took, inf if in vain."""
+        """Wait until no group has a lag. Return the seconds, or inf after `patience` seconds."""
         (self.directory / DRAINING).touch()
         begin = asyncio.get_running_loop().time()
         while (took := asyncio.get_running_loop().time() - begin) < patience:
             with contextlib.suppress(psycopg.Error):
-                if await self._to_do() == 0:
+                if await self._lag() == 0:
                     return took
             await asyncio.sleep(0.1)
-        await self._show_what_is_left()
+        await self._log_backlog()
         return inf
 
-    async def _show_what_is_left(self) -> None:
+    async def _log_backlog(self) -> None:
         with contextlib.suppress(psycopg.Error):
             async with self.connect() as db:
-                for (row,) in await (await db.execute(LEFT)).fetchall():
-                    log.info("  left: %s", row)
+                for (row,) in await (await db.execute(BACKLOG)).fetchall():
+                    log.info("  backlog: %s", row)
 
-    async def _to_do(self) -> int:
+    async def _lag(self) -> int:
         pairs = [(g, q.name) for q in self.setup.queues for g in (*q.groups, *q.auto_groups)]
         arguments = {"groups": [group for group, _ in pairs], "queues": [queue for _, queue in pairs]}
         async with self.connect() as db:
-            ((lag,),) = await (await db.execute(TO_DO, arguments)).fetchall()
+            ((lag,),) = await (await db.execute(LAG, arguments)).fetchall()
             return lag
 
     async def finish(self) -> State:
-        """Stop the clients, look at what is left while the servers idle, and stop them too."""
+        """Stop the clients, read the final state while the servers are idle, and stop the servers."""
         await asyncio.gather(*(client.stop() for client in self.clients))
         for task in self._tasks:
             task.cancel()
         ends = await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.complaints += [f"the suite itself fell over: {end!r}" for end in ends if isinstance(end, Exception)]
+        self.problems += [f"the suite failed: {end!r}" for end in ends if isinstance(end, Exception)]
         found = await asyncio.to_thread(state.read, self.primary.url())
         found.most_connections = CONNECTIONS_OF_SERVER * len(self.servers)
         found.memory = {
@@ -275,7 +277,7 @@ class World:
         return found
 
     async def close(self) -> None:
-        """End whatever still runs."""
+        """End all processes."""
         for task in self._tasks:
             task.cancel()
         for child in self.children:
@@ -285,12 +287,12 @@ class World:
             await proxy.close()
         await asyncio.to_thread(self.cluster.close)
 
-    def surprises(self) -> list[str]:
-        """Return what no process should have done: end by itself, or fall over something unforeseen."""
-        found = [*self.complaints, *(surprise for child in self.children for surprise in child.surprises)]
+    def unexpected(self) -> list[str]:
+        """Return unexpected events: processes that ended, and tracebacks in their logs."""
+        found = [*self.problems, *(problem for child in self.children for problem in child.unexpected)]
         logs: Iterable[Path] = self.directory.glob("*.log")
-        return found + [f"{log.stem} has a traceback in its log" for log in sorted(logs) if _fell(log)]
+        return found + [f"{log.stem} has a traceback in its log" for log in sorted(logs) if _has_traceback(log)]
 
 
-def _fell(path: Path) -> bool:
+def _has_traceback(path: Path) -> bool:
     return "Traceback" in path.read_text(errors="replace")

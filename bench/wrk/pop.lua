@@ -1,5 +1,5 @@
--- Pops: wrk … -s pop.lua URL -- BATCH GROUP ACK. ACK 0: auto ack; 1: every message is acknowledged by a request of its own.
--- Prints how many messages were delivered.
+-- Pops: wrk … -s pop.lua URL -- BATCH GROUP ACK. ACK 0: auto ack; 1: one ack request for each message.
+-- Prints the number of delivered messages.
 local all = {}
 function setup(thread)
    table.insert(all, thread)
@@ -13,9 +13,9 @@ function init(args)
 end
 
 function request()
-   local answer = table.remove(waiting)
-   if answer then
-      return wrk.format("POST", "/api/v1/ack", { ["Content-Type"] = "application/json" }, answer)
+   local ack = table.remove(waiting)
+   if ack then
+      return wrk.format("POST", "/api/v1/ack", { ["Content-Type"] = "application/json" }, ack)
    end
    return wrk.format("GET", path)
 end
@@ -27,11 +27,11 @@ function response(status, headers, body)
       return
    end
    local at = body:find('"messages":[', 1, true)
-   for id, lane, lease in body:gmatch('"transactionId":"([^"]+)".-"partitionId":"([^"]+)","leaseId":"([^"]*)"', at) do
+   for id, partition, lease in body:gmatch('"transactionId":"([^"]+)".-"partitionId":"([^"]+)","leaseId":"([^"]*)"', at) do
       delivered = delivered + 1
       if acks then
          table.insert(waiting, string.format('{"transactionId":"%s","partitionId":"%s","leaseId":"%s","consumerGroup":"%s"}',
-                                             id, lane, lease, group))
+                                             id, partition, lease, group))
       end
    end
 end

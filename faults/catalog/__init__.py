@@ -1,4 +1,4 @@
-"""All faults, by what they harm."""
+"""All faults, by the part that they affect."""
 
 from faults.catalog import clock, database, disk, load, locks, network, processes, standby, upgrade
 from faults.catalog.fault import FAULTS, Fault

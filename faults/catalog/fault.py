@@ -1,4 +1,4 @@
-"""The shape of a fault, and the list of them."""
+"""The type of a fault, and the list of all faults."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from faults.world import World
 
-Harm = Callable[[World, random.Random], Awaitable[str]]
+Inject = Callable[[World, random.Random], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`run` does the harm, returns when it is over, and says in a few words what it was."""
+    """A fault. `run` injects it, returns at its end, and describes it in a few words."""
 
     name: str
     title: str
     stages: tuple[str, ...]
     lasts: float
-    run: Harm
-    standing: bool = False  # until the end of the round, beside the others
+    run: Inject
+    standing: bool = False  # lasts until the end of the round, during other faults
 
 
 FAULTS: dict[str, Fault] = {}
@@ -26,10 +26,10 @@ FAULTS: dict[str, Fault] = {}
 
 def fault(
     title: str, *, lasts: float = 0, stages: tuple[str, ...] = ("plain",), standing: bool = False
-) -> Callable[[Harm], Harm]:
-    """Put a fault on the list, under the name of its function."""
+) -> Callable[[Inject], Inject]:
+    """Add a fault to the list, under the name of its function."""
 
-    def add(run: Harm) -> Harm:
+    def add(run: Inject) -> Inject:
         name = run.__name__.replace("_", "-")
         FAULTS[name] = Fault(name, title, stages, lasts, run, standing)
         return run
@@ -37,9 +37,9 @@ def fault(
     return add
 
 
-def some(dice: random.Random, among: list, most: int | None = None) -> list:
-    """Choose one or more."""
-    return dice.sample(among, dice.randint(1, min(most or len(among), len(among))))
+def some(rng: random.Random, among: list, most: int | None = None) -> list:
+    """Return one or more random elements."""
+    return rng.sample(among, rng.randint(1, min(most or len(among), len(among))))
 
 
 def names(chosen: list) -> str:

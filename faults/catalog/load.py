@@ -1,4 +1,4 @@
-"""Faults of those who use Skep as they may: dashboards, operators, slow groups, messages that nobody can digest."""
+"""Faults of users: dashboards, operators, stopped groups, poison messages, many partitions."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 
 from faults import state
 from faults.catalog.fault import fault, names
-from faults.clients.http import Http, NotAnswered, NotSent
+from faults.clients.http import Http, NoResponse, NotSent
 from faults.history import Content
 from faults.world import World
 
@@ -36,56 +36,56 @@ _numbers = count(1)
 
 
 @fault("20 dashboards", lasts=6)
-async def dashboards(world: World, dice: random.Random) -> str:
-    end = asyncio.get_running_loop().time() + dice.uniform(4, 8)
-    looks = [_look(world, random.Random(dice.random()), end) for _ in range(DASHBOARDS)]
-    seen = [status for statuses in await asyncio.gather(*looks) for status in statuses]
+async def dashboards(world: World, rng: random.Random) -> str:
+    end = asyncio.get_running_loop().time() + rng.uniform(4, 8)
+    pages = [_browse(world, random.Random(rng.random()), end) for _ in range(DASHBOARDS)]
+    seen = [status for statuses in await asyncio.gather(*pages) for status in statuses]
     if wrong := sorted({status for status in seen if status not in (200, 503)}):
-        world.complaints.append(f"dashboards were told {wrong}")
+        world.problems.append(f"dashboards got status {wrong}")
     return f"{len(seen)} pages"
 
 
-async def _look(world: World, dice: random.Random, end: float) -> list[int]:
-    http = Http(dice.choice(world.servers).port)
+async def _browse(world: World, rng: random.Random, end: float) -> list[int]:
+    http = Http(rng.choice(world.servers).port)
     statuses: list[int] = []
     while asyncio.get_running_loop().time() < end:
         try:
-            status, _ = await http.call("GET", dice.choice(PAGES))
+            status, _ = await http.call("GET", rng.choice(PAGES))
             statuses.append(status)
-        except (NotSent, NotAnswered):
+        except (NotSent, NoResponse):
             await asyncio.sleep(0.1)
-        await asyncio.sleep(dice.uniform(0, 0.2))
+        await asyncio.sleep(rng.uniform(0, 0.2))
     await http.close()
     return statuses
 
 
-@fault("retention every second beside a group that stands still", lasts=6)
-async def stall_group(world: World, dice: random.Random) -> str:
-    kind = dice.choice(("pop-http", "pop-client", "pop-transform", "pop-auto"))
+@fault("retention every second while a group is stopped", lasts=6)
+async def stall_group(world: World, rng: random.Random) -> str:
+    kind = rng.choice(("pop-http", "pop-client", "pop-transform", "pop-auto"))
     stalled = world.of(kind)
     for client in stalled:
         client.signal(signal.SIGSTOP)
-    await asyncio.sleep(dice.uniform(4, 7))
+    await asyncio.sleep(rng.uniform(4, 7))
     for client in stalled:
         client.signal(signal.SIGCONT)
     return names(stalled)
 
 
 @fault("poison messages: they fail, kill their consumer, or hang", lasts=3)
-async def poison(world: World, dice: random.Random) -> str:
-    """Among ten that are harmless."""
+async def poison(world: World, rng: random.Random) -> str:
+    """Push poison messages among ten others."""
     kinds = ["!fail", "!crash", "!hang", *[""] * 10]
-    dice.shuffle(kinds)
+    rng.shuffle(kinds)
     values = [f"poison.{next(_numbers)}{kind}" for kind in kinds]
-    items = [Content(f"partition {dice.randrange(4)}", {"v": value}) for value in values]
-    call = world.harms.invoke("push", queue="poison", items=items)
+    items = [Content(f"partition {rng.randrange(4)}", {"v": value}) for value in values]
+    call = world.injections.invoke("push", queue="poison", items=items)
     messages = [{"queue": "poison", "partition": item.partition, "payload": item.payload} for item in items]
     try:
         async with world.connect() as db:
             cursor = await db.execute('SELECT partition_id, "offset" FROM skep.push(%s)', [Jsonb(messages)])
-            world.harms.told(call, "ok", stored=await cursor.fetchall())
+            world.injections.returned(call, "ok", stored=await cursor.fetchall())
     except psycopg.Error:
-        world.harms.told(call, "unknown")
+        world.injections.returned(call, "unknown")
     await asyncio.sleep(2)
     return ""
 
@@ -102,30 +102,30 @@ CROWD_PARTITIONS, LONG_PARTITION, AT_ONCE = 100_000, 1_000_000, 20_000
 
 
 @fault("100,000 partitions beside one of 1,000,000 messages", stages=("crowd",))
-async def crowd(world: World, _dice: random.Random) -> str:
-    """They are there before the next fault comes, and are read while it does."""
+async def crowd(world: World, _rng: random.Random) -> str:
+    """Push all messages before the next fault, during which they are read."""
     begin = asyncio.get_running_loop().time()
     pushed = 0
     for partition, messages in ((None, CROWD_PARTITIONS), ("long", LONG_PARTITION)):
         for first in range(0, messages, AT_ONCE):
-            piece = {"queue": state.CROWD, "partition": partition, "first": first, "end": first + AT_ONCE}
-            call = world.harms.invoke("fill", messages=AT_ONCE)
+            arguments = {"queue": state.CROWD, "partition": partition, "first": first, "end": first + AT_ONCE}
+            call = world.injections.invoke("fill", messages=AT_ONCE)
             async with world.connect() as db:
-                await db.execute(FILL, piece)
-            world.harms.told(call, "ok")
+                await db.execute(FILL, arguments)
+            world.injections.returned(call, "ok")
             pushed += AT_ONCE
     filled = asyncio.get_running_loop().time() - begin
     return f"{pushed:,} messages pushed in {filled:.0f} s"
 
 
-@fault("an operator moves a group back and drives its dead letters again", lasts=2)
-async def operator(world: World, dice: random.Random) -> str:
-    """Back by a few messages in each partition, as far as retention has left them."""
+@fault("an operator moves a group back and redrives its dead letters", lasts=2)
+async def operator(world: World, rng: random.Random) -> str:
+    """Seek back by a few messages in each partition, as far as retention has kept them."""
     async with world.connect() as db:
-        group = dice.choice(("http", "handlers"))
-        call = world.harms.invoke("seek", group=group, queue="orders")
+        group = rng.choice(("http", "handlers"))
+        call = world.injections.invoke("seek", group=group, queue="orders")
         await db.execute("SELECT skep.seek(%s, 'orders', (clock_timestamp() - interval '2 s')::text)", [group])
-        world.harms.told(call, "ok")
+        world.injections.returned(call, "ok")
         cursor = await db.execute("SELECT dead_letter_id FROM skep.redrive('orders', 'client')")
-        driven = len(await cursor.fetchall())
-    return f"{group} back by 2 s, {driven} dead letters of client again"
+        redriven = len(await cursor.fetchall())
+    return f"{group} back by 2 s, {redriven} dead letters of client redriven"

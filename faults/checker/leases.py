@@ -1,4 +1,4 @@
-"""Rules of leases: how many at once, and that one which is over counts no more."""
+"""Rules for leases: their number at the same time, and that acks of expired ones are rejected."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from faults.checker.index import Index, Violation
 from faults.history import Ack, Pop
 
-SLACK = 1.0  # seconds that a machine under load may lose between the database and the history of a client
+SLACK = 1.0  # seconds between the database and the history of a client on a busy machine
 
 
 def one_at_a_time(index: Index) -> Iterator[Violation]:
-    """A lease is certainly good from the moment its consumer had it to when an ack that counted was sent."""
+    """A queue's concurrency limits valid leases. A lease is valid from its pop to the last ack that was accepted."""
     pops = {(pop.group, pop.lease): pop for pop in index.history.pops if pop.lease}
-    good: dict[tuple[str, int], dict[str, tuple[float, float]]] = defaultdict(dict)
+    valid: dict[tuple[str, int], dict[str, tuple[float, float]]] = defaultdict(dict)
     for ack in index.history.acks:
         pop = pops.get((ack.group, ack.lease))
         if pop is None or ack.outcome != "ok" or pop.auto:
             continue
-        for partition in {partition for partition, _ in ack.places}:
-            since, until = good[ack.group, partition].get(ack.lease, (pop.told, pop.told))
-            good[ack.group, partition][ack.lease] = (since, max(until, ack.invoked))
-    for (group, partition), leases in good.items():
+        for partition in {partition for partition, _ in ack.locations}:
+            since, until = valid[ack.group, partition].get(ack.lease, (pop.returned, pop.returned))
+            valid[ack.group, partition][ack.lease] = (since, max(until, ack.invoked))
+    for (group, partition), leases in valid.items():
         queue = index.queue_of(partition)
         if queue is not None:
             yield from _overlaps(group, partition, leases, queue.concurrency)
@@ -33,42 +33,44 @@ def _overlaps(group: str, partition: int, leases: dict[str, tuple[float, float]]
         if until > since
         for step in ((since, 1, lease), (until, -1, lease))
     )
-    held: set[str] = set()
+    active: set[str] = set()
     for at, step, lease in steps:
         if step < 0:
-            held.discard(lease)
+            active.discard(lease)
             continue
-        held.add(lease)
-        if len(held) > allowed:
-            text = f"{len(held)} leases of group {group} on partition {partition} were good at {at:.3f}"
-            yield Violation(f"{text}: {', '.join(sorted(held))}", (partition, 0))
+        active.add(lease)
+        if len(active) > allowed:
+            text = f"{len(active)} leases of group {group} on partition {partition} were valid at {at:.3f}"
+            yield Violation(f"{text}: {', '.join(sorted(active))}", (partition, 0))
 
 
 def stale_refused(index: Index) -> Iterator[Violation]:
-    """An ack does not count once another consumer has the message, nor long after its lease was over."""
+    """An ack is rejected after another consumer has got the message, and after its lease has expired."""
     for ack in index.history.acks:
-        if ack.outcome != "ok" or not ack.places:
+        if ack.outcome != "ok" or not ack.locations:
             continue
-        own = next((p for p in index.delivered.get((ack.group, ack.places[0]), ()) if p.lease == ack.lease), None)
+        own = next((p for p in index.delivered.get((ack.group, ack.locations[0]), ()) if p.lease == ack.lease), None)
         if own is None or own.auto:
             continue
-        yield from _taken_over(index, ack, own)
-        yield from _too_late(index, ack, own)
+        yield from _after_redelivery(index, ack, own)
+        yield from _after_expiry(index, ack, own)
 
 
-def _taken_over(index: Index, ack: Ack, own: Pop) -> Iterator[Violation]:
-    if index.sought(ack.group, 0, ack.told):
+def _after_redelivery(index: Index, ack: Ack, own: Pop) -> Iterator[Violation]:
+    if index.was_moved(ack.group, 0, ack.returned):
         return
-    for place in ack.places:
-        for pop in index.delivered.get((ack.group, place), ()):
-            if pop.lease != own.lease and own.told < pop.invoked and pop.told < ack.invoked:
-                text = f"{ack.who} acked {index.name(place)} after {pop.who} had got it, and it counted"
-                yield Violation(text, place)
+    for location in ack.locations:
+        for pop in index.delivered.get((ack.group, location), ()):
+            if pop.lease != own.lease and own.returned < pop.invoked and pop.returned < ack.invoked:
+                text = f"{ack.who} acked {index.name(location)} after {pop.who} had got it, and the ack was accepted"
+                yield Violation(text, location)
 
 
-def _too_late(index: Index, ack: Ack, pop: Pop) -> Iterator[Violation]:
+def _after_expiry(index: Index, ack: Ack, pop: Pop) -> Iterator[Violation]:
     if pop.lease_time is None or index.setup.clocks_jump or ack.lease in index.extended:
         return
-    if ack.invoked > pop.told + pop.lease_time + SLACK:
-        late = ack.invoked - pop.told - pop.lease_time
-        yield Violation(f"{ack.who} acked {late:.1f} s after its lease was over, and it counted", ack.places[0])
+    if ack.invoked > pop.returned + pop.lease_time + SLACK:
+        late = ack.invoked - pop.returned - pop.lease_time
+        yield Violation(
+            f"{ack.who} acked {late:.1f} s after its lease had expired, and the ack was accepted", ack.locations[0]
+        )

@@ -1,36 +1,36 @@
-"""Rules of the log: what is stored, where, and that it stays."""
+"""Rules for the log: messages are stored once, unchanged, at one offset."""
 
 from collections.abc import Iterator
 
 from faults.checker.index import Index, Violation, original
-from faults.history import AGAIN, REDRIVEN, Content, Place, Push
+from faults.history import COPY_SUFFIX, REDRIVEN, Content, Location, Push
 
-ANY = "*"  # a transaction id that the client has chosen
+ANY = "*"  # any transaction id, which the client has generated
 
 
 def one_value(index: Index) -> Iterator[Violation]:
-    """Whoever speaks of a place (a receipt, a delivery, the log) speaks of the same message."""
-    for place, values in index.values.items():
+    """Receipts, deliveries and the log agree on the message at each offset."""
+    for location, values in index.values.items():
         if len(values) > 1:
-            said = ", ".join(f"{value} ({who})" for value, who in values.items())
-            yield Violation(f"{index.name(place)} holds {said}", place)
+            found = ", ".join(f"{value} ({who})" for value, who in values.items())
+            yield Violation(f"{index.name(location)} has {found}", location)
 
 
 def unchanged(index: Index) -> Iterator[Violation]:
     """Payload, headers, transaction id and partition arrive as they were pushed: in the log, and at consumers."""
     pushed = {item.value: item for push in index.history.pushes for item in push.items}
-    dead = ((each.place, each.content, f"a dead letter of {each.group}") for each in index.state.dead_letters)
-    for place, content, who in (*index.contents, *dead):
+    dead = ((each.location, each.content, f"a dead letter of {each.group}") for each in index.state.dead_letters)
+    for location, content, who in (*index.contents, *dead):
         item = pushed.get(original(content.value)) if content is not None else None
         if item is not None and content is not None:
             for name, got, given in _differences(content, item):
-                text = f"{who} has the {name} {got!r}, pushed was {given!r}"
-                yield Violation(text, place, content.value)
+                text = f"{who} has {name} {got!r}, but {given!r} was pushed"
+                yield Violation(text, location, content.value)
 
 
 def _differences(got: Content, item: Content) -> Iterator[tuple[str, object, object]]:
-    """Return what differs. A copy that a redrive made has a partition and a header of its own, and no dedup key."""
-    is_copy = got.value.endswith(AGAIN)
+    """Yield differences. A redriven copy has another partition, an additional header and no transaction id."""
+    is_copy = got.value.endswith(COPY_SUFFIX)
     headers = {name: text for name, text in (got.headers or {}).items() if name != REDRIVEN}
     if got.payload != item.payload:
         yield "payload", got.payload, item.payload
@@ -44,14 +44,16 @@ def _differences(got: Content, item: Content) -> Iterator[tuple[str, object, obj
 
 
 def stored_once(index: Index) -> Iterator[Violation]:
-    """However often it was pushed: repeats carry its transaction id. (Copies of a redrive are another rule's.)"""
-    for value, places in index.places.items():
-        if len(places) > 1 and value == original(value):
-            yield Violation(f"stored at {', '.join(index.name(place) for place in sorted(places))}", value=value)
+    """A message is stored once, even if it was pushed again. (Another rule checks redriven copies.)"""
+    for value, locations in index.locations.items():
+        if len(locations) > 1 and value == original(value):
+            yield Violation(
+                f"stored at {', '.join(index.name(location) for location in sorted(locations))}", value=value
+            )
 
 
 def dense(index: Index) -> Iterator[Violation]:
-    """No offset is left out, and none that anybody has seen is beyond the end."""
+    """There are no gaps between offsets, and no known message is beyond the end."""
     for partition, head in index.state.heads.items():
         missing = [n for n in range(head.first, head.last + 1) if (partition, n) not in index.state.log]
         if missing:
@@ -61,24 +63,24 @@ def dense(index: Index) -> Iterator[Violation]:
             )
     if index.setup.loses:
         return
-    for place in index.values:
-        head = index.state.heads.get(place[0])
-        if head is None or place[1] > head.last:
-            yield Violation(f"{index.name(place)} was seen, and is beyond the end", place)
+    for location in index.values:
+        head = index.state.heads.get(location[0])
+        if head is None or location[1] > head.last:
+            yield Violation(f"{index.name(location)} was reported, but is beyond the end", location)
 
 
 def from_nowhere(index: Index) -> Iterator[Violation]:
-    """What is there was pushed by somebody, who was not told that it failed."""
-    for value, places in index.places.items():
+    """Every stored message was pushed, and its push did not fail."""
+    for value, locations in index.locations.items():
         pushes = index.pushed.get(original(value), ())
         if not pushes:
-            yield Violation("nobody pushed it", min(places), value)
+            yield Violation("it was never pushed", min(locations), value)
         elif all(push.outcome == "failed" for push in pushes):
-            yield Violation("its producer was told that it failed", min(places), value)
+            yield Violation("its push failed", min(locations), value)
 
 
 def accepted(index: Index) -> Iterator[Violation]:
-    """What a producer was told is stored is there: in the log, or below what retention has emptied."""
+    """Every accepted message is in the log, or was deleted by retention."""
     for push in index.history.pushes:
         if push.outcome == "ok":
             yield from _accepted(index, push)
@@ -87,35 +89,41 @@ def accepted(index: Index) -> Iterator[Violation]:
 def _accepted(index: Index, push: Push) -> Iterator[Violation]:
     for number, item in enumerate(push.items):
         value = item.value
-        place = push.places[number] if push.places else min(index.places.get(value, ()), default=None)
-        if place is not None:
-            head = index.state.heads.get(place[0])
-            stored = index.state.log.get(place)
-            if head and (place[1] < head.first or (stored is None and place in index.state.log)):
-                continue  # rules of deliveries see to it that it was not emptied too early
+        location = push.locations[number] if push.locations else min(index.locations.get(value, ()), default=None)
+        if location is not None:
+            head = index.state.heads.get(location[0])
+            stored = index.state.log.get(location)
+            if head and (location[1] < head.first or (stored is None and location in index.state.log)):
+                continue  # other rules check that retention did not delete it too early
             if stored is not None and stored.value == value:
                 if head and head.partition != item.partition:
-                    yield Violation(f"pushed to {item.partition}, stored in {head.partition}", place, value)
+                    yield Violation(f"pushed to {item.partition}, stored in {head.partition}", location, value)
                 continue
-        if not _forgiven(index, push):
-            where = f", at {index.name(place)}" if place else ""
-            yield Violation(f"{push.who} was told that it is stored{where}, and it is not there", place, value)
+        if not _may_be_lost(index, push):
+            where = f", at {index.name(location)}" if location else ""
+            yield Violation(f"the push of {push.who} was accepted{where}, but it is not stored", location, value)
 
 
 def lost_by_contract(index: Index) -> int:
-    """Count what was accepted and is gone, where a setting allows it."""
+    """Count accepted messages that were lost, if a setting allows it."""
     stored = {content.value for content in index.state.log.values() if content is not None}
-    told = {item.value for push in index.history.pushes if push.outcome == "ok" for item in push.items}
-    kept = {value for value in told if any(_below(index, place) for place in index.places.get(value, ()))}
-    return len(told - stored - kept) if index.setup.loses else 0
+    accepted_values = {item.value for push in index.history.pushes if push.outcome == "ok" for item in push.items}
+    kept = {
+        value
+        for value in accepted_values
+        if any(_below(index, location) for location in index.locations.get(value, ()))
+    }
+    return len(accepted_values - stored - kept) if index.setup.loses else 0
 
 
-def _below(index: Index, place: Place) -> bool:
-    head = index.state.heads.get(place[0])
-    return head is not None and place[1] < head.first
+def _below(index: Index, location: Location) -> bool:
+    head = index.state.heads.get(location[0])
+    return head is not None and location[1] < head.first
 
 
-def _forgiven(index: Index, push: Push) -> bool:
-    """Some settings may lose the last moments before a crash, and say how many."""
+def _may_be_lost(index: Index, push: Push) -> bool:
+    """Return whether a setting allows to lose the push: it was shortly before a crash."""
     loses = index.setup.loses
-    return bool(loses) and any(harm.begin - loses <= push.told <= harm.end for harm in index.history.harms)
+    return bool(loses) and any(
+        injection.begin - loses <= push.returned <= injection.end for injection in index.history.injections
+    )

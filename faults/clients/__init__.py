@@ -1,1 +1,1 @@
-"""The clients of a round, each a process of its own: producers and consumers of every kind."""
+"""The clients of a round, each in its own process: producers and consumers of every kind."""

@@ -1,4 +1,4 @@
-"""`python -m faults.clients KIND NAME LIFE DIRECTORY SETTINGS`: one client, until SIGTERM or worse."""
+"""`python -m faults.clients KIND NAME LIFE DIRECTORY SETTINGS`: run one client until SIGTERM."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ KINDS = {
 
 async def main(kind: str, name: str, life: str, directory: str, settings: str) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    me = Me.born(name, int(life), Path(directory), Settings.load(settings))
+    me = Me.create(name, int(life), Path(directory), Settings.load(settings))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.stopping.set)
     await KINDS[kind](me)
 

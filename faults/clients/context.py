@@ -1,4 +1,4 @@
-"""What every client has: a name, a history, dice, the addresses, and when to stop."""
+"""The context of a client: name, history, random numbers, addresses, and the signal to stop."""
 
 import asyncio
 import json
@@ -17,13 +17,13 @@ from skep import AsyncSkep
 from skep.errors import SkepError, StaleLease
 from skep.message import Message
 
-DRAINING = "draining"  # a file in the directory of the round: producers are gone, consumers do not dawdle any more
+DRAINING = "draining"  # a file in the directory of the round: producers have ended, consumers no longer pause
 PADDING = 'abcdefghij "\\äß€\U0001f41d'
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The same for all clients of a round."""
+    """The settings of all clients of a round."""
 
     database: str
     ports: tuple[int, ...]  # of the servers
@@ -44,7 +44,7 @@ class Settings:
 
 @dataclass
 class Me:
-    """A client."""
+    """The context of one client."""
 
     name: str
     life: int
@@ -54,11 +54,11 @@ class Me:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.dice = random.Random(f"{self.settings.seed} {self.name} {self.life}")
+        self.rng = random.Random(f"{self.settings.seed} {self.name} {self.life}")
         self._count = 0
 
     @classmethod
-    def born(cls, name: str, life: int, directory: Path, settings: Settings) -> "Me":
+    def create(cls, name: str, life: int, directory: Path, settings: Settings) -> "Me":
         return cls(name, life, settings, directory, Writer(directory / f"{name}.{life}.jsonl"))
 
     def value(self) -> str:
@@ -66,25 +66,25 @@ class Me:
         return f"{self.name}.{self.life}.{self._count}"
 
     def partition(self) -> str:
-        return f"partition {self.dice.randrange(self.settings.partitions)}"
+        return f"partition {self.rng.randrange(self.settings.partitions)}"
 
     def content(self, partition: str, value: str, transaction_id: str | None = None) -> Content:
-        """Return the message of this value: it has everything that may get lost on the way."""
-        dice = random.Random(value)
-        padding = "".join(dice.choices(PADDING, k=self.settings.padding))
-        payload = {"v": value, "padding": padding, "numbers": [dice.randrange(2**53), dice.random(), None, True]}
-        headers = {"of": value, "nested": {"n": dice.randrange(1000)}} if dice.random() < 0.5 else None
+        """Return a message with this value, with a payload and headers that depend on it."""
+        rng = random.Random(value)
+        padding = "".join(rng.choices(PADDING, k=self.settings.padding))
+        payload = {"v": value, "padding": padding, "numbers": [rng.randrange(2**53), rng.random(), None, True]}
+        headers = {"of": value, "nested": {"n": rng.randrange(1000)}} if rng.random() < 0.5 else None
         return Content(partition, payload, headers, transaction_id)
 
     async def think(self, messages: int) -> None:
-        """Take the time that so many messages need; none once everybody is to come to the end."""
+        """Simulate work on this many messages, except while the queues are drained."""
         if not (self.directory / DRAINING).exists():
             await self.pause(self.settings.think * messages)
 
     async def pause(self, average: float) -> None:
-        """Wait, but not after being told to stop."""
+        """Wait for a random time, or until the client has to stop."""
         try:
-            async with asyncio.timeout(self.dice.random() * 2 * average):
+            async with asyncio.timeout(self.rng.random() * 2 * average):
                 await self.stopping.wait()
         except TimeoutError:
             pass
@@ -92,7 +92,7 @@ class Me:
 
 @asynccontextmanager
 async def opened(me: Me, pool_size: int) -> AsyncGenerator[AsyncSkep]:
-    """A client of Skep, which connects at its first call: the database may be down now."""
+    """Yield a client of Skep, which connects at its first call: the database may be down now."""
     mq = AsyncSkep(me.settings.database, timeout=5, pool_size=pool_size)
     try:
         yield mq
@@ -101,24 +101,24 @@ async def opened(me: Me, pool_size: int) -> AsyncGenerator[AsyncSkep]:
 
 
 def row(message: Message) -> list[Any]:
-    """Write a delivered message down."""
+    """Return a delivered message as the history stores it."""
     content = Content(message.partition, message.payload, message.headers, message.transaction_id)
     return [message.partition_id, message.offset, message.attempt, *content]
 
 
 def partition_of(partition_id: str) -> int:
-    """Return the number in the address of a partition, as `skep.partition_of()` does."""
+    """Return the partition id of a message id, as `skep.partition_of()` does."""
     digits = UUID(partition_id).hex
     return int(digits[:12] + digits[13:16], 16)
 
 
 def outcome_of(error: Exception) -> Outcome:
-    """Tell what an error of a call means for what it wanted done."""
+    """Return the outcome of a call that raised an error."""
     if isinstance(error, StaleLease):
         return "refused"
     cause = error if isinstance(error, psycopg.Error) else error.__cause__
     if isinstance(cause, psycopg.Error) and cause.diag.severity_nonlocalized == "ERROR":
-        return "failed"  # the transaction was undone; what ends a session (FATAL, or silence) may come after its COMMIT
+        return "failed"  # rolled back; FATAL, or a lost connection, may come after COMMIT
     if isinstance(error, SkepError) and not error.retryable:
         return "failed"
     return "unknown"

@@ -1,40 +1,40 @@
-"""HTTP as the clients of a round speak it: one connection, and the difference between not sent and not answered."""
+"""The HTTP client of a round. It tells requests that were not sent from those without a response."""
 
 import asyncio
 import json
 from contextlib import suppress
 from typing import Any
 
-PATIENCE = 8.0  # seconds for an answer, beside what a long poll waits
+PATIENCE = 8.0  # seconds for a response, in addition to the wait of a long poll
 
 
 class NotSent(Exception):
-    """Nobody heard the request."""
+    """The request was not sent."""
 
 
-class NotAnswered(Exception):
-    """It was sent, and nobody knows what became of it."""
+class NoResponse(Exception):
+    """The request was sent, but there was no response."""
 
 
 class Http:
-    """One of the servers; reconnects by itself."""
+    """A connection to one server, which reconnects by itself."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self, method: str, path: str, body: Any = None, *, wait: float = 0) -> tuple[int, Any]:
-        """Return status and answer."""
+        """Return status and body of the response."""
         reader, writer = await self._connect()
         text = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n"
         try:
             async with asyncio.timeout(PATIENCE + wait):
                 writer.write(head.encode() + text)
-                return await _answer(reader)
+                return await _read_response(reader)
         except (OSError, EOFError, TimeoutError, ValueError) as error:
             await self.close()
-            raise NotAnswered(repr(error)) from error
+            raise NoResponse(repr(error)) from error
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._streams is None or self._streams[0].at_eof() or self._streams[1].is_closing():
@@ -56,7 +56,7 @@ class Http:
                     await writer.wait_closed()
 
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
+async def _read_response(reader: asyncio.StreamReader) -> tuple[int, Any]:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     status, *headers = head.split("\r\n")
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in headers if line)}

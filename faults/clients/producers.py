@@ -1,4 +1,4 @@
-"""Producers: over HTTP, with the client, and through the outbox together with a row of their own."""
+"""Producers: over HTTP, with the client, and through the outbox together with a row of a table."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ import psycopg
 
 from faults.checker.log import ANY
 from faults.clients.context import Me, opened, outcome_of, partition_of
-from faults.clients.http import Http, NotAnswered, NotSent
+from faults.clients.http import Http, NoResponse, NotSent
 from faults.history import Content, Outcome
 from skep import AsyncSkep, SkepError
 from skep.message import NewMessage
@@ -17,11 +17,11 @@ Items = list[Content]
 
 
 def _choose(me: Me) -> tuple[str, Items, bool]:
-    """Return a queue, up to eight messages for it, most often of one partition, and whether they have dedup keys."""
-    queue = me.dice.choice(QUEUES)
-    partitions = [me.partition() for _ in range(me.dice.choice((1, 1, 2)))] if queue == "orders" else ["only"]
-    named = queue != "limited" and me.dice.random() < 0.6  # there, a repeat may find that the first is deleted
-    items = [_item(me, me.dice.choice(partitions), named=named) for _ in range(me.dice.randrange(1, 9))]
+    """Return a queue, up to eight messages, mostly of one partition, and whether they have transaction ids."""
+    queue = me.rng.choice(QUEUES)
+    partitions = [me.partition() for _ in range(me.rng.choice((1, 1, 2)))] if queue == "orders" else ["only"]
+    named = queue != "limited" and me.rng.random() < 0.6  # there, the first push may already be deleted at a repeat
+    items = [_item(me, me.rng.choice(partitions), named=named) for _ in range(me.rng.randrange(1, 9))]
     return queue, items, named
 
 
@@ -31,7 +31,7 @@ def _item(me: Me, partition: str, *, named: bool = False) -> Content:
 
 
 async def http(me: Me) -> None:
-    """Several requests at a time, so that the servers have something to merge; both servers are used."""
+    """Send several requests at a time to all servers, so that they can merge them."""
     async with asyncio.TaskGroup() as group:
         for number in range(3 * len(me.settings.ports)):
             group.create_task(_over_http(me, number))
@@ -42,7 +42,7 @@ async def _over_http(me: Me, number: int) -> None:
     while not me.stopping.is_set():
         queue, items, named = _choose(me)
         server = servers[number % len(servers)]
-        if named and me.dice.random() < 0.1:  # the same by two servers at once: it is stored once
+        if named and me.rng.random() < 0.1:  # the same messages to all servers at once: they are stored once
             await asyncio.gather(*(_post(me, each, queue, items) for each in servers))
         else:
             outcome = await _post(me, server, queue, items)
@@ -57,41 +57,41 @@ async def _post(me: Me, server: Http, queue: str, items: Items) -> Outcome:
     body = [wire_item(queue, item) for item in items]
     call = me.history.invoke("push", queue=queue, items=items)
     try:
-        status, answer = await server.call("POST", "/api/v1/push", {"items": body})
+        status, response = await server.call("POST", "/api/v1/push", {"items": body})
     except NotSent as error:
-        return _told(me, call, "failed", error=str(error))
-    except NotAnswered as error:
-        return _told(me, call, "unknown", error=str(error))
+        return _returned(me, call, "failed", error=str(error))
+    except NoResponse as error:
+        return _returned(me, call, "unknown", error=str(error))
     if status != 201:
-        return _told(me, call, "failed" if status < 500 else "unknown", error=answer)
-    return _told(me, call, "ok", stored=[_place(each["message_id"], each["offset"]) for each in answer])
+        return _returned(me, call, "failed" if status < 500 else "unknown", error=response)
+    return _returned(me, call, "ok", stored=[_location(each["message_id"], each["offset"]) for each in response])
 
 
 def wire_item(queue: str, item: Content) -> dict[str, Any]:
-    """Return a message as Queen's protocol has it."""
+    """Return a message in Queen's protocol."""
     named = {} if item.transaction_id is None else {"transactionId": item.transaction_id}
     headers = {} if item.headers is None else {"headers": item.headers}
     return {"queue": queue, "partition": item.partition, "payload": item.payload, **named, **headers}
 
 
-def _place(message_id: str, offset: int) -> tuple[int, int]:
+def _location(message_id: str, offset: int) -> tuple[int, int]:
     return partition_of(message_id), offset
 
 
-def _told(me: Me, call: int, outcome: Outcome, **about: Any) -> Outcome:
-    me.history.told(call, outcome, **about)
+def _returned(me: Me, call: int, outcome: Outcome, **about: Any) -> Outcome:
+    me.history.returned(call, outcome, **about)
     return outcome
 
 
 async def client(me: Me) -> None:
-    """Plain pushes, with a transaction id and again if nobody knows, or without; and a buffer, which does all that."""
+    """Push with a transaction id, and again if the outcome is unknown; push without one; and push with a buffer."""
     async with opened(me, 4) as mq, asyncio.TaskGroup() as group:
-        group.create_task(_plainly(me, mq))
-        group.create_task(_plainly(me, mq))
+        group.create_task(_push_repeatedly(me, mq))
+        group.create_task(_push_repeatedly(me, mq))
         group.create_task(_buffered(me, mq))
 
 
-async def _plainly(me: Me, mq: AsyncSkep) -> None:
+async def _push_repeatedly(me: Me, mq: AsyncSkep) -> None:
     while not me.stopping.is_set():
         queue, items, named = _choose(me)
         outcome = await _push(me, mq, queue, items)
@@ -107,38 +107,38 @@ async def _push(me: Me, mq: AsyncSkep, queue: str, items: Items) -> Outcome:
     try:
         receipts = await mq.queue(queue).push_many(messages)
     except (SkepError, psycopg.Error) as error:
-        return _told(me, call, outcome_of(error), error=repr(error))
-    return _told(me, call, "ok", stored=[(receipt.partition_id, receipt.offset) for receipt in receipts])
+        return _returned(me, call, outcome_of(error), error=repr(error))
+    return _returned(me, call, "ok", stored=[(receipt.partition_id, receipt.offset) for receipt in receipts])
 
 
 async def _buffered(me: Me, mq: AsyncSkep) -> None:
     async with mq.queue("orders").buffer(size=10, delay=0.01) as buffer:
         while not me.stopping.is_set():
             partition = me.partition()
-            items = [_item(me, partition) for _ in range(me.dice.randrange(1, 20))]
+            items = [_item(me, partition) for _ in range(me.rng.randrange(1, 20))]
             call = me.history.invoke(
                 "push", queue="orders", items=[item._replace(transaction_id=ANY) for item in items]
             )
             for item in items:
                 await buffer.push(item.payload, partition=partition, headers=item.headers)
             await buffer.flush()
-            me.history.told(call, "ok")
+            me.history.returned(call, "ok")
             await me.pause(me.settings.pause * 3)
 
 
 async def outbox(me: Me) -> None:
-    """A row and messages in one transaction of ours; now and then we change our mind."""
+    """Insert a row and push messages in one transaction; sometimes roll it back."""
     async with opened(me, 1) as mq:
         connection: psycopg.AsyncConnection | None = None
         while not me.stopping.is_set():
-            items = [_item(me, me.partition()) for _ in range(me.dice.randrange(1, 5))]
+            items = [_item(me, me.partition()) for _ in range(me.rng.randrange(1, 5))]
             call = me.history.invoke("push", queue="orders", items=items, outbox=True)
             try:
                 connection = await _connected(me, connection)
                 outcome = await _transaction(me, mq, connection, items)
-                me.history.told(call, outcome)
+                me.history.returned(call, outcome)
             except (SkepError, psycopg.Error) as error:
-                me.history.told(call, outcome_of(error), error=repr(error))
+                me.history.returned(call, outcome_of(error), error=repr(error))
                 if connection is not None:
                     await connection.close()
                 await me.pause(0.1)
@@ -160,7 +160,7 @@ async def _transaction(me: Me, mq: AsyncSkep, connection: psycopg.AsyncConnectio
             item.payload, partition=item.partition, headers=item.headers, connection=connection
         )
     await me.pause(0.01)
-    if me.dice.random() < 0.2:
+    if me.rng.random() < 0.2:
         await connection.rollback()
         return "failed"
     await connection.commit()

@@ -1,4 +1,4 @@
-"""Spark looks for modules named pyspark_*: with this one `format("skep")` works wherever Skep is installed."""
+"""Registers `format("skep")`: Spark imports every module whose name begins with pyspark_."""
 
 from skep.spark.source import SkepDataSource as DefaultSource
 

@@ -25,7 +25,7 @@ from skep.engine.install import install
 from tests.cli.conftest import Cli
 from tests.cli.process import wait_until
 from tests.client.pooler import pgbouncer
-from tests.faults.wire import wire
+from tests.faults.tcp_proxy import tcp_proxy
 
 Connect = Callable[..., psycopg.Connection]
 CHECKS = {**OF_DATABASE, **OF_SKEP, "schema": schema}
@@ -145,7 +145,7 @@ def test_one_who_may_do_little(database_url: str, cli: Cli, connect: Connect):
 
 def test_a_long_way(database_url: str):
     assert verdict(database_url, "round trip") == "ok"
-    with wire(database_url) as way:
+    with tcp_proxy(database_url) as way:
         way.delay = 0.03
         assert verdict(way.url, "round trip") == "warn"
 

@@ -62,7 +62,7 @@ async def test_a_killed_member(mq: AsyncSkep, db: psycopg.Connection, start: Sta
     await q.push_many([NewMessage(n, lane) for lane in ("a", "b", "c") for n in range(BATCH)])
     others = [await q.pop(group="g", batch=BATCH, partition=lane) for lane in ("a", "b")]
     victim = start("sync", "some", module_database_url, Q, "g", "5")
-    assert [victim.hear() for _ in range(6)][-1] == "pausing"
+    assert [victim.read() for _ in range(6)][-1] == "pausing"
     victim.kill()
     for batch in others:
         await batch.ack()
@@ -81,7 +81,7 @@ async def test_killed_in_a_backfill(mq: AsyncSkep, db: psycopg.Connection, start
     await mq.subscribe("late", Q)
     assert await take(q, "late", batch=BATCH) == list(range(BATCH))
     victim = start("async", "some", module_database_url, Q, "late", "7")
-    assert [victim.hear() for _ in range(8)][-1] == "pausing"
+    assert [victim.read() for _ in range(8)][-1] == "pausing"
     victim.kill()
     pass_time(db, 2)
     await mq.expire_leases()

@@ -1,4 +1,4 @@
-"""A client, and processes with clients in them."""
+"""Fixtures: a client, and processes that run clients."""
 
 from collections.abc import Generator
 

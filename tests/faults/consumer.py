@@ -1,7 +1,7 @@
-"""A consumer in a process of its own, to be killed. It says on its standard output what it has done.
+"""A consumer process that tests kill. It prints its progress.
 
-consumer.py work URL QUEUE BATCH PAUSE_AFTER    pop, acknowledge one by one; after so many, do nothing any more
-consumer.py transact URL QUEUE OUT              pop, then one step of a transaction for each line of the input
+consumer.py work URL QUEUE BATCH PAUSE_AFTER    pop, ack one by one; pause after this many
+consumer.py transact URL QUEUE OUT              pop, then run one step of a transaction for each line of the input
 """
 
 import json

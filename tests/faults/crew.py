@@ -1,4 +1,4 @@
-"""Producers and consumers of every kind at work, each in a thread with its own client, while the test does harm."""
+"""Producers and consumers of every kind, each in a thread with its own client, while the test injects faults."""
 
 import threading
 from collections import defaultdict
@@ -10,12 +10,12 @@ import psycopg
 from skep import Message, Skep
 from tests.engine.crowd import until
 from tests.engine.verbs import configure
-from tests.faults.aftermath import assert_everything_once, count
+from tests.faults.ledger import assert_everything_once, count
 from tests.faults.worker import LEASE_SECONDS, LEDGER, Ledger, Producer
 
 
 class Handlers:
-    """Consumes by a handler, in a group of its own: each message at least once, and in order."""
+    """Consumes with a handler, in its own group: each message at least once, in order."""
 
     def __init__(self, url: str, queue: str) -> None:
         self.mq = Skep(url, poll_interval=0.1)
@@ -29,12 +29,12 @@ class Handlers:
         self.mq.run()
 
     def firsts(self) -> dict[str, list[int]]:
-        """Return what came, without what came again."""
-        return {lane: list(dict.fromkeys(numbers)) for lane, numbers in self.came.items()}
+        """Return the delivered numbers, without repetitions."""
+        return {partition: list(dict.fromkeys(numbers)) for partition, numbers in self.came.items()}
 
 
 class Crew:
-    """Four producers (plain and buffered, of both faces) and four consumers: one group of each face, and handlers."""
+    """Four producers (plain and buffered, sync and async) and three groups of consumers: sync, async, and handlers."""
 
     GROUPS = ("of threads", "of tasks")
 
@@ -51,27 +51,31 @@ class Crew:
         self.failures: list[BaseException] = []
 
     def produced(self) -> dict[str, int]:
-        return {producer.lane: producer.count for producer in self.producers}
+        return {producer.partition: producer.count for producer in self.producers}
 
-    def get_on(self, observer: psycopg.Connection, number: int = 100) -> None:
-        """Wait until every producer and every group has done so much more."""
+    def make_progress(self, observer: psycopg.Connection, number: int = 100) -> None:
+        """Wait until every producer and every group has processed this many more messages."""
         counts = self.produced()
         seen = {group: count(observer, group) for group in self.GROUPS}
-        until(lambda: all(p.count >= counts[p.lane] + number // 4 for p in self.producers), "the producers to get on")
         until(
-            lambda: all(count(observer, group) >= seen[group] + number for group in self.GROUPS), "the groups to get on"
+            lambda: all(p.count >= counts[p.partition] + number // 4 for p in self.producers),
+            "progress of the producers",
+        )
+        until(
+            lambda: all(count(observer, group) >= seen[group] + number for group in self.GROUPS),
+            "progress of the groups",
         )
         assert self.failures == []
 
     def _guard(self, job: Producer | Ledger | Handlers) -> None:
         try:
             job.run()
-        except BaseException as error:  # noqa: BLE001  # for the test to see
+        except BaseException as error:  # noqa: BLE001  # the test checks it
             self.failures.append(error)
 
     @contextmanager
     def at_work(self) -> Generator[None]:
-        """Work while the block lasts; then the producers end, and the consumers when they have done everything."""
+        """Run during the block; then stop the producers, and the consumers when they have processed everything."""
         jobs = [*self.producers, *self.ledgers, self.handlers]
         threads = [threading.Thread(target=self._guard, args=[job]) for job in jobs]
         for thread in threads:
@@ -95,7 +99,7 @@ class Crew:
         produced = self.produced()
         with psycopg.connect(self.url, autocommit=True) as observer:
             assert_everything_once(observer, self.queue, self.GROUPS, produced)
-        everything = {lane: list(range(number)) for lane, number in produced.items()}
+        everything = {partition: list(range(number)) for partition, number in produced.items()}
         until(lambda: self.handlers.firsts() == everything, "the handlers to finish")
 
 

@@ -1,4 +1,4 @@
-"""An embedded PostgreSQL of a test's own that can be killed; its supervisor starts it again by itself."""
+"""An embedded PostgreSQL that tests kill; its supervisor restarts it."""
 
 import os
 import shutil
@@ -14,26 +14,26 @@ from skep import embedded
 from skep.engine.install import install
 from tests.engine.crowd import until
 
-# A server that is killed loses nothing that it has confirmed; the machine goes on, so nothing waits for the disk.
+# Only the server is killed, not the machine, so fsync is not needed.
 SETTINGS = {"fsync": "off", "shared_preload_libraries": "", "max_connections": "100"}
 
 
 class Server:
-    """An embedded PostgreSQL of these tests' own, and what can happen to it."""
+    """An embedded PostgreSQL that can be stopped and restarted."""
 
     def __init__(self, data_dir: Path, url: str) -> None:
         self.data_dir, self.url = data_dir, url
 
     def end(self, how: signal.Signals) -> int:
-        """SIGINT is the clean shutdown of PostgreSQL, SIGKILL is none; returns who it was."""
+        """Stop the server: cleanly with SIGINT, or with SIGKILL. Return the pid of the postmaster."""
         postmaster = self._postmaster()
         os.kill(postmaster, how)
         return postmaster
 
     def restart(self, how: signal.Signals) -> None:
-        """End it and wait until it is back."""
+        """Stop the server and wait until it is ready again."""
         before = self.end(how)
-        until(lambda: self._postmaster() not in (0, before) and self._answers(), "the supervisor to start it again")
+        until(lambda: self._postmaster() not in (0, before) and self._is_ready(), "the supervisor to restart it")
 
     def _postmaster(self) -> int:
         try:
@@ -41,7 +41,7 @@ class Server:
         except (FileNotFoundError, IndexError):
             return 0
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             psycopg.connect(self.url).close()
         except psycopg.OperationalError:
@@ -51,7 +51,7 @@ class Server:
 
 @contextmanager
 def running() -> Generator[Server]:
-    """Run a server with Skep in it."""
+    """Run a server with Skep installed."""
     data_dir = Path(tempfile.mkdtemp(prefix="skep-test-"))
     with embedded.start(data_dir, settings=SETTINGS) as started:
         install(started.url)

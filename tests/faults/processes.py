@@ -1,4 +1,4 @@
-"""Clients in processes of their own: hear what they say, stop them, let them go on, kill them."""
+"""Client processes: read their output, stop, continue and kill them."""
 
 import os
 import signal
@@ -23,24 +23,24 @@ class Process:
         assert self.process.stdout
         self._input, self._output = self.process.stdin, self.process.stdout
 
-    def hear(self) -> str:
+    def read(self) -> str:
         line = self._output.readline()
-        assert line, "the process died by itself"
+        assert line, "the process ended unexpectedly"
         return line.strip()
 
-    def tell(self) -> None:
+    def write(self) -> None:
         self._input.write("\n")
         self._input.flush()
 
     def stop(self) -> None:
-        """Stop it as a laptop lid or a paused container does: it notices nothing."""
+        """Send SIGSTOP, like a suspended machine or a paused container."""
         os.kill(self.process.pid, signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)
 
     def kill(self) -> list[str]:
-        """Kill it as the kernel would, and return what it had said before."""
+        """Send SIGKILL, and return the rest of the output."""
         self.process.kill()
         self.process.wait()
         return self._output.read().split()

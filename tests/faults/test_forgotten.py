@@ -1,4 +1,4 @@
-"""What programs forget: to close a buffer, to count their open files, to leave a batch in order."""
+"""Mistakes of programs: a buffer that is not closed, too many open files, a failed ack that is ignored."""
 
 import os
 import resource
@@ -20,8 +20,8 @@ FACES: list[Face] = ["sync", "async"]
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_closing_the_client_stores_what_its_buffers_hold(database_url: str, face: Face) -> None:
-    """Accepted is accepted; and a program with a forgotten buffer ends."""
+def test_closing_the_client_flushes_its_buffers(database_url: str, face: Face) -> None:
+    """Accepted messages are stored, and a program with an open buffer ends."""
 
     async def forget() -> None:
         async with either(client(face, database_url)) as mq:
@@ -36,7 +36,7 @@ def test_closing_the_client_stores_what_its_buffers_hold(database_url: str, face
 
 
 def test_a_refused_message_does_not_keep_the_client_from_closing(database_url: str) -> None:
-    """It is raised in the end; everything else is stored, and the pool is closed."""
+    """close() raises the error; the other messages are stored, and the pool is closed."""
     mq = Skep(database_url)
     mq.queue("small").configure(max_payload_bytes=100)
     buffers = [mq.queue(name).buffer(delay=60) for name in ("small", "orders", "small")]
@@ -52,12 +52,12 @@ def test_a_refused_message_does_not_keep_the_client_from_closing(database_url: s
 
 @pytest.fixture
 def many_files() -> Generator[None]:
-    """More open files than select() can count."""
+    """Open more files than select() supports."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 1500
-    if hard != resource.RLIM_INFINITY and hard < wanted:
+    needed = 1500
+    if hard != resource.RLIM_INFINITY and hard < needed:
         pytest.skip("this machine does not allow 1500 open files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
     with ExitStack() as stack:
         null = os.open(os.devnull, os.O_RDONLY)
         stack.callback(os.close, null)
@@ -75,10 +75,8 @@ def test_many_open_files(database_url: str) -> None:
         assert [message.payload for message in mq.queue("orders").pop(batch=10)] == [0, 1, 2]
 
 
-def test_a_handler_that_swallows_the_failure_of_its_answer(
-    database_url: str, connect: Callable[..., psycopg.Connection]
-) -> None:
-    """Its ack could not be sent (a connection of the wrong kind); the batch comes again, and is not taken as done."""
+def test_a_handler_that_ignores_a_failed_ack(database_url: str, connect: Callable[..., psycopg.Connection]) -> None:
+    """Its ack could not be sent (wrong type of connection): the batch is delivered again, not completed."""
     came: list[int] = []
     with Skep(database_url, poll_interval=0.05) as mq:
 
@@ -92,7 +90,7 @@ def test_a_handler_that_swallows_the_failure_of_its_answer(
         mq.queue("orders").push_many([1, 2])
         running = threading.Thread(target=mq.run)
         running.start()
-        until(lambda: [lane.lag for lane in mq.queue("orders").lag("g")] == [0], "the batch to be completed")
+        until(lambda: [partition.lag for partition in mq.queue("orders").lag("g")] == [0], "the batch to be completed")
         mq.stop()
         running.join()
     assert came == [2, 2]

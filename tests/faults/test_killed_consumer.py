@@ -1,4 +1,4 @@
-"""Consumers that are killed: what they had done stays done, what they had not comes again."""
+"""Consumers are killed: acks stay, and messages without an ack are delivered again."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ STEPS = 6  # statements of the transaction, BEGIN and COMMIT included
 
 
 class Victim:
-    """A consumer process: hear what it says, let it take steps, kill it."""
+    """A consumer process: reads its output, lets it run steps, kills it."""
 
     def __init__(self, *arguments: object) -> None:
         command = [sys.executable, str(SCRIPT), *map(str, arguments)]
@@ -31,9 +31,9 @@ class Victim:
         assert self.process.stdout
         self.input, self.output = self.process.stdin, self.process.stdout
 
-    def hear(self) -> str:
+    def read(self) -> str:
         word = self.output.readline().strip()
-        assert word, "the consumer died by itself"
+        assert word, "the consumer ended unexpectedly"
         return word
 
     def step(self) -> None:
@@ -41,7 +41,7 @@ class Victim:
         self.input.flush()
 
     def kill(self) -> list[str]:
-        """Kill it as the kernel would, and return what it had said before."""
+        """Send SIGKILL, and return the rest of the output."""
         self.process.kill()
         self.process.wait()
         return self.output.read().split()
@@ -65,13 +65,13 @@ def victim(database_url: str) -> Generator[Callable[..., Victim]]:
 
 
 def wait_until_gone(connection: psycopg.Connection) -> None:
-    """Wait until the server has noticed: what the session had not committed is undone."""
+    """Wait until the server has ended the session, and rolled back its transaction."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND datname = current_database()"
     until(lambda: connection.execute(query, [APPLICATION]).fetchone() == (0,), "the session of the victim to end")
 
 
-def take_the_rest(connection: psycopg.Connection, count: int) -> dict[int, int]:
-    """Pop and acknowledge until so many came and nothing more does; return the attempt of each offset."""
+def consume_rest(connection: psycopg.Connection, count: int) -> dict[int, int]:
+    """Pop and ack until this many messages came and no more follow. Return the attempt of each offset."""
     came: dict[int, int] = {}
 
     def once() -> bool:
@@ -80,7 +80,7 @@ def take_the_rest(connection: psycopg.Connection, count: int) -> dict[int, int]:
         came.update({message.offset: message.attempt for message in deliveries})
         return not deliveries and len(came) >= count
 
-    until(once, f"{count} messages to come again")
+    until(once, f"{count} messages to be delivered again")
     return came
 
 
@@ -88,20 +88,20 @@ def take_the_rest(connection: psycopg.Connection, count: int) -> dict[int, int]:
 def test_killed_in_the_middle_of_a_batch(
     connect: Callable[..., psycopg.Connection], victim: Callable[..., Victim], acked: int
 ):
-    """C6: the rest comes again after the lease, what it completed does not."""
+    """Messages without an ack are delivered again after the lease, acknowledged ones are not."""
     mq = connect()
     configure(mq, Q, lease_time=LEASE_SECONDS)
     push(mq, Q, *range(21))
     consumer = victim("work", Q, 20, acked)
-    assert consumer.hear() == "popped"
-    while consumer.hear() != "pausing":
+    assert consumer.read() == "popped"
+    while consumer.read() != "pausing":
         pass
     consumer.kill()
     wait_until_gone(mq)
     assert lag(mq) == {"Default": 21}
     assert mq.execute("SELECT count(*) FROM skep.leases").fetchone() == (1,)
 
-    came = take_the_rest(mq, 21 - acked)
+    came = consume_rest(mq, 21 - acked)
     assert came == {**dict.fromkeys(range(acked, 20), 2), 20: 1}
     assert lag(mq) == {"Default": 0}
     assert dead_offsets(mq, Q) == []
@@ -110,20 +110,20 @@ def test_killed_in_the_middle_of_a_batch(
 
 @pytest.mark.parametrize("heard", [1, 40, 160])
 def test_killed_at_full_speed(connect: Callable[..., psycopg.Connection], victim: Callable[..., Victim], heard: int):
-    """C6: killed while an ack is under way: every ack it knows of is durable, and everything else comes again."""
+    """Killed during an ack: every confirmed ack is durable, and all other messages are delivered again."""
     mq = connect()
     configure(mq, Q, lease_time=LEASE_SECONDS)
     push(mq, Q, *range(1_000))
     consumer = victim("work", Q, 1_000, 1_000)
-    assert consumer.hear() == "popped"
-    said = [consumer.hear() for _ in range(heard)]
-    said += consumer.kill()
+    assert consumer.read() == "popped"
+    output = [consumer.read() for _ in range(heard)]
+    output += consumer.kill()
     wait_until_gone(mq)
-    known = [int(word) for word in said if word.isdigit()]
+    known = [int(word) for word in output if word.isdigit()]
     assert known == list(range(len(known)))
 
-    came = take_the_rest(mq, 1_000 - len(known) - 1)
-    assert min(came) in (len(known), len(known) + 1)  # one ack may have been stored without an answer
+    came = consume_rest(mq, 1_000 - len(known) - 1)
+    assert min(came) in (len(known), len(known) + 1)  # one ack may have been stored without a response
     assert sorted(came) == list(range(min(came), 1_000))
     assert lag(mq) == {"Default": 0}
     assert broken(mq) == {}
@@ -131,21 +131,21 @@ def test_killed_at_full_speed(connect: Callable[..., psycopg.Connection], victim
 
 @pytest.mark.parametrize("steps", range(STEPS + 1))
 def test_killed_in_a_transaction(connect: Callable[..., psycopg.Connection], victim: Callable[..., Victim], steps: int):
-    """C12: killed after any statement: before COMMIT nothing has happened, after it everything."""
+    """Killed after each statement: before COMMIT nothing is stored, after it everything."""
     mq = connect()
     push(mq, Q, *range(3))
     consumer = victim("transact", Q, OUT)
-    lease = json.loads(consumer.hear())["lease"]
+    lease = json.loads(consumer.read())["lease"]
     before = progress(mq)
     for _ in range(steps):
         consumer.step()
-        consumer.hear()
+        consumer.read()
     consumer.kill()
     wait_until_gone(mq)
     if steps < STEPS:
         assert progress(mq) == before
         assert pop(mq, OUT) == []
-        call(mq, "ack", lease=lease)  # nobody else was given it: the lease is as it was
+        call(mq, "ack", lease=lease)  # the lease is still valid
     else:
         assert [message.payload for message in pop(mq, OUT)] == ["pushed", "outbox"]
         assert dead_offsets(mq, Q) == [2]
@@ -156,14 +156,14 @@ def test_killed_in_a_transaction(connect: Callable[..., psycopg.Connection], vic
 def test_killed_during_a_statement(
     connect: Callable[..., psycopg.Connection], victim: Callable[..., Victim], steps: int
 ):
-    """C12: killed while a statement is under way, COMMIT too: all of it or nothing."""
+    """Killed during each statement, COMMIT included: everything is stored, or nothing."""
     mq = connect()
     push(mq, Q, *range(3))
     consumer = victim("transact", Q, OUT)
-    consumer.hear()
+    consumer.read()
     for _ in range(steps):
         consumer.step()
-        consumer.hear()
+        consumer.read()
     consumer.step()
     consumer.kill()
     wait_until_gone(mq)

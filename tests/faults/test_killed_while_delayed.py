@@ -1,8 +1,8 @@
-"""Database and server are killed while delayed messages are stored and appended: each arrives, and once.
+"""Database and server are killed while delayed messages are stored and appended: each message is stored once.
 
-Producers push with a short delay, by the client, by the outbox and by HTTP, and repeat a push until it is answered.
-Two sessions append what is due, a few messages at a time, so that a kill finds one of them in the middle; consumers
-append as well. Meanwhile PostgreSQL and `skep serve` are killed.
+Producers push with a short delay, by the client, by the outbox and by HTTP, and repeat a push until it succeeds. Two
+sessions append due messages, a few at a time, so that a kill is likely to interrupt one of them; consumers append as
+well. Meanwhile PostgreSQL and `skep serve` are killed.
 """
 
 import http.client
@@ -30,7 +30,7 @@ Q = "reminders"
 KILLS = 4
 PARTITIONS = 5
 LOST = (psycopg.Error, SkepError, OSError, http.client.HTTPException)
-LEFT = """
+BACKLOG = """
     SELECT (SELECT count(*) FROM skep.delayed_messages) + (SELECT count(*) FROM skep.outbox)
            + (SELECT coalesce(sum(lag), 0) FROM skep.lag('g', %s))
 """
@@ -41,7 +41,7 @@ OUTBOX = """
 
 
 class Crew:
-    """Producers, appenders and a consumer, each in a thread of its own, that go on after every kill."""
+    """Producers, appenders and a consumer, each in its own thread, which continue after every kill."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -49,18 +49,18 @@ class Crew:
         self.serve: Serve | None = None
         self.stopping = threading.Event()  # for the producers
         self.done = threading.Event()
-        self.pushed: set[str] = set()  # answered
+        self.pushed: set[str] = set()  # confirmed
         self.delivered: Counter[str] = Counter()
-        self.again: list[str] = []  # delivered although the ack was answered
+        self.again: list[str] = []  # delivered after a confirmed ack
         self.appended: Counter[str] = Counter()
         self.failures: list[BaseException] = []
 
     def produce(self, kind: str, push: Callable[[str, str, float], None]) -> None:
-        dice = random.Random(kind)
+        rng = random.Random(kind)
         for number in itertools.count():
             if self.stopping.is_set():
                 return
-            name, partition, delay = f"{kind} {number}", str(dice.randrange(PARTITIONS)), dice.uniform(0.01, 0.5)
+            name, partition, delay = f"{kind} {number}", str(rng.randrange(PARTITIONS)), rng.uniform(0.01, 0.5)
             while not self._try(lambda: push(name, partition, delay)):  # noqa: B023  # it is called here
                 pass
             self.pushed.add(name)
@@ -87,13 +87,13 @@ class Crew:
     def post(self, name: str, partition: str, delay: float) -> None:
         item = {"queue": Q, "partition": partition, "payload": name, "transactionId": name, "delay": delay}
         assert self.serve
-        status, answer = self.serve.call("POST", "/api/v1/push", {"items": [item]})
+        status, response = self.serve.call("POST", "/api/v1/push", {"items": [item]})
         if status >= 500:
-            raise OSError(answer)
-        assert (status, answer[0]["status"] in ("delayed", "queued", "duplicate")) == (201, True), answer
+            raise OSError(response)
+        assert (status, response[0]["status"] in ("delayed", "queued", "duplicate")) == (201, True), response
 
     def append(self, name: str) -> None:
-        """Append what is due, and what was committed under REPEATABLE READ."""
+        """Append due messages, and outbox rows that were committed under REPEATABLE READ."""
         while not self.done.is_set():
             with suppress(*LOST), psycopg.connect(self.url, autocommit=True) as connection:
                 while not self.done.is_set():
@@ -130,7 +130,10 @@ class Crew:
             yield
             self.stopping.set()
             with psycopg.connect(self.url, autocommit=True) as mq:
-                until(lambda: self.failures or mq.execute(LEFT, [Q]).fetchall() == [(0,)], "everything to arrive")
+                until(
+                    lambda: self.failures or mq.execute(BACKLOG, [Q]).fetchall() == [(0,)],
+                    "all messages to be consumed",
+                )
         finally:
             self.stopping.set()
             self.done.set()
@@ -140,7 +143,7 @@ class Crew:
     def _guard(self, job: Callable[[], None]) -> None:
         try:
             job()
-        except BaseException as error:  # noqa: BLE001  # for the test to see
+        except BaseException as error:  # noqa: BLE001  # the test checks it
             self.failures.append(error)
 
 
@@ -156,16 +159,16 @@ def test_killed_while_messages_are_appended(server: Server, tmp_path: Path) -> N
         crew.serve = stack.enter_context(killable(server.url, tmp_path / "log 0"))
         with crew.at_work():
             for number in range(1, KILLS + 1):
-                _get_on(crew)
+                _make_progress(crew)
                 if number % 2:
                     server.restart(signal.SIGKILL)
                 else:
                     port = crew.serve.port
                     crew.serve.kill()
                     crew.serve = stack.enter_context(killable(server.url, tmp_path / f"log {number}", port=port))
-            _get_on(crew)
+            _make_progress(crew)
     assert (crew.failures, crew.again) == ([], [])
-    assert min(crew.appended.values()) > 0  # both have appended, and not only the consumer and the server
+    assert min(crew.appended.values()) > 0  # both have appended some, not only the consumer and the server
     with psycopg.connect(server.url, autocommit=True) as mq:
         stored = [name for (name,) in mq.execute("SELECT transaction_id FROM skep.messages").fetchall()]
         assert Counter(stored) == Counter({*stored})
@@ -173,8 +176,8 @@ def test_killed_while_messages_are_appended(server: Server, tmp_path: Path) -> N
         assert ({*crew.delivered}, broken(mq)) == ({*stored}, {})
 
 
-def _get_on(crew: Crew) -> None:
-    """Wait until every producer and the consumer have done some more."""
+def _make_progress(crew: Crew) -> None:
+    """Wait for progress of every producer and of the consumer."""
     before, delivered = _by_kind(crew), crew.delivered.total()
     until(
         lambda: (
@@ -184,7 +187,7 @@ def _get_on(crew: Crew) -> None:
                 and all(number > before[kind] + 5 for kind, number in _by_kind(crew).items())
             )
         ),
-        "everybody to get on",
+        "progress of all",
     )
     assert crew.failures == []
 

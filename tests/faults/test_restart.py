@@ -1,4 +1,4 @@
-"""The database is restarted, cleanly or not, under load or at rest; its supervisor starts it again by itself."""
+"""The database is restarted, cleanly or by a kill, under load or idle; its supervisor restarts it."""
 
 import asyncio
 import signal
@@ -24,21 +24,21 @@ def server() -> Generator[Server]:
 
 @HOW
 def test_restarted_under_load(server: Server, how: signal.Signals) -> None:
-    """Section 8: database down = recovery by itself. What producers were told is stored is, and once."""
+    """Clients recover by themselves, and confirmed messages are stored once."""
     queue = f"orders {how.name}"
     prepare(server.url, queue)
     crew = Crew(server.url, queue)
     with crew.at_work():
         with psycopg.connect(server.url, autocommit=True) as observer:
-            crew.get_on(observer)
+            crew.make_progress(observer)
         server.restart(how)
         with psycopg.connect(server.url, autocommit=True) as observer:
-            crew.get_on(observer)
+            crew.make_progress(observer)
 
 
 @HOW
 async def test_the_first_call_after_a_restart(server: Server, how: signal.Signals) -> None:
-    """Clients that were idle meanwhile notice nothing: every connection of their pools is dead, and no call fails."""
+    """No call of an idle client fails, although all connections of its pool were closed."""
     async with AsyncSkep(server.url, pool_size=5) as mq:
         with Skep(server.url, pool_size=5) as plain:
             push = partial(plain.queue("idle").push, "hello")

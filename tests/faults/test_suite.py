@@ -1,4 +1,4 @@
-"""The faults suite itself: a short run of a seed is green, and builds that are broken on purpose are red."""
+"""The faults suite itself: a short run has no violations, and builds that are broken on purpose have some."""
 
 import asyncio
 import shutil
@@ -31,7 +31,7 @@ SEED = 8
 
 @pytest.fixture
 def home() -> Generator[Path]:
-    """Where PostgreSQL, which may run as another user, can get at its files."""
+    """A directory that PostgreSQL, which may run as another user, can access."""
     path = Path(tempfile.mkdtemp(prefix="skep-faults-"))
     path.chmod(0o711)
     yield path
@@ -54,7 +54,7 @@ async def test_a_short_run_is_green(tmp_path: Path, home: Path):
     assert [struck.fault for struck in verdict.struck] == [step.fault for step in planned.steps]
 
 
-# Consumers that are so slow that their leases end now and then; and such that drain their partitions all the time.
+# Consumers that are so slow that leases expire now and then; and consumers that always drain their partitions.
 LOADS: dict[Load, Stage] = {
     "slow": Stage(
         {"push-http": 1, "pop-http": 2, "pop-client": 1},
@@ -70,8 +70,8 @@ SOUND = ""
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_the_damage_of_a_build_fits_the_functions(database_url: str, build: str):
-    """A function that has changed since is told at once, and not after minutes."""
+def test_the_changes_of_a_build_match_the_functions(database_url: str, build: str):
+    """Finds functions that have changed, without a run of some minutes."""
     with psycopg.connect(database_url) as db:
         damage_database(db, build)
         db.rollback()
@@ -79,7 +79,7 @@ def test_the_damage_of_a_build_fits_the_functions(database_url: str, build: str)
 
 @pytest.mark.timeout(600)
 async def test_builds_that_are_broken_on_purpose_are_red(tmp_path: Path, home: Path):
-    """A few at a time: they wait more than they work. The sound build is green under both loads."""
+    """Runs a few at a time, since they mostly wait. The correct build has no violations under both loads."""
     few = asyncio.Semaphore(4)
 
     async def broken_rules(build: str, load: Load, number: int) -> set[str]:
@@ -93,7 +93,7 @@ async def test_builds_that_are_broken_on_purpose_are_red(tmp_path: Path, home: P
         return {violation.rule for violation in verdict.violations}
 
     async def seen(build: str) -> set[str]:
-        """A race may not be met at once: try again before it is called unseen."""
+        """Try up to three times: a race may not happen at once."""
         found: set[str] = set()
         for number in range(3):
             found |= await broken_rules(build, BUILDS[build].load, number)

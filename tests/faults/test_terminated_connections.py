@@ -1,4 +1,4 @@
-"""Connections end at any moment: an administrator, a firewall, a timeout. Nothing is lost, doubled or out of order."""
+"""Connections end at any time, by an administrator, a firewall or a timeout: no loss, no duplicate, in order."""
 
 import random
 import threading
@@ -25,39 +25,39 @@ END_WAITING = """
 
 
 def test_terminated_at_random_under_load(database_url: str, connect: Callable[..., psycopg.Connection]) -> None:
-    """Scenario 39: again and again some sessions end, of producers, consumers, listeners and pools."""
+    """Sessions of producers, consumers, listeners and pools end repeatedly."""
     observer = connect()
     prepare(database_url, Q)
-    dice = random.Random(39)
+    rng = random.Random(39)
     crew = Crew(database_url, Q)
     with crew.at_work():
-        crew.get_on(observer)
+        crew.make_progress(observer)
         for _ in range(25):
             sessions = [pid for (pid,) in observer.execute(SESSIONS).fetchall()]
-            for pid in dice.sample(sessions, k=min(2, len(sessions))):
+            for pid in rng.sample(sessions, k=min(2, len(sessions))):
                 observer.execute("SELECT pg_terminate_backend(%s)", [pid])
-            crew.get_on(observer, dice.randrange(20))
-        crew.get_on(observer)
+            crew.make_progress(observer, rng.randrange(20))
+        crew.make_progress(observer)
 
 
 @pytest.fixture
 def lock(connect: Callable[..., psycopg.Connection]) -> psycopg.Connection:
-    """A session that holds what the answers of a consumer need, so that they are under way when they are cut off."""
+    """A session with a lock that acks need, so that they wait when their connection ends."""
     connection = connect()
     connection.execute("BEGIN")
     return connection
 
 
-def cut_off_whoever_waits(connect: Callable[..., psycopg.Connection]) -> None:
+def end_waiting_session(connect: Callable[..., psycopg.Connection]) -> None:
     """End the first session that waits for a lock."""
     admin = connect()
-    until(lambda: admin.execute(END_WAITING).fetchall(), "somebody to wait for the lock")
+    until(lambda: admin.execute(END_WAITING).fetchall(), "a session to wait for the lock")
 
 
-def test_an_answer_that_was_cut_off_is_not_taken_for_a_success(
+def test_a_failed_call_does_not_complete_a_batch(
     database_url: str, connect: Callable[..., psycopg.Connection], lock: psycopg.Connection
 ) -> None:
-    """A batch fails, and so does the call that should say so. Going on to the next does not complete it."""
+    """A batch fails, and the connection ends during fail(). The next batch does not complete it."""
     with Skep(database_url, poll_interval=0.05) as mq:
         queue = mq.queue(Q)
         queue.push_many(["bad", "bad"])
@@ -67,7 +67,7 @@ def test_an_answer_that_was_cut_off_is_not_taken_for_a_success(
             if len(came) > 1:
                 continue
             lock.execute("SELECT FROM skep.runs FOR UPDATE")
-            cutter = threading.Thread(target=cut_off_whoever_waits, args=[connect])
+            cutter = threading.Thread(target=end_waiting_session, args=[connect])
             cutter.start()
             with pytest.raises(DatabaseUnavailable), batch:
                 raise ValueError("bad")
@@ -76,10 +76,10 @@ def test_an_answer_that_was_cut_off_is_not_taken_for_a_success(
         assert len(came) == 2
 
 
-async def test_an_answer_of_a_task_that_was_cut_off(
+async def test_a_failed_call_does_not_complete_a_batch_async(
     database_url: str, connect: Callable[..., psycopg.Connection], lock: psycopg.Connection
 ) -> None:
-    """The same for the asynchronous face."""
+    """The same with the async client."""
     async with AsyncSkep(database_url, poll_interval=0.05) as mq:
         queue = mq.queue(Q)
         await queue.push_many(["bad", "bad"])
@@ -89,7 +89,7 @@ async def test_an_answer_of_a_task_that_was_cut_off(
             if len(came) > 1:
                 continue
             lock.execute("SELECT FROM skep.runs FOR UPDATE")
-            cutter = threading.Thread(target=cut_off_whoever_waits, args=[connect])
+            cutter = threading.Thread(target=end_waiting_session, args=[connect])
             cutter.start()
             with pytest.raises(DatabaseUnavailable):
                 async with batch:

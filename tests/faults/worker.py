@@ -1,12 +1,12 @@
-"""What clients do while faults happen to them; also as a process of its own, to be killed or stopped.
+"""Clients for tests of faults, in threads or in processes that are killed or stopped.
 
-python -m tests.faults.worker FACE JOB URL ...    it says on its standard output what it has done
+python -m tests.faults.worker FACE JOB URL ...    run a job; it prints its progress
 
-ledger QUEUE GROUP          consume for ever; the ack of a batch and its lines in the ledger are one transaction
-some QUEUE GROUP COUNT      pop, acknowledge so many one by one, then do nothing any more
-hold QUEUE GROUP            pop; after a line of input answer in every way, and say what came of it
-handle QUEUE GROUP          a handler that ends with the next line of input
-produce QUEUE LANE          push through a buffer for ever; say how many are stored for sure
+ledger QUEUE GROUP          consume for ever; write a batch to the ledger and ack it in one transaction
+some QUEUE GROUP COUNT      pop, ack COUNT messages one by one, then pause
+hold QUEUE GROUP            pop; after a line of input send every kind of ack, and print the results
+handle QUEUE GROUP          run a handler that returns after a line of input
+produce QUEUE PARTITION     push through a buffer for ever; print the number of confirmed messages
 """
 
 import itertools
@@ -25,16 +25,16 @@ from tests.client.both import each, either, play, settle
 
 Face = Literal["sync", "async"]
 LEDGER = """
-    CREATE TABLE ledger (seq bigserial, "group" text, lane text, "offset" bigint, n integer);
+    CREATE TABLE ledger (seq bigserial, "group" text, partition text, "offset" bigint, n integer);
     CREATE INDEX ON ledger ("group")
 """
 WRITE = """
-    INSERT INTO ledger ("group", lane, "offset", n)
+    INSERT INTO ledger ("group", partition, "offset", n)
     SELECT %s, %s, o, n FROM unnest(%s::bigint[], %s::integer[]) AS message (o, n) ORDER BY o
 """
 LEASE_SECONDS = 1.0
-# A process that is stopped between its ack and its COMMIT holds the lane until the server ends its session.
-IMPATIENT = "-c idle_in_transaction_session_timeout=1500"
+# A process that is stopped between ack and COMMIT locks the partition until the server ends its session.
+SHORT_TIMEOUT = "-c idle_in_transaction_session_timeout=1500"
 BATCH = 20
 
 
@@ -47,7 +47,7 @@ def client(face: Face, url: str, **options: Any) -> Any:
 
 
 class Ledger:
-    """Consumes so that every message has its effect once: a line in a table, and the ack, in one transaction."""
+    """Processes every message once: writes a row and acks in one transaction."""
 
     def __init__(self, face: Face, url: str, queue: str, group: str) -> None:
         self.face: Face = face
@@ -65,7 +65,7 @@ class Ledger:
                     group=self.group, batch=BATCH, lease_time=LEASE_SECONDS, idle_timeout=0.2
                 )
                 async for batch in each(source):
-                    with suppress(SkepError, psycopg.Error):  # a batch whose block fails comes again
+                    with suppress(SkepError, psycopg.Error):  # a batch whose block fails is delivered again
                         async with either(batch):
                             await self._write(batch)
         if self._connection is not None:
@@ -81,19 +81,19 @@ class Ledger:
     async def _connect(self) -> Any:
         if self._connection is None or self._connection.closed:
             kind = psycopg.Connection if self.face == "sync" else psycopg.AsyncConnection
-            self._connection = await settle(kind.connect(self.url, autocommit=True, options=IMPATIENT))
+            self._connection = await settle(kind.connect(self.url, autocommit=True, options=SHORT_TIMEOUT))
         return self._connection
 
 
 class Producer:
-    """Pushes numbers from 0 to a lane of its own until told to stop; `count` is how many were accepted."""
+    """Pushes numbers from 0 to its own partition until it is stopped; `count` is the number of accepted messages."""
 
-    def __init__(self, face: Face, url: str, queue: str, lane: str, *, buffered: bool) -> None:
+    def __init__(self, face: Face, url: str, queue: str, partition: str, *, buffered: bool) -> None:
         self.face: Face = face
-        self.url, self.queue, self.lane = url, queue, lane
+        self.url, self.queue, self.partition = url, queue, partition
         self.stop = threading.Event()
         self.count = self.errors = 0
-        self._push = self._into_a_buffer if buffered else self._plainly
+        self._push = self._push_buffered if buffered else self._push_plain
 
     def run(self) -> None:
         play(self._run(), with_loop=self.face == "async")
@@ -102,17 +102,17 @@ class Producer:
         async with either(client(self.face, self.url, timeout=5)) as mq:
             await self._push(mq.queue(self.queue))
 
-    async def _into_a_buffer(self, queue: Any) -> None:
+    async def _push_buffered(self, queue: Any) -> None:
         async with either(queue.buffer(size=10, delay=0.01)) as buffer:
             while not self.stop.wait(0.003):
-                await settle(buffer.push(self.count, partition=self.lane))
+                await settle(buffer.push(self.count, partition=self.partition))
                 self.count += 1
 
-    async def _plainly(self, queue: Any) -> None:
-        """Push again what may have failed: its transaction id keeps it from being there twice."""
+    async def _push_plain(self, queue: Any) -> None:
+        """Repeat a push that may have failed; its transaction id prevents a duplicate."""
         while not self.stop.wait(0.003):
-            name = f"{self.lane}.{self.count}"
-            while not await self._pushed(queue.push, self.count, partition=self.lane, transaction_id=name):
+            name = f"{self.partition}.{self.count}"
+            while not await self._pushed(queue.push, self.count, partition=self.partition, transaction_id=name):
                 self.errors += 1
             self.count += 1
 
@@ -142,14 +142,14 @@ async def some(face: Face, url: str, queue: str, group: str, count: str) -> None
 
 
 async def hold(face: Face, url: str, queue: str, group: str) -> None:
-    """Answer too late, in every way there is."""
+    """Send every kind of ack too late."""
     async with either(client(face, url)) as mq:
         batch = await settle(mq.queue(queue).pop(group=group, batch=BATCH, lease_time=LEASE_SECONDS))
         say("holding")
         sys.stdin.readline()
         kind = psycopg.Connection if face == "sync" else psycopg.AsyncConnection
         async with either(await settle(kind.connect(url))) as connection:
-            for answer in (
+            for send_ack in (
                 lambda: batch.ack(batch[0]),
                 lambda: batch.fail(batch[1], "late"),
                 lambda: batch.dead_letter(None, "late"),
@@ -157,14 +157,14 @@ async def hold(face: Face, url: str, queue: str, group: str) -> None:
                 batch.release,
                 lambda: batch.ack(connection=connection),
             ):
-                say(await outcome(answer))
+                say(await outcome(send_ack))
                 await settle(connection.rollback())
-        say("open" if batch.open else "lost" if batch.lost else "answered")
+        say("open" if batch.open else "lost" if batch.lost else "acked")
 
 
-async def outcome(answer: Callable[[], Any]) -> str:
+async def outcome(send_ack: Callable[[], Any]) -> str:
     try:
-        await settle(answer())
+        await settle(send_ack())
     except SkepError as error:
         return type(error).__name__
     return "stored"
@@ -182,10 +182,10 @@ async def handle(face: Face, url: str, queue: str, group: str) -> None:
         await settle(mq.run())
 
 
-async def produce(face: Face, url: str, queue: str, lane: str) -> None:
+async def produce(face: Face, url: str, queue: str, partition: str) -> None:
     async with either(client(face, url)) as mq, either(mq.queue(queue).buffer(size=10, delay=0.005)) as buffer:
         for count in itertools.count(1):
-            await settle(buffer.push(count - 1, partition=lane))
+            await settle(buffer.push(count - 1, partition=partition))
             if count % 25 == 0:
                 await settle(buffer.flush())
                 say(count)

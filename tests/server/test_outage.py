@@ -137,7 +137,7 @@ def kill_backend(postgres: Postgres) -> None:
         busy = "SELECT pid FROM pg_stat_activity WHERE application_name = 'skep' AND state = 'active'"
         ((pid,), *_) = until(lambda: db.execute(busy).fetchall())
         os.kill(pid, signal.SIGKILL)
-    until(postgres._answers)
+    until(postgres._is_ready)
 
 
 @pytest.mark.parametrize("disaster", [kill_postmaster, kill_backend])

@@ -1,4 +1,4 @@
-"""An archive that can be asked whether it is right; and a driver of its own, to be killed."""
+"""Archive jobs, checks of their files, and a driver in another process that is killed."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from skep.pipelines import Selection, archive, compact
+from skep.pipelines import QueueScope, archive, compact
 from skep.pipelines.archiving import Archived
 from skep.spark import session
 from tests.spark.killing import ROOT
@@ -26,7 +26,7 @@ LOG = """
 
 def archive_of(work: Work, *queues: str, file_messages: int = 20) -> Archived:
     return archive(
-        work.spark, work.url, str(work.home / "archive"), Selection(queues or ("q",)), file_messages=file_messages
+        work.spark, work.url, str(work.home / "archive"), QueueScope(queues or ("q",)), file_messages=file_messages
     )
 
 
@@ -36,19 +36,19 @@ def files(work: Work) -> set[str]:
 
 
 def rows_of(work: Work, paths: Iterable[str]) -> list[Row]:
-    """Every row of these files, in order."""
+    """Return the rows of these files, in order."""
     tables = [pq.ParquetFile(work.home / "archive" / path).read(COLUMNS) for path in paths]
     rows = [row for table in tables for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
     return sorted(rows, key=lambda row: (row[2], row[3]))
 
 
 def archived(work: Work) -> list[Row]:
-    """What is in the files that there are, whatever the manifest says."""
+    """Return the rows of all files, whether or not the manifest has them."""
     return rows_of(work, files(work))
 
 
 def named(work: Work) -> list[Row]:
-    """What is in the files that the manifest names."""
+    """Return the rows of the files in the manifest."""
     return rows_of(work, [path for (path,) in work.sql("SELECT path FROM skep._archived_files()")])
 
 
@@ -57,7 +57,7 @@ def log(work: Work, queue: str = "q") -> list[Row]:
 
 
 def check(work: Work, queue: str = "q") -> None:
-    """Everything is in one file, the files are those of the manifest, and retention may delete all of it."""
+    """Assert that each message is in one file, that the manifest has all files, and that retention may delete all."""
     assert archived(work) == log(work, queue)
     assert files(work) == {path for (path,) in work.sql("SELECT path FROM skep._archived_files()")}
     assert work.sql("SELECT count(*) FROM skep.archive_files WHERE NOT settled") == [(0,)]
@@ -68,7 +68,7 @@ def check(work: Work, queue: str = "q") -> None:
 
 
 def killed_driver(work: Work, job: str, far_enough: str) -> None:
-    """Start a driver of its own, and kill it with its tasks and all."""
+    """Start a driver in another process, and kill it with its tasks."""
     command = [sys.executable, "-m", "tests.spark.archiver", job, work.url, str(work.home / "archive")]
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     until(lambda: work.sql(far_enough)[0][0] or process.poll() is not None, "some files")
@@ -80,7 +80,7 @@ def main(job: str, url: str, location: str) -> None:
     spark = session("archiver", master="local[2]", config=FAST)
     spark.sparkContext.setLogLevel("OFF")
     if job == "archive":
-        archive(spark, url, location, Selection(("q",)), file_messages=20)
+        archive(spark, url, location, QueueScope(("q",)), file_messages=20)
     else:
         compact(spark, url, location, file_messages=40)
 

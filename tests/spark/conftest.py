@@ -1,4 +1,4 @@
-"""One Spark for the run: starting it takes longer than most tests."""
+"""One Spark session for all tests: starting it takes longer than most of them."""
 
 import sys
 from collections.abc import Callable, Generator
@@ -24,9 +24,9 @@ exec '{python}' "$@"
 
 @pytest.fixture(scope="session")
 def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Python for Spark's processes, of which every stream needs new ones.
+    """Python for Spark's processes, with a cache of bytecode.
 
-    Spark puts its zip on their path, without bytecode, and each would spend a second on compiling it.
+    Every stream starts new processes. Spark's zip has no bytecode, and each would spend a second on compiling it.
     """
     home = tmp_path_factory.mktemp("python")
     path = home / "python"
@@ -37,7 +37,7 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(interpreter: Path) -> Generator[SparkSession]:
-    """Spark, on the machine's Java or that of the wheel; without any, the tests are skipped."""
+    """Spark, on the installed Java or that of the wheel. Without Java the tests are skipped."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", str(interpreter))
         yield from _spark()
@@ -56,14 +56,14 @@ def _spark() -> Generator[SparkSession]:
 
 @pytest.fixture
 def work(spark: SparkSession, database_url: str, tmp_path: Path) -> Generator[Work]:
-    """A database of this test's own, and Spark to work on it; streams that still run are stopped."""
+    """Spark and a new database. Running streams are stopped at the end."""
     with Work(spark, database_url, tmp_path) as started:
         yield started
 
 
 @pytest.fixture
 def work_on(spark: SparkSession, tmp_path: Path) -> Generator[Callable[[str], Work]]:
-    """The same on another database."""
+    """Like `work`, on another database."""
     started: list[Work] = []
 
     def start(url: str) -> Work:
@@ -77,13 +77,13 @@ def work_on(spark: SparkSession, tmp_path: Path) -> Generator[Callable[[str], Wo
 
 @pytest.fixture
 def alone(work: Work, monkeypatch: pytest.MonkeyPatch) -> Work:
-    """What tasks do is done in this process."""
-    monkeypatch.setattr(tasks, "run", lambda _, task, items, look: [task(item) for item in items])
+    """Like `work`, with the work of tasks done in this process."""
+    monkeypatch.setattr(tasks, "run", lambda _, task, items, report: [task(item) for item in items])
     return work
 
 
 @pytest.fixture
 def killer(work: Work) -> Generator[Killer]:
-    """Jobs on this test's database and archive, to be killed."""
+    """Jobs on the database and archive of this test, which are killed."""
     with Killer(work.url, work.home / "archive") as started:
         yield started

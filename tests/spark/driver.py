@@ -1,4 +1,4 @@
-"""A driver of its own, to be killed: copies queue `q` to `copy`, and `r` to `copy of r`, in small batches."""
+"""A driver that tests kill. It copies queue `q` to `copy`, and `r` to `copy of r`, in small batches."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Jobs that die at a step, by SIGKILL: a process that forks one for each time it is asked.
+"""Jobs that are killed at a given step, by SIGKILL. A process forks one for each request.
 
-What Spark's tasks do is done in the job's own process, so that a step is always the same one.
+The work of Spark's tasks is done in the process of the job, so that a step is always the same.
 """
 
 import os
@@ -15,16 +15,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from skep.pipelines import Selection, archive, compact, tasks
-from skep.spark.database import Database
-from skep.spark.parquet import Store
+from skep.pipelines import QueueScope, archive, compact, tasks
+from skep.spark.database import SparkDatabase
+from skep.spark.parquet import ArchiveStore
 
 ROOT = Path(__file__).parents[2]
 NEVER = -1
 
 
 class Killer:
-    """The process, as a test has it."""
+    """The process that forks jobs."""
 
     def __init__(self, url: str, location: Path) -> None:
         command = [sys.executable, "-m", "tests.spark.killing", url, str(location)]
@@ -41,18 +41,18 @@ class Killer:
         self._process.communicate(timeout=60)
 
     def runs(self, job: str, step: int = NEVER, *, size: int = 20) -> bool:
-        """Run a job that is killed at a step; return whether it came to its end before."""
+        """Run a job that is killed at a step. Return true if it ended before that step."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(f"{job} {step} {size}\n")
-        answer = self._process.stdout.readline().strip()
-        assert answer in ("ended", "killed"), answer
-        return answer == "ended"
+        result = self._process.stdout.readline().strip()
+        assert result in ("ended", "killed"), result
+        return result == "ended"
 
 
 def main(url: str, location: str) -> None:
     jobs: dict[str, Callable[[Any, int], object]] = {
-        "archive": lambda spark, size: archive(spark, url, location, Selection(("q",)), file_messages=size),
+        "archive": lambda spark, size: archive(spark, url, location, QueueScope(("q",)), file_messages=size),
         "compact": lambda spark, size: compact(spark, url, location, file_messages=size, grace=timedelta()),
     }
     for line in sys.stdin:
@@ -77,7 +77,7 @@ def _fork(job: Callable[[], object], step: int) -> str:
 
 
 class Steps:
-    """Everything that is done to the database or to files, before and after; a file is also written by half."""
+    """Counts steps: before and after each access to the database or to files, and half-way through a write."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -88,9 +88,14 @@ class Steps:
         self.left -= 1
 
     def count(self) -> None:
-        for owner, name in ((Database, "rows"), (Store, "delete"), (Store, "batches"), (Store, "write")):
+        for owner, name in (
+            (SparkDatabase, "rows"),
+            (ArchiveStore, "delete"),
+            (ArchiveStore, "batches"),
+            (ArchiveStore, "write"),
+        ):
             setattr(owner, name, self._counted(getattr(owner, name)))
-        setattr(Store, "write", self._by_half(Store.write))  # noqa: B010
+        setattr(ArchiveStore, "write", self._half_written(ArchiveStore.write))  # noqa: B010
         tasks.run = self._here  # type: ignore[assignment]
         tasks.cores = lambda _: 2  # type: ignore[assignment]
 
@@ -103,19 +108,19 @@ class Steps:
 
         return do
 
-    def _by_half(self, real: Callable[..., int]) -> Callable[..., int]:
-        def write(store: Store, path: str, batches: object) -> int:
+    def _half_written(self, real: Callable[..., int]) -> Callable[..., int]:
+        def write(store: ArchiveStore, path: str, batches: object) -> int:
             if self.left == 0:
                 target = Path(store.location, path)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(b"PAR1 and no more")
+                target.write_bytes(b"PAR1 incomplete")
             self.step()
             return real(store, path, batches)
 
         return write
 
     @staticmethod
-    def _here(spark: object, work: Callable[[Any], Any], items: Sequence[Any], look: object) -> list[Any]:
+    def _here(spark: object, work: Callable[[Any], Any], items: Sequence[Any], report: object) -> list[Any]:
         return [work(item) for item in items]
 
 

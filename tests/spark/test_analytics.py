@@ -1,4 +1,4 @@
-"""Analytics on a workload that is known: what it says is what SQL and the fingers of a hand say."""
+"""Analytics of a known workload: the results are compared with SQL and with numbers counted by hand."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +10,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from skep.errors import ConfigError, NotFound
-from skep.pipelines import Selection, Span, analytics
-from skep.pipelines.analysing import MEASURES, Analysed, Job
+from skep.pipelines import QueueScope, TimeRange, analytics
+from skep.pipelines.analysing import MEASURES, Analysed, Analysis
 from tests.engine.verbs import ack, call, configure, pass_time, pop
 from tests.spark.archiver import archive_of
 from tests.spark.work import Work
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 def analyse(work: Work, *queues: str, **options: Any) -> Analysed:
-    return analytics(work.spark, work.url, work.home / "reports", Selection(queues) if queues else None, **options)
+    return analytics(work.spark, work.url, work.home / "reports", QueueScope(queues) if queues else None, **options)
 
 
 def table(done: Analysed, name: str) -> list[Row]:
@@ -34,12 +34,12 @@ def numbers(done: Analysed, name: str, *columns: str) -> list[tuple[Any, ...]]:
     return [tuple(row[column] for column in columns) for row in table(done, name)]
 
 
-def tell_story(connection: psycopg.Connection, push: Any, meanwhile: Callable[[], object] = lambda: None) -> None:
-    """Two groups on two partitions.
+def create_workload(connection: psycopg.Connection, push: Any, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Create a workload of two groups on two partitions.
 
-    Group a gets the four of x 18 s after their push and the two of y 8 s after theirs, and holds them for 3 s. Later
-    six more come to x. Group b takes the first two of x, gives up the next two, for errors that are alike, and owes
-    the rest.
+    Group a completes the four messages of x 18 s after their push and the two of y 8 s after theirs; its leases take
+    3 s. Later six more are pushed to x. Group b completes the first two of x, dead-letters the next two with similar
+    errors, and does not lease the rest.
     """
     configure(connection, Q, lease_log_seconds=86_400, retry_limit=0, retry_delay=0)
     for group in ("a", "b"):
@@ -63,8 +63,8 @@ def tell_story(connection: psycopg.Connection, push: Any, meanwhile: Callable[[]
 
 
 @pytest.fixture
-def story(work: Work) -> Work:
-    tell_story(work.connection, work.push)
+def workload(work: Work) -> Work:
+    create_workload(work.connection, work.push)
     return work
 
 
@@ -81,28 +81,28 @@ TIMES = """
 PUSHED = """
     SELECT date_bin(make_interval(secs => %s), created_at, 'epoch'), count(*) FROM skep.messages GROUP BY 1 ORDER BY 1
 """
-OWED = """
+PENDING = """
     SELECT count(*), count(*) FILTER (WHERE pending_groups = '{}'), count(*) FILTER (WHERE pending_groups <> '{}')
     FROM skep.partition_list l CROSS JOIN LATERAL skep.message_status(l.queue, l.partition)
 """
 
 
-def test_the_numbers_are_those_of_sql(story: Work):
-    done = analyse(story, Q)
+def test_the_results_match_sql(workload: Work):
+    done = analyse(workload, Q)
     assert (done.queues, done.messages) == ([Q], 12)
     times = sorted(numbers(done, "time_in_queue", "group_name", "messages", "p50", "p95", "p99"))
-    expected = story.sql(TIMES)
+    expected = workload.sql(TIMES)
     assert [row[:2] for row in times] == [row[:2] for row in expected] == [("a", 6), ("b", 2)]
     assert [row[2:] for row in times] == [pytest.approx(row[2]) for row in expected]
     (a,) = [row for row in table(done, "time_in_queue") if row["group_name"] == "a"]
     assert [round(a[name]) for name in ("p50", "p95", "most", "waited_p50", "held_p50")] == [18, 18, 18, 15, 3]
 
-    step = 1  # the story takes less than two minutes
-    assert numbers(done, "throughput", "bucket", "messages") == story.sql(PUSHED, step)
-    ((messages, complete, owed),) = story.sql(OWED)
+    step = 1  # the workload takes less than two minutes
+    assert numbers(done, "throughput", "bucket", "messages") == workload.sql(PUSHED, step)
+    ((messages, complete, pending),) = workload.sql(PENDING)
     fanout = table(done, "fanout")
     sums = [sum(row[name] for row in fanout) for name in ("messages", "done_by_all", "owed", "for_nobody", "gone")]
-    assert sums == [messages, complete, owed, 0, 0] == [12, 4, 8, 0, 0]
+    assert sums == [messages, complete, pending, 0, 0] == [12, 4, 8, 0, 0]
     groups = numbers(done, "fanout_groups", "group_name", "completed", "owed", "behind", "share")
     assert groups == [("a", 6, 6, 6, 0.5), ("b", 4, 8, 8, pytest.approx(1 / 3))]
     assert numbers(done, "lag", "group_name", "messages") == [("a", 0), ("a", 6), ("b", 6), ("b", 8)]
@@ -122,8 +122,8 @@ def test_the_numbers_are_those_of_sql(story: Work):
     assert (share, skew, gini) == pytest.approx((10 / 12, 10 / 6, 1 / 3))
     hot = numbers(done, "hot_partitions", "rank", "partition", "messages", "busiest_per_second")
     assert hot == [(1, "x", 10, 6.0), (2, "y", 2, 2.0)]
-    assert done.findings == ["2 messages failed for good. All for group b on orders: order # is not at <address>"]
-    assert "2 messages failed for good" in check(Path(done.report).read_text()).words
+    assert done.findings == ["2 messages became dead letters. All for group b on orders: order # is not at <address>"]
+    assert "2 messages became dead letters" in check(Path(done.report).read_text()).words
     assert {path.stem for path in Path(done.tables).iterdir()} == {*MEASURES, "groups"}
     assert Path(done.report).name == f"{Path(done.tables).name}.html"
 
@@ -131,8 +131,8 @@ def test_the_numbers_are_those_of_sql(story: Work):
 MANIFEST = ("archives", "archive_files", "archive_runs", "archive_marks")
 
 
-def test_archive_and_log_say_what_the_log_alone_says(work: Work, monkeypatch: pytest.MonkeyPatch):
-    tell_story(work.connection, work.push, lambda: archive_of(work, Q, file_messages=4))
+def test_archive_and_log_give_the_same_results_as_the_log(work: Work, monkeypatch: pytest.MonkeyPatch):
+    create_workload(work.connection, work.push, lambda: archive_of(work, Q, file_messages=4))
     for name in MANIFEST:
         work.sql(f"CREATE TABLE kept_{name} AS TABLE skep.{name}")
     work.sql(f"TRUNCATE {', '.join(f'skep.{name}' for name in MANIFEST)}")
@@ -141,15 +141,15 @@ def test_archive_and_log_say_what_the_log_alone_says(work: Work, monkeypatch: py
         work.sql(f"INSERT INTO skep.{name} OVERRIDING SYSTEM VALUE TABLE kept_{name}")
     configure(work.connection, Q, retain_until_archived=True, retention_seconds=60)
     assert sum(row.end_offset - row.first_offset for row in call(work.connection, "retain")) == 6
-    tail = Job._tail
+    tail = Analysis._tail
 
-    def archived_meanwhile(job: Job):
-        """The archive grows while the log is read: what it gets now is in the tail already."""
-        found = tail(job).localCheckpoint(eager=True)
+    def archive_meanwhile(analysis: Analysis):
+        """Archive messages that were already read from the log."""
+        found = tail(analysis).localCheckpoint(eager=True)
         assert (found.count(), archive_of(work, Q).messages) == (6, 6)
         return found
 
-    monkeypatch.setattr(Job, "_tail", archived_meanwhile)
+    monkeypatch.setattr(Analysis, "_tail", archive_meanwhile)
     both = analyse(work, Q)
     assert work.sql("SELECT count(*) FROM skep.messages") == [(6,)]
     assert both.messages == alone.messages == 12
@@ -158,18 +158,18 @@ def test_archive_and_log_say_what_the_log_alone_says(work: Work, monkeypatch: py
             assert table(both, name) == table(alone, name), name
 
 
-def test_a_span_of_time(story: Work):
-    archive_of(story, Q)
-    ((middle,),) = story.sql("SELECT max(created_at) FROM skep.messages")
-    late = analyse(story, Q, span=Span(since=middle))
-    early = analyse(story, Q, span=Span(until=middle))
+def test_a_time_range(workload: Work):
+    archive_of(workload, Q)
+    ((middle,),) = workload.sql("SELECT max(created_at) FROM skep.messages")
+    late = analyse(workload, Q, time_range=TimeRange(since=middle))
+    early = analyse(workload, Q, time_range=TimeRange(until=middle))
     assert (late.messages, early.messages) == (6, 6)
     assert numbers(late, "time_in_queue", "group_name", "messages") == [("b", 2)]
     assert numbers(early, "errors", "letters") == []
 
 
 def test_without_the_messages_times_come_from_their_leases(work: Work):
-    """Retention took them, and there is no archive: they are taken to have come evenly."""
+    """Retention has deleted them, and there is no archive: their push times are interpolated."""
     connection = work.connection
     configure(connection, Q, lease_log_seconds=86_400, completed_retention_seconds=0)
     for number in range(5):
@@ -201,27 +201,27 @@ def test_hostile_names_and_errors_are_inert(work: Work):
     assert analyse(work, "a,b").messages == 2
 
 
-def test_nothing_to_tell(work: Work):
+def test_an_empty_queue(work: Work):
     configure(work.connection, "idle")
     done = analyse(work, "idle")
     assert (done.queues, done.messages, done.findings) == (["idle"], 0, [])
-    assert "Nothing to tell" in check(Path(done.report).read_text()).words
+    assert "There are no messages" in check(Path(done.report).read_text()).words
     assert all(table(done, name) == [] for name in MEASURES)
-    with pytest.raises(NotFound, match='no queue "nowhere"'):
+    with pytest.raises(NotFound, match='queue "nowhere" does not exist'):
         analyse(work, "nowhere")
 
 
-def test_an_archive_that_is_not_there_is_named(work: Work):
+def test_a_missing_archive(work: Work):
     work.push(Q, 1)
     archive_of(work, Q)
     with pytest.raises(ConfigError, match="archive cannot be read") as caught:
         analyse(work, Q, archive=str(work.home / "elsewhere"))
-    assert caught.value.hint == "If the files were moved, say where they are."
+    assert caught.value.hint == "If the files were moved, give their location."
     assert not (work.home / "reports").exists()
 
 
 def test_expired_leases_and_tombstones(work: Work):
-    """What was done in a lease that ran out counts once; what a person deleted is counted as pushed."""
+    """Messages completed in a lease that expired count once; deleted messages count as pushed."""
     connection = work.connection
     configure(connection, Q, lease_log_seconds=60)
     work.push(Q, *range(4))
@@ -236,14 +236,14 @@ def test_expired_leases_and_tombstones(work: Work):
     ((leases, expired),) = numbers(done, "deliveries", "leases", "expired")
     assert (expired, leases > 1, done.messages) == (1, True, 4)
     assert [row["messages"] for row in table(done, "time_in_queue")] == [4]
-    assert any("ran out without an answer" in text for text in done.findings)
+    assert any("expired: consumers" in text for text in done.findings)
     assert work.sql("SELECT sum(messages) FROM skep.queue_status()") == [(4,)]
 
 
-def test_a_reader_needs_no_more_than_admin(story: Work):
-    story.sql("DROP ROLE IF EXISTS analyst; CREATE ROLE analyst LOGIN PASSWORD 'x' IN ROLE skep_admin")
+def test_skep_admin_is_sufficient(workload: Work):
+    workload.sql("DROP ROLE IF EXISTS analyst; CREATE ROLE analyst LOGIN PASSWORD 'x' IN ROLE skep_admin")
     try:
-        url = make_conninfo(story.url, user="analyst", password="x")
-        assert analytics(story.spark, url, story.home / "reports").messages == 12
+        url = make_conninfo(workload.url, user="analyst", password="x")
+        assert analytics(workload.spark, url, workload.home / "reports").messages == 12
     finally:
-        story.sql("DROP ROLE analyst")
+        workload.sql("DROP ROLE analyst")

@@ -1,4 +1,4 @@
-"""The archive: every message in one file, whatever happens; retention that waits for it."""
+"""The archive: every message in one file, also after jobs were killed; retention that waits for it."""
 
 import itertools
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from skep.errors import Conflict, NotFound
-from skep.pipelines import Selection, archiving, manifest, read_archive
-from skep.spark.parquet import Store
+from skep.pipelines import QueueScope, archiving, manifest, read_archive
+from skep.spark.parquet import ArchiveStore
 from tests.spark.archiver import archive_of, archived, check, files, killed_driver, log, named
 from tests.spark.killing import Killer
 from tests.spark.work import Work
@@ -21,8 +21,8 @@ def age(work: Work, days: int, offsets: str = "true") -> None:
     work.sql(f"UPDATE skep.messages SET created_at = created_at - interval '{days} days' WHERE {offsets}")
 
 
-def test_a_log_becomes_files(work: Work):
-    """On a real Spark: by queue and day, and a second job has nothing to do; what comes later is added."""
+def test_messages_are_archived(work: Work):
+    """On a real Spark: by queue and day; a second job adds only new messages."""
     work.spread("q", 100, 3)
     work.sql(
         "SELECT skep.push('q', '{\"a\": \"\\u00fc\\\\n\\\"\"}', 'p0', 't', '{\"h\": [1]}', gen_random_uuid(), 'me')"
@@ -43,15 +43,15 @@ def test_spark_reads_it_again(work: Work):
     work.spread("q", 50, 4)
     work.spread("123", 5, 1)
     archive_of(work, "q", "123")
-    rows = read_archive(work.spark, work.url, Selection(("123",))).collect()
+    rows = read_archive(work.spark, work.url, QueueScope(("123",))).collect()
     assert sorted((row.queue, row.offset, row.value) for row in rows) == [("123", n, str(n)) for n in range(5)]
     assert read_archive(work.spark, work.url).count() == 55
-    with pytest.raises(NotFound, match="nothing of these queues"):
-        read_archive(work.spark, work.url, Selection(("other",)))
+    with pytest.raises(NotFound, match="no archived messages"):
+        read_archive(work.spark, work.url, QueueScope(("other",)))
 
 
 def test_killed_at_every_step(work: Work, killer: Killer):
-    """A job that dies anywhere: what is named is right, and the next one makes the rest right."""
+    """The files of the manifest are correct after each step, and the next job completes the archive."""
     for number in itertools.count():
         work.spread("q", 60, 3)
         ended = killer.runs("archive", number)
@@ -65,22 +65,22 @@ def test_killed_at_every_step(work: Work, killer: Killer):
 
 
 def test_killed_again_and_again(work: Work, killer: Killer):
-    """Each comes a step further than the last one; retention runs after each, and deletes only what is stored."""
+    """Each job is killed one step later; retention runs after each, and deletes only archived messages."""
     work.sql("""SELECT skep.configure_queue('q', '{"retain_until_archived": true, "max_size": 1}')""")
     work.spread("q", 60, 3)
-    every, deaths = log(work), 0
-    while not killer.runs("archive", deaths):
-        deaths += 1
+    every, kills = log(work), 0
+    while not killer.runs("archive", kills):
+        kills += 1
         work.sql("SELECT count(*) FROM skep.retain()")
         assert set(named(work)) | set(log(work)) == set(every)
-    assert deaths > 20
+    assert kills > 20
     assert named(work) == archived(work) == every
     work.sql("SELECT count(*) FROM skep.retain()")
     assert len(log(work)) == 3
 
 
 def test_a_killed_driver(work: Work):
-    """For good, in the middle of its files, with tasks and all."""
+    """The driver and its tasks are killed while they write files."""
     work.spread("q", 2000, 10)
     killed_driver(work, "archive", "SELECT count(*) > 3 FROM skep.archive_files WHERE state = 'stored'")
     assert work.sql("SELECT count(*) FROM skep.archive_files WHERE state = 'writing'")[0][0] > 0
@@ -89,7 +89,7 @@ def test_a_killed_driver(work: Work):
 
 
 def test_retention_waits_for_the_archive(alone: Work):
-    """And the archive outlives what it deletes, and even the queue."""
+    """The archive keeps messages after they were deleted, and after the queue was deleted."""
     alone.sql("""SELECT skep.configure_queue('q', '{"retain_until_archived": true, "max_size": 1}')""")
     alone.spread("q", 30, 3)
     assert alone.sql("SELECT * FROM skep.retain()") == []
@@ -103,27 +103,27 @@ def test_retention_waits_for_the_archive(alone: Work):
     assert len(archived(alone)) == 60
 
 
-def test_a_message_that_goes_meanwhile(alone: Work, monkeypatch: pytest.MonkeyPatch):
-    """Without retain_until_archived: the file does not match the log any more, and is planned anew."""
+def test_messages_that_are_deleted_during_the_job(alone: Work, monkeypatch: pytest.MonkeyPatch):
+    """Without retain_until_archived: the file does not match the log, and is planned again."""
     alone.spread("q", 40, 2)
     alone.sql("""SELECT skep.configure_queue('q', '{"max_size": 15}')""")
-    real = Store.write
+    real = ArchiveStore.write
 
-    def write(store: Store, path: str, batches: Iterator[Any]) -> int:
+    def write(store: ArchiveStore, path: str, batches: Iterator[Any]) -> int:
         size = real(store, path, batches)
         alone.sql("SELECT count(*) FROM skep.retain()")
         return size
 
-    monkeypatch.setattr(Store, "write", write)
+    monkeypatch.setattr(ArchiveStore, "write", write)
     assert archive_of(alone).messages == 30
     check(alone)
 
 
-def test_a_file_that_is_not_what_the_log_has(alone: Work, monkeypatch: pytest.MonkeyPatch):
-    """A disk that lies: nothing is stored, nothing may be deleted, nothing is left."""
+def test_a_file_that_does_not_match_the_log(alone: Work, monkeypatch: pytest.MonkeyPatch):
+    """It is not stored, nothing may be deleted, and no file is left."""
     alone.spread("q", 10, 1)
-    real = Store.batches
-    monkeypatch.setattr(Store, "batches", lambda store, path: [b.slice(1) for b in real(store, path)])
+    real = ArchiveStore.batches
+    monkeypatch.setattr(ArchiveStore, "batches", lambda store, path: [b.slice(1) for b in real(store, path)])
     with pytest.raises(Conflict, match="has 9 messages and digest .* the log has 10"):
         archive_of(alone)
     assert files(alone) == set()
@@ -144,17 +144,17 @@ def test_one_job_at_a_time_and_one_archive(alone: Work, monkeypatch: pytest.Monk
     archive_of(alone)
     with alone.connection.transaction():
         alone.sql("SELECT skep._lock_archive(id) FROM skep.archives")
-    with pytest.raises(Conflict, match="another job works on this archive"):
+    with pytest.raises(Conflict, match="another job is working on this archive"):
         archive_of(alone)
     alone.sql("SELECT pg_advisory_unlock_all()")
     with pytest.raises(Conflict, match='queue "q" is archived at'):
-        archiving.archive(alone.spark, alone.url, str(alone.home / "other"), Selection(("q",)))
-    with pytest.raises(NotFound, match='no queue "none"'):
+        archiving.archive(alone.spark, alone.url, str(alone.home / "other"), QueueScope(("q",)))
+    with pytest.raises(NotFound, match='queue "none" does not exist'):
         archive_of(alone, "none")
 
 
-def test_names_of_all_kinds(alone: Work):
-    """Names that no file could have."""
+def test_names_of_queues(alone: Work):
+    """Names that are not valid names of files."""
     for queue in ("a/b", "..", "ü" * 255, "day=1"):
         alone.push(queue, 1, partition="x/../y")
     archive_of(alone, "a/b", "..", "ü" * 255, "day=1")

@@ -13,7 +13,7 @@ from tests.cli.conftest import Cli
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("spark")]
 
 
-def test_the_way_of_a_message(cli: Cli, tmp_path: Path):
+def test_every_job(cli: Cli, tmp_path: Path):
     source, archive = tmp_path / "orders.jsonl", str(tmp_path / "archive")
     source.write_text('{"to": "a", "n": 1}\n{"to": "b", "n": 2}\n')
     master = ("--master", "local[2]")
@@ -44,8 +44,8 @@ def test_the_way_of_a_message(cli: Cli, tmp_path: Path):
     assert (done.json["queues"], done.json["messages"], done.json["findings"]) == (["copy"], 3, [])
 
 
-def test_a_bar_shows_how_far_it_is(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Whatever the job: on a terminal, and not in what is piped."""
+def test_a_bar_shows_progress(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of every job, on a terminal, and not in a pipe."""
     screen = io.StringIO()
     monkeypatch.setattr(pipeline, "errors", Console(file=screen, force_terminal=True, width=100))
     source, archive = tmp_path / "orders.csv", str(tmp_path / "archive")
@@ -61,7 +61,7 @@ def test_a_bar_shows_how_far_it_is(cli: Cli, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("analytics", "q", "--pattern", "x"), "say which queues"),
         (("archive", "--archive", "x"), "say which queues"),
@@ -70,7 +70,7 @@ def test_a_bar_shows_how_far_it_is(cli: Cli, tmp_path: Path, monkeypatch: pytest
         (("replay", "q", "--to", "copy", "--since", "yesterday"), "neither a time nor an age"),
     ],
 )
-def test_what_cannot_be_done(cli: Cli, arguments: tuple[str, ...], said: str):
+def test_wrong_arguments(cli: Cli, arguments: tuple[str, ...], message: str):
     done = cli("pipeline", *arguments)
     assert done.code == 1
-    assert said in done.stderr
+    assert message in done.stderr

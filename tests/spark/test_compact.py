@@ -1,4 +1,4 @@
-"""Compaction: fewer files, the same messages, and nobody who reads meanwhile notices."""
+"""Compaction: fewer files with the same messages, also for readers at the same time."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -12,30 +12,29 @@ import pyarrow.parquet as pq
 import pytest
 
 from skep.errors import Conflict, DataLoss, InvalidArgument, NotFound
-from skep.pipelines import Selection, compact, compacting, read_archive, replaying
-from skep.pipelines.compacting import MOST, Compacted, fitting
+from skep.pipelines import QueueScope, compact, compacting, read_archive, replaying
+from skep.pipelines.compacting import MAX_FILES, Compacted, fitting
 from skep.spark.database import database
 from skep.spark.log import Log
-from skep.spark.parquet import Store
-from skep.spark.reader import fetch
-from skep.spark.window import Run
+from skep.spark.parquet import ArchiveStore
+from skep.spark.reader import read_runs
+from skep.spark.runs import Run
+from skep.spark.window import batch_runs
 from tests.spark.archiver import archive_of, archived, check, files, killed_driver, log, named
 from tests.spark.killing import Killer
 from tests.spark.work import Work, is_in_order
 
 pytestmark = pytest.mark.timeout(300)
-AT_ONCE = timedelta()
+NO_GRACE = timedelta()
 
 
-def compacted(work: Work, *queues: str, file_messages: int = 60, grace: timedelta = AT_ONCE) -> Compacted:
-    selection = Selection(queues) if queues else None
-    return compact(
-        work.spark, work.url, str(work.home / "archive"), selection, file_messages=file_messages, grace=grace
-    )
+def compacted(work: Work, *queues: str, file_messages: int = 60, grace: timedelta = NO_GRACE) -> Compacted:
+    scope = QueueScope(queues) if queues else None
+    return compact(work.spark, work.url, str(work.home / "archive"), scope, file_messages=file_messages, grace=grace)
 
 
 def small_files(work: Work, number: int = 6, size: int = 12) -> None:
-    """Archive a few messages at a time, of three lanes."""
+    """Archive a few messages at a time, of three partitions."""
     for _ in range(number):
         work.spread("q", size, 3)
         archive_of(work)
@@ -46,7 +45,7 @@ def runs(work: Work) -> list[tuple[int, int, int]]:
 
 
 def test_small_files_become_large_ones(work: Work):
-    """On a real Spark: lane by lane in order, other queues and days apart, and a second time nothing."""
+    """On a real Spark: sorted by partition and offset, separate for queues and days; a second job does nothing."""
     small_files(work)
     for partition in ("p0", "new"):
         work.push("other", 1, partition=partition)
@@ -54,24 +53,24 @@ def test_small_files_become_large_ones(work: Work):
     work.sql("UPDATE skep.archive_files SET day = day - 1 WHERE id = (SELECT min(id) FROM skep.archive_files)")
     before, seen = archived(work), list[tuple[int, int]]()
     done = compact(
-        work.spark, work.url, str(work.home / "archive"), Selection(("q",)), file_messages=1000, grace=AT_ONCE,
-        watch=lambda *progress: seen.append(progress),
+        work.spark, work.url, str(work.home / "archive"), QueueScope(("q",)), file_messages=1000, grace=NO_GRACE,
+        on_progress=lambda *progress: seen.append(progress),
     )  # fmt: skip
     assert (done.replaced, done.files, done.messages, done.deleted) == (5, 1, 60, 5)
     assert (seen[-1], done.bytes < done.bytes_before) == ((60, 60), True)
     assert archived(work) == before
     assert len(files(work)) == 4
-    assert [run for run in runs(work) if run[1]] == [(lane, 4, 24) for lane in (1, 2, 3)]
+    assert [run for run in runs(work) if run[1]] == [(id_, 4, 24) for id_ in (1, 2, 3)]
     (path,) = work.sql("SELECT path FROM skep._archived_files(ARRAY['q']) WHERE messages = 60")[0]
-    lanes = pq.ParquetFile(work.home / "archive" / path).read(["partition_id", "offset"]).to_pylist()
-    assert [tuple(row.values()) for row in lanes] == [(lane, n) for lane in (1, 2, 3) for n in range(4, 24)]
+    found = pq.ParquetFile(work.home / "archive" / path).read(["partition_id", "offset"]).to_pylist()
+    assert [tuple(row.values()) for row in found] == [(id_, n) for id_ in (1, 2, 3) for n in range(4, 24)]
     assert compacted(work, "q", file_messages=1000).files == 0
     assert compacted(work, file_messages=1000).replaced == 2
     assert archived(work) == before
 
 
 def test_killed_at_every_step(work: Work, killer: Killer):
-    """At no moment does the manifest name less or more than everything; the next job makes the files right."""
+    """The manifest always has every message once; the next job deletes the files of the killed one."""
     for number in itertools.count():
         for _ in range(2):
             work.spread("q", 12, 3)
@@ -87,7 +86,7 @@ def test_killed_at_every_step(work: Work, killer: Killer):
 
 
 def test_a_killed_driver(work: Work):
-    """For good, in the middle of its files, with tasks and all; whoever reads then reads everything."""
+    """The driver and its tasks are killed while they write files; readers still find every message."""
     work.spread("q", 1000, 20)
     archive_of(work, file_messages=10)
     before = archived(work)
@@ -101,8 +100,8 @@ def test_a_killed_driver(work: Work):
     assert len(files(work)) == 25
 
 
-def test_who_began_before_reads_on(alone: Work):
-    """The old files are there until their time is up, whatever jobs run; then the next job deletes them."""
+def test_a_reader_that_began_before(alone: Work):
+    """The old files stay during their grace period; after that the next job deletes them."""
     small_files(alone)
     before = sorted((row[2], row[3], row[5]) for row in log(alone))
     frame = read_archive(alone.spark, alone.url)
@@ -120,7 +119,7 @@ def test_who_began_before_reads_on(alone: Work):
 
 
 def deleted_from_the_log(work: Work) -> list[Any]:
-    """Leave hardly anything in the log; return everything there was."""
+    """Delete most messages from the log; return the messages from before."""
     every = work.log("q")
     work.sql("""SELECT skep.configure_queue('q', '{"retain_until_archived": true, "max_size": 1}')""")
     assert work.sql("SELECT sum(end_offset - first_offset) FROM skep.retain()") == [(len(every) - 3,)]
@@ -131,8 +130,8 @@ def rows(frame: Any) -> list[Any]:
     return sorted((row.partition, row.offset, row.value) for row in frame.collect())
 
 
-def test_who_reads_meanwhile(work: Work, killer: Killer):
-    """A real Spark reads again and again, while files are merged, and deleted at once."""
+def test_readers_during_compaction(work: Work, killer: Killer):
+    """A real Spark reads repeatedly, while files are merged and deleted without a grace period."""
     small_files(work, 24, 6)
     every, location = deleted_from_the_log(work), str(work.home / "archive")
     sizes = (12, 24, 48, 96, 288)
@@ -150,39 +149,39 @@ def test_who_reads_meanwhile(work: Work, killer: Killer):
 
 
 def read_here(work: Work) -> list[Any]:
-    """Read everything as a task does, in this process."""
+    """Read everything in this process, as a task does."""
     options = replaying._options(work.url, "q", str(work.home / "archive"))
-    found, names = fetch(database(work.url), options, Log(options).batch(), payloads=True)
+    found, names = read_runs(database(work.url), options, batch_runs(Log(options)), payloads=True)
     return [(names[row[0] - 1][1], row[1], row[4]) for row in found]
 
 
-def test_a_file_that_goes_under_the_reader(alone: Work, monkeypatch: pytest.MonkeyPatch):
-    """It was compacted, without a grace, after the reader asked and before it read: the reader asks again."""
+def test_a_file_that_is_deleted_before_it_is_read(alone: Work, monkeypatch: pytest.MonkeyPatch):
+    """It was compacted, without a grace period, after the reader had looked it up: the reader looks again."""
     small_files(alone)
     every = deleted_from_the_log(alone)
-    real, sizes = Store.runs, [24, 48]
+    real, sizes = ArchiveStore.runs, [24, 48]
 
-    def read(store: Store, path: str, wanted: Sequence[Run]) -> Any:
+    def read(store: ArchiveStore, path: str, wanted: Sequence[Run]) -> Any:
         if sizes:
             compacted(alone, file_messages=sizes.pop(0))
         return real(store, path, wanted)
 
-    monkeypatch.setattr(Store, "runs", read)
+    monkeypatch.setattr(ArchiveStore, "runs", read)
     assert read_here(alone) == every
     assert sizes == []
     path = Path(alone.home, "archive", min(files(alone)))
     table = pq.ParquetFile(path).read()
     pq.write_table(table.slice(1), path)
-    with pytest.raises(DataLoss, match="does not have what was archived in it"):
+    with pytest.raises(DataLoss, match="does not have the messages that were archived in it"):
         read_here(alone)
     path.unlink()
-    with pytest.raises(DataLoss, match=f"is not there: .*{path.name}"):
+    with pytest.raises(DataLoss, match=f"does not exist: .*{path.name}"):
         read_here(alone)
 
 
 @pytest.mark.parametrize("damage", ["changed", "shorter", "longer", "broken", "gone"])
-def test_a_file_that_is_not_what_was_archived(alone: Work, damage: str):
-    """It is said, and nothing is swapped."""
+def test_a_damaged_file(alone: Work, damage: str):
+    """The error names it, and nothing is replaced."""
     small_files(alone, 3)
     before = runs(alone)
     path = Path(alone.home, "archive", min(files(alone)))
@@ -196,38 +195,38 @@ def test_a_file_that_is_not_what_was_archived(alone: Work, damage: str):
     else:
         path.unlink()
     left = files(alone)
-    with pytest.raises(Conflict, match=rf"{path.name} (does not have what was archived|cannot be read)"):
+    with pytest.raises(Conflict, match=rf"{path.name} (does not have the messages that were archived|cannot be read)"):
         compacted(alone)
     assert (runs(alone), files(alone)) == (before, left)
 
 
-def test_a_disk_that_lies(alone: Work, monkeypatch: pytest.MonkeyPatch):
-    """What was written is read again before it counts."""
+def test_a_file_that_was_not_written_correctly(alone: Work, monkeypatch: pytest.MonkeyPatch):
+    """A new file is read back before it replaces others."""
     small_files(alone, 3)
-    before, real = files(alone), Store.write
+    before, real = files(alone), ArchiveStore.write
 
-    def write(store: Store, path: str, batches: Iterator[Any]) -> int:
+    def write(store: ArchiveStore, path: str, batches: Iterator[Any]) -> int:
         return real(store, path, [batch.slice(1) for batch in batches])
 
-    monkeypatch.setattr(Store, "write", write)
-    with pytest.raises(Conflict, match="does not have what was written to it"):
+    monkeypatch.setattr(ArchiveStore, "write", write)
+    with pytest.raises(Conflict, match="does not have the messages that were written to it"):
         compacted(alone)
     assert files(alone) == before
     check(alone)
 
 
-def test_a_job_that_was_given_up_swaps_nothing(alone: Work, monkeypatch: pytest.MonkeyPatch):
-    """Another has taken over and cleared what it had begun, or an attempt at the same task was quicker."""
+def test_a_job_that_was_replaced_changes_nothing(alone: Work, monkeypatch: pytest.MonkeyPatch):
+    """Another job has taken over and deleted its files, or another attempt at the same task was faster."""
     small_files(alone, 3)
-    before, real = named(alone), Store.write
+    before, real = named(alone), ArchiveStore.write
 
-    def settle(store: Store, path: str, batches: Iterator[Any]) -> int:
+    def settle(store: ArchiveStore, path: str, batches: Iterator[Any]) -> int:
         size = real(store, path, batches)
         alone.sql("SELECT skep._settle_files(ARRAY(SELECT file_id FROM skep._unsettled_files(1)))")
         return size
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "write", settle)
+        patch.setattr(ArchiveStore, "write", settle)
         with pytest.raises(Conflict, match="was abandoned: another job has taken over"):
             compacted(alone)
     check(alone)
@@ -244,14 +243,14 @@ def test_a_job_that_was_given_up_swaps_nothing(alone: Work, monkeypatch: pytest.
     check(alone)
 
 
-def test_what_fits_together():
+def test_files_are_grouped_by_size():
     files = [(number, size, 1) for number, size in enumerate([5, 3, 4, 9, 2, 2])]
     assert [[number for number, *_ in group] for group in fitting(files, 10)] == [[0, 1], [4, 5]]
-    many = [(number, 1, 1) for number in range(MOST + 1)]
-    assert [len(group) for group in fitting(many, 1_000_000)] == [MOST]
+    many = [(number, 1, 1) for number in range(MAX_FILES + 1)]
+    assert [len(group) for group in fitting(many, 1_000_000)] == [MAX_FILES]
 
 
-def test_what_cannot_be_compacted(alone: Work):
+def test_wrong_arguments(alone: Work):
     with pytest.raises(NotFound, match="there is no archive at"):
         compacted(alone)
     with pytest.raises(InvalidArgument, match="negative"):

@@ -1,4 +1,4 @@
-"""The stream's reader against the database, without Spark: what Spark would ask, in any order of events."""
+"""The reader of a stream, without Spark: the calls that Spark makes, between random events."""
 
 import json
 import random
@@ -23,7 +23,7 @@ Offset = dict[str, Any]
 
 
 class Stream:
-    """What Spark does with a reader: keeps the offset of the last batch, and makes a new reader now and then."""
+    """Does what Spark does with a reader: keeps the offset of the last batch, and sometimes creates a new reader."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options, self.offset, self.rows = options, None, []
@@ -37,7 +37,7 @@ class Stream:
         self.reader = StreamReader(self.options, source_schema(headers=True))
 
     def step(self, limit: int | None = None) -> int:
-        """A micro-batch, planned twice as after a crash: both times the same."""
+        """Read a micro-batch; sometimes plan it again, as after a crash, and compare."""
         start = self.offset or self.reader.initialOffset()
         end = self.reader.latestOffset(start, ReadMaxRows(limit) if limit else ReadAllAvailable())
         rows = self._read(start, end)
@@ -55,7 +55,7 @@ class Stream:
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch, database_url: str) -> Generator[None]:
+def _no_pauses(monkeypatch: pytest.MonkeyPatch, database_url: str) -> Generator[None]:
     monkeypatch.setattr(module, "SHORTEST_PAUSE", 0)
     monkeypatch.setattr(module, "LONGEST_PAUSE", 0)
     yield
@@ -66,20 +66,20 @@ def options(url: str, **given: str) -> SourceOptions:
     return source_options({"url": url, "subscribe": "q", "startingOffsets": "earliest", **given}, streaming=True)
 
 
-def push(connection: psycopg.Connection, lane: str, count: int) -> None:
-    messages = [{"queue": "q", "partition": lane, "payload": n} for n in range(count)]
+def push(connection: psycopg.Connection, partition: str, count: int) -> None:
+    messages = [{"queue": "q", "partition": partition, "payload": n} for n in range(count)]
     connection.execute("SELECT skep.push(%s::jsonb)", [Jsonb(messages)])
 
 
-def happen(mq: psycopg.Connection, late: list[psycopg.Connection], stream: Stream) -> None:
-    """Something; who commits late has lanes of its own, so that nobody waits for it."""
+def random_event(mq: psycopg.Connection, late: list[psycopg.Connection], stream: Stream) -> None:
+    """Push, commit, prune or read. Connections that commit late have their own partitions, so that no push waits."""
     event, writer = random.random(), random.randrange(3)
     if event < 0.3:
         push(late[writer], f"late {writer} {random.randrange(3)}", random.randrange(1, 30))
     elif event < 0.4:
         random.choice([late[writer].commit, late[writer].commit, late[writer].rollback])()
     elif event < 0.6:
-        push(mq, f"lane {random.randrange(5)}", random.randrange(1, 30))
+        push(mq, f"p{random.randrange(5)}", random.randrange(1, 30))
     elif event < 0.65:
         mq.execute("SELECT skep.prune_journal('0 s')")
     else:
@@ -87,8 +87,8 @@ def happen(mq: psycopg.Connection, late: list[psycopg.Connection], stream: Strea
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens(database_url: str, seed: int):
-    """Producers that commit late, limits, restarts, a pruned journal: each message once, each lane in order."""
+def test_random_events(database_url: str, seed: int):
+    """Producers that commit late, limits, restarts, a pruned journal: each message once, each partition in order."""
     random.seed(seed)
     stream = Stream(options(database_url, groupId="g") if seed % 3 == 0 else options(database_url))
     with ExitStack() as stack:
@@ -96,7 +96,7 @@ def test_whatever_happens(database_url: str, seed: int):
         late = [stack.enter_context(psycopg.connect(database_url)) for _ in range(3)]
         push(mq, "first", 1)
         for _ in range(60):
-            happen(mq, late, stream)
+            random_event(mq, late, stream)
         for each in late:
             each.commit()
         while stream.step(20):
@@ -113,26 +113,26 @@ def test_whatever_happens(database_url: str, seed: int):
             assert mq.execute("SELECT * FROM skep.check_consistency() WHERE broken > 0").fetchall() == []
 
 
-def test_a_quiet_stream_asks_the_journal_only(database_url: str):
-    """Also when other queues have moved the journal far ahead: no look at every lane for each of Spark's questions."""
+def test_a_stream_without_new_messages_reads_only_the_journal(database_url: str):
+    """Also after the journal was pruned, because of other queues: it must not query every partition each time."""
     stream = Stream(options(database_url))
     with psycopg.connect(database_url, autocommit=True) as mq:
         push(mq, "a", 3)
         stream.step()
-        asked: list[str] = []
-        window = stream.reader._log.news
-        stream.reader._log.news = lambda view, since: asked.append(since) or window(view, since)  # type: ignore[method-assign]
+        asked: list[str | None] = []
+        window = stream.reader._log.window
+        stream.reader._log.window = lambda now, since, *rest: asked.append(since) or window(now, since, *rest)  # type: ignore[method-assign]
         for _ in range(3):
             mq.execute("SELECT skep.push('other', '1'), skep.prune_journal('0 s')")
             assert stream.reader.latestOffset(stream.offset or {}, ReadAllAvailable()) == stream.offset
-        assert len(set(asked)) == 3
+        assert len(asked) == len(set(asked)) == 3
         push(mq, "a", 2)
         stream.step()
         assert [offset for _, offset, _ in stream.rows] == [0, 1, 2, 3, 4]
 
 
 def test_retention_between_plan_and_read(database_url: str):
-    """A task that finds fewer messages than were planned names what is missing."""
+    """A task that finds fewer messages than were planned names the missing ones."""
     stream = Stream(options(database_url))
     with psycopg.connect(database_url, autocommit=True) as mq:
         push(mq, "a", 10)
@@ -142,13 +142,13 @@ def test_retention_between_plan_and_read(database_url: str):
         mq.execute("SELECT * FROM skep.retain()")
         with pytest.raises(DataLoss, match=r'queue "q", partition "a": offsets 0 to 6 \(7 messages\)'):
             list(stream.reader.read(task))
-        patient = StreamReader(options(database_url, failOnDataLoss="false"), source_schema(headers=True))
-        (batch,) = patient.read(task)
+        lenient = StreamReader(options(database_url, failOnDataLoss="false"), source_schema(headers=True))
+        (batch,) = lenient.read(task)
         assert batch["offset"].to_pylist() == [7, 8, 9]
 
 
-def test_a_cut_and_what_retention_deletes_behind_it(database_url: str):
-    """What was read before the cut may go; what was not may not."""
+def test_retention_deletes_messages_around_a_cut(database_url: str):
+    """Messages before the cut were read, and may be deleted. Messages after it may not."""
     stream = Stream(options(database_url))
     with psycopg.connect(database_url, autocommit=True) as mq:
         push(mq, "a", 1)
@@ -193,7 +193,7 @@ def test_another_database_is_refused(database_url: str, new_database: Callable[.
 
 
 def test_a_promotion_or_a_restore_is_refused(database_url: str):
-    """It is another timeline of the same database, in which transaction ids were used again."""
+    """The database has another timeline, on which transaction ids were used again."""
     stream = Stream(options(database_url))
     stream.step()
     assert stream.offset is not None
@@ -205,8 +205,8 @@ def test_a_promotion_or_a_restore_is_refused(database_url: str):
     assert "startingTimestamp" in (caught.value.hint or "")
 
 
-def test_a_lane_for_one_group_alone(database_url: str):
-    """Dead letters that are driven again come to their group's stream, and to no other."""
+def test_redriven_messages(database_url: str):
+    """Redriven dead letters come to the stream of their group, and to no other."""
     with psycopg.connect(database_url, autocommit=True) as mq:
         push(mq, "a", 1)
         mq.execute("SELECT skep.dead_letter(lease, 'no') FROM skep.pop('q', 'g')")
@@ -215,11 +215,11 @@ def test_a_lane_for_one_group_alone(database_url: str):
         assert (plain.step(), own.step()) == (1, 2)
 
 
-def test_a_lane_that_the_cut_has_passed(database_url: str):
-    """In the middle of a stretch of time the lanes below the cut are read: what retention deletes there is not lost."""
+def test_partitions_below_that_of_a_cut(database_url: str):
+    """Within a time slice they have been read: messages that retention deletes there are not lost."""
     stream = Stream(options(database_url))
     with psycopg.connect(database_url, autocommit=True) as mq:
-        messages = [{"queue": "q", "partition": lane, "payload": n} for lane in "ab" for n in range(10)]
+        messages = [{"queue": "q", "partition": name, "payload": n} for name in "ab" for n in range(10)]
         push(mq, "a", 1)
         stream.step()
         mq.execute("SELECT skep.push(%s::jsonb)", [Jsonb(messages)])

@@ -1,4 +1,4 @@
-"""Archive and log as one: read again, replayed, and given to a group that joins late; no gap, no double, in order."""
+"""Archive and log together: read, replayed, and given to a group that joins late; each message once, in order."""
 
 import itertools
 import json
@@ -10,9 +10,11 @@ from pyspark.errors import PySparkException
 
 from skep import Skep
 from skep.errors import Conflict, InvalidArgument
-from skep.pipelines import Span, replay, replaying, tasks
-from skep.spark.database import Database
-from skep.spark.window import count
+from skep.pipelines import TimeRange, replay, replaying, tasks
+from skep.spark.database import SparkDatabase
+from skep.spark.log import Log
+from skep.spark.runs import count
+from skep.spark.window import batch_runs
 from tests.spark.archiver import archive_of
 from tests.spark.work import Row, Work, is_in_order
 
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def past(work: Work, count: int = 90) -> list[Row]:
-    """Push, archive, delete most of it, push more; return everything there ever was."""
+    """Push, archive, delete most messages, push more; return all messages."""
     work.sql("""SELECT skep.configure_queue('q', '{"retain_until_archived": true}')""")
     work.spread("q", count, 3)
     log = work.log("q")
@@ -39,7 +41,7 @@ def rows(frame: Any) -> list[Row]:
     return [(row.partition, row.offset, row.value) for row in frame.collect()]
 
 
-def test_a_batch_over_both(work: Work):
+def test_a_batch_over_archive_and_log(work: Work):
     every = past(work)
     found = rows(work.read("q", archive=location(work)))
     assert sorted(found) == every
@@ -47,8 +49,8 @@ def test_a_batch_over_both(work: Work):
     assert len(rows(work.read("q"))) == 45
 
 
-def test_a_stream_over_both(work: Work):
-    """From the beginning of the archive, in small batches, and then what comes."""
+def test_a_stream_over_archive_and_log(work: Work):
+    """From the beginning of the archive, in small batches, and then new messages."""
     every = past(work)
     options = {"archive": location(work), "maxOffsetsPerTrigger": "50"}
     run = work.drain("q", **options)
@@ -58,8 +60,8 @@ def test_a_stream_over_both(work: Work):
     assert len(work.drain("q", **options).rows) == 8
 
 
-def test_what_is_nowhere_is_said(work: Work):
-    """Deleted before it was archived: the error names it."""
+def test_messages_that_were_deleted_before_they_were_archived(work: Work):
+    """The error names them."""
     work.spread("q", 10, 1)
     work.sql("""SELECT skep.configure_queue('q', '{"max_size": 4}')""")
     archive_of(work, file_messages=3)
@@ -76,17 +78,17 @@ def content(work: Work, queue: str) -> list[tuple[str, str]]:
 
 
 def test_everything_is_replayed(work: Work):
-    """Once, in order, with headers as they were and their origin; partitions that are gone come in their turn."""
+    """Once, in order, with the same headers and the origin; deleted partitions before new ones of the same name."""
     work.sql("SELECT skep.push('q', '1', 'p0', 'own', '{\"n\": [1.50]}', NULL, 'me')")
     every = past(work)
     archive_of(work)
     before = [(partition, value) for partition, _, value in every]
     work.sql("SELECT skep.delete_partition('q', 'p1')")
-    work.push("q", "anew", partition="p1")
+    work.push("q", "new", partition="p1")
     done = replay(work.spark, work.url, "q", "copy", archive=location(work))
     assert (done.read, done.messages) == (len(every) + 1, len(every) + 1)
     p1 = [value for partition, value in content(work, "copy") if partition == "p1"]
-    assert p1 == [value for partition, value in before if partition == "p1"] + ['"anew"']
+    assert p1 == [value for partition, value in before if partition == "p1"] + ['"new"']
     rest = [each for each in content(work, "copy") if each[0] != "p1"]
     assert rest == [each for each in before if each[0] != "p1"]
     (first,) = work.sql(
@@ -114,7 +116,7 @@ DIGEST = """
 
 
 def test_a_copy_has_the_digest_of_the_original(work: Work):
-    """Payloads, headers, traces and producers, in their order: after most of the original is in the archive only."""
+    """Payloads, headers, traces and producers, in order, also of messages that only the archive has."""
     work.spread("q", 120, 4)
     work.sql(RICH)
     original = work.sql(DIGEST, "q")
@@ -122,14 +124,16 @@ def test_a_copy_has_the_digest_of_the_original(work: Work):
     archive_of(work)
     assert work.sql("SELECT sum(end_offset - first_offset) FROM skep.retain()") == [(160 - 12,)]
     seen: list[tuple[int, int]] = []
-    replay(work.spark, work.url, "q", "copy", archive=location(work), watch=lambda *progress: seen.append(progress))
+    replay(
+        work.spark, work.url, "q", "copy", archive=location(work), on_progress=lambda *progress: seen.append(progress)
+    )
     assert work.sql(DIGEST, "copy") == original
     assert [count for _, count, _ in original] == [40] * 4
     assert seen[-1] == (160, 160)
 
 
 def test_a_time_range(work: Work, monkeypatch: pytest.MonkeyPatch):
-    """Over archive and log; days of the archive that are out of it are not read."""
+    """Over archive and log; days of the archive outside the range are not read."""
     work.spread("q", 80, 2)
     hours = "UPDATE skep.messages SET created_at = '2026-01-01Z'::timestamptz + \"offset\" * interval '3 hours'"
     work.sql(f'{hours}, payload = to_jsonb("offset")')
@@ -140,19 +144,23 @@ def test_a_time_range(work: Work, monkeypatch: pytest.MonkeyPatch):
 
     def replayed(since: int | None, until: int | None) -> list[int]:
         times = (at if at is None else START + timedelta(hours=3 * at) for at in (since, until))
-        done = replay(work.spark, work.url, "q", copy := next(copies), archive=location(work), span=Span(*times))
-        p0, p1 = ([json.loads(value) for lane, _, value in work.log(copy) if lane == name] for name in ("p0", "p1"))
+        done = replay(
+            work.spark, work.url, "q", copy := next(copies), archive=location(work), time_range=TimeRange(*times)
+        )
+        p0, p1 = (
+            [json.loads(value) for partition, _, value in work.log(copy) if partition == name] for name in ("p0", "p1")
+        )
         assert (p0, done.messages) == (p1, 2 * len(p0))
         return p0
 
     assert replayed(22, 30) == list(range(22, 30))
     read = list[int]()
 
-    def here(_: object, task: Any, shares: Any, __: object) -> list[Any]:
+    def run_here(_: object, task: Any, shares: Any, __: object) -> list[Any]:
         read.append(sum(count(share) for share in shares))
         return [task(share) for share in shares]
 
-    monkeypatch.setattr(tasks, "run", here)
+    monkeypatch.setattr(tasks, "run", run_here)
     assert replayed(17, 23) == list(range(17, 23))
     assert read == [2 * 8]  # a day has eight
     assert replayed(None, 9) == list(range(9))
@@ -165,9 +173,9 @@ def test_a_time_range(work: Work, monkeypatch: pytest.MonkeyPatch):
 def test_killed_in_the_middle(work: Work, monkeypatch: pytest.MonkeyPatch):
     every = past(work, 3000)
     options = replaying._options(work.url, "q", location(work))
-    real, calls = Database.rows, [0]
+    real, calls = SparkDatabase.rows, [0]
 
-    def dying(db: Database, statement: Any, /, **arguments: Any) -> Any:
+    def dying(db: SparkDatabase, statement: Any, /, **arguments: Any) -> Any:
         found = real(db, statement, **arguments)
         calls[0] += statement == replaying.PUSH
         if calls[0] == 2:
@@ -175,9 +183,9 @@ def test_killed_in_the_middle(work: Work, monkeypatch: pytest.MonkeyPatch):
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(Database, "rows", dying)
+        patch.setattr(SparkDatabase, "rows", dying)
         with pytest.raises(KeyboardInterrupt):
-            replaying.copy(options, "copy", Span(), replaying.Log(options).batch())
+            replaying.copy(options, "copy", TimeRange(), batch_runs(Log(options)))
     assert len(work.log("copy")) == 2000
     done = replay(work.spark, work.url, "q", "copy", archive=location(work))
     assert (done.messages, done.duplicates) == (len(every) - 2000, 2000)
@@ -185,7 +193,7 @@ def test_killed_in_the_middle(work: Work, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_group_that_joins_late(work: Work):
-    """It reads the replay, then the queue: everything since the beginning, each message once, in order."""
+    """It reads the replay, then the queue: every message since the beginning, once, in order."""
     every = past(work)
     work.sql("""SELECT skep.configure_defaults('new')""")
     pushed = list[int]()
@@ -195,7 +203,7 @@ def test_a_group_that_joins_late(work: Work):
         work.sql("SELECT count(*) FROM skep.retain()")
         pushed.append(12)
 
-    replay(work.spark, work.url, "q", "q.past", archive=location(work), group="late", watch=busy)
+    replay(work.spark, work.url, "q", "q.past", archive=location(work), group="late", on_progress=busy)
     busy()
     later = [row for row in work.log("q") if row not in every]
     assert work.sql("SELECT * FROM skep.check_consistency() WHERE broken > 0") == []
@@ -205,8 +213,8 @@ def test_a_group_that_joins_late(work: Work):
             while batch := mq.queue(queue).pop(group="late", batch=100):
                 got += [(message.partition, json.dumps(message.payload)) for message in batch]
                 batch.ack()
-    wanted = [(partition, value) for partition, _, value in sorted([*every, *later])]
+    expected = [(partition, value) for partition, _, value in sorted([*every, *later])]
     assert len(later) == sum(pushed) > 12
-    assert sorted(got, key=lambda each: each[0]) == wanted
-    with pytest.raises(Conflict, match="reads queue"):
+    assert sorted(got, key=lambda each: each[0]) == expected
+    with pytest.raises(Conflict, match="already reads queue"):
         replay(work.spark, work.url, "q", "q.past", archive=location(work), group="late")

@@ -1,4 +1,4 @@
-"""Writing on a real Spark, each batch once: repeated batches, killed drivers, a database that restarts."""
+"""Writing on a real Spark, each batch once: repeated batches, killed drivers, a restart of the database."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def write(work: Work, query: str, **options: str) -> None:
 
 
 def test_a_batch_is_written(work: Work):
-    """Queue, partition, headers and all; what is null has its default."""
+    """All columns; a null becomes the default."""
     write(
         work,
         """SELECT * FROM VALUES
@@ -55,7 +55,7 @@ def test_a_batch_is_written(work: Work):
 
 
 def test_order_is_kept_and_transaction_ids_deduplicate(work: Work):
-    """Across pieces of 10,000 rows; a repeat by transaction id is not stored again."""
+    """Across chunks of 10,000 rows; a duplicate transaction id is not stored again."""
     query = """SELECT concat('p', id % 3) AS partition, string(id) AS value, string(id) AS transaction_id
                FROM range(0, 25000, 1, 1)"""
     write(work, query, queue="q")
@@ -63,45 +63,45 @@ def test_order_is_kept_and_transaction_ids_deduplicate(work: Work):
     stored = rows(work, "q")
     assert len(stored) == 25_000
     assert is_in_order(stored)
-    for lane in ("p0", "p1", "p2"):
-        values = [int(value) for partition, _, value in stored if partition == lane]
+    for name in ("p0", "p1", "p2"):
+        values = [int(value) for partition, _, value in stored if partition == name]
         assert values == sorted(values)
 
 
-def test_an_import_with_a_name_is_done_once(work: Work):
+def test_a_batch_with_a_sink_id_is_written_once(work: Work):
     for _ in range(2):
         write(work, "SELECT '1' AS value", queue="q", sinkId="import 7")
     assert len(rows(work, "q")) == 1
 
 
 @pytest.mark.parametrize(
-    ("query", "options", "said"),
+    ("query", "options", "message"),
     [
-        ("SELECT '1' AS payload", {"queue": "q"}, "there is no column value"),
-        ("SELECT '1' AS value", {}, "nothing says which queue to write to"),
-        ("SELECT 1 AS value", {"queue": "q"}, "column value is int, a message needs string"),
+        ("SELECT '1' AS payload", {"queue": "q"}, "the rows have no column value"),
+        ("SELECT '1' AS value", {}, "no queue to write to is given"),
+        ("SELECT 1 AS value", {"queue": "q"}, "column value must be string, got int"),
         ("SELECT '1' AS value, 'p' AS partiton", {"queue": "q"}, 'unknown column "partiton": did you mean partition?'),
         ("SELECT '{' AS value", {"queue": "q"}, "invalid input syntax for type json"),
         ("SELECT concat('1', char(30), '2') AS value", {"queue": "q"}, "contains the character U+001E"),
         ("SELECT CAST(NULL AS string) AS value", {"queue": "q"}, "column value is null in 1 rows"),
     ],
 )
-def test_what_cannot_be_written(work: Work, query: str, options: dict[str, str], said: str):
+def test_wrong_rows(work: Work, query: str, options: dict[str, str], message: str):
     with pytest.raises(PySparkException) as error:
         write(work, query, **options)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert work.sql("SELECT count(*) FROM skep.messages") == work.sql("SELECT count(*) FROM skep.sink_chunks") == [(0,)]
 
 
 class ForgetfulWriter(StreamWriter):
-    """Publishes the batch, and dies before Spark has noted it; but not twice."""
+    """Publishes batch 1 and fails before Spark has committed it, the first time."""
 
     def commit(self, messages: object, batchId: int) -> None:  # noqa: N803
         super().commit(messages, batchId)  # type: ignore[arg-type]
         mark = Path(str(self._options.sink))
         if batchId == 1 and not mark.exists():
             mark.touch()
-            raise RuntimeError("died after publishing")
+            raise RuntimeError("failed after publishing")
 
 
 class ForgetfulSource(SkepDataSource):
@@ -114,14 +114,14 @@ class ForgetfulSource(SkepDataSource):
 
 
 def test_a_batch_that_was_published_is_not_published_again(work: Work):
-    """Killed between push and commit: Spark runs the batch once more, and nothing comes twice."""
+    """It fails between publish and commit: Spark runs the batch again, and each message is there once."""
     work.spark.dataSource.register(ForgetfulSource)
     work.spread("q", 50, 3)
     checkpoint, mark = str(work.home / "checkpoint"), str(work.home / "mark")
     query = (
         copying(work.spark, work.url, checkpoint, "skep_forgetful").option("sinkId", mark).trigger(availableNow=True)
     )
-    with pytest.raises(StreamingQueryException, match="died after publishing"):
+    with pytest.raises(StreamingQueryException, match="failed after publishing"):
         query.start().awaitTermination()
     assert len(rows(work, "copy")) == 40
     query.start().awaitTermination()
@@ -131,13 +131,13 @@ def test_a_batch_that_was_published_is_not_published_again(work: Work):
 
 
 def test_a_sink_belongs_to_one_query(work: Work):
-    """Another query counts its batches anew: they would be taken for repetitions, and lost."""
+    """Another query numbers its batches from 0: they would be treated as repetitions, and lost."""
     work.push("q", 1)
-    for number, said in enumerate(("", "belongs to another query")):
+    for number, message in enumerate(("", "belongs to another query")):
         writer = copying(work.spark, work.url, str(work.home / str(number))).option("sinkId", "mine")
         query = writer.trigger(availableNow=True).start()
-        if said:
-            with pytest.raises(StreamingQueryException, match=said):
+        if message:
+            with pytest.raises(StreamingQueryException, match=message):
                 query.awaitTermination()
         else:
             query.awaitTermination()
@@ -145,7 +145,7 @@ def test_a_sink_belongs_to_one_query(work: Work):
 
 @contextmanager
 def driver(url: str, checkpoint: Path) -> Generator[Callable[[], None]]:
-    """Run a driver in a process group of its own; gives what kills all of it, as the kernel would."""
+    """Run a driver in its own process group; yield a function that kills it with SIGKILL."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.spark.driver", url, str(checkpoint)], cwd=ROOT, start_new_session=True
     )
@@ -162,7 +162,7 @@ def driver(url: str, checkpoint: Path) -> Generator[Callable[[], None]]:
 
 
 def test_a_killed_driver(work: Work):
-    """One stream is killed between batches, one inside a batch, which waits for a lane: nothing lost, nothing twice."""
+    """One stream is killed between batches, one within a batch, which waits for a lock: each message is copied once."""
     work.spread("q", 60, 3)
     work.spread("r", 60, 3)
     work.push("copy of r", "first", partition="p1")
@@ -170,16 +170,19 @@ def test_a_killed_driver(work: Work):
     with psycopg.connect(work.url) as holder:
         holder.execute("SELECT skep.push('copy of r', '\"held\"', 'p1')")
         with driver(work.url, work.home) as kill:
-            until(lambda: len(rows(work, "copy")) == 60 and work.sql(blocked) != [(0,)], "both to be so far")
+            until(
+                lambda: len(rows(work, "copy")) == 60 and work.sql(blocked) != [(0,)],
+                "one to end, the other to wait",
+            )
             kill()
-        holder.rollback()  # and what the dead driver had asked for is done: Spark does not know
+        holder.rollback()  # the statement of the killed driver is now executed, and Spark does not know of it
     for queue, copy in COPIES.items():
         work.spread(queue, 30, 3)
         copying(work.spark, work.url, f"{work.home}/{queue}", queue=queue).trigger(
             availableNow=True
         ).start().awaitTermination()
-        copied = [(lane, value) for lane, _, value in rows(work, copy) if value != '"first"']
-        assert copied == [(lane, value) for lane, _, value in rows(work, queue)]
+        copied = [(partition, value) for partition, _, value in rows(work, copy) if value != '"first"']
+        assert copied == [(partition, value) for partition, _, value in rows(work, queue)]
     assert work.sql("SELECT count(*) FROM skep.sink_chunks") == [(0,)]
 
 
@@ -191,22 +194,22 @@ def server(data_dir: Path) -> Generator[embedded.EmbeddedPostgres]:
 
 
 def restart(data_dir: Path, url: str) -> None:
-    """End the server without a word; its supervisor starts it again."""
+    """Kill the server; its supervisor restarts it."""
     pid = (data_dir / "pgdata" / "postmaster.pid").read_text().split()[0]
     os.kill(int(pid), signal.SIGKILL)
 
-    def answers() -> bool:
+    def is_restarted() -> bool:
         try:
             psycopg.connect(url).close()
         except psycopg.OperationalError:
             return False
         return (data_dir / "pgdata" / "postmaster.pid").read_text().split()[0] != pid
 
-    until(answers, "the supervisor to start the database again")
+    until(is_restarted, "the supervisor to restart the database")
 
 
 def test_the_database_restarts(server: embedded.EmbeddedPostgres, data_dir: Path, work_on: Callable[[str], Work]):
-    """A stream from queue to queue goes on by itself, and has lost and doubled nothing."""
+    """A stream from queue to queue continues by itself, and copies each message once."""
     work = work_on(server.url)
     checkpoint = str(work.home / f"checkpoint {uuid4()}")
     work.spread("q", 50, 5)

@@ -1,4 +1,4 @@
-"""Reading on a real Spark: batches, streams, restarts, and everything that may happen between two batches."""
+"""Reading on a real Spark: batches, streams, restarts, and events between two batches."""
 
 import json
 from datetime import UTC, datetime
@@ -12,14 +12,14 @@ from pyspark.sql.types import MapType, StringType
 
 from skep.spark import parse
 from skep.spark.options import SOURCE
-from tests.spark.work import Work, is_in_order, lanes, until
+from tests.spark.work import Work, by_partition, is_in_order, until
 
 pytestmark = pytest.mark.timeout(240)
 ROOT = Path(__file__).parents[2]
 
 
 def test_columns(work: Work):
-    """Those of the page, with the types of the page; `format("skep")` needs no registration."""
+    """The columns and types of the documentation; `format("skep")` needs no registration."""
     work.sql(
         "SELECT skep.push('orders', '{\"id\": 1}', 'p', 't1', '{\"a\": \"b\", \"n\": [1, null]}', "
         "'00000000-0000-0000-0000-000000000007', 'me')"
@@ -39,7 +39,7 @@ def test_columns(work: Work):
     assert reader.schema("offset bigint, partition string").load().collect() == [(0, "p")]
 
 
-def test_a_batch_between_places(work: Work):
+def test_start_and_end_of_a_batch(work: Work):
     work.push("q", 0, 1, 2, partition="a")
     ((noon,),) = work.sql("SELECT clock_timestamp()")
     work.push("q", 3, 4, partition="a")
@@ -63,7 +63,7 @@ def test_a_batch_between_places(work: Work):
     assert work.read("q", maxRecordsPerPartition="2").rdd.getNumPartitions() == 4
 
 
-def test_which_queues(work: Work):
+def test_scope(work: Work):
     for queue in ("shop.orders", "shop.refunds", "shopping", "other.orders"):
         work.push(queue, queue)
 
@@ -78,38 +78,38 @@ def test_which_queues(work: Work):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"startingOffset": "earliest"}, 'unknown option "startingoffset": did you mean startingOffsets?'),
-        ({"startingOffsets": "group:nobody"}, "there is no such group"),
+        ({"startingOffsets": "group:missing"}, "there is no such group"),
     ],
 )
-def test_what_is_wrong_is_said(work: Work, options: dict[str, str], said: str):
+def test_wrong_options(work: Work, options: dict[str, str], message: str):
     with pytest.raises(PySparkException) as error:
         work.read("q", **options).collect()
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
-def test_a_pattern_that_cannot_be_read(work: Work):
+def test_an_invalid_pattern(work: Work):
     work.push("q", 1)
     with pytest.raises(PySparkException, match=r'option subscribePattern is "a\(": invalid regular expression'):
         work.read(subscribePattern="a(").collect()
 
 
-def test_a_stream_goes_on_where_it_was(work: Work):
-    """Restart from the checkpoint: nothing twice, nothing lost, new partitions and new queues of a pattern included."""
+def test_a_stream_continues_after_a_restart(work: Work):
+    """Each message once, also of new partitions and of new queues of a pattern."""
     work.push("q1", 0, 1, 2)
     assert work.drain(subscribePattern="q.*").values == ["0", "1", "2"]
     assert work.drain(subscribePattern="q.*").values == []
     work.push("q1", 3)
-    work.push("q1", "new lane", partition="later")
+    work.push("q1", "new partition", partition="later")
     work.push("q2", "new queue")
     again = work.drain(subscribePattern="q.*")
-    assert sorted(again.values) == ['"new lane"', '"new queue"', "3"]
+    assert sorted(again.values) == ['"new partition"', '"new queue"', "3"]
     assert again.rows[0] == ("p", 3, "3")
 
 
-def test_latest_begins_with_what_comes(work: Work):
+def test_latest_starts_with_new_messages(work: Work):
     work.push("q", "before")
     run = work.follow("q", startingOffsets="latest")
     until(lambda: run.query.lastProgress is not None, "the first batch")
@@ -118,11 +118,11 @@ def test_latest_begins_with_what_comes(work: Work):
 
 
 def test_a_limit_cuts_in_the_order_of_time(work: Work):
-    """At most so many rows in a batch, each lane in order, older messages first in all lanes, across restarts."""
+    """The limit holds, each partition is in order, and older messages of all partitions come first."""
     for lap in range(6):
         work.sql("SELECT pg_sleep(0.02)")
-        for lane in "abc":
-            work.push("q", *range(lap * 10, lap * 10 + 10), partition=lane)
+        for partition in "abc":
+            work.push("q", *range(lap * 10, lap * 10 + 10), partition=partition)
     first = work.drain("q", maxOffsetsPerTrigger="25")
     sizes = [len(rows) for rows in first.batches.values()]
     assert max(sizes) <= 25
@@ -135,9 +135,9 @@ def test_a_limit_cuts_in_the_order_of_time(work: Work):
 
 
 def test_a_cut_survives_a_restart(work: Work):
-    """Also when the journal is gone by then, and retention has deleted what was read."""
-    for lane in "abcd":
-        work.push("q", *range(50), partition=lane)
+    """Also after the journal was pruned."""
+    for partition in "abcd":
+        work.push("q", *range(50), partition=partition)
     run = work.follow("q", maxOffsetsPerTrigger="30")
     run.await_rows(60)
     run.query.stop()
@@ -154,7 +154,7 @@ def test_a_cut_survives_a_restart(work: Work):
 
 
 def test_producers_that_commit_late(work: Work):
-    """No loss and no inversion: what commits after a batch is in the next, in the order of its lane."""
+    """Messages that are committed after a batch are in the next one, in the order of their partition."""
     work.push("q", 0, partition="a")
     run = work.follow("q")
     run.await_rows(1)
@@ -165,13 +165,13 @@ def test_producers_that_commit_late(work: Work):
         late.commit()
     work.push("q", 2, partition="b")
     rows = run.await_rows(4)
-    assert lanes(rows) == {"a": [0, 1], "b": [0, 1]}
-    assert [value for lane, _, value in rows if lane == "b"] == ['"late"', "2"]
+    assert by_partition(rows) == {"a": [0, 1], "b": [0, 1]}
+    assert [value for partition, _, value in rows if partition == "b"] == ['"late"', "2"]
 
 
 @pytest.mark.timeout(240)
 def test_20_000_partitions(work: Work):
-    """The checkpoint stays small, also inside a window that is cut, and a batch costs what has changed."""
+    """The checkpoint stays small, also with a cut, and the cost of a batch depends on its changes."""
     work.spread("q", 40_000, 20_000)
     run = work.drain("q", maxOffsetsPerTrigger="15000")
     assert len(run.rows) == 40_000
@@ -185,7 +185,7 @@ def test_20_000_partitions(work: Work):
 
 
 def lose(work: Work, *, journal: bool) -> None:
-    """A stream has read 10 of 25 messages of one lane, all of another, when retention leaves 5 of each."""
+    """A stream has read 10 of 25 messages of one partition, and all of another; then retention leaves 5 of each."""
     work.push("q", *range(10), partition="lost")
     work.push("q", *range(10), partition="fine")
     assert len(work.drain("q").rows) == 20
@@ -197,23 +197,23 @@ def lose(work: Work, *, journal: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("journal", "said"),
+    ("journal", "message"),
     [(True, "offsets 10 to 19 (10 messages)"), (False, "up to offset 19")],
     ids=["journal", "pruned"],
 )
-def test_retention_overtakes_a_stopped_stream(work: Work, *, journal: bool, said: str):
-    """The error names what was lost, and only that; without failOnDataLoss the stream goes on behind it."""
+def test_retention_deletes_unread_messages(work: Work, *, journal: bool, message: str):
+    """The error names these messages, and no others; without failOnDataLoss the stream skips them."""
     lose(work, journal=journal)
     with pytest.raises(StreamingQueryException) as error:
         work.drain("q")
-    assert f'there is no archive: queue "q", partition "lost": {said}\n' in str(error.value)
-    assert lanes(work.drain("q", failOnDataLoss="false").rows) == {"lost": [20, 21, 22, 23, 24]}
+    assert f'no archive is set: queue "q", partition "lost": {message}\n' in str(error.value)
+    assert by_partition(work.drain("q", failOnDataLoss="false").rows) == {"lost": [20, 21, 22, 23, 24]}
     work.push("q", 25, partition="lost")
-    assert lanes(work.drain("q").rows) == {"lost": [25]}
+    assert by_partition(work.drain("q").rows) == {"lost": [25]}
 
 
-def test_retention_behind_the_stream_is_no_loss(work: Work):
-    """A queue whose retention deletes what was read, and whose journal is pruned: no false alarm."""
+def test_retention_deletes_read_messages(work: Work):
+    """That is no data loss, also after the journal was pruned."""
     work.push("q", *range(10))
     work.drain("q")
     work.sql("SELECT skep.configure_queue('q', '{\"max_size\": 1}')")
@@ -245,7 +245,7 @@ def lag(work: Work, group: str = "g") -> dict[str, int]:
 
 
 def test_a_group_follows(work: Work):
-    """It shows the lag of the stream, and what is owed to it is kept; also the last batch counts."""
+    """Its lag is that of the stream, also after the last batch, and retention keeps its pending messages."""
     work.spread("q", 30, 3)
     run = work.drain("q", groupId="g", maxOffsetsPerTrigger="12")
     assert len(run.rows) == 30
@@ -255,14 +255,14 @@ def test_a_group_follows(work: Work):
     assert lag(work) == {"p0": 0, "p1": 5, "p2": 0, "new": 1}
     work.sql("SELECT skep.configure_queue('q', '{\"completed_retention_seconds\": 0}')")
     work.sql("SELECT * FROM skep.retain()")
-    assert len(work.log("q")) == 6, "what the stream has not read was deleted, or what it has was kept"
+    assert len(work.log("q")) == 6, "unread messages were deleted, or read messages were kept"
     assert len(work.drain("q", groupId="g").rows) == 6
     assert set(lag(work).values()) == {0}
     assert work.sql("SELECT broken FROM skep.check_consistency() WHERE broken > 0") == []
 
 
-def test_a_group_is_sought_under_a_stream(work: Work):
-    """The checkpoint stays the truth: the stream neither repeats nor skips, and puts the group back where it is."""
+def test_seek_of_a_group_that_follows_a_stream(work: Work):
+    """The stream continues from its checkpoint, and moves the group back to its position."""
     work.spread("q", 20, 2)
     run = work.follow("q", groupId="g")
     run.await_rows(20)
@@ -277,14 +277,14 @@ def test_a_group_is_sought_under_a_stream(work: Work):
 
 
 def test_a_stream_takes_over_from_a_group(work: Work):
-    """`group:<name>`: it begins where the consumers of the group stopped, lane by lane, and goes on in its name."""
+    """`group:<name>`: it starts at the cursors of the group, and moves them."""
     work.spread("q", 20, 2)
     work.sql("SELECT skep.subscribe('g', 'q', mode => 'all')")
     for _ in range(2):
         ((lease,),) = work.sql("SELECT DISTINCT lease FROM skep.pop('q', 'g', batch => 4)")
         work.sql("SELECT skep.ack(%s)", lease)
     run = work.drain("q", startingOffsets="group:g", groupId="g", maxOffsetsPerTrigger="5")
-    assert lanes(run.rows) == {"p0": list(range(4, 10)), "p1": list(range(4, 10))}
+    assert by_partition(run.rows) == {"p0": list(range(4, 10)), "p1": list(range(4, 10))}
     assert lag(work) == {"p0": 0, "p1": 0}
 
 
@@ -295,11 +295,11 @@ def test_a_stream_from_a_time(work: Work):
     assert work.drain("q", startingOffsets="", startingTimestamp=noon.isoformat()).values == ["2", "3"]
 
 
-def test_a_minimum_is_waited_for(work: Work):
+def test_a_stream_waits_for_a_minimum(work: Work):
     """minOffsetsPerTrigger holds small batches back, but not for longer than maxTriggerDelay."""
     run = work.follow("q", minOffsetsPerTrigger="10", maxTriggerDelay="1h")
     work.push("q", *range(9))
-    until(lambda: run.behind == 9, "it to see nine")
+    until(lambda: run.behind == 9, "nine messages to be counted")
     assert run.rows == []
     work.push("q", 9)
     assert len(run.await_rows(10)) == 10
@@ -309,7 +309,7 @@ def test_a_minimum_is_waited_for(work: Work):
 
 
 def test_typed_payloads(work: Work):
-    """A payload that does not fit the type is kept apart, dropped, or fails the query, as was asked."""
+    """A payload that does not match the schema is kept in another column, dropped, or fails the query."""
     work.push("q", {"id": 1, "total": 9.5}, {"id": "one"}, [1], {"id": 2, "total": 1.5, "more": True})
     schema = "id int, total double"
     kept = parse(work.read("q"), schema).orderBy("offset").collect()
@@ -332,11 +332,11 @@ def test_every_option_is_tested_somewhere():
 
 @pytest.mark.parametrize("example", ["spark_stream.py", "spark_batch.py"])
 def test_examples(work: Work, example: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """What the page shows is what works; Spark's own console prints elsewhere."""
+    """The examples of the documentation run; Spark's own console prints elsewhere."""
     text = (ROOT / "examples" / example).read_text()
     assert text.strip() in (ROOT / "docs" / "spark.md").read_text()
     monkeypatch.setenv("SKEP_DATABASE_URL", work.url)
-    # Spark runs already, and its workers have the environment it was started in.
+    # Spark is running, and its workers have the environment in which it was started.
     text = text.replace('.format("skep")', f'.format("skep").option("url", "{work.url}")')
     exec(compile(text.replace("checkpoints/orders", str(work.home / "orders")), example, "exec"), {})
     if example == "spark_batch.py":

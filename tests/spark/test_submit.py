@@ -23,7 +23,7 @@ print("on", spark.sparkContext.master, spark.conf.get("spark.sql.session.timeZon
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark")
 def test_the_master_is_that_of_spark_submit(database_url: str, tmp_path: Path):
-    """What a program sets itself wins over spark-submit, so `session` must not; and it finds the source."""
+    """Settings of a program override those of spark-submit, so `session` must not set it; and it finds the source."""
     ensure_java()
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [SUBMIT, "--master", "local[1]", "--conf", "spark.ui.enabled=false", tmp_path / "program.py"]

@@ -1,4 +1,4 @@
-"""The tutorial of Spark: what the page says to type is typed, line by line, and what it shows is what comes."""
+"""The Spark tutorial: its commands are run, line by line, and print what the page shows."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def python(work: Work, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Run an example on the Spark that runs already, whose environment and directory are not the reader's."""
+    """Run an example on the running Spark, whose environment and directory are not the reader's."""
     monkeypatch.chdir(work.home)
     monkeypatch.setenv("SKEP_DATABASE_URL", work.url)
 
@@ -58,12 +58,12 @@ def test_a_queue_moves_to_another_server(
     cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """In order, each message once, and the groups go on behind it; what both servers have is read as one."""
+    """In order, each message once; groups continue after it, and both servers can be read together."""
     new = work_on(new_database(template))
     monkeypatch.setenv("NEW_DATABASE_URL", new.url)
-    work.spread("orders", 30, lanes=3)
+    work.spread("orders", 30, partitions=3)
     python("examples/move_queue.py")
-    work.spread("orders", 12, lanes=4)
+    work.spread("orders", 12, partitions=4)
     python("examples/move_queue.py")
     assert len(work.log("orders")) == 42
     assert new.log("orders") == work.log("orders")
@@ -77,5 +77,5 @@ def test_a_queue_moves_to_another_server(
 
 
 def _timeless(text: str, home: Path) -> set[str]:
-    """The lines of an answer, in any order, without what is another time at another place."""
+    """Return the lines of an output, in any order, without times and paths."""
     return {re.sub(r"[\d.]+ m?s\b", "…", line.replace(str(home), "")) for line in text.splitlines()}

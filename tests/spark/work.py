@@ -1,4 +1,4 @@
-"""What tests do with Spark: streams that are drained or run, and a database to push to."""
+"""Spark in tests: streams that are drained or followed, and a database to push to."""
 
 import json
 import time
@@ -24,23 +24,23 @@ Row = tuple[str, int, str]  # partition, offset, value
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 90) -> None:
-    """Wait until the condition holds; what Spark does takes its time."""
+    """Wait until the condition holds; Spark is slow."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds:.0f} s in vain: {what}")
+            raise TimeoutError(f"timed out after {seconds:.0f} s: {what}")
         time.sleep(0.02)
 
 
-class Run:
-    """A query that runs, and what it has read, batch by batch; a batch that is repeated replaces itself."""
+class RunningQuery:
+    """A running query, and the rows of its batches; a repeated batch replaces the first attempt."""
 
     def __init__(self, frame: DataFrame, checkpoint: Path, trigger: dict[str, Any]) -> None:
         self.batches: dict[int, list[Row]] = {}
-        writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", str(checkpoint))
+        writer = frame.writeStream.foreachBatch(self._collect).option("checkpointLocation", str(checkpoint))
         self.query: StreamingQuery = writer.trigger(**trigger).start()
 
-    def _take(self, frame: DataFrame, batch: int) -> None:
+    def _collect(self, frame: DataFrame, batch: int) -> None:
         self.batches[batch] = [(row.partition, row.offset, row.value) for row in frame.collect()]
 
     @property
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def behind(self) -> int | None:
-        """How many messages the stream has still to read, as its progress tells."""
+        """The number of messages that the stream still has to read, according to its progress."""
         progress = self.query.lastProgress
         newest = progress["sources"][0]["latestOffset"] if progress else None
         return None if newest is None else json.loads(newest)["behind"]
@@ -70,12 +70,12 @@ class Run:
 
 
 class Work:
-    """Spark on a database."""
+    """Spark and a database."""
 
     def __init__(self, spark: SparkSession, url: str, home: Path) -> None:
         self.spark, self.url, self.home = spark, url, home
         self.connection = psycopg.connect(url, autocommit=True)
-        self.runs: list[Run] = []
+        self.runs: list[RunningQuery] = []
 
     def __enter__(self) -> Self:
         return self
@@ -96,12 +96,12 @@ class Work:
         messages = [{"queue": queue, "partition": partition, "payload": payload} for payload in payloads]
         self.sql("SELECT skep.push(%s::jsonb)", Jsonb(messages))
 
-    def spread(self, queue: str, count: int, lanes: int) -> None:
-        """Push a number to each of many lanes, in turn."""
+    def spread(self, queue: str, count: int, partitions: int) -> None:
+        """Push numbers to partitions, round-robin."""
         self.sql(
             "SELECT count(*) FROM skep.push((SELECT jsonb_agg(jsonb_build_object('queue', %s::text, "
             "'partition', 'p' || n %% %s, 'payload', n)) FROM generate_series(0, %s - 1) n))",
-            queue, lanes, count,
+            queue, partitions, count,
         )  # fmt: skip
 
     def sql(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
@@ -109,7 +109,7 @@ class Work:
         return cursor.fetchall() if cursor.description else []
 
     def log(self, queue: str) -> list[Row]:
-        """What is in a queue, by the database's own word."""
+        """Return the messages of a queue, read by SQL."""
         return self.sql(
             "SELECT l.partition, m.offset, m.payload::text FROM skep.messages m "
             "JOIN skep.partition_list l USING (partition_id) "
@@ -126,28 +126,28 @@ class Work:
         given = {name: value for name, value in given.items() if value}
         return self.spark.readStream.format("skep").options(url=self.url, **names, **given).load()
 
-    def drain(self, queue: str | None = None, *, checkpoint: str = "checkpoint", **options: str) -> Run:
-        """Read what is there now, and end."""
+    def drain(self, queue: str | None = None, *, checkpoint: str = "checkpoint", **options: str) -> RunningQuery:
+        """Read the available messages, and stop."""
         run = self._run(self.stream(queue, **options), checkpoint, {"availableNow": True})
         run.query.awaitTermination()
         return run
 
-    def follow(self, queue: str | None = None, *, checkpoint: str = "checkpoint", **options: str) -> Run:
+    def follow(self, queue: str | None = None, *, checkpoint: str = "checkpoint", **options: str) -> RunningQuery:
         """Read until the end of the test."""
         return self._run(self.stream(queue, **options), checkpoint, {"processingTime": "0 seconds"})
 
-    def _run(self, frame: DataFrame, checkpoint: str, trigger: dict[str, Any]) -> Run:
-        self.runs.append(Run(frame, self.home / checkpoint, trigger))
+    def _run(self, frame: DataFrame, checkpoint: str, trigger: dict[str, Any]) -> RunningQuery:
+        self.runs.append(RunningQuery(frame, self.home / checkpoint, trigger))
         return self.runs[-1]
 
     def offsets(self, checkpoint: str = "checkpoint") -> list[str]:
-        """The offsets in a checkpoint, as Spark stored them."""
+        """Return the offsets of a checkpoint, as Spark stored them."""
         files = sorted((self.home / checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
         return [path.read_text().splitlines()[2] for path in files]
 
 
-def lanes(rows: list[Row]) -> dict[str, list[int]]:
-    """Offsets in the order they came, lane by lane."""
+def by_partition(rows: list[Row]) -> dict[str, list[int]]:
+    """Return the offsets of each partition, in the order of the rows."""
     found: dict[str, list[int]] = {}
     for partition, offset, _ in rows:
         found.setdefault(partition, []).append(offset)
@@ -155,5 +155,5 @@ def lanes(rows: list[Row]) -> dict[str, list[int]]:
 
 
 def is_in_order(rows: list[Row]) -> bool:
-    """Every lane from its first offset on, each offset once."""
-    return all(offsets == list(range(offsets[0], offsets[0] + len(offsets))) for offsets in lanes(rows).values())
+    """Return whether each partition has every offset once, in order."""
+    return all(offsets == list(range(offsets[0], offsets[0] + len(offsets))) for offsets in by_partition(rows).values())

@@ -1,4 +1,4 @@
-"""The plan of the faults suite: the same seed is the same plan, and no fault is forgotten."""
+"""The plan of the faults suite: a seed always has the same plan, and every fault is used."""
 
 from faults.plan import ROUND_SECONDS, make
 
@@ -10,7 +10,7 @@ def test_the_same_seed_is_the_same_plan():
     assert make(7, 600, STAGES) != make(8, 600, STAGES)
 
 
-def test_rounds_fill_the_time_and_every_stage_and_fault_has_its_turn():
+def test_rounds_fill_the_time_and_use_every_stage_and_fault():
     rounds = make(1, 10 * ROUND_SECONDS, STAGES)
     assert len(rounds) == 10
     assert {planned.stage for planned in rounds[:2]} == STAGES.keys()

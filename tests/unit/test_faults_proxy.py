@@ -1,4 +1,4 @@
-"""The wires of the faults suite: what each kind of harm does to a call."""
+"""The proxies of the faults suite: the effect of each network fault on a call."""
 
 import asyncio
 import contextlib
@@ -13,15 +13,15 @@ Connect = Callable[[], Awaitable[Streams]]
 
 
 class Echo:
-    """A server that answers each line with itself, and remembers it."""
+    """A server that returns each line, and records it."""
 
     def __init__(self) -> None:
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while line := await reader.readline():
-                self.heard.append(line)
+                self.received.append(line)
                 writer.write(line)
         except ConnectionError:
             pass
@@ -65,7 +65,7 @@ async def call(streams: Streams, line: bytes = b"hello\n") -> bytes:
     return await reader.readline()
 
 
-async def test_it_passes_on(connect: Connect):
+async def test_data_is_forwarded(connect: Connect):
     streams = await connect()
     assert await call(streams) == b"hello\n"
 
@@ -83,26 +83,26 @@ async def test_cut_and_refused(proxy: Proxy, connect: Connect):
     assert await call(await connect()) == b"hello\n"
 
 
-async def test_a_black_hole_lets_through_what_it_swallowed_once_it_is_gone(proxy: Proxy, echo: Echo, connect: Connect):
+async def test_data_in_a_black_hole_arrives_later(proxy: Proxy, echo: Echo, connect: Connect):
     streams = await connect()
     await call(streams)
-    proxy.hole()
-    answer = asyncio.create_task(call(streams, b"late\n"))
-    await asyncio.wait([answer], timeout=0.2)
-    assert not answer.done()
-    assert echo.heard == [b"hello\n"]
+    proxy.black_hole()
+    response = asyncio.create_task(call(streams, b"late\n"))
+    await asyncio.wait([response], timeout=0.2)
+    assert not response.done()
+    assert echo.received == [b"hello\n"]
     proxy.heal()
-    assert await answer == b"late\n"
+    assert await response == b"late\n"
 
 
-async def test_an_answer_is_lost_after_the_call_was_made(proxy: Proxy, echo: Echo, connect: Connect):
+async def test_a_response_is_lost_after_the_call(proxy: Proxy, echo: Echo, connect: Connect):
     streams, other = await connect(), await connect()
-    proxy.lose_answer(b"COMMIT", early=False)
+    proxy.lose_response(b"COMMIT", early=False)
     assert await call(streams) == b"hello\n"
     with pytest.raises(ConnectionResetError):
         await call(streams, b"COMMIT\n")
     assert proxy.lost.is_set()
-    assert echo.heard == [b"hello\n", b"COMMIT\n"]
+    assert echo.received == [b"hello\n", b"COMMIT\n"]
     assert await call(other, b"COMMIT\n") == b"COMMIT\n"  # only the first
 
 

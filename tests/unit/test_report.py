@@ -1,4 +1,4 @@
-"""The report of an analysis: what it says, what it draws, and that nothing in it is more than text."""
+"""The report of an analysis: its sentences and charts, and that names in it are only text."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ TABLES = (
 
 
 def result(*, groups: list[dict[str, Any]] | None = None, unlogged: tuple[str, ...] = (), **tables: Any) -> Result:
-    """An analysis with these tables; the others are empty."""
+    """Return an analysis with these tables; the others are empty."""
     rows = {name: tables.get(name, []) for name in TABLES}
     queues = sorted({row["queue"] for table in rows.values() for row in table})
     steps = {"messages": 60, "samples": 60, "leases": 60}
@@ -32,8 +32,8 @@ def result(*, groups: list[dict[str, Any]] | None = None, unlogged: tuple[str, .
 
 
 def group(name: str = "billing", queue: str = "orders", **other: Any) -> dict[str, Any]:
-    well = {"status": "ACTIVE", "lag": 0, "dead_letters": 0, "missed": 0, "oldest_pending_at": None}
-    return {"group_name": name, "queue": queue, **well, "last_consumed_at": NOW, **other}
+    healthy = {"status": "ACTIVE", "lag": 0, "dead_letters": 0, "missed": 0, "oldest_pending_at": None}
+    return {"group_name": name, "queue": queue, **healthy, "last_consumed_at": NOW, **other}
 
 
 def pushed(queue: str = "orders", *counts: int) -> list[dict[str, Any]]:
@@ -48,24 +48,24 @@ def pushed(queue: str = "orders", *counts: int) -> list[dict[str, Any]]:
 
 
 def full(name: str = "orders") -> Result:
-    """An analysis that has something of everything, and this for every name."""
+    """Return an analysis with rows in every table, which uses this name for everything."""
     bucket, times = NOW - timedelta(minutes=2), {"p50": 0.01, "p95": 1.0, "p99": 70.0}
-    who = {"queue": name, "group_name": name}
+    names = {"queue": name, "group_name": name}
     return result(
         groups=[group(name, name, lag=5, oldest_pending_at=NOW - timedelta(hours=1)), group(name, name, status="DEAD")],
         unlogged=(name,),
         throughput=pushed(name, 100, 0, 300),
-        consumption=[{**who, "bucket": bucket, "messages": 3, "per_second": 0.05}],
-        lag=[{**who, "bucket": bucket, "messages": 3, "most": 9, "oldest_seconds": 60.0}],
-        time_in_queue=[{**who, "messages": 9, **times, "most": 80.0, "waited_p50": 0.0, "waited_p95": 0.9,
+        consumption=[{**names, "bucket": bucket, "messages": 3, "per_second": 0.05}],
+        lag=[{**names, "bucket": bucket, "messages": 3, "most": 9, "oldest_seconds": 60.0}],
+        time_in_queue=[{**names, "messages": 9, **times, "most": 80.0, "waited_p50": 0.0, "waited_p95": 0.9,
                         "held_p50": 0.0, "held_p95": 0.1}],
-        time_in_queue_over_time=[{**who, "bucket": bucket, "messages": 9, **times}],
-        deliveries=[{**who, "leases": 10, "messages": 9, "repeated": 1, "expired": 2, "released": 0, "failed": 0}],
+        time_in_queue_over_time=[{**names, "bucket": bucket, "messages": 9, **times}],
+        deliveries=[{**names, "leases": 10, "messages": 9, "repeated": 1, "expired": 2, "released": 0, "failed": 0}],
         fanout=[{"queue": name, "bucket": bucket, "messages": 400, "done_by_all": 390, "owed": 10, "for_nobody": 0,
                  "gone": 0}],
-        fanout_groups=[{**who, "completed": 390, "owed": 10, "behind": 10, "share": 0.975}],
+        fanout_groups=[{**names, "completed": 390, "owed": 10, "behind": 10, "share": 0.975}],
         fanout_time=[{"queue": name, "messages": 390, **times}],
-        errors=[{**who, "id": "abc", "fingerprint": name, "letters": 4, "partitions": 1, "attempts": 3,
+        errors=[{**names, "id": "abc", "fingerprint": name, "letters": 4, "partitions": 1, "attempts": 3,
                  "first_at": NOW, "last_at": NOW, "example": name}],
         skew=[{"queue": name, "partitions": 5, "messages": 400, "average": 80.0, "largest": 300,
                "largest_partition": name, "skew": 3.75, "largest_share": 0.75, "gini": 0.6}],
@@ -75,7 +75,7 @@ def full(name: str = "orders") -> Result:
 
 
 class Page(HTMLParser):
-    """Reads a page as a strict browser would; `wrong` has what is not well-formed or leads outside."""
+    """Parses a page strictly; `wrong` has tags that are not well-formed and attributes that load something."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ def test_a_page_with_everything_is_whole_and_small():
     assert len(text) < 100_000
 
 
-def test_names_and_errors_are_text_wherever_they_stand():
+def test_names_and_errors_are_only_text():
     page = check(render(full(HOSTILE)))
     assert "\u202e" not in page.words
     assert "\x00" not in page.words
@@ -135,23 +135,23 @@ def test_long_names_do_not_break_the_page():
     assert len(render(full("x" * 5000))) < 120_000
 
 
-def test_a_page_of_nothing_says_so():
+def test_an_empty_page():
     page = check(render(result()))
-    assert "Nothing to tell" in page.words
+    assert "There are no messages" in page.words
     assert "No messages." in page.words
-    assert "There are no queues" in page.words
+    assert "No queues" in page.words
 
 
-def test_what_is_not_known_is_said_with_the_remedy():
+def test_missing_data_is_explained():
     page = check(render(result(throughput=pushed("orders", 5), unlogged=("orders",))))
     assert "skep queue configure orders lease_log_seconds=86400" in page.words
-    assert "nobody reads these queues" in page.words
-    assert "There are no samples of this time" in page.words
+    assert "No group reads these queues" in page.words
+    assert "No samples were taken in this time" in page.words
 
 
 VOLUME = (
-    "1,800 messages came to one queue from 2026-01-31 11:58:00 on, within 2 min: 15 a second on average, and 20 a "
-    "second to orders in the busiest 1 min, at 2026-01-31 11:59:00."
+    "1,800 messages were pushed to one queue within 2 min, starting at 2026-01-31 11:58:00: 15 per second on average. "
+    "The peak was 20 per second to orders, in the 1 min from 2026-01-31 11:59:00."
 )
 
 
@@ -161,9 +161,9 @@ def test_a_healthy_queue():
     assert "Healthy: nothing needs attention" in check(render(healthy)).words
     assert sentences(healthy) == [
         VOLUME,
-        "How long messages were in the queue is not known: no lease of these queues was logged in this time.",
-        "No group is behind.",
-        "No message failed for good.",
+        "The time in queue is unknown: no lease of these queues was logged in this time.",
+        "No group has a lag.",
+        "No message became a dead letter.",
     ]
 
 
@@ -174,40 +174,40 @@ LATE = NOW - timedelta(minutes=10)
     ("groups", "found"),
     [
         ([group(lag=3, oldest_pending_at=NOW)], []),
-        ([group(lag=1, oldest_pending_at=LATE)], ["is 1 message behind; the oldest has waited for 10 min."]),
-        ([group(status="DEAD", lag=2)], ["is dead: it gave no sign of life for too long, with 2 messages to do."]),
-        ([group(status="PAUSED", lag=2)], ["is paused, with 2 messages to do."]),
+        ([group(lag=1, oldest_pending_at=LATE)], ["has a lag of 1 message; the oldest has waited for 10 min."]),
+        ([group(status="DEAD", lag=2)], ["is dead: it sent no heartbeat for too long. Its lag is 2 messages."]),
+        ([group(status="PAUSED", lag=2)], ["is paused. Its lag is 2 messages."]),
         ([group(status="PAUSED")], []),
-        ([group(missed=7)], ["missed 7 messages: retention deleted them before the group was done with them."]),
+        ([group(missed=7)], ["missed 7 messages: retention deleted them before the group completed them."]),
         (
             [group(lag=9, oldest_pending_at=LATE), group("audit", status="DEAD")],
-            ["is dead: it gave no", "is 9 messages behind"],
+            ["is dead: it sent no", "has a lag of 9 messages"],
         ),
     ],
 )
-def test_what_needs_attention_of_groups(groups: list[dict[str, Any]], found: list[str]):
-    said = [finding.text for finding in findings(result(groups=groups, throughput=pushed("orders", 1)))]
-    assert len(said) == len(found)
-    assert all(part in text for part, text in zip(found, said, strict=True)), said
+def test_findings_about_groups(groups: list[dict[str, Any]], found: list[str]):
+    texts = [finding.text for finding in findings(result(groups=groups, throughput=pushed("orders", 1)))]
+    assert len(texts) == len(found)
+    assert all(part in text for part, text in zip(found, texts, strict=True)), texts
 
 
 @pytest.mark.parametrize(("lags", "grows"), [([1, 2, 3, 4, 5], True), ([5, 5, 5, 5], False), ([9, 8, 7, 6], False)])
-def test_whether_a_backlog_grows(lags: list[int], *, grows: bool):
+def test_a_growing_lag(lags: list[int], *, grows: bool):
     rows = [
         {"queue": "orders", "group_name": "billing", "bucket": NOW, "messages": lag, "most": lag, "oldest_seconds": 0.0}
         for lag in lags
     ]
     (found,) = findings(result(groups=[group(lag=5, oldest_pending_at=LATE)], lag=rows))
-    assert ("grows" in found.text) == grows
+    assert ("growing" in found.text) == grows
 
 
-def test_what_else_needs_attention():
-    said = [finding.text for finding in findings(full())]
-    assert said == [
-        "Group orders on orders is dead: it gave no sign of life for too long, with 0 messages to do.",
-        "Group orders on orders is 5 messages behind; the oldest has waited for 60 min.",
-        "4 messages failed for good. All for group orders on orders: orders",
-        "2 of 10 leases of group orders on orders ran out without an answer: consumers died, or were too slow.",
+def test_other_findings():
+    texts = [finding.text for finding in findings(full())]
+    assert texts == [
+        "Group orders on orders is dead: it sent no heartbeat for too long. Its lag is 0 messages.",
+        "Group orders on orders has a lag of 5 messages; the oldest has waited for 60 min.",
+        "4 messages became dead letters. All for group orders on orders: orders",
+        "2 of 10 leases of group orders on orders expired: consumers crashed or were too slow.",
         "75 % of the messages of orders are in partition orders, of 5.",
     ]
 

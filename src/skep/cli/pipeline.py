@@ -20,11 +20,11 @@ from skep.config import Config
 from skep.engine.install import install, verify
 from skep.errors import InvalidArgument, explained
 from skep.pipelines import analysing, archiving, compacting, importing, manifest, replaying
-from skep.pipelines.importing import Format, Source
-from skep.pipelines.replaying import Span
+from skep.pipelines.importing import Format, ImportSource
+from skep.pipelines.replaying import TimeRange
 from skep.spark import session
 from skep.spark.database import database
-from skep.spark.options import Selection
+from skep.spark.options import QueueScope
 
 
 class Show(Protocol):
@@ -35,11 +35,11 @@ class Show(Protocol):
 
 def select(
     queues: Sequence[str] | None, pattern: str | None, namespace: str | None, task: str | None, *, or_all: bool = False
-) -> Selection:
+) -> QueueScope:
     ways = [bool(queues), pattern is not None, namespace is not None or task is not None]
     if sum(ways) != 1 and not (or_all and sum(ways) == 0):
         raise InvalidArgument("say which queues: by name, by --pattern, or by --namespace and --task")
-    return Selection(tuple(queues) if queues else None, pattern, namespace, task)
+    return QueueScope(tuple(queues) if queues else None, pattern, namespace, task)
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def source_of(
     order: str | None,
     infer: bool,
     name: str | None,
-) -> Source:
+) -> ImportSource:
     ending = paths[0].removesuffix(".gz").rpartition(".")[2].lower()
     known = {"parquet": "parquet", "json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv"}
     found = known.get(format_ or ending)
@@ -110,13 +110,13 @@ def source_of(
         raise InvalidArgument(
             f'"{one_line(format_ or paths[0])}" is of no known format', hint="say --format parquet, json or csv"
         )
-    return Source(tuple(paths), cast("Format", found), partition, transaction_id, order, infer, name)
+    return ImportSource(tuple(paths), cast("Format", found), partition, transaction_id, order, infer, name)
 
 
-def import_files(config: Config, queue: str, source: Source, *, master: str, as_json: bool) -> None:
+def import_files(config: Config, queue: str, source: ImportSource, *, master: str, as_json: bool) -> None:
     with running(config, "import", master) as (spark, url), bar("importing") as show:
         began = time.monotonic()
-        done = importing.import_files(spark, url, queue, source, watch=show if errors.is_terminal else None)
+        done = importing.import_files(spark, url, queue, source, on_progress=show if errors.is_terminal else None)
         seconds = time.monotonic() - began
     if as_json:
         show_json({**as_dict(done), "seconds": round(seconds, 3)})
@@ -138,11 +138,18 @@ class Replay(NamedTuple):
 
 def replay(config: Config, asked: Replay, *, master: str, as_json: bool) -> None:
     since, until = parse_time(asked.since), parse_time(asked.until)
-    times = Span(since, until) if since or until else None
+    times = TimeRange(since, until) if since or until else None
     with running(config, "replay", master) as (spark, url), bar("replaying") as show:
         began = time.monotonic()
         done = replaying.replay(
-            spark, url, asked.queue, asked.to_queue, archive=asked.location, span=times, group=asked.group, watch=show
+            spark,
+            url,
+            asked.queue,
+            asked.to_queue,
+            archive=asked.location,
+            time_range=times,
+            group=asked.group,
+            on_progress=show,
         )
         seconds = time.monotonic() - began
     if as_json:
@@ -155,25 +162,25 @@ def replay(config: Config, asked: Replay, *, master: str, as_json: bool) -> None
         say(f"group {one_line(asked.group)} goes on in {one_line(done.queue)} where the replay ended")
 
 
-def span_of(since: str | None, until: str | None) -> Span:
-    return Span(parse_time(since), parse_time(until))
+def time_range_of(since: str | None, until: str | None) -> TimeRange:
+    return TimeRange(parse_time(since), parse_time(until))
 
 
 def analytics(
     config: Config,
-    selection: Selection,
+    scope: QueueScope,
     reports: Path,
     *,
     location: str | None,
-    span: Span,
+    time_range: TimeRange,
     master: str,
     as_json: bool,
 ) -> None:
     with running(config, "analytics", master) as (spark, url), bar("analysing") as show:
         began = time.monotonic()
         done = analysing.analytics(
-            spark, url, reports, selection, archive=location, span=span,
-            watch=lambda number, total, name: show(number, total, f"analysing: {name}"),
+            spark, url, reports, scope, archive=location, time_range=time_range,
+            on_progress=lambda number, total, name: show(number, total, f"analysing: {name}"),
         )  # fmt: skip
         seconds = time.monotonic() - began
     if as_json:
@@ -187,13 +194,13 @@ def analytics(
 
 
 def archive(
-    config: Config, location: str, selection: Selection, *, file_messages: int, master: str, as_json: bool
+    config: Config, location: str, scope: QueueScope, *, file_messages: int, master: str, as_json: bool
 ) -> None:
     with running(config, "archive", master) as (spark, url), bar("archiving") as show:
         began = time.monotonic()
         done = archiving.archive(
-            spark, url, location, selection, file_messages=file_messages,
-            watch=lambda progress: show(progress.stored_messages, progress.messages),
+            spark, url, location, scope, file_messages=file_messages,
+            on_progress=lambda progress: show(progress.stored_messages, progress.messages),
         )  # fmt: skip
         seconds = time.monotonic() - began
         waiting = {each.queue: each.waiting for each in manifest.status(url, done.queues)}
@@ -211,13 +218,13 @@ def archive(
 
 
 def compact(
-    config: Config, location: str, selection: Selection, *, file_messages: int, grace: str, master: str, as_json: bool
+    config: Config, location: str, scope: QueueScope, *, file_messages: int, grace: str, master: str, as_json: bool
 ) -> None:
     length = parse_length(grace)
     with running(config, "compact", master) as (spark, url), bar("compacting") as show:
         began = time.monotonic()
         done = compacting.compact(
-            spark, url, location, selection, file_messages=file_messages, grace=length, watch=show
+            spark, url, location, scope, file_messages=file_messages, grace=length, on_progress=show
         )
         seconds = time.monotonic() - began
     if as_json:

@@ -1,25 +1,28 @@
-"""Jobs on Spark, each a function and a command: `analytics`, `archive`, `compact`, `import_files`, `replay`."""
+"""Spark jobs, each a function and a command: `analytics`, `archive`, `compact`, `import_files`, `replay`."""
 
 import importlib
 import typing
 
 from skep.errors import ConfigError
 
-__all__ = ["Selection", "Source", "Span", "analytics", "archive", "compact", "import_files", "read_archive", "replay"]
+__all__ = [
+    "ImportSource", "QueueScope", "TimeRange",
+    "analytics", "archive", "compact", "import_files", "read_archive", "replay",
+]  # fmt: skip
 
 if typing.TYPE_CHECKING:
     from skep.pipelines.analysing import analytics
     from skep.pipelines.archiving import archive, read_archive
     from skep.pipelines.compacting import compact
-    from skep.pipelines.importing import Source, import_files
-    from skep.pipelines.replaying import Span, replay
-    from skep.spark.options import Selection
+    from skep.pipelines.importing import ImportSource, import_files
+    from skep.pipelines.replaying import TimeRange, replay
+    from skep.spark.options import QueueScope
 else:
-    # Loaded when first asked for: pyspark is an extra, and slow to import.
-    _HOMES = {
-        "Selection": "skep.spark.options",
-        "Source": "skep.pipelines.importing",
-        "Span": "skep.pipelines.replaying",
+    # Imported on first use: pyspark is an extra, and slow to import.
+    _MODULES = {
+        "ImportSource": "skep.pipelines.importing",
+        "QueueScope": "skep.spark.options",
+        "TimeRange": "skep.pipelines.replaying",
         "analytics": "skep.pipelines.analysing",
         "archive": "skep.pipelines.archiving",
         "compact": "skep.pipelines.compacting",
@@ -32,7 +35,7 @@ else:
         if name not in __all__:
             raise AttributeError(f"module 'skep.pipelines' has no attribute {name!r}")
         try:
-            return getattr(importlib.import_module(_HOMES[name]), name)
+            return getattr(importlib.import_module(_MODULES[name]), name)
         except ModuleNotFoundError as error:
             if error.name not in ("pyspark", "pyarrow"):
                 raise

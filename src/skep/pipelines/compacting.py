@@ -1,8 +1,8 @@
-"""Compact: small files of the archive become large ones, and no reader ever sees a message twice or not at all.
+"""Compact: merge small files of an archive into large ones. Readers never see a message twice, and never miss one.
 
-A task merges the files of a queue and a day, checks that each has what it had when it was archived, reads the result
-again, and swaps it for them in the manifest: one transaction. The old files stay for a while, for those who asked
-for them before. A job may die anywhere: what it had swapped stays, and the next one clears the rest.
+A task merges files of a queue and a day, checks that they are unchanged, reads the result back, and replaces them by it
+in the manifest, in one transaction. The old files stay for a grace period, for readers that have already planned to
+read them. A job may be killed at any point: replacements that were committed stay, and the next job deletes the rest.
 """
 
 import hashlib
@@ -20,32 +20,32 @@ from pyspark.sql import SparkSession
 
 from skep.errors import Conflict, InvalidArgument, NotFound
 from skep.pipelines import manifest, tasks
-from skep.pipelines.archiving import clear
+from skep.pipelines.archiving import delete_leftovers
 from skep.spark.arrow import RecordBatch, pa
 from skep.spark.database import database
-from skep.spark.options import Selection
-from skep.spark.parquet import Store, digest, digests, directory
-from skep.spark.window import Run
+from skep.spark.options import QueueScope
+from skep.spark.parquet import ArchiveStore, digest, digests, directory
+from skep.spark.runs import Run
 
-MOST = 100  # files that a task has open at once; what is more comes in the next round
-Watch = Callable[[int, int], None]
+MAX_FILES = 100  # that a task opens at once; further files are merged in the next round
+OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What a task merges: small files of a queue and a day."""
+class MergeTask:
+    """The files that a task merges: small files of a queue and a day."""
 
     queue: str
     day: object
     sources: tuple[int, ...]
     messages: int
     bytes: int
-    number: int = 0  # of the file to be
+    number: int = 0  # of the new file
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a job has done: files that were replaced, and by how many; and old ones that it deleted."""
+    """The result of a compact job: files that it replaced, files that it wrote, and old files that it deleted."""
 
     location: str
     replaced: int = 0
@@ -60,75 +60,73 @@ def compact(
     spark: SparkSession,
     url: str,
     location: str,
-    selection: Selection | None = None,
+    scope: QueueScope | None = None,
     *,
     file_messages: int = 1_000_000,
     grace: timedelta = timedelta(days=1),
-    watch: Watch | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Compacted:
-    """Merge files of less than half of `file_messages`. Those that are replaced may be read for `grace`."""
+    """Merge files with less than half of `file_messages` messages. Replaced files can be read for `grace` longer."""
     if grace < timedelta():
-        raise InvalidArgument("the grace is negative")
-    store = Store.at(location)
+        raise InvalidArgument(f"grace must not be negative, got {grace}")
+    store = ArchiveStore.at(location)
     (archive,) = database(url).one(manifest.FIND, location=store.location)
     if archive is None:
         raise NotFound(f"there is no archive at {store.location}")
     done = Compacted(store.location)
     with manifest.locked(url, archive):
-        done = replace(done, deleted=clear(url, store, archive))
-        while pieces := _plan(url, archive, selection or Selection(), file_messages):
-            done = _round(spark, url, store, archive, pieces, grace, done, watch)
+        done = replace(done, deleted=delete_leftovers(url, store, archive))
+        while merges := _plan(url, archive, scope or QueueScope(), file_messages):
+            done = _round(spark, url, store, archive, merges, grace, done, on_progress)
     return done
 
 
 def _round(
-    spark: SparkSession, url: str, store: Store, archive: int, pieces: Sequence[Piece], grace: timedelta,
-    done: Compacted, watch: Watch | None,
+    spark: SparkSession, url: str, store: ArchiveStore, archive: int, merges: Sequence[MergeTask], grace: timedelta,
+    done: Compacted, on_progress: OnProgress | None,
 ) -> Compacted:  # fmt: skip
-    job, total = uuid4(), done.messages + sum(piece.messages for piece in pieces)
-    sources = json.dumps([piece.sources for piece in pieces])
+    job, total = uuid4(), done.messages + sum(merge.messages for merge in merges)
+    sources = json.dumps([merge.sources for merge in merges])
     (numbers,) = database(url).one(manifest.BEGIN_COMPACTION, archive=archive, job=job, sources=sources)
-    numbered = [replace(piece, number=number) for piece, number in zip(pieces, numbers, strict=True)]
+    numbered = [replace(merge, number=number) for merge, number in zip(merges, numbers, strict=True)]
 
-    def look() -> None:
-        if watch:
-            watch(done.messages + manifest.progress(url, job).stored_messages, total)
+    def report() -> None:
+        if on_progress:
+            on_progress(done.messages + manifest.progress(url, job).stored_messages, total)
 
-    failed = tasks.run(spark, partial(merge_files, url, store, job, grace), numbered, look if watch else None)
-    stored, deleted = manifest.progress(url, job), clear(url, store, archive)
+    failed = tasks.run(spark, partial(merge_files, url, store, job, grace), numbered, report if on_progress else None)
+    stored, deleted = manifest.progress(url, job), delete_leftovers(url, store, archive)
     for error in failed:
         if error is not None:
-            raise Conflict(
-                error, hint="The archive is as it was. A file that is damaged has to come from a copy of it."
-            )
+            raise Conflict(error, hint="The archive was not changed. Restore the damaged file from a copy.")
     return replace(
         done,
-        replaced=done.replaced + sum(len(piece.sources) for piece in pieces),
+        replaced=done.replaced + sum(len(merge.sources) for merge in merges),
         files=done.files + stored.stored_files,
         messages=done.messages + stored.stored_messages,
-        bytes_before=done.bytes_before + sum(piece.bytes for piece in pieces),
+        bytes_before=done.bytes_before + sum(merge.bytes for merge in merges),
         bytes=done.bytes + stored.stored_bytes,
         deleted=done.deleted + deleted,
     )
 
 
-def _plan(url: str, archive: int, selection: Selection, file_messages: int) -> list[Piece]:
-    """Put together what fits into a file; what is alone stays."""
-    rows = database(url).rows(manifest.SMALL, archive=archive, below=file_messages // 2 + 1, **selection.arguments())
-    pieces: list[Piece] = []
+def _plan(url: str, archive: int, scope: QueueScope, file_messages: int) -> list[MergeTask]:
+    """Group small files that fit into one new file. A file without others to merge with stays."""
+    rows = database(url).rows(manifest.SMALL, archive=archive, below=file_messages // 2 + 1, **scope.arguments())
+    merges: list[MergeTask] = []
     for (queue, day), files in groupby(rows, key=lambda row: row[:2]):
         for some in fitting([row[2:] for row in files], file_messages):
             sources, messages, sizes = zip(*some, strict=True)
-            pieces.append(Piece(queue, day, sources, sum(messages), sum(sizes)))
-    return pieces
+            merges.append(MergeTask(queue, day, sources, sum(messages), sum(sizes)))
+    return merges
 
 
 def fitting(files: Sequence[tuple[int, int, int]], most: int) -> list[list[tuple[int, int, int]]]:
-    """Share files (number, messages, bytes) out to groups that are not too large; return those of two and more."""
+    """Group files (number, messages, bytes) so that no group has more than `most` messages. Omit groups of one file."""
     groups: list[list[tuple[int, int, int]]] = [[]]
     room = most
     for file in files:
-        if file[1] > room or len(groups[-1]) == MOST:
+        if file[1] > room or len(groups[-1]) == MAX_FILES:
             groups.append([])
             room = most
         groups[-1].append(file)
@@ -136,40 +134,46 @@ def fitting(files: Sequence[tuple[int, int, int]], most: int) -> list[list[tuple
     return [group for group in groups if len(group) > 1]
 
 
-def merge_files(url: str, store: Store, job: UUID, grace: timedelta, piece: Piece) -> str | None:
-    """Merge files, read the result again, and swap it for them. Return what is wrong if it must not be."""
-    path = f"{directory(piece.queue, piece.day)}/{piece.number}-{uuid4()}.parquet"
-    rows = database(url).rows(manifest.SOURCES, files=list(piece.sources))
-    merge = Merge([OldFile(store, *row) for row in rows])
+def merge_files(url: str, store: ArchiveStore, job: UUID, grace: timedelta, task: MergeTask) -> str | None:
+    """Merge files, read the result back, and replace them by it. Return an error if a check failed."""
+    path = f"{directory(task.queue, task.day)}/{task.number}-{uuid4()}.parquet"
+    rows = database(url).rows(manifest.SOURCES, files=list(task.sources))
+    merge = Merge([SourceFile(store, *row) for row in rows])
     try:
         size = store.write(path, merge.batches())
         found = digest(store.batches(path))
         merge.verify(path, found)
         (swapped,) = database(url).one(
-            manifest.SWAP, file=piece.number, job=job, sources=list(piece.sources), path=path, bytes=size,
+            manifest.SWAP, file=task.number, job=job, sources=list(task.sources), path=path, bytes=size,
             messages=found[0], digest=found[1], grace=grace,
         )  # fmt: skip
     except Conflict as error:
         store.delete(path)
         return error.message
-    if not swapped:  # but by another attempt at the same task
+    if not swapped:  # another attempt at the same task has done it
         store.delete(path)
     return None
 
 
-class OldFile:
-    """A file to be merged, read from its beginning to its end; knows in the end whether it is what was archived."""
+class SourceFile:
+    """A file to merge. It is read once, from beginning to end, and then checked against its digest."""
 
     def __init__(
-        self, store: Store, path: str, digest: bytes, lanes: list[int], firsts: list[int], ends: list[int]
+        self,
+        store: ArchiveStore,
+        path: str,
+        digest: bytes,
+        partition_ids: list[int],
+        firsts: list[int],
+        ends: list[int],
     ) -> None:
         self.path, self.digest = path, digest
-        self.runs = [Run(*run) for run in zip(lanes, firsts, ends, strict=True)]
+        self.runs = [Run(*run) for run in zip(partition_ids, firsts, ends, strict=True)]
         self.seen = hashlib.sha256()
         self._batches = self._read(store)
         self._left: Any = None
 
-    def _read(self, store: Store) -> Iterator[RecordBatch]:
+    def _read(self, store: ArchiveStore) -> Iterator[RecordBatch]:
         try:
             yield from store.batches(self.path)
         except (OSError, pa.ArrowException) as error:
@@ -181,25 +185,27 @@ class OldFile:
             if not self._left:
                 self._left = next(self._batches, None)
             if self._left is None:
-                return  # the digest tells
+                return  # verify() finds that rows are missing
             some = self._left.slice(0, rows)
             self._left = self._left.slice(some.num_rows)
             rows -= some.num_rows
             yield some
 
     def verify(self) -> None:
+        """Raise Conflict unless the file has the messages that were archived in it."""
         if self._left or next(self._batches, None) or self.seen.digest() != self.digest:
-            raise Conflict(f"{self.path} does not have what was archived in it")
+            raise Conflict(f"{self.path} does not have the messages that were archived in it")
 
 
 class Merge:
-    """Files as one, run of a lane after run, and the digest of that."""
+    """Merges files by their runs, and computes the digest of the result."""
 
-    def __init__(self, sources: Sequence[OldFile]) -> None:
+    def __init__(self, sources: Sequence[SourceFile]) -> None:
         self._sources = sources
         self._count, self._seen = 0, hashlib.sha256()
 
     def batches(self) -> Iterator[RecordBatch]:
+        """Yield the rows of all files, in the order of their runs."""
         numbered = ([(run, number) for run in source.runs] for number, source in enumerate(self._sources))
         for run, number in heapq.merge(*numbered):
             for batch in self._sources[number].take(run.end - run.first):
@@ -210,8 +216,8 @@ class Merge:
                 yield batch
 
     def verify(self, path: str, found: tuple[int, bytes]) -> None:
-        """See that the files had what was archived, and that what was read again from the new one is the same."""
+        """Raise Conflict unless the old files are unchanged and the new one, as read back, has the same messages."""
         for source in self._sources:
             source.verify()
         if found != (self._count, self._seen.digest()):
-            raise Conflict(f"{path} does not have what was written to it")
+            raise Conflict(f"{path} does not have the messages that were written to it")

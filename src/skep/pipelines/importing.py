@@ -1,7 +1,7 @@
-"""Import: rows of files become messages of a queue, each once, however often the import is run.
+"""Import: push the rows of files to a queue, each once, even if the import runs again.
 
-Every row gets a transaction id made of the import's name, its content, and how many equal rows came before it.
-So the next run finishes one that was killed, and rows added to the files are all that a repetition brings.
+The transaction id of a row consists of the import's name, a hash of the row, and the number of equal rows before it. A
+second run therefore completes one that was killed, and pushes only rows that were added to the files.
 """
 
 import json
@@ -24,14 +24,17 @@ Format = Literal["parquet", "json", "csv"]
 AT_ONCE = 1_000
 TASKS_PER_CORE = 4
 PUSH: LiteralString = "SELECT status, count(*) FROM skep.push(%(messages)s::jsonb) GROUP BY status"
-HEADS: LiteralString = """
+PUSHED: LiteralString = """
     SELECT coalesce(sum(last_offset + 1), 0)::bigint FROM skep.partition_list WHERE queue = %(queue)s
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What to import: files or directories of one format, and which field is what. `name` tells imports apart."""
+class ImportSource:
+    """Files or directories of one format, and the fields that become partition, transaction id and order.
+
+    Two imports of the same rows push them twice if their names differ; the default name is made of the paths.
+    """
 
     paths: tuple[str, ...]
     format: Format
@@ -44,7 +47,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import has done: pushed, and left out as it was there."""
+    """The result of an import: messages pushed, and duplicates that were not pushed again."""
 
     queue: str
     messages: int
@@ -52,28 +55,33 @@ class Imported:
 
 
 def import_files(
-    spark: SparkSession, url: str, queue: str, source: Source, *, watch: Callable[[int, int], None] | None = None
+    spark: SparkSession,
+    url: str,
+    queue: str,
+    source: ImportSource,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Imported:
-    """Push every row that this import has not pushed before. Rows of a partition keep their order."""
+    """Push the rows that this import has not pushed yet. Rows of a partition keep their order."""
     rows = _ordered(spark, _rows(spark, source), source)
     work = partial(_push, url, queue)
     with explained():
-        total, began = (rows.count(), head(url, queue)) if watch else (0, 0)
-        look = (lambda: watch(head(url, queue) - began, total)) if watch else None
-        counts = tasks.watched(spark, lambda _: rows.rdd.mapPartitions(work).collect(), look)
+        total, began = (rows.count(), pushed(url, queue)) if on_progress else (0, 0)
+        report = (lambda: on_progress(pushed(url, queue) - began, total)) if on_progress else None
+        counts = tasks.run_job(spark, lambda _: rows.rdd.mapPartitions(work).collect(), report)
     queued, duplicates = (sum(numbers) for numbers in zip(*counts, strict=True)) if counts else (0, 0)
-    if watch:
-        watch(queued + duplicates, total)
+    if on_progress:
+        on_progress(queued + duplicates, total)
     return Imported(queue, queued, duplicates)
 
 
-def _rows(spark: SparkSession, source: Source) -> DataFrame:
-    """Return value, partition and transaction_id of each row, and where it stands."""
+def _rows(spark: SparkSession, source: ImportSource) -> DataFrame:
+    """Return value, partition and transaction_id of each row, and its place in the files."""
     if source.format not in get_args(Format):
-        raise InvalidArgument(f'format is "{source.format}", none of {", ".join(get_args(Format))}')
+        raise InvalidArgument(f'format must be one of {", ".join(get_args(Format))}, got "{source.format}"')
     place = (f.col("_metadata.file_path").alias("file"), f.col("_metadata.file_block_start").alias("block"))
     if source.format == "json":
-        # As it is written: what Spark would make of it has other numbers, and a null for each field of another line.
+        # As text: Spark's parser would change numbers, and add a null for each field that only another line has.
         lines = spark.read.text(list(source.paths)).where("trim(value) <> ''")
         return lines.select("value", *_fields(source, _json_field), *place, f.monotonically_increasing_id().alias("at"))
     if source.format == "csv":
@@ -82,14 +90,14 @@ def _rows(spark: SparkSession, source: Source) -> DataFrame:
         frame = spark.read.parquet(*source.paths)
     for name in (source.partition, source.transaction_id, source.order):
         if name is not None and name not in frame.columns:
-            raise InvalidArgument(f'there is no column "{name}"', hint=f"Columns: {', '.join(frame.columns)}.")
+            raise InvalidArgument(f'column "{name}" does not exist', hint=f"Columns: {', '.join(frame.columns)}.")
     value = f.to_json(f.struct(*(_named(name) for name in frame.columns)), {"ignoreNullFields": "false"})
     return frame.select(
         value.alias("value"), *_fields(source, _named), *place, f.monotonically_increasing_id().alias("at")
     )
 
 
-def _fields(source: Source, field: Callable[[str], Column]) -> Sequence[Column]:
+def _fields(source: ImportSource, field: Callable[[str], Column]) -> Sequence[Column]:
     nothing = f.lit(None)
     partition = field(source.partition) if source.partition else nothing
     return (
@@ -107,8 +115,8 @@ def _json_field(path: str) -> Column:
     return f.get_json_object("value", f"$.{path}")
 
 
-def _ordered(spark: SparkSession, rows: DataFrame, source: Source) -> DataFrame:
-    """Bring the rows of a partition into one task, in order, each with its transaction id."""
+def _ordered(spark: SparkSession, rows: DataFrame, source: ImportSource) -> DataFrame:
+    """Put the rows of a partition into one task, in order, each with its transaction id."""
     order = [f.col(name) for name in ("rank", "file", "block", "at")]
     if source.transaction_id is None:
         name = source.name or "\n".join(sorted(source.paths))
@@ -116,8 +124,8 @@ def _ordered(spark: SparkSession, rows: DataFrame, source: Source) -> DataFrame:
         number = f.row_number().over(Window.partitionBy("partition", "hash").orderBy(*order)) - 1
         made = f.concat_ws("-", f.lit("import"), f.col("hash"), number.cast("string"))
         rows = rows.withColumn("transaction_id", made)
-    shares = tasks.cores(spark) * TASKS_PER_CORE
-    sorted_ = rows.repartition(shares, "partition").sortWithinPartitions("partition", *order)
+    number_of_tasks = tasks.cores(spark) * TASKS_PER_CORE
+    sorted_ = rows.repartition(number_of_tasks, "partition").sortWithinPartitions("partition", *order)
     return sorted_.select("partition", "value", "transaction_id")
 
 
@@ -130,13 +138,13 @@ def _push(url: str, queue: str, rows: Iterable[Row]) -> Iterator[tuple[int, int]
 
 
 def _message(queue: str, partition: str, value: str, transaction_id: str) -> str:
-    """Return a row as `skep.push` takes it. The payload is JSON already, and goes in as it is."""
+    """Return a row as JSON for `skep.push`. The payload is already JSON and is not parsed."""
     names = encode({"queue": queue, "partition": partition, "transaction_id": transaction_id})
     return f'{names[:-1]}, "payload": {_checked(value)}}}'
 
 
 def _checked(value: str) -> str:
-    """A line that is no JSON must not become a part of another one's."""
+    """Return the value, or raise InvalidArgument if it is not JSON: it must not change the JSON around it."""
     try:
         json.loads(value)
     except ValueError as error:
@@ -144,6 +152,6 @@ def _checked(value: str) -> str:
     return value
 
 
-def head(url: str, queue: str) -> int:
-    """Return how many messages were ever pushed to a queue."""
-    return int(database(url).one(HEADS, queue=queue)[0])
+def pushed(url: str, queue: str) -> int:
+    """Return the number of messages that were ever pushed to a queue."""
+    return int(database(url).one(PUSHED, queue=queue)[0])

@@ -1,4 +1,4 @@
-"""The manifest of an archive, as jobs see it: calls of `67_archive.sql` and `67_compact.sql`."""
+"""The manifest of an archive: the functions of `archive.sql` and `compact.sql` that jobs call."""
 
 import json
 import time
@@ -12,9 +12,9 @@ from uuid import UUID
 import psycopg
 
 from skep.errors import Conflict, NotFound, explained
-from skep.spark.database import VIEW, database
-from skep.spark.options import Selection
-from skep.spark.window import Run, chunks, count
+from skep.spark.database import READ_SNAPSHOT, database
+from skep.spark.options import QueueScope
+from skep.spark.runs import Run, chunks, count
 
 OPEN: LiteralString = "SELECT skep._open_archive(%(location)s, %(queues)s)"
 LOCK: LiteralString = "SELECT skep._lock_archive(%(archive)s)"
@@ -49,30 +49,30 @@ FILES: LiteralString = """
 STATUS: LiteralString = """
     SELECT queue, location, files, messages, bytes, first_day, last_day, waiting FROM skep.archive_status(%(queues)s)
 """
-PATIENCE = 10.0  # seconds: the session of a job that was killed may not have ended yet
+PATIENCE = 10.0  # seconds; the session of a job that was killed may still have the lock
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A file to be: runs of lanes of a queue, within a day."""
+class PlannedFile:
+    """A file that will be written: runs of a queue, within a day."""
 
     queue: str
     day: date
     runs: tuple[Run, ...]
-    names: tuple[str, ...]  # of the partitions, run by run
+    names: tuple[str, ...]  # the partition of each run
 
     @property
     def messages(self) -> int:
         return count(self.runs)
 
     def to_json(self) -> dict[str, object]:
-        runs = [[run.lane, name, run.first, run.end] for run, name in zip(self.runs, self.names, strict=True)]
+        runs = [[run.partition_id, name, run.first, run.end] for run, name in zip(self.runs, self.names, strict=True)]
         return {"queue": self.queue, "day": self.day.isoformat(), "runs": runs}
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a job is."""
+class ArchiveProgress:
+    """The files of a job, and those that are stored."""
 
     files: int = 0
     stored_files: int = 0
@@ -80,8 +80,8 @@ class Progress:
     stored_messages: int = 0
     stored_bytes: int = 0
 
-    def plus(self, other: "Progress") -> "Progress":
-        return Progress(
+    def plus(self, other: "ArchiveProgress") -> "ArchiveProgress":
+        return ArchiveProgress(
             self.files + other.files,
             self.stored_files + other.stored_files,
             self.messages + other.messages,
@@ -91,8 +91,8 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """What the archive has of a queue; `waiting`: retention waits for it."""
+class ArchiveStatus:
+    """The archived messages of a queue. `waiting`: retention waits for the archive."""
 
     queue: str
     location: str
@@ -104,30 +104,30 @@ class Status:
     waiting: bool
 
 
-def queues_of(url: str, selection: Selection) -> list[str]:
-    """Return the queues that are there; one that is named must be."""
-    *_, found = database(url).one(VIEW, **selection.arguments())
-    missing = sorted(set(selection.queues or ()) - set(found))
+def queues_of(url: str, scope: QueueScope) -> list[str]:
+    """Return the queues of a scope. Raise NotFound if a queue that it names does not exist."""
+    *_, found = database(url).one(READ_SNAPSHOT, **scope.arguments())
+    missing = sorted(set(scope.queues or ()) - set(found))
     if missing:
-        raise NotFound(f'there is no queue "{missing[0]}"')
+        raise NotFound(f'queue "{missing[0]}" does not exist')
     if not found:
-        raise NotFound("there is no such queue")
+        raise NotFound("no queue matches")
     return list(found)
 
 
 @contextmanager
 def locked(url: str, archive: int) -> Generator[None]:
-    """Be the only job on an archive. If the session breaks and another takes over, nothing can be stored any more."""
+    """Lock an archive against other jobs. If the connection is lost, another job may take over; this one then fails."""
     with explained(), psycopg.connect(url, autocommit=True, application_name="skep archive") as connection:
         deadline = time.monotonic() + PATIENCE
         while connection.execute(LOCK, {"archive": archive}).fetchone() != (True,):
             if time.monotonic() > deadline:
-                raise Conflict("another job works on this archive", hint="Wait for it to end.")
+                raise Conflict("another job is working on this archive", hint="Wait until it has ended.")
             time.sleep(0.05)
         try:
             yield
         finally:
-            with suppress(psycopg.OperationalError):  # it broke: the lock went with it
+            with suppress(psycopg.OperationalError):  # the connection was lost, and the lock with it
                 connection.execute(UNLOCK)
 
 
@@ -135,13 +135,13 @@ def open_archive(url: str, location: str, queues: Sequence[str]) -> int:
     return int(database(url).one(OPEN, location=location, queues=list(queues))[0])
 
 
-def plan(url: str, queues: Sequence[str], *, cores: int, file_messages: int) -> list[Planned]:
-    """Return the files that have everything which no file has yet."""
+def plan(url: str, queues: Sequence[str], *, cores: int, file_messages: int) -> list[PlannedFile]:
+    """Return files for all messages that are in no file yet."""
     rows = database(url).rows(PLAN, queues=list(queues))
-    names = {lane: name for _, _, lane, name, _, _ in rows}
+    names = {partition_id: name for _, _, partition_id, name, _, _ in rows}
     days: dict[tuple[str, date], list[Run]] = {}
-    for queue, day, lane, _, first, end in rows:
-        days.setdefault((queue, day), []).append(Run(lane, first, end))
+    for queue, day, partition_id, _, first, end in rows:
+        days.setdefault((queue, day), []).append(Run(partition_id, first, end))
     total = sum(count(runs) for runs in days.values())
     size = max(min(-(-total // cores), file_messages), min(SMALLEST, file_messages))
     return [_planned(queue, day, runs, names) for (queue, day), all_ in days.items() for runs in chunks(all_, size)]
@@ -150,20 +150,20 @@ def plan(url: str, queues: Sequence[str], *, cores: int, file_messages: int) -> 
 SMALLEST = 50_000  # messages; smaller files are not worth a task of their own
 
 
-def _planned(queue: str, day: date, runs: Iterable[Run], names: dict[int, str]) -> Planned:
+def _planned(queue: str, day: date, runs: Iterable[Run], names: dict[int, str]) -> PlannedFile:
     kept = tuple(runs)
-    return Planned(queue, day, kept, tuple(names[run.lane] for run in kept))
+    return PlannedFile(queue, day, kept, tuple(names[run.partition_id] for run in kept))
 
 
-def begin(url: str, archive: int, job: UUID, files: Sequence[Planned]) -> list[int]:
+def begin(url: str, archive: int, job: UUID, files: Sequence[PlannedFile]) -> list[int]:
     """Reserve the files; return their numbers."""
     documents = json.dumps([file.to_json() for file in files])
     return list(database(url).one(BEGIN, archive=archive, job=job, files=documents)[0])
 
 
-def progress(url: str, job: UUID) -> Progress:
-    return Progress(*database(url).one(PROGRESS, job=job))
+def progress(url: str, job: UUID) -> ArchiveProgress:
+    return ArchiveProgress(*database(url).one(PROGRESS, job=job))
 
 
-def status(url: str, queues: Sequence[str] | None = None) -> list[Status]:
-    return [Status(*row) for row in database(url).rows(STATUS, queues=None if queues is None else list(queues))]
+def status(url: str, queues: Sequence[str] | None = None) -> list[ArchiveStatus]:
+    return [ArchiveStatus(*row) for row in database(url).rows(STATUS, queues=None if queues is None else list(queues))]

@@ -1,7 +1,7 @@
-"""Replay: what a queue has and had, from archive and log without a seam, into another queue; for late groups too.
+"""Replay: copy the messages of a queue, from archive and log, to another queue; also for a group that joins late.
 
-Lanes keep their names and their order. A copy's transaction id is made of where it came from, so that a run which was
-killed is finished by the next one. Where it came from is in its headers too.
+Partitions keep their names and their order. The transaction id of a copy consists of the partition id and the offset of
+the original, so that a second run completes one that was killed. The headers of a copy have its origin.
 """
 
 from collections import defaultdict
@@ -15,13 +15,14 @@ from pyspark.sql import SparkSession
 
 from skep.errors import Conflict, InvalidArgument
 from skep.pipelines import tasks
-from skep.pipelines.importing import PUSH, head
-from skep.spark.database import FOLLOW, LANE_NAMES, database
+from skep.pipelines.importing import PUSH, pushed
+from skep.spark.database import MOVE_GROUP, PARTITION_NAMES, database
 from skep.spark.log import Log
-from skep.spark.options import Selection, SourceOptions
-from skep.spark.parquet import Store, encode
-from skep.spark.reader import fetch
-from skep.spark.window import Run, chunks, pack
+from skep.spark.options import QueueScope, SourceOptions
+from skep.spark.parquet import ArchiveStore, encode
+from skep.spark.reader import read_runs
+from skep.spark.runs import Run, as_arguments, chunks, count, pack
+from skep.spark.window import batch_runs
 
 AT_ONCE = 1_000
 READS: LiteralString = """
@@ -33,28 +34,28 @@ READS: LiteralString = """
 SUBSCRIBE: LiteralString = """
     SELECT skep.subscribe(group_name => %(group)s, queue => %(queue)s, mode => 'all', heartbeat_timeout => 86400)
 """
-SPAN: LiteralString = """
+OFFSETS_BETWEEN: LiteralString = """
     SELECT first_offset, end_offset
-    FROM skep._offsets_between(%(lanes)s, %(since)s::timestamptz, %(until)s::timestamptz)
+    FROM skep._offsets_between(%(partition_ids)s, %(since)s::timestamptz, %(until)s::timestamptz)
 """
 Counts = tuple[int, int, int]
-Watch = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Which messages, by the time they were pushed: from `since` on, before `until`."""
+class TimeRange:
+    """The messages that were pushed at or after `since`, and before `until`."""
 
     since: datetime | None = None
     until: datetime | None = None
 
-    def has(self, time: datetime) -> bool:
+    def contains(self, time: datetime) -> bool:
         return (self.since is None or self.since <= time) and (self.until is None or time < self.until)
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay has done: read, pushed, and left out as it was there."""
+    """The result of a replay: messages read, messages pushed, and duplicates that were not pushed again."""
 
     queue: str
     to_queue: str
@@ -70,75 +71,84 @@ def replay(
     to_queue: str,
     *,
     archive: str | None = None,
-    span: Span | None = None,
+    time_range: TimeRange | None = None,
     group: str | None = None,
-    watch: Watch | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Replayed:
-    """Push what a queue has and had to another one. A `group` goes on in the first queue where the replay ended."""
+    """Push the messages of a queue, archived and kept, to another queue.
+
+    A `group` that joins is subscribed to both queues. In the first one it continues after the messages of the replay.
+    """
     if queue == to_queue:
-        raise InvalidArgument("a queue is not replayed into itself")
+        raise InvalidArgument("a queue cannot be replayed into itself")
     if group is not None:
-        _join(url, queue, to_queue, group, span)
+        _subscribe(url, queue, to_queue, group, time_range)
     options = _options(url, queue, archive)
-    runs = Log(options).batch()
-    if span is not None:
-        runs = _within(url, runs, span)
-    total = sum(run.end - run.first for run in runs)
-    began = head(url, to_queue) if watch else 0
-    look = (lambda: watch(head(url, to_queue) - began, total)) if watch else None
-    work = partial(copy, options, to_queue, span or Span())
+    runs = batch_runs(Log(options))
+    if time_range is not None:
+        runs = _within(url, runs, time_range)
+    total = count(runs)
+    began = pushed(url, to_queue) if on_progress else 0
+    report = (lambda: on_progress(pushed(url, to_queue) - began, total)) if on_progress else None
+    work = partial(copy, options, to_queue, time_range or TimeRange())
     read, queued, duplicate = 0, 0, 0
-    for turn in _turns(url, runs):
-        shares = pack(turn, cores=tasks.cores(spark), max_rows=None, min_tasks=None)
-        for counts in tasks.run(spark, work, shares, look):
+    for some in _rounds(url, runs):
+        shares = pack(some, cores=tasks.cores(spark), max_rows=None, min_tasks=None)
+        for counts in tasks.run(spark, work, shares, report):
             read, queued, duplicate = read + counts[0], queued + counts[1], duplicate + counts[2]
-    if watch:
-        watch(total, total)
+    if on_progress:
+        on_progress(total, total)
     if group is not None:
-        _settle(url, group, runs)
+        _move_group(url, group, runs)
     return Replayed(queue, to_queue, read, queued, duplicate)
 
 
 def _options(url: str, queue: str, archive: str | None) -> SourceOptions:
-    location = None if archive is None else Store.at(archive).location
+    location = None if archive is None else ArchiveStore.at(archive).location
     start = "earliest" if archive is None else {"archive": True}
-    return SourceOptions(url=url, selection=Selection((queue,)), start=start, archive=location)
+    return SourceOptions(url=url, scope=QueueScope((queue,)), start=start, archive=location)
 
 
-def _within(url: str, runs: Sequence[Run], span: Span) -> list[Run]:
-    """Leave out what is of another time, as far as that is known without reading it."""
-    rows = database(url).rows(SPAN, lanes=[run.lane for run in runs], since=span.since, until=span.until)
-    cut = (
-        Run(run.lane, max(run.first, first or 0), min(run.end, run.end if end is None else end))
+def _within(url: str, runs: Sequence[Run], time_range: TimeRange) -> list[Run]:
+    """Omit messages outside a time range, as far as this is known without reading them."""
+    ids, since, until = [run.partition_id for run in runs], time_range.since, time_range.until
+    rows = database(url).rows(OFFSETS_BETWEEN, partition_ids=ids, since=since, until=until)
+    within = (
+        Run(run.partition_id, max(run.first, first or 0), min(run.end, run.end if end is None else end))
         for run, (first, end) in zip(runs, rows, strict=True)
     )
-    return [run for run in cut if run.first < run.end]
+    return [run for run in within if run.first < run.end]
 
 
-def _turns(url: str, runs: Sequence[Run]) -> list[list[Run]]:
-    """A partition that was dropped and made anew is two lanes of one name: the older one goes first."""
-    lanes: dict[object, list[Run]] = defaultdict(list)
-    names = database(url).rows(LANE_NAMES, lanes=[run.lane for run in runs]) if runs else []
-    gone = database(url).rows(GONE_NAMES, lanes=[run.lane for run in runs]) if runs else []
-    known: dict[int, str] = dict(gone)
+def _rounds(url: str, runs: Sequence[Run]) -> list[list[Run]]:
+    """Return runs that can be copied at the same time.
+
+    A partition that was deleted and created again has two ids and one name: the older one has to be copied first.
+    """
+    partitions: dict[object, list[Run]] = defaultdict(list)
+    ids = [run.partition_id for run in runs]
+    names = database(url).rows(PARTITION_NAMES, partition_ids=ids) if runs else []
+    deleted = database(url).rows(DELETED_NAMES, partition_ids=ids) if runs else []
+    known: dict[int, str] = dict(deleted)
     for run, (_, name) in sorted(zip(runs, names, strict=True)):
-        lanes[name or known.get(run.lane)].append(run)
-    most = max((len(each) for each in lanes.values()), default=0)
-    return [[each[turn] for each in lanes.values() if turn < len(each)] for turn in range(most)]
+        partitions[name or known.get(run.partition_id)].append(run)
+    most = max((len(each) for each in partitions.values()), default=0)
+    return [[each[number] for each in partitions.values() if number < len(each)] for number in range(most)]
 
 
-GONE_NAMES: LiteralString = """
+DELETED_NAMES: LiteralString = """
     SELECT DISTINCT partition_id, partition
-    FROM skep._archived_runs(%(lanes)s, array_fill(NULL::bigint, ARRAY[cardinality(%(lanes)s::bigint[])]),
-                            array_fill(NULL::bigint, ARRAY[cardinality(%(lanes)s::bigint[])]))
+    FROM skep._archived_runs(%(partition_ids)s,
+                             array_fill(NULL::bigint, ARRAY[cardinality(%(partition_ids)s::bigint[])]),
+                             array_fill(NULL::bigint, ARRAY[cardinality(%(partition_ids)s::bigint[])]))
 """
 
 
-def copy(options: SourceOptions, to_queue: str, span: Span, runs: Sequence[Run]) -> Counts:
-    """Copy runs of lanes, in order, as a task does."""
+def copy(options: SourceOptions, to_queue: str, time_range: TimeRange, runs: Sequence[Run]) -> Counts:
+    """Copy runs, in order. This is the work of a task."""
     read, queued, duplicate = 0, 0, 0
     for some in chunks(runs, AT_ONCE):
-        items = list(_messages(options, to_queue, span, some))
+        items = list(_messages(options, to_queue, time_range, some))
         if items:
             found: dict[str, int] = dict(database(options.url).rows(PUSH, messages=f"[{','.join(items)}]"))
             queued, duplicate = queued + found.get("queued", 0), duplicate + found.get("duplicate", 0)
@@ -146,35 +156,34 @@ def copy(options: SourceOptions, to_queue: str, span: Span, runs: Sequence[Run])
     return read, queued, duplicate
 
 
-def _messages(options: SourceOptions, to_queue: str, span: Span, runs: Sequence[Run]) -> Iterator[str]:
-    rows, names = fetch(database(options.url), options, runs, payloads=True)
+def _messages(options: SourceOptions, to_queue: str, time_range: TimeRange, runs: Sequence[Run]) -> Iterator[str]:
+    rows, names = read_runs(database(options.url), options, runs, payloads=True)
     for number, offset, time, deleted, value, headers, transaction_id, trace_id, producer in rows:
-        if deleted or not span.has(time):
+        if deleted or not time_range.contains(time):
             continue
-        (queue, partition), lane = names[int(number) - 1], runs[int(number) - 1].lane
+        (queue, partition), id_ = names[int(number) - 1], runs[int(number) - 1].partition_id
         origin: dict[str, Any] = {"queue": queue, "offset": offset, "time": time.isoformat()}
         if transaction_id is not None:
             origin["transaction_id"] = transaction_id
-        message = {"queue": to_queue, "partition": partition, "transaction_id": f"replay-{lane}-{offset}"}
-        whose = {"trace_id": trace_id, "producer": producer}
-        # Spliced, not parsed: the JSON of payload and headers stays what it is.
+        message = {"queue": to_queue, "partition": partition, "transaction_id": f"replay-{id_}-{offset}"}
+        optional = {"trace_id": trace_id, "producer": producer}
+        # Payload and headers are not parsed, so that their JSON stays the same.
         own = f"{headers[:-1]}, " if headers and headers != "{}" else "{"
         extended = f'{own}"skep-origin": {encode(origin)}}}'
-        yield f'{encode({**message, **whose})[:-1]}, "headers": {extended}, "payload": {value}}}'
+        yield f'{encode({**message, **optional})[:-1]}, "headers": {extended}, "payload": {value}}}'
 
 
-def _join(url: str, queue: str, to_queue: str, group: str, span: Span | None) -> None:
-    """Subscribe the group to both, so that it begins at the beginning, and retention keeps what comes meanwhile."""
-    if span is not None:
-        raise InvalidArgument("a group that joins gets everything: there is no time to give")
+def _subscribe(url: str, queue: str, to_queue: str, group: str, time_range: TimeRange | None) -> None:
+    """Subscribe the group to both queues, so that retention keeps the messages that are pushed during the replay."""
+    if time_range is not None:
+        raise InvalidArgument("group cannot be combined with a time range: a group that joins gets all messages")
     if database(url).one(READS, group=group, queue=queue)[0]:
-        raise Conflict(f'group "{group}" reads queue "{queue}" already', hint="Replay is for a group that joins.")
+        raise Conflict(f'group "{group}" already reads queue "{queue}"', hint="Name a group that does not read it yet.")
     for each in (queue, to_queue):
         database(url).rows(SUBSCRIBE, group=group, queue=each)
 
 
-def _settle(url: str, group: str, runs: Sequence[Run]) -> None:
-    """Put the group where the replay ended: what it has not copied comes from the first queue."""
-    # In one call: a job that is killed here has either put it there, or can be run again.
-    starts, ends = [run.first for run in runs], [run.end for run in runs]
-    database(url).rows(FOLLOW, group=group, lanes=[run.lane for run in runs], starts=starts, offsets=ends)
+def _move_group(url: str, group: str, runs: Sequence[Run]) -> None:
+    """Move the group to the end of the replay: it gets later messages from the first queue."""
+    # In one call, so that a job that is killed can be run again.
+    database(url).rows(MOVE_GROUP, group=group, **as_arguments(runs))

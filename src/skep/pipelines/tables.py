@@ -1,4 +1,4 @@
-"""Tables of the database as frames: each task asks for a piece of one, and the driver holds nothing of it."""
+"""Tables of the database as Spark frames: each task reads a part of a table, and the driver reads none of it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -14,33 +14,34 @@ from skep.spark.arrow import empty, from_rows
 from skep.spark.database import database
 
 AT_ONCE = 10_000
-LANES, QUEUES, LETTERS, SLICES = 2_000, 50, 50_000, 16  # in a piece; slices of time, in all
-Piece = Mapping[str, object]
+PARTITIONS, QUEUES, DEAD_LETTERS = 2_000, 50, 50_000  # in a task
+TIME_SLICES = 16  # in all
+Arguments = Mapping[str, object]
 
 
-class Table(NamedTuple):
-    """What to ask for, and the columns that come."""
+class TableQuery(NamedTuple):
+    """A query and the columns of its result."""
 
     statement: LiteralString
     columns: str
 
 
-PROGRESS = Table(
+PROGRESS = TableQuery(
     """
-    SELECT lane.id, g.group_name, g.status, g.start_offset, g.cursor, g.pending_from
-    FROM pg_catalog.unnest(%(lanes)s::bigint[]) AS lane (id)
-    LEFT JOIN skep._group_progress(%(lanes)s) g ON g.partition_id = lane.id
+    SELECT part.id, g.group_name, g.status, g.start_offset, g.cursor, g.pending_from
+    FROM pg_catalog.unnest(%(partition_ids)s::bigint[]) AS part (id)
+    LEFT JOIN skep._group_progress(%(partition_ids)s) g ON g.partition_id = part.id
     """,
     "partition_id long, group_name string, status string, start_offset long, cursor long, pending_from long",
 )
-SAMPLES = Table(
+SAMPLES = TableQuery(
     """
     SELECT queue, group_name, at, total, lag, oldest_at FROM skep.samples
     WHERE queue = ANY (%(queues)s) AND at >= %(since)s AND at < %(until)s
     """,
     "queue string, group_name string, at timestamp, total long, lag long, oldest_at timestamp",
 )
-LEASES = Table(
+LEASES = TableQuery(
     """
     SELECT q.name, g.group_name, p.name, g.partition_id, g.first_offset, g.end_offset, g.attempt, g.reason,
            g.first_pushed_at, g.last_pushed_at, g.leased_at, g.finished_at, done.froms, done.tos
@@ -48,9 +49,9 @@ LEASES = Table(
     JOIN skep.queues q ON q.id = g.queue_id
     LEFT JOIN skep.partitions p ON p.id = g.partition_id
     CROSS JOIN LATERAL (
-        SELECT pg_catalog.array_agg(pg_catalog.lower(piece)) AS froms,
-               pg_catalog.array_agg(pg_catalog.upper(piece)) AS tos
-        FROM pg_catalog.unnest(int8multirange(int8range(g.first_offset, g.end_offset)) - g.returned) AS piece) done
+        SELECT pg_catalog.array_agg(pg_catalog.lower(run)) AS froms,
+               pg_catalog.array_agg(pg_catalog.upper(run)) AS tos
+        FROM pg_catalog.unnest(int8multirange(int8range(g.first_offset, g.end_offset)) - g.returned) AS run) done
     WHERE g.queue_id = ANY (%(queue_ids)s)
       AND g.finished_at >= %(since)s AND g.finished_at < %(until)s
     """,
@@ -58,7 +59,7 @@ LEASES = Table(
     "attempt int, reason string, first_pushed_at timestamp, last_pushed_at timestamp, leased_at timestamp, "
     "finished_at timestamp, done_from array<bigint>, done_to array<bigint>",
 )
-LETTERS_OF = Table(
+FAILURES = TableQuery(
     """
     SELECT queue, group_name, partition, "offset", left(error, 2000), attempts, failed_at FROM skep.dead_letters
     WHERE id >= %(first)s AND id < %(end)s AND queue = ANY (%(queues)s)
@@ -66,32 +67,32 @@ LETTERS_OF = Table(
     """,
     "queue string, group_name string, partition string, offset long, error string, attempts int, failed_at timestamp",
 )
-# Also letters that are not there any more: whatever became of them, their messages were given up.
-GIVEN_UP = Table(
+# Also dead letters that were redriven or deleted: the group has not completed their messages.
+DEAD_LETTERED = TableQuery(
     """
     SELECT queue, group_name, partition, "offset" FROM skep.dead_letters WHERE queue = ANY (%(queues)s)
     UNION SELECT queue, group_name, partition, "offset" FROM skep.dead_letter_audit WHERE queue = ANY (%(queues)s)
     """,
     "queue string, group_name string, partition string, offset long",
 )
-LANE_IDS: LiteralString = "SELECT partition_id FROM skep.partition_list WHERE queue = ANY (%(queues)s) ORDER BY 1"
+PARTITION_IDS: LiteralString = "SELECT partition_id FROM skep.partition_list WHERE queue = ANY (%(queues)s) ORDER BY 1"
 LOG_TIMES: LiteralString = """
-    SELECT min(edge.oldest), max(edge.newest) FROM pg_catalog.unnest(%(queue_ids)s::int[]) AS queue (id)
+    SELECT min(times.oldest), max(times.newest) FROM pg_catalog.unnest(%(queue_ids)s::int[]) AS queue (id)
     CROSS JOIN LATERAL (SELECT min(finished_at) AS oldest, max(finished_at) AS newest
-                        FROM skep.lease_log WHERE queue_id = queue.id) edge
+                        FROM skep.lease_log WHERE queue_id = queue.id) times
 """
-LETTER_IDS: LiteralString = "SELECT min(id), max(id) FROM skep.dead_letters"
+DEAD_LETTER_IDS: LiteralString = "SELECT min(id), max(id) FROM skep.dead_letters"
 
 
-def frame(spark: SparkSession, url: str, table: Table, pieces: Sequence[Piece]) -> DataFrame:
-    """Return what tasks get for these arguments, one task for each."""
-    if not pieces:
+def frame(spark: SparkSession, url: str, table: TableQuery, parts: Sequence[Arguments]) -> DataFrame:
+    """Return the results of a query, one task for each element of `parts`, which are arguments of the query."""
+    if not parts:
         return empty(spark, table.columns)
-    rows = spark.sparkContext.parallelize(pieces, len(pieces)).flatMap(partial(_rows, url, table.statement))
+    rows = spark.sparkContext.parallelize(parts, len(parts)).flatMap(partial(_rows, url, table.statement))
     return from_rows(spark, rows, table.columns)
 
 
-def _rows(url: str, statement: LiteralString, arguments: Piece) -> Iterator[tuple[Any, ...]]:
+def _rows(url: str, statement: LiteralString, arguments: Arguments) -> Iterator[tuple[Any, ...]]:
     with (
         explained(),
         psycopg.connect(url, application_name="skep analytics") as connection,
@@ -101,30 +102,35 @@ def _rows(url: str, statement: LiteralString, arguments: Piece) -> Iterator[tupl
         yield from cursor.execute(statement, arguments)
 
 
-def by_lanes(url: str, queues: Sequence[str]) -> list[Piece]:
-    lanes = [lane for (lane,) in database(url).rows(LANE_IDS, queues=list(queues))]
-    return [{"lanes": lanes[start : start + LANES]} for start in range(0, len(lanes), LANES)]
+def by_partitions(url: str, queues: Sequence[str]) -> list[Arguments]:
+    """Return arguments of PROGRESS."""
+    ids = [id_ for (id_,) in database(url).rows(PARTITION_IDS, queues=list(queues))]
+    return [{"partition_ids": ids[start : start + PARTITIONS]} for start in range(0, len(ids), PARTITIONS)]
 
 
-def by_queues(queues: Sequence[str], since: datetime, until: datetime) -> list[Piece]:
+def by_queues(queues: Sequence[str], since: datetime, until: datetime) -> list[Arguments]:
+    """Return arguments of SAMPLES."""
     parts = [list(queues[start : start + QUEUES]) for start in range(0, len(queues), QUEUES)]
     return [{"queues": part, "since": since, "until": until} for part in parts]
 
 
-def by_finish(url: str, queue_ids: Sequence[int], since: datetime, until: datetime) -> list[Piece]:
-    """Cut the log of leases into slices of time."""
+def by_finish(url: str, queue_ids: Sequence[int], since: datetime, until: datetime) -> list[Arguments]:
+    """Return arguments of LEASES: slices of time."""
     oldest, newest = database(url).one(LOG_TIMES, queue_ids=list(queue_ids))
     if oldest is None:
         return []
     start, end = max(oldest, since), min(newest + timedelta(microseconds=1), until)
-    edges = [start + (end - start) * (number / SLICES) for number in range(SLICES)] + [end]
-    slices = pairwise(edges)
+    ends = [start + (end - start) * (number / TIME_SLICES) for number in range(TIME_SLICES)] + [end]
+    slices = pairwise(ends)
     return [{"queue_ids": list(queue_ids), "since": a, "until": b} for a, b in slices if a < b]
 
 
-def by_letter(url: str, queues: Sequence[str], since: datetime, until: datetime) -> list[Piece]:
-    lowest, highest = database(url).one(LETTER_IDS)
+def by_dead_letters(url: str, queues: Sequence[str], since: datetime, until: datetime) -> list[Arguments]:
+    """Return arguments of FAILURES."""
+    lowest, highest = database(url).one(DEAD_LETTER_IDS)
     if lowest is None:
         return []
     shared = {"queues": list(queues), "since": since, "until": until}
-    return [{"first": first, "end": first + LETTERS, **shared} for first in range(lowest, highest + 1, LETTERS)]
+    return [
+        {"first": first, "end": first + DEAD_LETTERS, **shared} for first in range(lowest, highest + 1, DEAD_LETTERS)
+    ]

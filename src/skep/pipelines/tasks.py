@@ -1,4 +1,4 @@
-"""Work that Spark's tasks do while the driver looks on."""
+"""Run work in Spark's tasks while the driver reports progress."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,18 +11,21 @@ from pyspark.sql import SparkSession
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-LOOK_EVERY = 0.5
+REPORT_EVERY = 0.5
 
 
 def run(
-    spark: SparkSession, work: Callable[[Item], Result], items: Sequence[Item], look: Callable[[], None] | None
+    spark: SparkSession, work: Callable[[Item], Result], items: Sequence[Item], report: Callable[[], None] | None
 ) -> list[Result]:
-    """Let a task do each item; return what came of it, in order. `look` is called now and then, and at the end."""
-    return watched(spark, lambda context: context.parallelize(items, len(items)).map(work).collect(), look)
+    """Run `work` on each item, in a task of its own. Return the results in order.
+
+    `report` is called twice a second, and at the end.
+    """
+    return run_job(spark, lambda context: context.parallelize(items, len(items)).map(work).collect(), report)
 
 
-def watched(spark: SparkSession, job: Callable[[SparkContext], Result], look: Callable[[], None] | None) -> Result:
-    """Run a job of Spark. If the caller is interrupted, so is the job, and no other of this session."""
+def run_job(spark: SparkSession, job: Callable[[SparkContext], Result], report: Callable[[], None] | None) -> Result:
+    """Run a Spark job. If the caller is interrupted, cancel this job, and no other job of the session."""
     context, tag = spark.sparkContext, f"skep-{uuid4()}"
 
     def tagged() -> Result:
@@ -32,17 +35,18 @@ def watched(spark: SparkSession, job: Callable[[SparkContext], Result], look: Ca
     with ThreadPoolExecutor(1) as driver:
         found = driver.submit(tagged)
         try:
-            while look and not found.done():
-                look()
-                time.sleep(LOOK_EVERY)
+            while report and not found.done():
+                report()
+                time.sleep(REPORT_EVERY)
             result = found.result()
         except BaseException:
             context.cancelJobsWithTag(tag)
             raise
-    if look:
-        look()
+    if report:
+        report()
     return result
 
 
 def cores(spark: SparkSession) -> int:
+    """Return the number of tasks that the cluster can run at the same time."""
     return max(spark.sparkContext.defaultParallelism, 1)

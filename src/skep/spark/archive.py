@@ -1,29 +1,30 @@
-"""What retention has deleted and the archive still has."""
+"""Messages that retention has deleted from the log and the archive still has."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from skep.errors import DataLoss
-from skep.spark.database import ARCHIVED_RUNS, LANE_NAMES, Database
-from skep.spark.parquet import Store
-from skep.spark.window import Lost, Run, count
+from skep.spark.database import ARCHIVED_RUNS, PARTITION_NAMES, SparkDatabase
+from skep.spark.parquet import ArchiveStore
+from skep.spark.runs import DeletedRun, Run, as_arguments, count
 
 HINT = (
-    "Set failOnDataLoss=false to go on behind them. So that it does not happen again: give the stream a groupId, "
-    "which retention waits for, or the queue retain_until_archived and the stream option archive."
+    "Set failOnDataLoss=false to continue after them. To prevent it, give the stream a groupId, which retention waits "
+    "for; or set the queue option retain_until_archived and the stream option archive."
 )
 SHOWN = 5
 ATTEMPTS = 5
-
-
-Row = tuple[Any, ...]  # as `skep.read` gives it
+READ_COLUMNS = (
+    "partition_id", "offset", "timestamp", "value", "headers", "transaction_id", "trace_id", "producer",
+)  # fmt: skip
+Row = tuple[Any, ...]  # a row of `skep._read`
 Names = dict[int, tuple[str, str]]
 
 
-class Kept(NamedTuple):
-    """A row of `skep.archived_runs`: a run of a lane, and the file that has it."""
+class ArchivedRun(NamedTuple):
+    """A row of `skep._archived_runs`: a run, and the file that has it."""
 
-    lane: int
+    partition_id: int
     queue: str
     partition: str
     first: int
@@ -31,89 +32,94 @@ class Kept(NamedTuple):
     path: str
 
 
-def archived(database: Database, archive: str | None, gone: Sequence[Lost]) -> list[Kept]:
-    """Return where the archive has what is gone; raise DataLoss for what is nowhere."""
-    found = _find(database, archive, gone)
-    nowhere = list(_uncovered(gone, found))
-    if nowhere:
-        raise DataLoss(describe(database, archive, nowhere), hint=HINT)
+def find_archived(database: SparkDatabase, archive: str | None, deleted: Sequence[DeletedRun]) -> list[ArchivedRun]:
+    """Return the files that have deleted messages. Raise DataLoss if the archive does not have all of them."""
+    found = _find(database, archive, deleted)
+    missing = list(_missing(deleted, found))
+    if missing:
+        raise DataLoss(describe(database, archive, missing), hint=HINT)
     return found
 
 
-def recall(
-    database: Database, archive: str | None, gone: Sequence[Lost], ords: Mapping[int, int], *, strict: bool
+def read_archived(
+    database: SparkDatabase,
+    archive: str | None,
+    deleted: Sequence[DeletedRun],
+    ords: Mapping[int, int],
+    *,
+    strict: bool,
 ) -> tuple[list[Row], Names]:
-    """Read from the archive what is gone, with the names of its lanes. `strict`: all of it must be there."""
-    look = archived if strict else _find
+    """Read deleted messages from the archive. Return them with the names of their partitions.
+
+    With `strict` this raises DataLoss if the archive does not have all of them.
+    """
+    find = find_archived if strict else _find
     for left in reversed(range(ATTEMPTS)):
-        found = look(database, archive, gone)
+        found = find(database, archive, deleted)
         try:
-            return list(_rows(archive, found, ords)), {kept.lane: (kept.queue, kept.partition) for kept in found}
-        except FileNotFoundError as error:  # compacted a moment ago, without a grace: it is in another file now
+            return list(_rows(archive, found, ords)), {run.partition_id: (run.queue, run.partition) for run in found}
+        except FileNotFoundError as error:  # the file has just been compacted, without a grace period, into another one
             if not left:
-                raise DataLoss(f"a file of the archive {archive} is not there: {error}") from None
+                raise DataLoss(f"a file of the archive {archive} does not exist: {error}") from None
     raise AssertionError("unreachable")
 
 
-def _rows(archive: str | None, found: Sequence[Kept], ords: Mapping[int, int]) -> Iterator[Row]:
+def _rows(archive: str | None, found: Sequence[ArchivedRun], ords: Mapping[int, int]) -> Iterator[Row]:
     runs: dict[str, list[Run]] = {}
-    for kept in found:
-        runs.setdefault(kept.path, []).append(Run(kept.lane, kept.first, kept.end))
+    for run in found:
+        runs.setdefault(run.path, []).append(Run(run.partition_id, run.first, run.end))
     for path in sorted(runs):
-        table = Store.at(archive or "").runs(path, runs[path])
+        table = ArchiveStore.at(archive or "").runs(path, runs[path])
         if table.num_rows != count(runs[path]):
-            raise DataLoss(f"{path} of the archive {archive} does not have what was archived in it")
+            raise DataLoss(f"{path} of the archive {archive} does not have the messages that were archived in it")
         columns = [table.column(name).to_pylist() for name in READ_COLUMNS]
-        for lane, offset, time, value, *texts in zip(*columns, strict=True):
-            yield ords[lane], offset, time, value is None, value, *texts
+        for partition_id, offset, time, value, *texts in zip(*columns, strict=True):
+            yield ords[partition_id], offset, time, value is None, value, *texts
 
 
-READ_COLUMNS = (
-    "partition_id", "offset", "timestamp", "value", "headers", "transaction_id", "trace_id", "producer",
-)  # fmt: skip
-
-
-def _find(database: Database, archive: str | None, gone: Sequence[Lost]) -> list[Kept]:
-    known = [each for each in gone if each.first is not None]
+def _find(database: SparkDatabase, archive: str | None, deleted: Sequence[DeletedRun]) -> list[ArchivedRun]:
+    known = [run for run in deleted if run.first is not None]
     if archive is None or not known:
         return []
-    lanes, firsts, ends = ([each.lane for each in known], [each.first for each in known], [each.end for each in known])
-    return [Kept(*row) for row in database.rows(ARCHIVED_RUNS, lanes=lanes, firsts=firsts, ends=ends)]
+    return [ArchivedRun(*row) for row in database.rows(ARCHIVED_RUNS, **as_arguments(known))]
 
 
-def _uncovered(gone: Sequence[Lost], found: Sequence[Kept]) -> Iterator[Lost]:
-    """Yield what no file has; of what is not known exactly, that is all."""
-    by_lane: dict[int, list[Kept]] = {}
-    for kept in found:
-        by_lane.setdefault(kept.lane, []).append(kept)
-    for each in gone:
-        at = each.first
+def _missing(deleted: Sequence[DeletedRun], found: Sequence[ArchivedRun]) -> Iterator[DeletedRun]:
+    """Yield the messages that no file has. A run whose first offset is unknown counts as missing."""
+    archived: dict[int, list[ArchivedRun]] = {}
+    for run in found:
+        archived.setdefault(run.partition_id, []).append(run)
+    for run in deleted:
+        at = run.first
         if at is None:
-            yield each
+            yield run
             continue
-        for kept in by_lane.get(each.lane, ()):
-            if kept.first > at and kept.first < each.end:
-                yield Lost(each.lane, at, kept.first)
-            at = max(at, min(kept.end, each.end))
-        if at < each.end:
-            yield Lost(each.lane, at, each.end)
+        for part in archived.get(run.partition_id, ()):
+            if part.first > at and part.first < run.end:
+                yield DeletedRun(run.partition_id, at, part.first)
+            at = max(at, min(part.end, run.end))
+        if at < run.end:
+            yield DeletedRun(run.partition_id, at, run.end)
 
 
-def describe(database: Database, archive: str | None, gone: Sequence[Lost]) -> str:
-    names = database.rows(LANE_NAMES, lanes=[each.lane for each in gone[:SHOWN]])
-    shown = [f"{_name(name, each)}: {_offsets(each)}" for each, name in zip(gone, names, strict=False)]
-    more = f"; and {len(gone) - SHOWN} more partitions" if len(gone) > SHOWN else ""
-    where = "and there is no archive" if archive is None else f"and the archive {archive} does not have them"
+def describe(database: SparkDatabase, archive: str | None, deleted: Sequence[DeletedRun]) -> str:
+    """Return a message that names the first of the deleted runs."""
+    names = database.rows(PARTITION_NAMES, partition_ids=[run.partition_id for run in deleted[:SHOWN]])
+    shown = [f"{_name(name, run)}: {_offsets(run)}" for run, name in zip(deleted, names, strict=False)]
+    more = f"; and {len(deleted) - SHOWN} more partitions" if len(deleted) > SHOWN else ""
+    where = "and no archive is set" if archive is None else f"and the archive {archive} does not have them"
     return f"messages were deleted before they were read, {where}: {'; '.join(shown)}{more}"
 
 
-def _name(name: tuple[str | None, str | None], gone: Lost) -> str:
+def _name(name: tuple[str | None, str | None], run: DeletedRun) -> str:
     queue, partition = name
-    return f"a deleted partition (id {gone.lane})" if queue is None else f'queue "{queue}", partition "{partition}"'
+    if queue is None:
+        return f"a deleted partition (id {run.partition_id})"
+    return f'queue "{queue}", partition "{partition}"'
 
 
-def _offsets(gone: Lost) -> str:
-    if gone.first is None:
-        return f"up to offset {gone.end - 1}"
-    number = gone.end - gone.first
-    return f"offset {gone.first}" if number == 1 else f"offsets {gone.first} to {gone.end - 1} ({number} messages)"
+def _offsets(run: DeletedRun) -> str:
+    if run.first is None:
+        return f"up to offset {run.end - 1}"
+    number = run.end - run.first
+    return f"offset {run.first}" if number == 1 else f"offsets {run.first} to {run.end - 1} ({number} messages)"

@@ -1,4 +1,4 @@
-"""Arrow, which comes without types: this is where the type checker stops asking."""
+"""Arrow, which has no type annotations: its types are Any from here on."""
 
 import importlib
 from typing import Any, TypeAlias
@@ -15,12 +15,12 @@ RecordBatch: TypeAlias = Any
 
 
 def arrow_schema(schema: StructType) -> Any:  # noqa: ANN401
-    """Return what Spark expects of a reader, to the letter."""
+    """Return the exact Arrow schema that Spark expects of a reader."""
     return _types.to_arrow_schema(schema, timezone="UTC")
 
 
 def arrow_of(frame: DataFrame) -> Any:  # noqa: ANN401
-    """Return what is in a frame, which must be small, as a table of Arrow."""
+    """Return the rows of a frame, which must be small, as an Arrow table."""
     found: Any = frame
     return found.toArrow()
 
@@ -30,6 +30,6 @@ def empty(spark: SparkSession, columns: str) -> DataFrame:
 
 
 def from_rows(spark: SparkSession, rows: object, columns: str) -> DataFrame:
-    """Return a frame of tuples, a list or an RDD of them."""
+    """Return a frame of tuples, which are a list or an RDD."""
     found: Any = spark
     return found.createDataFrame(rows, columns, verifySchema=False)

@@ -1,4 +1,4 @@
-"""A Spark session that has everything `format("skep")` needs."""
+"""A Spark session with everything that `format("skep")` needs."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ ALWAYS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
 }
-# One machine: nothing listens to the outside, and no shuffle makes 200 tasks of a few rows.
+# On one machine Spark must not listen on other interfaces, and a shuffle of a few rows must not be 200 tasks.
 LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -27,12 +27,12 @@ SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set for programs that spark-submit runs
 
 
 def session(name: str = "skep", *, master: str | None = None, config: Mapping[str, str] | None = None) -> SparkSession:
-    """Start Spark, or return the session that runs, with the data source in it. `config` has the last word.
+    """Start Spark, or return the running session, with the data source registered. `config` overrides all defaults.
 
-    Without a master it is this machine, or what spark-submit says.
+    Without `master`, Spark runs on this machine, or on the master of spark-submit.
     """
     ensure_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run whatever python3 is on the PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the python3 of the PATH
     builder: SparkSession.Builder = SparkSession.builder.appName(name)
     where = master or (None if SUBMITTED in os.environ else "local[*]")
     own = {} if where is None else {"spark.master": where, **(LOCAL if where.startswith("local") else {})}
@@ -43,6 +43,6 @@ def session(name: str = "skep", *, master: str | None = None, config: Mapping[st
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("skep")` known to a session of your own."""
+    """Register `format("skep")` with an existing session."""
     spark.dataSource.register(SkepDataSource)
     return spark

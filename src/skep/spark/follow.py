@@ -1,12 +1,13 @@
-"""A group that follows a stream, for lag and retention to see where it is. The checkpoint stays the truth."""
+"""A group whose cursors follow a stream, so that lag and retention include it. The checkpoint stays authoritative."""
 
 import time
 from collections.abc import Iterator, Sequence
 
-from skep.spark.database import FOLLOW, HEARTBEAT, SUBSCRIBE
-from skep.spark.log import Log, View
+from skep.spark.database import HEARTBEAT, MOVE_GROUP, SUBSCRIBE
+from skep.spark.log import Log, LogSnapshot
 from skep.spark.position import Position
-from skep.spark.window import News, Run
+from skep.spark.runs import Run, as_arguments
+from skep.spark.window import MicroBatches
 
 HEARTBEAT_EVERY = 30.0
 DEAD_AFTER = 86400.0  # seconds; a micro-batch may take hours, and so may a restart
@@ -14,70 +15,70 @@ AT_ONCE = 10_000
 
 
 class Follower:
-    """Puts a group's cursors where a stream is: lane by lane as it moves, all at the start and after a seek."""
+    """Moves a group's cursors to the position of a stream.
 
-    def __init__(self, log: Log, group: str) -> None:
-        self._log, self._group = log, group
+    It moves the cursors of the partitions of each micro-batch, and those of all partitions at the start and after a
+    seek of the group.
+    """
+
+    def __init__(self, log: Log, batches: MicroBatches, group: str) -> None:
+        self._log, self._batches, self._group = log, batches, group
         self._at: Position | None = None
         self._expected: tuple[Position | None, list[Run]] = (None, [])
         self._subscription: int | None = None
         self._subscribed: set[str] = set()
-        self._beaten_at = 0.0
+        self._heartbeat_at = 0.0
 
     def expect(self, end: Position, runs: list[Run]) -> None:
-        """Remember what will be read when the stream has come to this position."""
+        """Remember the runs that lead to a position."""
         self._expected = (end, runs)
 
     def follow(self, position: Position) -> None:
-        self._beat()
+        """Move the group to a position, and send a heartbeat if one is due."""
+        self._send_heartbeat()
         if position == self._at:
             return
         known = self._at is not None and self._expected[0] == position
         before = self._subscription
-        self._put(self._expected[1] if known else self._everything(position))
+        self._move(self._expected[1] if known else self._all_partitions(position))
         if known and self._subscription != before:
-            self._put(self._everything(position))
+            self._move(self._all_partitions(position))
         self._at = position
 
-    def _put(self, runs: Sequence[Run]) -> None:
+    def _move(self, runs: Sequence[Run]) -> None:
         for number in range(0, max(len(runs), 1), AT_ONCE):
-            lanes, starts, ends = _columns(runs[number : number + AT_ONCE])
-            (self._subscription,) = self._log.db.one(
-                FOLLOW, group=self._group, lanes=lanes, starts=starts, offsets=ends
-            )
+            some = as_arguments(runs[number : number + AT_ONCE])
+            (self._subscription,) = self._log.db.one(MOVE_GROUP, group=self._group, **some)
 
-    def _everything(self, position: Position) -> list[Run]:
-        """Return where the stream is in every lane; it has read nothing there as far as the group is concerned."""
-        view = self._log.view()
-        self._subscribe(view)
-        until = (position.cut and position.cut.view) or position.snapshot or view.snapshot
-        ends = {news.lane: news.end for news in self._log.everything(view, until)}
+    def _all_partitions(self, position: Position) -> list[Run]:
+        """Return an empty run of every partition, at the offset up to which the stream has read it."""
+        now = self._log.snapshot()
+        self._subscribe(now)
+        until = (position.cut and position.cut.snapshot) or position.snapshot or now.snapshot
+        ends = {row.partition_id: row.end for row in self._log.window(now, None, None, until)}
         if position.snapshot != until:
-            found: list[News] = self._log.window(position, until)
-            ends.update(zip((news.lane for news in found), self._log.progress(found, position.cut), strict=True))
-        return [Run(lane, end, end) for lane, end in ends.items()]
+            window = self._batches.window(position, until)
+            offsets = window.offsets(position.cut)
+            ends.update(zip((row.partition_id for row in window.rows), offsets, strict=True))
+        return [Run(partition_id, end, end) for partition_id, end in ends.items()]
 
-    def _subscribe(self, view: View) -> None:
-        for queue, namespace, task in self._scopes(view):
+    def _subscribe(self, now: LogSnapshot) -> None:
+        for queue, namespace, task in self._subscriptions(now):
             if f"{queue}" not in self._subscribed:
                 self._log.db.rows(
                     SUBSCRIBE, group=self._group, queue=queue, namespace=namespace, task=task, timeout=DEAD_AFTER
                 )
                 self._subscribed.add(f"{queue}")
 
-    def _scopes(self, view: View) -> Iterator[tuple[str | None, str | None, str | None]]:
-        """One subscription for a namespace and task, else one for each queue."""
-        selection = self._log.options.selection
-        if selection.namespace or selection.task:
-            yield None, selection.namespace, selection.task
-        for queue in selection.queues or (view.queues if selection.pattern else ()):
+    def _subscriptions(self, now: LogSnapshot) -> Iterator[tuple[str | None, str | None, str | None]]:
+        """Yield one subscription for a namespace and task, or one for each queue."""
+        scope = self._log.options.scope
+        if scope.namespace or scope.task:
+            yield None, scope.namespace, scope.task
+        for queue in scope.queues or (now.queues if scope.pattern else ()):
             yield queue, None, None
 
-    def _beat(self) -> None:
-        if self._at is not None and time.monotonic() - self._beaten_at > HEARTBEAT_EVERY:
+    def _send_heartbeat(self) -> None:
+        if self._at is not None and time.monotonic() - self._heartbeat_at > HEARTBEAT_EVERY:
             self._log.db.rows(HEARTBEAT, group=self._group)
-            self._beaten_at = time.monotonic()
-
-
-def _columns(runs: Sequence[Run]) -> tuple[list[int], list[int], list[int]]:
-    return [run.lane for run in runs], [run.first for run in runs], [run.end for run in runs]
+            self._heartbeat_at = time.monotonic()

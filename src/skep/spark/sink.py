@@ -1,4 +1,4 @@
-"""Writing: tasks stage their rows, and the driver publishes a batch in one transaction, once."""
+"""The sink: tasks stage their rows, and the driver publishes a batch in one transaction, exactly once."""
 
 import json
 import logging
@@ -15,32 +15,32 @@ from skep.client.calls import NOTIFY
 from skep.errors import InvalidArgument
 from skep.message import DEFAULT_PARTITION
 from skep.spark.arrow import Array, RecordBatch, pa, pc
-from skep.spark.database import CLEAR_SINK, DROP_SINK, OPEN_SINK, PUBLISH, STAGE, Database, database
+from skep.spark.database import CLEAR_SINK, DROP_SINK, OPEN_SINK, PUBLISH, STAGE, SparkDatabase, database
 from skep.spark.options import SinkOptions
-from skep.spark.piece import as_piece, cut
+from skep.spark.staging import as_chunk, split
 
 log = logging.getLogger("skep.spark")
 
 
 @dataclass
-class Staged(WriterCommitMessage):
-    """What a task has staged: pieces, in order, with their rows, and the queues they are for."""
+class StagedRows(WriterCommitMessage):
+    """The chunks that a task has staged, in order, with their numbers of rows, and the queues of their messages."""
 
     sink: str
     query: str
-    pieces: list[str]
+    chunks: list[str]
     counts: list[int]
     queues: list[str]
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One batch. With a sinkId it is published once, however often it is run; without, once for each run."""
+    """Writes one batch. With a sinkId it is published once, even if the query runs again; without, at each run."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
         self._sink = options.sink or f"batch {uuid4()}"
 
-    def write(self, iterator: Iterator[RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[RecordBatch]) -> StagedRows:
         return stage(self._options, iterator, self._sink, "batch", 0)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -57,12 +57,12 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The batches of a stream. Spark makes a new one of these for each of them: nothing is kept here."""
+    """Writes the batches of a stream. It has no state: Spark creates a new writer for each batch."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
 
-    def write(self, iterator: Iterator[RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[RecordBatch]) -> StagedRows:
         query, batch = _property("sql.streaming.queryId"), int(_property("streaming.sql.batchId"))
         return stage(self._options, iterator, self._options.sink or f"query {query}", query, batch)
 
@@ -70,8 +70,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         publish(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Of tasks that failed Spark tells nothing; what they left goes with the next batch that is published."""
-        for sink in {message.sink for message in messages if isinstance(message, Staged)}:
+        """Delete the rows of tasks that succeeded. The next batch that is published deletes those of failed tasks."""
+        for sink in {message.sink for message in messages if isinstance(message, StagedRows)}:
             database(self._options.url).rows(CLEAR_SINK, sink=sink, batch=batchId)
 
 
@@ -79,36 +79,37 @@ def _property(name: str) -> str:
     context = TaskContext.get()
     value = context and context.getLocalProperty(name)
     if not value:
-        raise RuntimeError(f"Spark does not say its {name}: this version cannot write exactly once")
+        raise RuntimeError(f"Spark did not set {name}: exactly-once writes need it, use another version of Spark")
     return value
 
 
-def stage(options: SinkOptions, batches: Iterator[RecordBatch], sink: str, query: str, batch: int) -> Staged:
+def stage(options: SinkOptions, batches: Iterator[RecordBatch], sink: str, query: str, batch: int) -> StagedRows:
+    """Stage the rows of a task."""
     db = database(options.url)
     db.rows(OPEN_SINK, sink=sink, query=query)
-    staged = Staged(sink, query, [], [], [])
+    staged = StagedRows(sink, query, [], [], [])
     for rows in batches:
-        for part in cut(rows):
-            piece = as_piece(as_messages(part, options.queue))
-            staged.pieces.append(_stage(db, piece, sink, batch))
+        for part in split(rows):
+            chunk = as_chunk(as_messages(part, options.queue))
+            staged.chunks.append(_stage(db, chunk, sink, batch))
             staged.counts.append(part.num_rows)
-            staged.queues = sorted({*staged.queues, *piece["queues"]})
+            staged.queues = sorted({*staged.queues, *chunk["queues"]})
     return staged
 
 
-def _stage(db: Database, piece: Mapping[str, object], sink: str, batch: int) -> str:
-    """Stage a piece under a name of its own; an attempt that failed is a piece that nobody asks for."""
+def _stage(db: SparkDatabase, chunk: Mapping[str, object], sink: str, batch: int) -> str:
+    """Stage a chunk. Each attempt uses a new id, so chunks of failed attempts are not published."""
 
     def attempt(connection: psycopg.Connection) -> str:
         name = str(uuid4())
-        connection.execute(STAGE, {"sink": sink, "batch": batch, "piece": name, **piece})
+        connection.execute(STAGE, {"sink": sink, "batch": batch, "chunk": name, **chunk})
         return name
 
-    return db.retrying(attempt)
+    return db.retry(attempt)
 
 
 def as_messages(rows: RecordBatch, queue: str | None) -> dict[str, Array]:
-    """Return the columns of a message, with what is given or else a default."""
+    """Return the columns of messages, with defaults for those that the rows do not have."""
     given = dict(zip(rows.schema.names, rows.columns, strict=True))
     nothing = pa.nulls(rows.num_rows, pa.string())
     value, queues = given["value"], given.get("queue", nothing)
@@ -143,16 +144,16 @@ def _json(pairs: list[tuple[str, str | None]] | None) -> str | None:
 
 
 def publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
-    """Publish what all tasks have staged, in their order."""
-    staged = [message for message in messages if isinstance(message, Staged)]
+    """Publish the rows that all tasks have staged, in the order of the tasks."""
+    staged = [message for message in messages if isinstance(message, StagedRows)]
     if not staged:
         return
     db, first = database(options.url), staged[0]
-    pieces = [piece for message in staged for piece in message.pieces]
+    chunks = [chunk for message in staged for chunk in message.chunks]
     counts = [count for message in staged for count in message.counts]
-    (new,) = db.one(PUBLISH, sink=first.sink, query=first.query, batch=batch, pieces=pieces, counts=counts)
+    (new,) = db.one(PUBLISH, sink=first.sink, query=first.query, batch=batch, chunks=chunks, counts=counts)
     if new is None:
-        log.info("batch %d of %s was published before", batch, first.sink)
+        log.info("batch %d of %s has already been published", batch, first.sink)
     elif new:
         queues = sorted({queue for message in staged for queue in message.queues})
         db.rows(NOTIFY, origin="spark", queues=queues)

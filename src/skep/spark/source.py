@@ -1,4 +1,4 @@
-"""`format("skep")`: what Spark asks for first, and the batch reader."""
+"""`format("skep")`: the data source, and the batch reader."""
 
 import os
 from collections.abc import Iterator
@@ -17,15 +17,16 @@ from skep.errors import InvalidArgument
 from skep.spark.arrow import RecordBatch
 from skep.spark.log import Log
 from skep.spark.options import SourceOptions, include_headers, sink_options, source_options
-from skep.spark.reader import Task, read_task
+from skep.spark.reader import TaskInput, read_task
+from skep.spark.runs import pack
 from skep.spark.schema import check_read, check_written, source_schema
 from skep.spark.sink import BatchWriter, StreamWriter
 from skep.spark.stream import StreamReader
-from skep.spark.window import pack
+from skep.spark.window import batch_runs
 
 
 class SkepDataSource(DataSource):
-    """Queues of Skep, to be read and written, in batches and streams."""
+    """Reads and writes queues, in batches and streams."""
 
     @classmethod
     def name(cls) -> str:
@@ -42,19 +43,19 @@ class SkepDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
         if overwrite:
-            raise InvalidArgument('a log is not overwritten: write with mode("append")')
+            raise InvalidArgument('a queue cannot be overwritten: write with mode("append")')
         options = sink_options(self.options)
         return BatchWriter(options, check_written(schema, options.queue))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802
         if overwrite:
-            raise InvalidArgument('a log is not overwritten: write with outputMode("append")')
+            raise InvalidArgument('a queue cannot be overwritten: write with outputMode("append")')
         options = sink_options(self.options)
         return StreamWriter(options, check_written(schema, options.queue))
 
 
 class BatchReader(DataSourceReader):
-    """Everything between two places, as it is now."""
+    """Reads the messages between two positions, as they are when the query is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
@@ -62,12 +63,12 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         tasks = pack(
-            Log(options).batch(),
+            batch_runs(Log(options)),
             cores=os.cpu_count() or 1,
             max_rows=options.max_rows_per_task,
             min_tasks=options.min_tasks,
         )
-        return [Task(runs) for runs in tasks]
+        return [TaskInput(runs) for runs in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         return read_task(self._options, self._schema, partition)

@@ -1,4 +1,4 @@
-"""Payloads with a type."""
+"""Payloads parsed as a Spark type."""
 
 from typing import Literal, get_args
 
@@ -13,18 +13,18 @@ Malformed = Literal["keep", "drop", "fail"]
 
 
 def parse(frame: DataFrame, schema: StructType | str, *, malformed: Malformed = "keep") -> DataFrame:
-    """Add a column `data`: the payload as this type.
+    """Add a column `data`: the payload parsed with this schema.
 
-    A payload that does not fit is kept, with `data` null and its text in the column `malformed`; or it is dropped;
-    or it fails the query.
+    `malformed` says what happens to rows whose payload does not match: `keep` them, with `data` null and the text in
+    the column `malformed`; `drop` them; or `fail` the query.
     """
     if malformed not in get_args(Malformed):
-        raise ConfigError(f'malformed is "{malformed}", none of {", ".join(get_args(Malformed))}')
-    wanted = _struct(schema)
+        raise ConfigError(f'malformed must be one of {", ".join(get_args(Malformed))}, got "{malformed}"')
+    struct = _struct(schema)
     mode = {"mode": "FAILFAST" if malformed == "fail" else "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     if malformed == "fail":
-        return frame.withColumn("data", f.from_json("value", wanted, mode))
-    parsed = frame.withColumn("data", f.from_json("value", wanted.add(CORRUPT, StringType()), mode))
+        return frame.withColumn("data", f.from_json("value", struct, mode))
+    parsed = frame.withColumn("data", f.from_json("value", struct.add(CORRUPT, StringType()), mode))
     text = f.col("data").getField(CORRUPT)
     split = parsed.withColumn("malformed", text).withColumn(
         "data", f.when(text.isNull(), f.col("data").dropFields(CORRUPT))
@@ -33,7 +33,7 @@ def parse(frame: DataFrame, schema: StructType | str, *, malformed: Malformed = 
 
 
 def _struct(schema: StructType | str) -> StructType:
-    wanted: DataType = DataType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(wanted, StructType):
-        raise ConfigError(f"a payload is parsed as a struct, not as {wanted.simpleString()}")
-    return StructType(list(wanted.fields))
+    given: DataType = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(given, StructType):
+        raise ConfigError(f"the schema of a payload must be a struct, got {given.simpleString()}")
+    return StructType(list(given.fields))

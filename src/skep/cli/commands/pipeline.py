@@ -43,11 +43,11 @@ def pipeline_analytics(
     data_dir: DataDir = None,
 ) -> None:
     """Make a report of queues, or of all: throughput, time in queue, lag, fan-out, failures, skew."""
-    from skep.cli.pipeline import analytics, select, span_of
+    from skep.cli.pipeline import analytics, select, time_range_of
 
-    selection = select(queues, pattern, namespace, task, or_all=True)
-    config, span = Config.load_client(database_url, data_dir), span_of(since, until)
-    analytics(config, selection, reports, location=location, span=span, master=master, as_json=as_json)
+    scope = select(queues, pattern, namespace, task, or_all=True)
+    config, time_range = Config.load_client(database_url, data_dir), time_range_of(since, until)
+    analytics(config, scope, reports, location=location, time_range=time_range, master=master, as_json=as_json)
 
 
 @pipeline_app.command("archive")
@@ -67,8 +67,8 @@ def pipeline_archive(
     from skep.cli.pipeline import archive, select
 
     config = Config.load_client(database_url, data_dir)
-    selection = select(queues, pattern, namespace, task)
-    archive(config, location, selection, file_messages=file_messages, master=master, as_json=as_json)
+    scope = select(queues, pattern, namespace, task)
+    archive(config, location, scope, file_messages=file_messages, master=master, as_json=as_json)
 
 
 @pipeline_app.command("compact")
@@ -93,8 +93,8 @@ def pipeline_compact(
     from skep.cli.pipeline import compact, select
 
     config = Config.load_client(database_url, data_dir)
-    selection = select(queues, pattern, namespace, task, or_all=True)
-    compact(config, location, selection, file_messages=file_messages, grace=grace, master=master, as_json=as_json)
+    scope = select(queues, pattern, namespace, task, or_all=True)
+    compact(config, location, scope, file_messages=file_messages, grace=grace, master=master, as_json=as_json)
 
 
 @pipeline_app.command("import")

@@ -1,4 +1,4 @@
--- What each group has done, step by step: differences of counters that only grow.
+-- The messages that each group completed in each step: differences of counters that only grow.
 SELECT queue, group_name, bucket, sum(greatest(moved, 0)) AS messages, sum(greatest(moved, 0)) / :step AS per_second
 FROM (
     SELECT queue, group_name, timestamp_seconds(unix_seconds(at) DIV :step * :step) AS bucket,

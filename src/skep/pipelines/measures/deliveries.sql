@@ -1,4 +1,4 @@
--- How leases ended, of each group.
+-- The leases of each group, by how they ended.
 SELECT queue, group_name, count(*) AS leases, sum(end_offset - first_offset) AS messages, count_if(attempt > 1) AS repeated,
        count_if(reason = 'expired') AS expired, count_if(reason = 'released') AS released, count_if(reason IN ('failed', 'failed_at_once', 'failed_alone')) AS failed
 FROM leases

@@ -1,4 +1,4 @@
--- Dead letters that are alike: what differs from one to the next (ids, times, addresses, numbers, quoted values) is taken out of the error.
+-- Dead letters grouped by error, after ids, times, addresses, numbers and quoted values were removed from it.
 WITH plain AS (
     SELECT *, regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(error,
                '(?i)\\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\\b', '<uuid>'),
@@ -8,7 +8,7 @@ WITH plain AS (
                '\'[^\']*\'|"[^"]*"', '<value>'),
                '\\d+([.,]\\d+)*', '#'),
                '\\s+', ' ') AS text
-    FROM letters
+    FROM dead_letters
 )
 SELECT substr(sha2(fingerprint, 256), 1, 12) AS id, fingerprint, queue, group_name, count(*) AS letters, count(DISTINCT partition) AS partitions,
        max(attempts) AS attempts, min(failed_at) AS first_at, max(failed_at) AS last_at, max_by(error, failed_at) AS example

@@ -1,6 +1,6 @@
--- Of what was pushed in each step: how much every group is done with, how much someone owes, and how much was for nobody.
--- A partition that is gone has no groups any more.
-WITH lanes AS (
+-- The messages that were pushed in each step: completed by all groups, pending in at least one, and read by no group.
+-- The groups of a deleted partition are not known: its messages are counted as gone.
+WITH partitions AS (
     SELECT partition_id, min(start_offset) FILTER (WHERE status IN ('ACTIVE', 'PAUSED')) AS wanted_from,
            min(pending_from) FILTER (WHERE status IN ('ACTIVE', 'PAUSED')) AS pending_from
     FROM progress
@@ -15,6 +15,6 @@ SELECT r.queue, r.bucket, sum(r.end_offset - r.first_offset) AS messages,
                 ELSE greatest(least(r.end_offset, l.wanted_from) - r.first_offset, 0) END) AS for_nobody,
        sum(CASE WHEN l.partition_id IS NULL THEN r.end_offset - r.first_offset ELSE 0 END) AS gone
 FROM runs r
-LEFT JOIN lanes l ON l.partition_id = r.partition_id
+LEFT JOIN partitions l ON l.partition_id = r.partition_id
 GROUP BY r.queue, r.bucket
 ORDER BY r.queue, r.bucket

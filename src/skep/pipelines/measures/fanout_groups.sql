@@ -1,5 +1,5 @@
--- Of what was pushed: how much each group has to do with, how much of it is done, and how much it owes. Nothing is owed to a group that is
--- dead or cancelled, though it may be behind.
+-- The messages of each group: completed, pending, and behind its cursor. A dead or cancelled group has no pending messages, but it can be
+-- behind.
 SELECT queue, group_name, sum(completed) AS completed, sum(owed) AS owed, sum(behind) AS behind,
        sum(completed) / nullif(sum(completed) + sum(behind), 0) AS share
 FROM (

@@ -1,4 +1,4 @@
--- From push until the last group was done, in seconds, of messages that all their groups are done with.
+-- Seconds from push until the last group completed a message, for messages that all their groups have completed.
 WITH wanted AS (
     SELECT partition_id, collect_list(start_offset) AS starts, collect_list(group_name) AS names
     FROM progress WHERE status IN ('ACTIVE', 'PAUSED')

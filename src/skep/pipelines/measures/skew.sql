@@ -1,4 +1,4 @@
--- How unevenly messages are spread over the partitions of a queue. gini: 0 is evenly, 1 is all in one.
+-- The distribution of messages over the partitions of a queue. gini: 0 if it is even, 1 if one partition has all messages.
 WITH sizes AS (
     SELECT queue, partition, sum(end_offset - first_offset) AS messages FROM runs GROUP BY queue, partition
 ), ranked AS (

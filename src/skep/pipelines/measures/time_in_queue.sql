@@ -1,4 +1,4 @@
--- From push to ack, of each group, in seconds: altogether, until a consumer got the message, and while he held it.
+-- Seconds from push to ack, for each group: in total, until the lease, and during the lease.
 SELECT queue, group_name, messages, total[0] / 1e6 AS p50, total[1] / 1e6 AS p95, total[2] / 1e6 AS p99, most / 1e6 AS most,
        waited[0] / 1e6 AS waited_p50, waited[1] / 1e6 AS waited_p95, held[0] / 1e6 AS held_p50, held[1] / 1e6 AS held_p95
 FROM (

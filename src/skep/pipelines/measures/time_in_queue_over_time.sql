@@ -1,4 +1,4 @@
--- The same, step by step, by the time of the ack.
+-- Seconds from push to ack in each step, by the time of the ack.
 SELECT queue, group_name, bucket, messages, total[0] / 1e6 AS p50, total[1] / 1e6 AS p95, total[2] / 1e6 AS p99
 FROM (
     SELECT queue, group_name, timestamp_seconds(unix_seconds(finished_at) DIV :step * :step) AS bucket, count(*) AS messages,

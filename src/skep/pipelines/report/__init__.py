@@ -1,1 +1,1 @@
-"""The report of an analysis: one page that needs nothing else. Sentences first, then charts, then tables."""
+"""The report of an analysis: one self-contained page with sentences, charts and tables."""

@@ -1,4 +1,4 @@
-"""Axes: where the marks of a scale are, and where on it a value lies."""
+"""Axes of charts: scales and their marks."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values to places between `start` and `end` of a picture."""
+    """Maps values to coordinates between `start` and `end`."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ class Scale:
 
 
 def nice(most: float, marks: int = 4) -> list[float]:
-    """Return marks from 0 to the first round number at or above the most."""
+    """Return marks from 0 to the first round number that is at least `most`."""
     if most <= 0:
         return [0, 1]
     raw = most / marks
@@ -41,7 +41,7 @@ def nice(most: float, marks: int = 4) -> list[float]:
 
 
 def nice_lengths(most: float, marks: int = 5) -> list[float]:
-    """Return the same for seconds, where round is what a clock calls so."""
+    """Return marks for seconds: round numbers of seconds, minutes, hours or days."""
     if most <= 1:
         return nice(most)
     step = next((step for step in TIME_STEPS if most / step <= marks), TIME_STEPS[-1])
@@ -49,14 +49,14 @@ def nice_lengths(most: float, marks: int = 5) -> list[float]:
 
 
 def around(low: float, high: float) -> list[float]:
-    """Return marks for a scale of lengths of time from under a millisecond to days, at least two."""
+    """Return at least two marks for a logarithmic scale of durations, from milliseconds to days."""
     first = max((n for n, mark in enumerate(LENGTHS) if mark <= low), default=0)
     last = min((n for n, mark in enumerate(LENGTHS) if mark >= high), default=len(LENGTHS) - 1)
     return [float(mark) for mark in LENGTHS[min(first, last - 1) : last + 1]]
 
 
 def moments(first: datetime, last: datetime, marks: int = 6) -> list[tuple[datetime, str]]:
-    """Return round times between two, with labels: the date where a day begins, and first."""
+    """Return round times between two times, with labels. The first label and the first of a day have the date."""
     seconds = (last - first).total_seconds()
     step = next((step for step in TIME_STEPS if seconds / step <= marks), TIME_STEPS[-1])
     start = datetime.fromtimestamp(ceil(first.timestamp() / step) * step, UTC)

@@ -1,4 +1,4 @@
-"""Charts as SVG, in the colours of the page; what a chart shows is also told in words, under the pointer."""
+"""Charts as SVG, in the colours of the page. Tooltips have the values."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from skep.pipelines.report.words import mark, seconds, time
 
 WIDTH, HEIGHT = 560.0, 250.0
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 10.0, 12.0, 26.0
-NAMES = 190.0  # room for the names of bars
+NAMES = 190.0  # width of the names of bars
 BAR = 24.0
-FEW = 40  # points that are worth a dot each
-LETTERS = 27  # of a name that fits beside a bar
+FEW = 40  # points; lines with more have no dots
+LETTERS = 27  # of a name; longer names do not fit beside a bar
 Words = Callable[[float], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line; None is where nothing is known. `colour` 0 is for the rest of them."""
+    """The values of a line; None if a value is unknown. `colour` 0 is for the sum of other series."""
 
     name: str
     values: Sequence[float | None]
@@ -29,24 +29,24 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Moments at equal distance, in seconds; each stands for what is between it and the next."""
+    """Times at equal distances; each is the beginning of a step of `size` seconds."""
 
     times: Sequence[datetime]
     size: int
 
     def between(self, first: float, last: float) -> Scale:
-        """Return the scale of these times between two places."""
+        """Return the scale of these times between two coordinates."""
         return Scale(self.times[0].timestamp(), self.times[-1].timestamp() + self.size, first, last)
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar, or dots on a line; `label` stands behind it, `note` appears under the pointer."""
+    """A bar, or dots on a line, with a label after it and a tooltip."""
 
     name: str
     values: Sequence[float]
     label: str
-    note: str
+    tooltip: str
 
 
 def figure(title: str, unit: str, picture: Markup, legend: Sequence[Series] = ()) -> Markup:
@@ -64,17 +64,17 @@ def nothing(title: str, why: Markup) -> Markup:
 
 
 def lines(title: str, unit: str, steps: Steps, series: Sequence[Series], words: Words) -> Markup:
-    """Draw lines over time; a point stands in the middle of its step."""
+    """Draw lines over time. A point is in the middle of its step."""
     highest = max((value for each in series for value in each.values if value is not None), default=0)
     marks = nice_lengths(highest) if words is seconds else nice(highest)
     x, y = steps.between(LEFT, WIDTH - RIGHT), Scale(0, marks[-1], HEIGHT - BOTTOM, TOP)
     places = [x.at(moment.timestamp() + steps.size / 2) for moment in steps.times]
     drawn = [*_grid(x, y, marks, words, steps), *(_line(each, places, y) for each in series)]
-    return figure(title, unit, _plot(title, [*drawn, *_told(x, steps, series, words)]), series)
+    return figure(title, unit, _plot(title, [*drawn, *_tooltips(x, steps, series, words)]), series)
 
 
 def stacks(title: str, unit: str, steps: Steps, series: Sequence[Series], words: Words) -> Markup:
-    """Draw columns over time, the series on top of one another."""
+    """Draw columns over time, with the series stacked."""
     columns = [[each.values[number] or 0 for each in series] for number in range(len(steps.times))]
     marks = nice(max(map(sum, columns), default=0))
     x, y = steps.between(LEFT, WIDTH - RIGHT), Scale(0, marks[-1], HEIGHT - BOTTOM, TOP)
@@ -86,11 +86,11 @@ def stacks(title: str, unit: str, steps: Steps, series: Sequence[Series], words:
             height = y.at(top - value) - y.at(top)
             box = el("rect", class_=f"f{each.colour}", x=left, y=y.at(top), width=width, height=height)
             drawn += [box] if value else []
-    return figure(title, unit, _plot(title, [*drawn, *_told(x, steps, series, words)]), series)
+    return figure(title, unit, _plot(title, [*drawn, *_tooltips(x, steps, series, words)]), series)
 
 
 def bars(title: str, unit: str, rows: Sequence[Bar], words: Words) -> Markup:
-    """Draw a bar for each row, with its name before and its label behind it."""
+    """Draw a bar for each row, with its name before it and its label after it."""
     marks = nice(max((row.values[0] for row in rows), default=0))
     x = Scale(0, marks[-1], NAMES, WIDTH - 64)
     drawn: list[Markup] = []
@@ -106,7 +106,7 @@ def bars(title: str, unit: str, rows: Sequence[Bar], words: Words) -> Markup:
 
 
 def lengths(title: str, unit: str, rows: Sequence[Bar], names: Sequence[str]) -> Markup:
-    """Draw several lengths of time of each row as dots on a line, on a logarithmic scale."""
+    """Draw the durations of each row as dots on a line, on a logarithmic scale."""
     known = [value for row in rows for value in row.values if value > 0]
     marks = around(min(known, default=0.001), max(known, default=1))
     x = Scale(marks[0], marks[-1], NAMES + 8, WIDTH - 26, logarithmic=True)
@@ -122,7 +122,7 @@ def lengths(title: str, unit: str, rows: Sequence[Bar], names: Sequence[str]) ->
 
 
 def _line(series: Series, places: Sequence[float], y: Scale) -> Markup:
-    """Draw a line that is broken where nothing is known; a point alone is a dot."""
+    """Draw a line with gaps for unknown values. A point between two gaps is a dot."""
     path, values = "", [None, *series.values, None]
     dots: list[Markup] = []
     for place, before, value, after in zip(places, values, values[1:], values[2:], strict=False):
@@ -148,16 +148,16 @@ def _grid(x: Scale, y: Scale, marks: Sequence[float], words: Words, steps: Steps
     return parts
 
 
-def _told(x: Scale, steps: Steps, series: Sequence[Series], words: Words) -> list[Markup]:
-    """Lay over each step of time something that tells all its values."""
+def _tooltips(x: Scale, steps: Steps, series: Sequence[Series], words: Words) -> list[Markup]:
+    """Return a transparent area for each step, whose tooltip has all values."""
     parts: list[Markup] = []
     for number, moment in enumerate(steps.times):
         known = ((each.name, each.values[number]) for each in series)
-        told = [f"{short(name, LETTERS)}: {words(value)}" for name, value in known if value is not None]
+        values = [f"{short(name, LETTERS)}: {words(value)}" for name, value in known if value is not None]
         left, right = x.at(moment.timestamp()), x.at(moment.timestamp() + steps.size)
-        note = el("title", " · ".join([time(moment), *told]))
+        tooltip = el("title", " · ".join([time(moment), *values]))
         height = HEIGHT - BOTTOM - TOP
-        parts.append(el("rect", note, class_="over", x=left, y=TOP, width=right - left, height=height))
+        parts.append(el("rect", tooltip, class_="over", x=left, y=TOP, width=right - left, height=height))
     return parts
 
 
@@ -166,7 +166,7 @@ def _name(row: Bar, top: float) -> Markup:
 
 
 def _cover(row: Bar, top: float) -> Markup:
-    return el("rect", el("title", row.note), class_="over", x=0, y=top, width=WIDTH, height=BAR)
+    return el("rect", el("title", row.tooltip), class_="over", x=0, y=top, width=WIDTH, height=BAR)
 
 
 def _rows(title: str, number: int, x: Scale, marks: Sequence[float], words: Words, drawn: list[Markup]) -> Markup:

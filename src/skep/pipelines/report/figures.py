@@ -1,4 +1,4 @@
-"""The charts of the page."""
+"""The charts of the report."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from skep.pipelines.report.words import short as number
 
 LINES, BARS = 6, 12
 FANOUT = {
-    "done_by_all": ("done by every group", 3),
-    "owed": ("still owed to a group", 1),
-    "for_nobody": ("for nobody", 0),
+    "done_by_all": ("completed by all groups", 3),
+    "owed": ("pending", 1),
+    "for_nobody": ("read by no group", 0),
 }
 SAMPLES = el(
-    "span", "There are no samples of this time. ", el("code", "skep serve"), " and ", el("code", "skep upkeep"),
+    "span", "No samples were taken in this time. ", el("code", "skep serve"), " and ", el("code", "skep upkeep"),
     " take them.",
 )  # fmt: skip
 NOTHING = el("span", "There are no messages.")
@@ -27,7 +27,7 @@ NOTHING = el("span", "There are no messages.")
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """A line for each name. `gaps` is what a step without a row has; None: nothing is known of it."""
+    """A chart with a line for each name. `gaps` is the value of a step without a row; None: it is unknown."""
 
     title: str
     unit: str
@@ -35,7 +35,7 @@ class OverTime:
     name: Callable[[Row], str]
     words: Callable[[float], str]
     gaps: float | None
-    why: Markup  # there is nothing to draw
+    why: Markup  # shown if there are no rows
 
 
 def figures(result: Result) -> Markup:
@@ -50,13 +50,19 @@ def figures(result: Result) -> Markup:
 
 def _throughput(result: Result) -> Markup:
     about = OverTime(
-        "Throughput", "messages a second pushed, by queue", "per_second", lambda row: row["queue"], number, 0.0, NOTHING
+        "Throughput",
+        "messages pushed per second, by queue",
+        "per_second",
+        lambda row: row["queue"],
+        number,
+        0.0,
+        NOTHING,
     )
     return _over_time(about, result.tables["throughput"], result.steps["messages"])
 
 
 def _consumption(result: Result) -> Markup:
-    unit = "messages a second done, by group"
+    unit = "messages completed per second, by group"
     about = OverTime("Consumption", unit, "per_second", name_of, number, 0.0, SAMPLES)
     return _over_time(about, result.tables["consumption"], result.steps["samples"])
 
@@ -64,13 +70,13 @@ def _consumption(result: Result) -> Markup:
 def _lag(result: Result) -> Markup:
     rows = result.tables["lag"]
     if rows and not any(row["most"] for row in rows):
-        return chart.nothing("Lag", el("span", "No group was behind in any sample."))
-    about = OverTime("Lag", "messages behind at worst, by group", "most", name_of, number, None, SAMPLES)
+        return chart.nothing("Lag", el("span", "No group had a lag in any sample."))
+    about = OverTime("Lag", "maximum number of messages, by group", "most", name_of, number, None, SAMPLES)
     return _over_time(about, rows, result.steps["samples"])
 
 
 def _time_over_time(result: Result) -> Markup:
-    unit = "95 % of the messages were done so soon after their push, by group"
+    unit = "from push to ack, 95th percentile, by group"
     about = OverTime("Time in queue over time", unit, "p95", name_of, seconds, None, _no_log(result))
     return _over_time(about, result.tables["time_in_queue_over_time"], result.steps["leases"])
 
@@ -79,11 +85,11 @@ def _no_log(result: Result) -> Markup:
     if not result.unlogged:
         return el("span", "No lease ended in this time.")
     command = f"skep queue configure {short(result.unlogged[0])} lease_log_seconds=86400"
-    return el("span", "There is no log of leases. To have one from now on: ", el("code", command))
+    return el("span", "Leases are not logged. To log them from now on: ", el("code", command))
 
 
 def _over_time(about: OverTime, rows: Sequence[Row], step: int) -> Markup:
-    """Draw a line for each of the largest, and one for all the others if they can be added."""
+    """Draw a line for each of the largest series, and one for the sum of the others if a sum makes sense."""
     if not rows:
         return chart.nothing(about.title, about.why)
     times = _times(rows, step)
@@ -91,7 +97,9 @@ def _over_time(about: OverTime, rows: Sequence[Row], step: int) -> Markup:
     for row in rows:
         series.setdefault(about.name(row), {})[row["bucket"]] = float(row[about.column])
     largest = sorted(series, key=lambda each: -max(series[each].values()))
-    named = sorted(series) if len(series) <= LINES else largest  # the same colour in every chart, if there are enough
+    named = (
+        sorted(series) if len(series) <= LINES else largest
+    )  # so that a name has the same colour in every chart, if there are enough colours
     shown = [
         Series(each, [series[each].get(moment, about.gaps) for moment in times], named.index(each) + 1)
         for each in largest[:LINES]
@@ -131,26 +139,26 @@ def _fanout(result: Result) -> Markup:
     if not rows:
         return chart.nothing(title, NOTHING)
     times = _times(rows, step)
-    place = {moment: n for n, moment in enumerate(times)}
+    index = {moment: n for n, moment in enumerate(times)}
     totals = {name: [0.0] * len(times) for name in FANOUT}
     for row in rows:
         for name, values in totals.items():
-            values[place[row["bucket"]]] += row[name]
+            values[index[row["bucket"]]] += row[name]
     series = [Series(FANOUT[name][0], values, FANOUT[name][1]) for name, values in totals.items()]
-    unit = f"messages, by when they were pushed, in steps of {mark(step)}"
+    unit = f"messages, by push time, in steps of {mark(step)}"
     return chart.stacks(title, unit, Steps(times, step), series, number)
 
 
 def _errors(result: Result) -> Markup:
     title, rows = "Dead letters by error", result.tables["errors"]
     if not rows:
-        return chart.nothing(title, el("span", "No message failed for good."))
+        return chart.nothing(title, el("span", "No message became a dead letter."))
     letters: dict[str, int] = {}
     for row in rows:
         letters[row["fingerprint"]] = letters.get(row["fingerprint"], 0) + row["letters"]
     most = sorted(letters, key=lambda text: -letters[text])[:BARS]
     drawn = [Bar(text, (letters[text],), count(letters[text]), text) for text in most]
-    return chart.bars(title, "dead letters; what differs from one to the next is left out", drawn, number)
+    return chart.bars(title, "dead letters, by error without ids, times and numbers", drawn, number)
 
 
 def _hot(result: Result) -> Markup:
@@ -160,6 +168,6 @@ def _hot(result: Result) -> Markup:
     drawn: list[Bar] = []
     for row in rows:
         name = f"{short(row['queue'])} / {short(row['partition'])}"
-        note = f"{name}: {counted(row['messages'], 'message')}, {share(row['share'])} of the queue"
-        drawn.append(Bar(name, (row["messages"],), share(row["share"]), note))
-    return chart.bars("Hot partitions", "messages, and the share of the queue that is", drawn, number)
+        tooltip = f"{name}: {counted(row['messages'], 'message')}, {share(row['share'])} of the queue"
+        drawn.append(Bar(name, (row["messages"],), share(row["share"]), tooltip))
+    return chart.bars("Hot partitions", "messages, and their share of the queue", drawn, number)

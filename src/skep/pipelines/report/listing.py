@@ -1,4 +1,4 @@
-"""The tables of the page."""
+"""The tables of the report."""
 
 from collections.abc import Sequence
 
@@ -11,24 +11,24 @@ TIMES = ("p50", "p95", "p99", "waited_p95", "held_p95")
 
 
 class Number(str):
-    """A number that is text already."""
+    """A number that has been formatted."""
 
     __slots__ = ()
 
 
 def tables(result: Result) -> list[Markup]:
-    return [table for table in (_queues(result), _groups(result), _letters(result), _partitions(result)) if table]
+    return [table for table in (_queues(result), _groups(result), _dead_letters(result), _partitions(result)) if table]
 
 
 def _table(title: str, file: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup | None:
-    """Return a table whose numbers stand on the right; what is not shown is in the file."""
+    """Return a table, with numbers aligned right. Rows that are not shown are in the file."""
     if not rows:
         return None
     sides = ["number" if isinstance(cell, int | Number) else None for cell in rows[0]]
     head = el("tr", *(el("th", name, scope="col", class_=side) for name, side in zip(heads, sides, strict=True)))
     body = [el("tr", *map(_cell, row, sides)) for row in rows[:ROWS]]
     left = len(rows) - ROWS
-    more = el("p", f"{count(left)} more are in {file}.parquet.", class_="unit") if left > 0 else None
+    more = el("p", f"{count(left)} more rows are in {file}.parquet.", class_="unit") if left > 0 else None
     table = el("table", el("thead", head), el("tbody", *body))
     return el("section", el("h2", title), el("div", table, class_="scroll"), more)
 
@@ -62,8 +62,8 @@ def _queues(result: Result) -> Markup | None:
 def _groups(result: Result) -> Markup | None:
     rows: list[Sequence[object]] = []
     for group in sorted(result.groups, key=lambda group: -group["lag"]):
-        who = (group["queue"], group["group_name"])
-        done, times, leases = (result.of(name, *who) for name in ("fanout_groups", "time_in_queue", "deliveries"))
+        key = (group["queue"], group["group_name"])
+        done, times, leases = (result.of(name, *key) for name in ("fanout_groups", "time_in_queue", "deliveries"))
         oldest = group["oldest_pending_at"]
         age = None if oldest is None else (result.made_at - oldest).total_seconds()
         lengths = [Number(seconds(times[name]) if times else NOTHING) for name in TIMES]
@@ -75,13 +75,13 @@ def _groups(result: Result) -> Markup | None:
             )
         )  # fmt: skip
     heads = (
-        "group", "queue", "status", "lag", "oldest waits", "done", "50 %", "95 %", "99 %", "95 % wait", "95 % work",
-        "leases expired", "dead letters", "missed",
+        "group", "queue", "status", "lag", "oldest waits", "completed", "50 %", "95 %", "99 %", "95 % before lease",
+        "95 % in lease", "expired leases", "dead letters", "missed messages",
     )  # fmt: skip
     return _table("Groups", "groups", heads, rows)
 
 
-def _letters(result: Result) -> Markup | None:
+def _dead_letters(result: Result) -> Markup | None:
     rows = [
         (
             row["letters"], _error(row), row["group_name"], row["queue"], row["partitions"], row["attempts"],
@@ -89,7 +89,16 @@ def _letters(result: Result) -> Markup | None:
         )
         for row in result.tables["errors"]
     ]  # fmt: skip
-    heads = ("letters", "error (open it for an example)", "group", "queue", "partitions", "attempts", "first", "last")
+    heads = (
+        "dead letters",
+        "error (click for an example)",
+        "group",
+        "queue",
+        "partitions",
+        "attempts",
+        "first",
+        "last",
+    )
     return _table("Dead letters", "errors", heads, rows)
 
 

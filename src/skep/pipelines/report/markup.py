@@ -1,4 +1,4 @@
-"""Markup that is safe by the way it is made: whatever is not markup already is text, and text is escaped."""
+"""HTML that is safe by construction: every value that is not Markup is text, and text is escaped."""
 
 import html
 from functools import cache
@@ -7,7 +7,7 @@ LONGEST = 80
 
 
 class Markup(str):
-    """Text that is markup. Only this module makes it."""
+    """Escaped HTML. Only this module creates it."""
 
     __slots__ = ()
 
@@ -17,20 +17,20 @@ def text(value: object) -> Markup:
 
 
 def visible(value: str) -> str:
-    """Write out what cannot be seen, or turns the line around."""
+    """Escape characters that are invisible or change the direction of text."""
     if value.isprintable():
         return value
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)
 
 
 def short(value: str, longest: int = LONGEST) -> str:
-    """Return a name that someone else has chosen, no longer than this."""
+    """Return a name, shortened to this length."""
     found = visible(value)
     return found if len(found) <= longest else f"{found[: longest - 1]}…"
 
 
 def el(name: str, /, *children: object, **attributes: object) -> Markup:
-    """Return an element. `class_` is class, `stroke_width` is stroke-width; an attribute that is None is left out."""
+    """Return an element. `class_` is class, `stroke_width` is stroke-width; an attribute that is None is omitted."""
     given = "".join(
         f' {_attribute(key)}="{text(_number(value))}"' for key, value in attributes.items() if value is not None
     )
@@ -57,7 +57,7 @@ def _number(value: object) -> object:
 
 
 def document(title: str, style: str, body: Markup) -> str:
-    """Return a page that may load nothing and run nothing, whatever is in it."""
+    """Return a page whose security policy forbids it to load or run anything."""
     head = joined(
         [
             el("meta", charset="utf-8"),

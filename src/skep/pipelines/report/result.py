@@ -1,4 +1,4 @@
-"""What an analysis has measured."""
+"""The results of an analysis."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The tables of the measures, by their names, and how things are now. `since` and `until`: as asked for."""
+    """The tables of the measures, by name, and the current state of the groups, for a time range."""
 
     made_at: datetime
     since: datetime | None
     until: datetime | None
     queues: list[str]
-    steps: Mapping[str, int]  # seconds of a bucket: of messages, samples, leases
+    steps: Mapping[str, int]  # seconds of a bucket of messages, samples and leases
     tables: Mapping[str, list[Row]]
     groups: list[Row]
-    unlogged: list[str]  # queues without a log of leases
+    unlogged: list[str]  # queues whose leases are not logged
 
     @property
     def messages(self) -> int:

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them."""
+"""Numbers and times as text."""
 
 from datetime import datetime
 
@@ -45,7 +45,7 @@ def mark(length: float) -> str:
 
 
 def share(part: float | None) -> str:
-    """Return a percentage; what is not all is not written as all, nor something as nothing."""
+    """Return a percentage. Only 0 is shown as 0 %, and only 1 as 100 %."""
     if part is None:
         return NOTHING
     if 0 < part < 0.001:  # noqa: PLR2004

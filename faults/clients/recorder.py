@@ -1,7 +1,7 @@
-"""Writes down what `mq.consumer` does by itself: its pops, acks, releases and extends, and what it is told.
+"""Records the calls of `mq.consumer`: its pops, acks, releases and extends, and their results.
 
-The consumer loop pops ahead, stores acks together and extends leases when it likes. Its handler does not learn what
-became of them, but every one of them is a call of the client's database.
+The consumer loop pops ahead, sends acks together and extends leases by itself. Its handler does not see the results,
+but all of them are calls of the client's database.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from uuid import UUID
 import psycopg
 
 from faults.clients.context import Me, outcome_of, row
-from faults.history import Kind, Place
+from faults.history import Kind, Location
 from skep import AsyncSkep, SkepError
 from skep.client import calls
 from skep.message import Message
@@ -20,14 +20,14 @@ KINDS: dict[str, Kind] = {"completed": "completed", "failed": "failed", "dead_le
 VALUES: dict[str, Kind] = {calls.ACK: "completed", calls.RELEASE: "released", calls.EXTEND: "extended"}
 
 
-class Witness:
-    """Stands before the database of a client."""
+class CallRecorder:
+    """Wraps the database of a client."""
 
     def __init__(self, me: Me, mq: AsyncSkep, queue: str, group: str) -> None:
-        database = mq._database  # noqa: SLF001  (no other place sees what the loop is told)
+        database = mq._database  # noqa: SLF001  (only there the results are visible)
         self._me, self._queue, self._group = me, queue, group
         self._call, self._value = database.call, database.value
-        self._leases: dict[UUID, dict[UUID, Place]] = {}  # messages of each lease that have no ack yet
+        self._leases: dict[UUID, dict[UUID, Location]] = {}  # messages of each lease that have no ack yet
 
     async def call(
         self, query: LiteralString, arguments: Mapping[str, Any], make: Callable[..., Any], *, binary: bool = False
@@ -44,14 +44,14 @@ class Witness:
         kind, lease = VALUES[query], arguments["lease"]
         invoked = [self._invoke(kind, lease, None)]
         try:
-            answer = await self._value(query, arguments)
+            result = await self._value(query, arguments)
         except (SkepError, psycopg.Error) as error:
-            self._told(invoked, [outcome_of(error)], error)
+            self._returned(invoked, [outcome_of(error)], error)
             raise
-        self._told(invoked, ["ok"])
+        self._returned(invoked, ["ok"])
         if kind == "completed":
             self._leases.pop(lease, None)
-        return answer
+        return result
 
     async def _pop(self, query: LiteralString, arguments: Mapping[str, Any], make: Callable[..., Any]) -> list[Message]:
         about = {"lease_time": arguments["lease_time"], "batch": arguments["batch"]}
@@ -59,10 +59,10 @@ class Witness:
         try:
             messages: list[Message] = await self._call(query, arguments, make)
         except (SkepError, psycopg.Error) as error:
-            self._me.history.told(call, outcome_of(error), error=repr(error))
+            self._me.history.returned(call, outcome_of(error), error=repr(error))
             raise
         lease = str(messages[0].lease) if messages else ""
-        self._me.history.told(call, "ok", lease=lease, messages=[row(message) for message in messages])
+        self._me.history.returned(call, "ok", lease=lease, messages=[row(message) for message in messages])
         for message in messages:
             self._leases.setdefault(message.lease, {})[message.id] = (message.partition_id, message.offset)
         return messages
@@ -81,24 +81,24 @@ class Witness:
         try:
             applied = await self._call(query, arguments, make)
         except (SkepError, psycopg.Error) as error:
-            self._told(invoked, [outcome_of(error)] * len(invoked), error)
-            self._leases |= before  # the loop says it again
+            self._returned(invoked, [outcome_of(error)] * len(invoked), error)
+            self._leases |= before  # the loop sends them again
             raise
-        self._told(invoked, ["ok" if each else "refused" for each in applied])
+        self._returned(invoked, ["ok" if each else "refused" for each in applied])
         return applied
 
     def _invoke(self, kind: Kind, lease: UUID, message: UUID | None) -> int:
         waiting = self._leases.get(lease, {})
-        places = [*waiting.values()] if message is None else [waiting[message]] if message in waiting else []
-        return self._me.history.invoke("ack", kind=kind, group=self._group, lease=str(lease), places=places)
+        locations = [*waiting.values()] if message is None else [waiting[message]] if message in waiting else []
+        return self._me.history.invoke("ack", kind=kind, group=self._group, lease=str(lease), locations=locations)
 
-    def _told(self, invoked: Sequence[int], outcomes: Sequence[str], error: Exception | None = None) -> None:
+    def _returned(self, invoked: Sequence[int], outcomes: Sequence[str], error: Exception | None = None) -> None:
         for call, outcome in zip(invoked, outcomes, strict=True):
-            self._me.history.told(call, outcome, **({} if error is None else {"error": repr(error)}))
+            self._me.history.returned(call, outcome, **({} if error is None else {"error": repr(error)}))
 
 
-def bear_witness(me: Me, mq: AsyncSkep, queue: str, group: str) -> None:
-    """Write down every call of this client, which has consumers of one queue and group and does nothing else."""
-    witness = Witness(me, mq, queue, group)
-    mq._database.call = witness.call  # type: ignore[method-assign]  # noqa: SLF001
-    mq._database.value = witness.value  # type: ignore[method-assign]  # noqa: SLF001
+def record_calls(me: Me, mq: AsyncSkep, queue: str, group: str) -> None:
+    """Record every call of a client, which only has consumers of one queue and group."""
+    recorder = CallRecorder(me, mq, queue, group)
+    mq._database.call = recorder.call  # type: ignore[method-assign]  # noqa: SLF001
+    mq._database.value = recorder.value  # type: ignore[method-assign]  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""A wire between a client and the server that can be cut at the worst moment: all is done, and nobody hears of it."""
+"""A TCP proxy between client and database, which can lose the response to a call that was executed."""
 
 import contextlib
 import socket
@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 
-class Wire:
-    """Passes on what is said. `lose_answer(to)`: the next call with these words is made, and then the wire is cut."""
+class TcpProxy:
+    """Forwards data. After `lose_response(to)` the next call with these words is executed, and its response is lost."""
 
     def __init__(self, url: str) -> None:
         server = conninfo_to_dict(url)
@@ -19,12 +19,12 @@ class Wire:
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._words: bytes | None = None
-        self.delay = 0.0  # seconds on the way there
+        self.delay = 0.0  # seconds added to each request
         self.lost = threading.Event()
         self.url = make_conninfo(url, host="127.0.0.1", port=self._listener.getsockname()[1], sslmode="disable")
         self._run(self._accept)
 
-    def lose_answer(self, to: bytes) -> None:
+    def lose_response(self, to: bytes) -> None:
         self.lost.clear()
         self._words = to
 
@@ -39,50 +39,50 @@ class Wire:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._server)
                 self._sockets += [client, server]
-                doomed = threading.Event()
-                self._run(self._ask, client, server, doomed)
-                self._run(self._answer, server, client, doomed)
+                lose = threading.Event()
+                self._run(self._forward_requests, client, server, lose)
+                self._run(self._forward_responses, server, client, lose)
 
-    def _ask(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
+    def _forward_requests(self, client: socket.socket, server: socket.socket, lose: threading.Event) -> None:
         with contextlib.suppress(OSError):
-            while said := client.recv(65536):
-                if self._words and self._words in said:
+            while data := client.recv(65536):
+                if self._words and self._words in data:
                     self._words = None
-                    doomed.set()
+                    lose.set()
                 time.sleep(self.delay)
-                server.sendall(said)
-        _hang_up(server)
+                server.sendall(data)
+        _shut_down(server)
 
-    def _answer(self, server: socket.socket, client: socket.socket, doomed: threading.Event) -> None:
-        """The server speaks when a statement is done and committed, and not before."""
+    def _forward_responses(self, server: socket.socket, client: socket.socket, lose: threading.Event) -> None:
+        """Forward responses; the server sends them after a statement was executed and committed."""
         with contextlib.suppress(OSError):
-            while said := server.recv(65536):
-                if doomed.is_set():
+            while data := server.recv(65536):
+                if lose.is_set():
                     self.lost.set()
                     break
-                client.sendall(said)
-        _hang_up(client)
-        _hang_up(server)
+                client.sendall(data)
+        _shut_down(client)
+        _shut_down(server)
 
     def close(self) -> None:
-        _hang_up(self._listener)
+        _shut_down(self._listener)
         self._threads[0].join()
         for end in self._sockets:
-            _hang_up(end)
+            _shut_down(end)
         for thread in self._threads:
             thread.join()
         for end in (self._listener, *self._sockets):
             end.close()
 
 
-def _hang_up(end: socket.socket) -> None:
+def _shut_down(end: socket.socket) -> None:
     with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager
-def wire(url: str) -> Generator[Wire]:
-    made = Wire(url)
+def tcp_proxy(url: str) -> Generator[TcpProxy]:
+    made = TcpProxy(url)
     try:
         yield made
     finally:

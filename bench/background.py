@@ -1,4 +1,4 @@
-"""Work that goes on beside a measurement, each in a process of its own, until it is told to end."""
+"""Background work during a measurement, each job in its own process."""
 
 import asyncio
 import multiprocessing as mp
@@ -22,12 +22,12 @@ Ended = Callable[[], bool]
 
 
 def push_batch(session: Session, queue: str) -> int:
-    session.run(PUSH, [queue] * BATCH, [f"lane-{session.number}"] * BATCH, [PAYLOAD] * BATCH)
+    session.run(PUSH, [queue] * BATCH, [f"p-{session.number}"] * BATCH, [PAYLOAD] * BATCH)
     return BATCH
 
 
 def push(session: Session, ended: Ended, queue: str, rate: float = float("inf")) -> int:
-    """Push a hundred at a time to a lane of its own, at this rate or as fast as it goes; how many."""
+    """Push batches of 100 to a partition, at a rate or as fast as possible. Return the number of messages."""
     pushed, start = 0, time.perf_counter()
     while not ended():
         pushed += push_batch(session, queue)
@@ -36,7 +36,7 @@ def push(session: Session, ended: Ended, queue: str, rate: float = float("inf"))
 
 
 def consume(session: Session, ended: Ended, queue: str, groups: list[str], batch: int) -> tuple[int, list[float]]:
-    """Pop for these groups in turn; how many messages, and how long each pop that got some took."""
+    """Pop for these groups in turn. Return the number of messages, and the duration of each pop that returned some."""
     popped, times = 0, []
     while not ended():
         found = 0
@@ -52,8 +52,8 @@ def consume(session: Session, ended: Ended, queue: str, groups: list[str], batch
     return popped, times
 
 
-def keep_house(_session: Session, ended: Ended, url: str) -> int:
-    """Run the duties of retention and of dead groups, twenty times as often as a server does; how many rounds."""
+def run_upkeep(_session: Session, ended: Ended, url: str) -> int:
+    """Run retention and the check for dead groups, twenty times as often as a server. Return the number of rounds."""
 
     async def work() -> int:
         rounds = 0
@@ -75,7 +75,7 @@ def _serve(pipe: Connection, url: str, number: int, job: Callable[..., Any], arg
 
 
 class Helper:
-    """A process that does one job."""
+    """A process that runs one job."""
 
     def __init__(self, url: str, number: int, job: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.pipe, theirs = CONTEXT.Pipe()
@@ -86,7 +86,7 @@ class Helper:
         self.killed = False
 
     def end(self) -> None:
-        """Tell it to end and hear what it did; one that died by itself is an EOFError."""
+        """Ask the process to end, and read its result. Raises EOFError if it has crashed."""
         if not self.killed:
             self.pipe.send("end")
             self.result = self.pipe.recv()
@@ -99,8 +99,8 @@ class Helper:
 
 
 @contextmanager
-def beside(url: str, *jobs: tuple[Any, ...]) -> Iterator[list[Helper]]:
-    """Start a process for each job (function, arguments …); all are at work in the block and have ended after it."""
+def in_background(url: str, *jobs: tuple[Any, ...]) -> Iterator[list[Helper]]:
+    """Run each job (function, arguments …) in a process, until the end of the block."""
     helpers = [Helper(url, number, job, tuple(rest)) for number, (job, *rest) in enumerate(jobs)]
     for helper in helpers:
         helper.pipe.recv()
