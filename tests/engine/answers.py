@@ -1,4 +1,7 @@
-"""Ways to answer the messages of a lease. One letter for each: completed, failed, dlq, or none yet (a dot)."""
+"""Ways to acknowledge the messages of a lease.
+
+A pattern has one letter per message: c, f, a, d, r, or a dot for no ack.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +20,7 @@ def _given(deliveries: list[Row], letters: Sequence[str]) -> list[tuple[Row, str
 
 
 def say(connection: psycopg.Connection, message: Row, letter: str) -> None:
-    """Answer one message, by the verb that people would use."""
+    """Acknowledge one message with the function that a consumer would call."""
     if letter == "c":
         call(connection, "ack", lease=message.lease, id=message.id)
     else:
@@ -70,7 +73,7 @@ def dead_offsets(connection: psycopg.Connection, queue: str) -> list[int]:
 
 
 def runs(connection: psycopg.Connection, queue: str, **options: Any) -> list[tuple[list[int], int]]:
-    """Pop and complete until nothing comes; return the offsets and the attempt of each run."""
+    """Pop and complete until a pop returns nothing; return the offsets and the attempt of each run."""
     taken: list[tuple[list[int], int]] = []
     while deliveries := pop(connection, queue, **options):
         call(connection, "ack", lease=deliveries[0].lease)
@@ -79,6 +82,6 @@ def runs(connection: psycopg.Connection, queue: str, **options: Any) -> list[tup
 
 
 def progress(connection: psycopg.Connection) -> list[list[Row]]:
-    """Return everything that an answer may change, as text."""
+    """Return the rows of every table that an ack may change, as text."""
     tables = ("runs", "starts", "dead_letters", "messages", "partition_floors", "journal")
     return [connection.execute(f"SELECT t::text FROM skep.{table} t ORDER BY 1").fetchall() for table in tables]

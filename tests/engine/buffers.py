@@ -23,9 +23,9 @@ from tests.postgres_binaries import postgres_binaries
 
 EXPECTED = Path(__file__).with_name("buffers.json")
 SETTINGS = {**FAST, "autovacuum": "off", "jit": "off"}
-CALLS = 9  # of each kind; the median leaves out those with a discovery or a new page
+CALLS = 9  # calls of each kind; the median ignores a call that runs a discovery or extends a table
 DRAINED = 5_000  # partitions; 100,000 give the same figures and take minutes to build
-QUEUES = 1_000  # of a namespace
+QUEUES = 1_000  # in one namespace
 
 POP = "SELECT * FROM skep.pop(%(queue)s, 'g', batch => %(batch)s::int, autocommit => true)"
 POP_ALL = """
@@ -34,7 +34,7 @@ POP_ALL = """
 POP_NAMESPACE = "SELECT lease FROM skep.pop(NULL, 'g', namespace => 'n', autocommit => true)"
 PUSH_MANY = "SELECT * FROM skep.push_many(%(queues)s::text[], %(partitions)s::text[], %(payloads)s::text[]::jsonb[])"
 ACK_HELD = "SELECT skep.ack(lease_id) FROM skep.runs WHERE lease_id IS NOT NULL"
-# Discovery cleans up once a second: as if a second had passed.
+# Discovery cleans up once a second; this makes a second pass.
 LATER = "UPDATE skep.discoveries SET discovered_at = discovered_at - interval '1 s', scan_at = scan_at - interval '1 s'"
 IN_READY_LIST = "SELECT count(*) FROM skep.runs WHERE ready_at IS NOT NULL"
 
@@ -55,7 +55,7 @@ def push_to(connection: psycopg.Connection, names: list[tuple[str, str]]) -> Non
 
 
 def settle(connection: psycopg.Connection, queue: str | None, namespace: str | None = None, most: int = 1) -> None:
-    """Drain, and pop until discovery has taken the drained partitions out of the ready list."""
+    """Drain the queue, and pop until discovery has removed the drained partitions from the ready list."""
     deadline = time.monotonic() + 120
     arguments = {"queue": queue, "namespace": namespace}
     while True:
@@ -131,7 +131,7 @@ def measure_drained(connection: psycopg.Connection, drained: int = DRAINED) -> M
 
 
 def retention_at_rest(connection: psycopg.Connection) -> int:
-    """Of a call that looks at as many partitions as one does after ten seconds; there is nothing to delete."""
+    """Return the buffers of a retention call that visits the partitions of ten seconds and finds nothing to delete."""
     connection.execute("UPDATE skep.retention_visits SET visited_to = 0, visited_at = now() - interval '10 s'")
     used = buffers(connection, "SELECT * FROM skep._partitions_due()")
     due = connection.execute("SELECT due FROM skep._partitions_due()").fetchall()
@@ -140,7 +140,7 @@ def retention_at_rest(connection: psycopg.Connection) -> int:
 
 
 def measure_namespace(connection: psycopg.Connection, queues: int = QUEUES) -> Measured:
-    """Pop from a namespace with so many queues, all drained, and with work in one of them."""
+    """Pop from a namespace with this many drained queues, and again with work in one of them."""
     push_to(connection, [(f"n.{number}", "p") for number in range(queues)])
     settle(connection, None, "n")
     size = f"{queues:,} queues"
@@ -158,7 +158,7 @@ def measure_namespace(connection: psycopg.Connection, queues: int = QUEUES) -> M
 
 
 def measure(url: str, *, of: tuple[Callable[[psycopg.Connection], Measured], ...] = ()) -> Measured:
-    """Measure each in a database of its own, so that one does not depend on what another has left behind."""
+    """Run each measurement in a database of its own, so that no measurement depends on another."""
     measured: Measured = {}
     for number, part in enumerate(of or (measure_calls, measure_drained, measure_namespace)):
         with psycopg.connect(url, autocommit=True) as admin:

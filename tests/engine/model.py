@@ -1,11 +1,11 @@
-"""What the design says a group may be given, as a small program to compare the engine with.
+"""A small model of what the design allows a group to receive, to compare the engine with.
 
 A message is, for each group:
 
-    new --pop--> held --verdict--> done
-                 held --verdict--> waiting --pop--> held
+    new --pop--> leased --verdict--> done
+                 leased --verdict--> waiting --pop--> leased
 
-The model does not choose: it is told what the engine delivered, and refuses what the design does not allow.
+The model makes no choices: it accepts each delivery of the engine, or fails if the design does not allow it.
 """
 
 import uuid
@@ -21,13 +21,13 @@ Scope = tuple[str, str | None, str | None]  # group, queue (None: the namespace)
 
 
 def covering(group: str, queue: str | None, name: str | None) -> list[Scope]:
-    """Return the scopes whose subscription may decide, the most specific one first."""
+    """Return the scopes whose subscription may apply, most specific first."""
     return [(group, queue, name), (group, queue, None), (group, None, None)]
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a queue that the verdict depends on."""
+    """The options of a queue that influence the verdict."""
 
     concurrency: int = 1
     partial_failure: str = "dead_letter"
@@ -36,7 +36,7 @@ class Options:
 
 @dataclass(eq=False)
 class Lane:
-    """A partition: what was pushed, and what of it was deleted by hand."""
+    """A partition: its pushed messages, and which of them were deleted by hand."""
 
     queue: str
     name: str
@@ -51,7 +51,8 @@ class Lane:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A message that comes again: its next attempt, the largest run it may come in, and whether only after a delay."""
+    """A message that will be delivered again: its next attempt, the size limit of its run, and whether it is
+    delayed."""
 
     attempt: int
     largest_run: int
@@ -60,7 +61,7 @@ class Waiting:
 
 @dataclass(eq=False)
 class Lease:
-    """A run of one lane in the hands of a consumer."""
+    """A run of one partition that a consumer has leased."""
 
     place: "Place"
     offsets: Sequence[int]
@@ -82,7 +83,7 @@ class Lease:
 
     @property
     def is_answered(self) -> bool:
-        """Every message has its ack, or was deleted."""
+        """Return true if every message was acknowledged or deleted."""
         return self.place.lane.alive(self.unanswered()) == []
 
     def failed(self) -> set[int]:
@@ -99,7 +100,7 @@ class Lease:
 
 @dataclass(eq=False)
 class Place:
-    """Where a group is in a lane."""
+    """The cursor and the leases of a group in a partition."""
 
     group: str
     lane: Lane
@@ -118,7 +119,7 @@ class Place:
         return self.lane.alive(range(self.next, len(self.lane.payloads)))
 
     def todo(self) -> list[int]:
-        """Return everything that this group has still to complete."""
+        """Return the offsets that this group still has to complete."""
         held = (offset for lease in self.leases for offset in lease.offsets if lease.answers.get(offset) not in FINAL)
         return self.lane.alive({*self.new(), *self.waiting, *held})
 
@@ -128,7 +129,7 @@ class Place:
         return free and bool(self.new() or self.lane.alive(due))
 
     def is_held_up(self) -> bool:
-        """In strict order nothing overtakes a message that waits for its retry."""
+        """Return true if a message waits for its retry, which in strict order delays every later message."""
         return self.lane.options.concurrency == 1 and any(waiting.delayed for waiting in self.waiting.values())
 
     def pass_time(self) -> None:
@@ -140,7 +141,7 @@ class Place:
         return next((limit for limit in limits if limit is not None), self.lane.options.retry_limit)
 
     def take(self, offsets: Sequence[int], attempt: int) -> Lease:
-        """Accept a delivery, if the design allows it."""
+        """Accept a delivery, or fail if the design does not allow it."""
         assert len(self.leases) < self.lane.options.concurrency, "more leases than the queue allows"
         assert list(offsets) == self.lane.alive(offsets), "out of order, or deleted"
         in_order = self.lane.options.concurrency == 1
@@ -164,7 +165,7 @@ class Place:
         return lease
 
     def judge(self, lease: Lease, reason: str, *, delayed: bool = False) -> None:
-        """The verdict: reason is answered, expired or released, with or without a delay."""
+        """Apply the verdict. The reason is answered, expired or released; a released run may be delayed."""
         failed = lease.failed()
         gives_up = lease.succeeded and self.lane.options.partial_failure == "dead_letter" and not lease.retry_after
         dead = failed if gives_up else set()
@@ -183,7 +184,8 @@ class Place:
         self.drop(lease)
 
     def judge_alone(self, lease: Lease) -> None:
-        """The verdict on messages that failed alone: they are charged, and messages without ack are not."""
+        """Apply the verdict to messages that failed alone: their attempt counts, the attempt of messages without ack
+        does not."""
         failed = lease.failed()
         if lease.attempt > self.retry_limit:
             self.bury(failed, lease.attempt)
@@ -202,7 +204,8 @@ class Place:
             self.dead_letters.append((self.group, self.lane.queue, self.lane.name, offset, attempts))
 
     def check_cursor(self, cursor: int) -> None:
-        """Below the cursor everything is done; above it, up to what is next, only what an open run spans."""
+        """Check that everything below the cursor is done, and that only leased messages are open between it and
+        `next`."""
         todo = self.todo()
         first = todo[0] if todo else max(self.start, len(self.lane.payloads))
         assert self.lowest_cursor <= cursor <= first, "the cursor went back, or past something that is not done"
@@ -212,7 +215,7 @@ class Place:
 
 
 class Model:
-    """All lanes and all groups."""
+    """All partitions and all groups."""
 
     def __init__(self, options: Mapping[str, Options]) -> None:
         self.options = options
@@ -239,12 +242,13 @@ class Model:
         return [self.place(group, lane) for lane in self.lanes_of(queue, name)]
 
     def subscribe(self, group: str, queue: str | None, name: str | None) -> None:
-        """The first pop of a scope subscribes the group to it, if no subscription covers it."""
+        """Subscribe the group to the scope of its first pop, unless a subscription covers it already."""
         if not any(scope in self.subscriptions for scope in covering(group, queue, name)):
             self.subscriptions[group, queue, name] = None
 
     def configure_group(self, group: str, queue: str, limit: int | None) -> None:
-        """Change what the group has for a queue and its partitions; under a namespace it gets one for the queue."""
+        """Change the options of the group for a queue and its partitions; a namespace group gets a subscription for the
+        queue."""
         if (group, None, None) in self.subscriptions:
             self.subscriptions.setdefault((group, queue, None))
         self.subscriptions.update({scope: limit for scope in self.subscriptions if scope[:2] == (group, queue)})
@@ -254,7 +258,7 @@ class Model:
             del self.subscriptions[scope]
 
     def seek(self, group: str, queue: str, name: str | None, offset: int | None) -> None:
-        """Go to an offset, at most to the end: in partitions that are not there yet, to their beginning."""
+        """Move to an offset, at most to the end. Partitions that are created later start at their beginning."""
         self.forget(group, queue, name)
         self.subscriptions.setdefault((group, queue, name))
         ends = {lane: len(lane.payloads) for lane in self.lanes_of(queue)}

@@ -1,4 +1,4 @@
-"""Servers of a test's own, for everything that belongs to a whole cluster: roles, settings, replication slots."""
+"""Servers that one test has to itself, for everything that belongs to a cluster: roles, settings, replication slots."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from tests.postgres_binaries import MAJORS, require
 
 @contextmanager
 def server(major: int, settings: Mapping[str, str] | None = None) -> Generator[str]:
-    """Give the URL of a new server of one version, as its superuser; skip the versions that take too long."""
+    """Yield the URL of a new server of one version, as its superuser; skip the versions that take too long."""
     if major != max(MAJORS) and os.environ.get("SKEP_TEST_ALL") != "1":
         pytest.skip("other versions take a minute: set SKEP_TEST_ALL=1, as CI does")
     bin_dir = require(major)

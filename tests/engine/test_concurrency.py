@@ -1,4 +1,4 @@
-"""Many workers of one group: on lanes with strict order, and on shared ones."""
+"""Many workers of one group, on partitions with strict order and on shared partitions."""
 
 import threading
 from collections import defaultdict
@@ -18,7 +18,7 @@ LEASE_SECONDS = 300
 
 
 class Witness:
-    """Sees what workers hold, and notices when two hold the same message or a lane's order is broken."""
+    """Records what workers hold, and fails if two hold the same message or a partition is read out of order."""
 
     def __init__(self, expected: int) -> None:
         self.expected = expected
@@ -45,7 +45,7 @@ class Witness:
 
 
 def work(connection: psycopg.Connection, witness: Witness, batch: int) -> None:
-    """Pop and acknowledge, half of it one by one, until every message was seen."""
+    """Pop and acknowledge, half of the batches message by message, until every message was seen."""
 
     def once() -> bool:
         deliveries = pop(connection, Q, batch=batch)
@@ -62,7 +62,7 @@ def work(connection: psycopg.Connection, witness: Witness, batch: int) -> None:
 
 @pytest.mark.timeout(PATIENCE)
 def test_two_workers_never_hold_the_same_message(connect: Callable[..., psycopg.Connection]):
-    """C8: four workers on five lanes: each message once, each lane in order."""
+    """Four workers on five partitions: each message once, each partition in order (scenario C8)."""
     witness = Witness(600)
     with connect() as producer:
         pop(producer, Q)
@@ -75,7 +75,7 @@ def test_two_workers_never_hold_the_same_message(connect: Callable[..., psycopg.
 
 @pytest.mark.timeout(PATIENCE)
 def test_eight_workers_share_a_partition(connect: Callable[..., psycopg.Connection]):
-    """C11: eight workers drain one partition, each message once."""
+    """Eight workers drain one partition, each message once (scenario C11)."""
     witness = Witness(800)
     with connect() as producer:
         configure(producer, Q, concurrency=8)
@@ -87,8 +87,8 @@ def test_eight_workers_share_a_partition(connect: Callable[..., psycopg.Connecti
         assert broken(producer) == {}
 
 
-def test_as_many_leases_as_the_queue_allows(conn: psycopg.Connection):
-    """C11: eight disjoint runs are out at once, and no ninth."""
+def test_a_partition_has_as_many_leases_as_the_queue_allows(conn: psycopg.Connection):
+    """Eight disjoint runs are leased at once, and a ninth pop gets nothing (scenario C11)."""
     configure(conn, Q, concurrency=8)
     push(conn, Q, *range(100))
     batches = [pop(conn, Q, batch=10) for _ in range(8)]
@@ -104,7 +104,7 @@ def test_as_many_leases_as_the_queue_allows(conn: psycopg.Connection):
 
 
 def test_the_cursor_is_the_start_of_the_lowest_unfinished_run(conn: psycopg.Connection):
-    """C11: runs may finish in any order; the cursor waits for the lowest."""
+    """Runs may finish in any order; the cursor waits for the lowest (scenario C11)."""
     configure(conn, Q, concurrency=8)
     push(conn, Q, *range(8))
     batches = [pop(conn, Q, batch=1) for _ in range(8)]
@@ -116,7 +116,8 @@ def test_the_cursor_is_the_start_of_the_lowest_unfinished_run(conn: psycopg.Conn
 
 
 def test_crashes_of_some_workers(conn: psycopg.Connection):
-    """C11: what dead workers held comes again, what the living completed does not; the cursor is right all along."""
+    """Messages of crashed workers are delivered again, completed ones are not, and the cursor is right throughout
+    (scenario C11)."""
     configure(conn, Q, concurrency=8)
     push(conn, Q, *range(100))
     batches = [pop(conn, Q, batch=10) for _ in range(8)]
@@ -142,7 +143,7 @@ def test_crashes_of_some_workers(conn: psycopg.Connection):
 
 
 def test_all_workers_crash_at_once(conn: psycopg.Connection):
-    """C11: eight leases expire together."""
+    """Eight leases expire together (scenario C11)."""
     configure(conn, Q, concurrency=8, retry_limit=0)
     push(conn, Q, *range(80))
     for _ in range(8):
@@ -155,8 +156,8 @@ def test_all_workers_crash_at_once(conn: psycopg.Connection):
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_waiting_retry_does_not_stop_a_shared_lane(conn: psycopg.Connection, others: int):
-    """C11: without order there is nothing to wait for: later messages go on while a failed one waits for its retry."""
+def test_a_waiting_retry_does_not_stop_a_shared_partition(conn: psycopg.Connection, others: int):
+    """Without strict order, later messages are delivered while a failed one waits for its retry (scenario C11)."""
     configure(conn, Q, concurrency=4, retry_delay=HOUR)
     push(conn, Q, *range(6))
     failing = pop(conn, Q, batch=1)
@@ -169,8 +170,8 @@ def test_a_waiting_retry_does_not_stop_a_shared_lane(conn: psycopg.Connection, o
     assert runs(conn, Q) == [([0], 2)]
 
 
-def test_a_shared_lane_that_was_drained_wakes_up(mq: psycopg.Connection):
-    """C11: a lane with leases out and nothing more to give serves what is pushed next."""
+def test_a_shared_partition_with_nothing_left_is_discovered_after_a_push(mq: psycopg.Connection):
+    """A partition whose messages are all leased delivers the next push (scenario C11)."""
     configure(mq, Q, concurrency=3)
     push(mq, Q, 0)
     pop(mq, Q)
@@ -183,8 +184,8 @@ def test_a_shared_lane_that_was_drained_wakes_up(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_more_and_less_concurrency(mq: psycopg.Connection):
-    """C11: the option counts from the next pop on."""
+def test_concurrency_can_be_raised_and_lowered(mq: psycopg.Connection):
+    """The option applies from the next pop on (scenario C11)."""
     push(mq, Q, *range(10))
     held = [pop(mq, Q, batch=1)]
     assert pop(mq, Q) == []
@@ -198,8 +199,8 @@ def test_more_and_less_concurrency(mq: psycopg.Connection):
     assert runs(mq, Q) == [(list(range(3, 10)), 1)]
 
 
-def test_shared_lanes_retry_and_bury(conn: psycopg.Connection):
-    """C11: the verdict table holds for each run by itself."""
+def test_shared_partitions_retry_and_dead_letter(conn: psycopg.Connection):
+    """The verdict table applies to each run by itself (scenario C11)."""
     configure(conn, Q, concurrency=3, retry_limit=1, retry_delay=0)
     push(conn, Q, *range(9))
     first, second, third = (pop(conn, Q, batch=3) for _ in range(3))

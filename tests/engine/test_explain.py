@@ -1,4 +1,4 @@
-"""Every hot query goes by its index, with and without statistics, and no call runs a statement per row."""
+"""Every hot query uses its index, with and without statistics, and no call runs a statement per row."""
 
 from collections.abc import Callable, Generator
 from typing import Any
@@ -14,7 +14,8 @@ LANES, MESSAGES = 2_000, 50_000
 
 
 def load(connection: psycopg.Connection) -> None:
-    """A queue of many lanes that one group has nearly drained, another has just met, and others beside it."""
+    """A queue of many partitions that one group has nearly drained and another has just discovered, beside other
+    queues."""
     connection.execute(FREEZE)
     for lap in range(5):
         items = [("ns.big", f"lane {n % LANES}", n) for n in range(MESSAGES // 5)]
@@ -30,7 +31,7 @@ def load(connection: psycopg.Connection) -> None:
 
 @pytest.fixture(scope="module", params=["never_analyzed", "analyzed"])
 def big(module_database_url: str, request: pytest.FixtureRequest) -> Generator[psycopg.Connection]:
-    """The loaded queue; the plans are made anew for each parameter, in a session of its own."""
+    """The loaded queue, in a session of its own that makes a new plan for each parameter."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         if not connection.execute("SELECT count(*) FROM skep.queues").fetchall()[0][0]:
             load(connection)
@@ -79,8 +80,8 @@ def test_pop_from_the_queue(big: psycopg.Connection, group: str, partitions: int
         assert_indexed(plans, *READER, *LINE)
 
 
-def test_pop_of_a_group_that_meets_every_lane(big: psycopg.Connection):
-    """The first look goes over the lanes of the queue, by their index."""
+def test_pop_of_a_group_that_discovers_every_partition(big: psycopg.Connection):
+    """The first discovery reads the partitions of the queue by their index."""
     with big.transaction(force_rollback=True):
         plans = explained(big, lambda: pop(big, "ns.big", "stranger", subscription_mode="new"))
         assert_indexed(
@@ -105,7 +106,7 @@ def test_pop_from_a_namespace(big: psycopg.Connection, scope: dict):
         assert_indexed(plans, "subscriptions_scope", "group_queues_pkey", *LINE)
 
 
-def test_pop_with_nothing_to_give(big: psycopg.Connection):
+def test_pop_without_work(big: psycopg.Connection):
     with big.transaction(force_rollback=True):
         drain(big, "ns.big", "drained", partitions=100)
         plans = explained(big, lambda: pop(big, "ns.big", "drained"))
@@ -113,7 +114,7 @@ def test_pop_with_nothing_to_give(big: psycopg.Connection):
 
 
 def answers(connection: psycopg.Connection, **options: Any) -> dict[str, Callable[[], object]]:
-    """One of each answer, to a lease of its own."""
+    """One ack of each kind, each with a lease of its own."""
     lease = {
         name: pop(connection, "ns.big", "fresh", **options)
         for name in ("ack", "one", "fail", "extend", "release", "many")
@@ -129,19 +130,19 @@ def answers(connection: psycopg.Connection, **options: Any) -> dict[str, Callabl
 
 
 @pytest.mark.parametrize("answer", ["ack", "one", "fail", "extend", "release", "many"])
-def test_answers(big: psycopg.Connection, answer: str):
+def test_acks(big: psycopg.Connection, answer: str):
     with big.transaction(force_rollback=True):
         assert_indexed(explained(big, answers(big, partitions=20)[answer]), "runs_pkey")
 
 
 def test_lag_of_one_lane(big: psycopg.Connection):
-    """Section 2: index reads, never a COUNT."""
+    """Lag reads indexes, never a COUNT."""
     plans = explained(big, lambda: call(big, "lag", group_name="fresh", queue="ns.big", partition="lane 7"))
     assert_indexed(plans, "partition_floors_pkey", "messages_pkey", "runs_pkey")
 
 
 def statements(connection: psycopg.Connection, job: Callable[[], object]) -> list[str]:
-    """The statements that a call runs, in their order; without the foreign keys' check of each new lane."""
+    """Return the statements that a call runs, in order, without the foreign key check of each new partition."""
     queries = [" ".join(plan.query.split()) for plan in explained(connection, job)]
     return [query for query in queries if not query.endswith("FOR KEY SHARE OF x")]
 
@@ -151,7 +152,7 @@ def test_a_push_runs_as_many_statements_for_a_thousand_as_for_one(mq: psycopg.Co
     one = statements(mq, lambda: push(mq, "q", 1, partition="1"))
     assert statements(mq, lambda: push(mq, "q", *range(1000), partition="1")) == one
     thousand_lanes = statements(mq, lambda: push_to(mq, [("q", f"{n}", n) for n in range(1000)]))
-    assert len(thousand_lanes) <= len(one) + 1  # finding each item's lane
+    assert len(thousand_lanes) <= len(one) + 1  # to find the partition of each item
     few = statements(mq, lambda: push_to(mq, [("q", "1", 1), ("q", "2", 2)]))
     assert thousand_lanes == few
     new = [
@@ -163,15 +164,15 @@ def test_a_push_runs_as_many_statements_for_a_thousand_as_for_one(mq: psycopg.Co
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_pop_runs_as_many_statements_for_a_thousand_as_for_one(mq: psycopg.Connection, concurrency: int):
-    """Messages, lanes at once, lanes at all, and groups."""
+    """Messages, partitions of a pop, partitions of the queue, and groups."""
     configure(mq, "q", concurrency=concurrency)
     push_to(mq, [("q", f"{n % 500}", n) for n in range(20_000)])
     ack(mq, pop(mq, "q", batch=1))
     jobs: list[dict[str, Any]] = [{"batch": 1}, {"batch": 1}, {"batch": 1000}, {"batch": 40, "partitions": 2}]
     jobs += [{"batch": 1000, "partitions": 100}]
     counts = [statements(mq, lambda options=options: pop(mq, "q", **options)) for options in jobs]
-    discovery = 40  # a pop may come at the time for one
-    shared = 4 * 100 if concurrency > 1 else 0  # a shared partition gives its runs away in statements of its own
+    discovery = 40  # a pop may run a discovery
+    shared = 4 * 100 if concurrency > 1 else 0  # a shared partition leases its runs by statements of its own
     assert max(len(count) for count in counts[:4]) <= discovery
     assert len(counts[4]) <= discovery + shared
     for number in range(10):
@@ -191,7 +192,7 @@ def ack_each(connection: psycopg.Connection, held: list[Row]) -> None:
 
 
 @pytest.mark.parametrize("verb", ["extend", "ack", "release"])
-def test_an_answer_runs_as_many_statements_for_a_thousand_as_for_one(mq: psycopg.Connection, verb: str):
+def test_an_ack_runs_as_many_statements_for_a_thousand_as_for_one(mq: psycopg.Connection, verb: str):
     push_to(mq, [("q", f"{n % 10}", n) for n in range(20_000)])
     small, large = pop(mq, "q", "a", batch=1), pop(mq, "q", "b", batch=1000, partitions=5)
     counts = [

@@ -1,4 +1,4 @@
-"""What people see of groups: the fan-out of messages, and what each group has processed."""
+"""Reports about groups: the fan-out of messages, and how many messages each group has processed."""
 
 import random
 import time
@@ -28,7 +28,7 @@ def buffers(connection: psycopg.Connection, max_rows: int) -> int:
     return plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
 
 
-def test_the_fan_out_of_many_messages_asks_the_groups_once(mq: psycopg.Connection):
+def test_the_fan_out_of_many_messages_reads_the_groups_once(mq: psycopg.Connection):
     push(mq, "q", *range(MESSAGES))
     for number in range(GROUPS):
         call(mq, "subscribe", group_name=f"g{number:02}", queue="q", mode="all")
@@ -64,7 +64,7 @@ def test_the_state_of_a_message_for_each_group(mq: psycopg.Connection, concurren
     assert status(mq, max_rows=2) == [(3, 1, ["half", "idle"]), (3, 2, ["idle"])]
 
 
-def test_one_message_and_many_say_the_same(mq: psycopg.Connection):
+def test_the_status_of_one_message_equals_that_of_many(mq: psycopg.Connection):
     """After random work of many groups: leases, retries, failures and dead letters."""
     chance = random.Random(7)
     configure(mq, "q", concurrency=3, retry_delay=0, retry_limit=1, partial_failure="retry")
@@ -94,8 +94,8 @@ def processed(connection: psycopg.Connection, group: str = "g") -> tuple[int, in
     return row.processed, row.lag, row.missed
 
 
-def test_processed_messages_are_those_that_the_group_completed(mq: psycopg.Connection):
-    """Neither messages that retention deleted before, nor those that somebody completed by force."""
+def test_processed_counts_the_messages_that_the_group_completed(mq: psycopg.Connection):
+    """It counts neither messages that retention deleted before nor messages completed by force."""
     configure(mq, "q", max_size=4)
     push(mq, "q", *range(10))
     call(mq, "subscribe", group_name="g", queue="q", mode="all")
@@ -112,7 +112,7 @@ def test_processed_messages_are_those_that_the_group_completed(mq: psycopg.Conne
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_force_complete_leaves_leases_alone(mq: psycopg.Connection, concurrency: int):
-    """It completes up to the first lease of a partition, and everything of partitions that were never read."""
+    """It completes up to the first lease of a partition, and everything in partitions that were never read."""
     configure(mq, "q", concurrency=concurrency)
     push(mq, "q", *range(6), partition="read")
     push(mq, "q", *range(3), partition="unread")
@@ -126,7 +126,7 @@ def test_force_complete_leaves_leases_alone(mq: psycopg.Connection, concurrency:
     assert (processed(mq), broken(mq)) == ((6, 0, 0), {})
 
 
-def test_a_live_lease_is_a_sign_of_life(mq: psycopg.Connection):
+def test_a_live_lease_counts_as_a_heartbeat(mq: psycopg.Connection):
     push(mq, "q", 1)
     call(mq, "subscribe", group_name="g", queue="q", mode="all")
     pop(mq, "q", lease_time=3600)

@@ -1,4 +1,4 @@
-"""Leases: who may answer, for how long, and that a lease which is over changes nothing."""
+"""Leases: which acks are accepted and for how long; an ended lease changes nothing."""
 
 import uuid
 from collections.abc import Callable
@@ -61,7 +61,7 @@ ENDS = [
 
 
 def assert_refused(connection: psycopg.Connection, lease: uuid.UUID | None, message: uuid.UUID) -> None:
-    """Assert that no verb accepts the lease, and that none of them changes anything."""
+    """Assert that every function refuses the lease, and changes nothing."""
     before = progress(connection)
     for which in (None, message):
         with refused("SK003", "is over"):
@@ -81,8 +81,8 @@ def assert_refused(connection: psycopg.Connection, lease: uuid.UUID | None, mess
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_stale_token_is_refused(mq: psycopg.Connection, end: Callable[..., None]):
-    """C5: however the lease ended, its token changes nothing any more."""
+def test_a_stale_lease_id_is_refused(mq: psycopg.Connection, end: Callable[..., None]):
+    """However the lease ended, its id changes nothing any more (scenario C5)."""
     push(mq, Q, *range(6))
     batch = pop(mq, Q, batch=3)
     say(mq, batch[0], "c")
@@ -91,8 +91,8 @@ def test_a_stale_token_is_refused(mq: psycopg.Connection, end: Callable[..., Non
         assert_refused(mq, message.lease, message.id)
 
 
-def test_tokens_that_never_were(mq: psycopg.Connection):
-    """C5: a made-up token, and none at all."""
+def test_lease_ids_that_never_existed(mq: psycopg.Connection):
+    """A made-up lease id, and none at all (scenario C5)."""
     push(mq, Q, 0)
     message = pop(mq, Q)[0]
     assert_refused(mq, uuid.uuid4(), message.id)
@@ -100,7 +100,7 @@ def test_tokens_that_never_were(mq: psycopg.Connection):
 
 
 def test_a_takeover_is_unharmed(mq: psycopg.Connection):
-    """C5: the one who took over finishes as if the stale consumer had said nothing."""
+    """The new consumer finishes as if the stale one had sent nothing (scenario C5)."""
     configure(mq, Q, retry_delay=0)
     push(mq, Q, *range(4))
     stale = pop(mq, Q, batch=2)
@@ -114,7 +114,7 @@ def test_a_takeover_is_unharmed(mq: psycopg.Connection):
 
 
 def test_a_message_outside_the_lease_is_refused(mq: psycopg.Connection):
-    """C5: a live token answers for its own messages only; below the cursor nothing happens and it never goes back."""
+    """A live lease id accepts acks for its own messages only; an ack below the cursor changes nothing (scenario C5)."""
     push(mq, Q, *range(6))
     push(mq, Q, *range(3), partition="other")
     first = pop(mq, Q, batch=2, partition="Default")
@@ -133,8 +133,8 @@ def test_a_message_outside_the_lease_is_refused(mq: psycopg.Connection):
     assert lag(mq) == {"Default": 4, "other": 3}
 
 
-def test_one_stale_answer_does_not_touch_the_others(mq: psycopg.Connection):
-    """C5: in one call each answer is judged alone."""
+def test_one_stale_ack_does_not_affect_the_others(mq: psycopg.Connection):
+    """In one call each ack is applied or refused by itself (scenario C5)."""
     push(mq, Q, *range(3), partition="a")
     push(mq, Q, *range(3), partition="b")
     stale = pop(mq, Q, partition="a")
@@ -152,7 +152,7 @@ def test_one_stale_answer_does_not_touch_the_others(mq: psycopg.Connection):
 
 
 def test_an_unknown_status_is_refused(mq: psycopg.Connection):
-    """C5: a wrong word changes nothing, not even beside a right one."""
+    """An unknown status changes nothing, not even beside a known one (scenario C5)."""
     push(mq, Q, 0, 1)
     batch = pop(mq, Q)
     before = progress(mq)
@@ -170,7 +170,7 @@ def test_an_unknown_status_is_refused(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("answer", [one_by_one, as_batch])
 def test_ack_twice_is_harmless(mq: psycopg.Connection, answer: Callable[..., None]):
-    """C5: within the lease it is accepted, afterwards refused; nothing is counted twice."""
+    """Within the lease it is accepted, afterwards refused; nothing is counted twice (scenario C5)."""
     push(mq, Q, *range(4))
     batch = pop(mq, Q, batch=3)
     answer(mq, batch[:2], "cc")
@@ -183,7 +183,7 @@ def test_ack_twice_is_harmless(mq: psycopg.Connection, answer: Callable[..., Non
 
 
 def test_a_lease_is_exclusive(mq: psycopg.Connection):
-    """C8: the lane is the holder's until the lease ends; asking for it by name does not help."""
+    """No other consumer gets the partition until the lease ends, not even by name (scenario C8)."""
     push(mq, Q, *range(10))
     held = pop(mq, Q, batch=2)
     assert pop(mq, Q) == []
@@ -192,8 +192,8 @@ def test_a_lease_is_exclusive(mq: psycopg.Connection):
     assert [message.offset for message in pop(mq, Q, batch=1)] == [2]
 
 
-def test_groups_hold_their_own_leases(mq: psycopg.Connection):
-    """C8: one group's lease is nothing to another."""
+def test_groups_have_their_own_leases(mq: psycopg.Connection):
+    """One group's lease does not affect another group (scenario C8)."""
     push(mq, Q, *range(3))
     batches = [pop(mq, Q, group) for group in ("a", "b", "__QUEUE_MODE__")]
     assert [[message.offset for message in batch] for batch in batches] == [[0, 1, 2]] * 3
@@ -237,7 +237,7 @@ def test_extend_all_leases_of_a_pop(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize("seconds", [0, -1, None, 604_801])
-def test_extend_by_nonsense_is_refused(mq: psycopg.Connection, seconds: float | None):
+def test_extend_by_an_invalid_time_is_refused(mq: psycopg.Connection, seconds: float | None):
     push(mq, Q, 0)
     with refused("SK001", "seconds must be between"):
         call(mq, "extend", lease=pop(mq, Q)[0].lease, seconds=seconds)
@@ -257,13 +257,13 @@ def test_lease_time_of_the_pop_comes_before_that_of_the_queue(mq: psycopg.Connec
     assert [message.attempt for message in pop(mq, Q)] == [3]
 
 
-def test_ids_of_groups_are_used_again(mq: psycopg.Connection):
+def test_ids_of_groups_are_reused(mq: psycopg.Connection):
     """A lease id has room for 2^21 of them."""
     push(mq, "q", 1)
     kept = pop(mq, "q", group="kept")
     last = "SELECT setval(pg_get_serial_sequence('skep.group_queues', 'id'), 2097150)"
     mq.execute(last)
-    leases = [pop(mq, "q", group=name) for name in ("a", "b")]  # the last id, and the first that is free
+    leases = [pop(mq, "q", group=name) for name in ("a", "b")]  # the last id, and the first free one
     assert [len(got) for got in leases] == [1, 1]
     ids = dict(mq.execute("SELECT group_name, id FROM skep.group_queues").fetchall())
     assert (ids["a"], ids["b"] < 2097151, len(set(ids.values()))) == (2097151, True, len(ids))

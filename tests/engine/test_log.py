@@ -1,4 +1,4 @@
-"""The log: dense offsets in commit order, times that never go back, and pushes that never deadlock."""
+"""The log: dense offsets in commit order, times that never decrease, and pushes that never deadlock."""
 
 import random
 import threading
@@ -17,20 +17,20 @@ Connect = Callable[..., psycopg.Connection]
 
 
 def produce(connection: psycopg.Connection, producer: int, messages: int) -> None:
-    """Push one by one, each in a transaction that dawdles before and after its push."""
+    """Push one by one, each in a transaction that waits before and after its push."""
     dice = random.Random(producer)
     for number in range(messages):
         with connection.transaction():
             connection.execute(
                 "SELECT pg_current_xact_id()"
-            )  # the transaction has its place in line before the lane's lock
+            )  # the transaction gets its id before it locks the partition
             time.sleep(dice.uniform(0, 0.003))
             push(connection, "q", [producer, number])
             time.sleep(dice.uniform(0, 0.003))
 
 
 def consume(connection: psycopg.Connection, messages: int) -> list:
-    """Pop and acknowledge until so many messages have come."""
+    """Pop and acknowledge until this many messages have arrived."""
     received = []
     deadline = time.monotonic() + PATIENCE
     while len(received) < messages and time.monotonic() < deadline:
@@ -40,8 +40,9 @@ def consume(connection: psycopg.Connection, messages: int) -> list:
     return received
 
 
-def test_eight_dawdling_producers_lose_nothing(connect: Connect):
-    """L1: every message is delivered, in offset order, offsets dense, each producer's in its own order."""
+def test_eight_slow_producers_lose_nothing(connect: Connect):
+    """Every message is delivered, in offset order, offsets dense, the messages of each producer in its order (scenario
+    L1)."""
     producers, messages = 8, 20
     jobs = [partial(produce, connect(), producer, messages) for producer in range(producers)]
     received = at_once(partial(consume, connect(), producers * messages), *jobs)[0] or []
@@ -54,8 +55,8 @@ def test_eight_dawdling_producers_lose_nothing(connect: Connect):
     assert broken(observer) == {}
 
 
-def test_offsets_are_dense_per_lane_and_rolled_back_pushes_leave_no_gap(connect: Connect):
-    """L1, L3: an offset taken by a transaction that rolls back is taken again."""
+def test_offsets_are_dense_per_partition_and_rolled_back_pushes_leave_no_gap(connect: Connect):
+    """The offset of a transaction that rolls back is used again (scenarios L1, L3)."""
     session = connect()
     push(session, "q", "a")
     with session.transaction(force_rollback=True):
@@ -66,8 +67,9 @@ def test_offsets_are_dense_per_lane_and_rolled_back_pushes_leave_no_gap(connect:
     assert broken(session) == {}
 
 
-def test_every_message_lands_in_its_own_lane(mq: psycopg.Connection):
-    """Lanes are matched to messages by rank: names that sort differently in other collations must not be mixed up."""
+def test_every_message_is_stored_in_its_own_partition(mq: psycopg.Connection):
+    """Partitions are matched to messages by rank: names that sort differently in other collations must not be mixed
+    up."""
     names = [
         "a",
         "B",
@@ -104,7 +106,7 @@ def test_every_message_lands_in_its_own_lane(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_all_that_a_message_carries_comes_out_again(mq: psycopg.Connection):
+def test_every_field_of_a_message_is_delivered(mq: psycopg.Connection):
     headers, trace = {"k": ["v", None]}, "0f0e0d0c-0b0a-0908-0706-050403020100"
     message = {
         "queue": "a.b", "partition": "ü", "payload": None, "transaction_id": "t", "headers": headers, "trace_id": trace,
@@ -122,7 +124,7 @@ def test_all_that_a_message_carries_comes_out_again(mq: psycopg.Connection):
 def in_random_order(
     connection: psycopg.Connection, dice: random.Random, barrier: threading.Barrier, turns: list[list]
 ) -> list[str]:
-    """Push to some of the lanes in random order, turn by turn with everybody else; return what went wrong."""
+    """Push to some of the partitions in random order, in turns with the other producers; return the errors."""
     wrong = []
     for lanes in turns:
         chosen = dice.sample(lanes, dice.randint(1, len(lanes)))
@@ -135,8 +137,8 @@ def in_random_order(
 
 
 @pytest.mark.parametrize("exist", [True, False], ids=["lanes_exist", "lanes_are_created"])
-def test_pushes_to_many_lanes_in_any_order_never_deadlock(connect: Connect, *, exist: bool):
-    """L4: eight producers name the same lanes and queues in different orders."""
+def test_pushes_to_many_partitions_in_any_order_never_deadlock(connect: Connect, *, exist: bool):
+    """Eight producers name the same partitions and queues in different orders (scenario L4)."""
     turns = [
         [(f"{name}{'' if exist else turn // 4}", f"{n}{'' if exist else turn}") for name in "ab" for n in range(4)]
         for turn in range(40)
@@ -150,7 +152,7 @@ def test_pushes_to_many_lanes_in_any_order_never_deadlock(connect: Connect, *, e
 
 
 def test_a_clock_set_back_never_decreases_created_at(mq: psycopg.Connection):
-    """L9: the stored times are an hour ahead of the clock, as after a step backwards."""
+    """The stored times are an hour ahead of the clock, as after a step backwards (scenario L9)."""
     (before,) = push(mq, "q", "before")
     pass_time(mq, -3600)
     ahead = mq.execute("SELECT created_at FROM skep.messages").fetchall()[0][0]
@@ -160,12 +162,13 @@ def test_a_clock_set_back_never_decreases_created_at(mq: psycopg.Connection):
     stored = mq.execute('SELECT created_at FROM skep.messages ORDER BY "offset"').fetchall()
     assert stored == [(ahead,)] * 3
     (fresh,) = push(mq, "q", "fresh", partition="other")
-    assert fresh.created_at < ahead  # only the lane that is ahead waits for the clock
+    assert fresh.created_at < ahead  # only the partition that is ahead keeps its time
     assert broken(mq) == {}
 
 
 def test_a_clock_set_back_does_not_withhold_messages(mq: psycopg.Connection):
-    """L9: what was stored before the step and what is pushed after it is delivered at once, met lane or not."""
+    """Messages stored before the step or pushed after it are delivered at once, in known and in new partitions
+    (scenario L9)."""
     push(mq, "q", "done", partition="met")
     assert take(mq, "q") == ["done"]
     push(mq, "q", "before", partition="unmet")
@@ -176,8 +179,9 @@ def test_a_clock_set_back_does_not_withhold_messages(mq: psycopg.Connection):
     assert lag(mq) == {"met": 0, "unmet": 0}
 
 
-def test_a_clock_set_back_does_not_hold_what_was_returned(mq: psycopg.Connection):
-    """L9: what failed before the step comes again after its delay, not when the clock has caught up."""
+def test_a_clock_set_back_does_not_hold_back_returned_messages(mq: psycopg.Connection):
+    """A message that failed before the step is delivered after its delay, not when the clock has caught up (scenario
+    L9)."""
     configure(mq, "q", retry_delay=5)
     push(mq, "q", "a", "b")
     call(mq, "fail", lease=pop(mq, "q", batch=1)[0].lease, error="no")
@@ -190,7 +194,7 @@ def test_a_clock_set_back_does_not_hold_what_was_returned(mq: psycopg.Connection
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_a_clock_set_back_does_not_prolong_a_dead_consumers_lease(mq: psycopg.Connection, concurrency: int):
-    """L9: it is over when it would have been; others of the lane are served meanwhile, if there may be others."""
+    """It ends when it would have ended; other messages of a shared partition are delivered meanwhile (scenario L9)."""
     configure(mq, "q", concurrency=concurrency)
     push(mq, "q", "a", "b")
     pop(mq, "q", batch=1, lease_time=60)
@@ -202,7 +206,8 @@ def test_a_clock_set_back_does_not_prolong_a_dead_consumers_lease(mq: psycopg.Co
 
 
 def test_a_clock_set_back_leaves_leases_unharmed(mq: psycopg.Connection):
-    """L9: a lease taken before the step can still be answered and extended, and nobody else gets its messages."""
+    """A lease from before the step can be acknowledged and extended, and no other consumer gets its messages (scenario
+    L9)."""
     push(mq, "q", "a", "b")
     held = pop(mq, "q", batch=1, lease_time=60)
     pass_time(mq, -3600)

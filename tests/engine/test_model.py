@@ -1,4 +1,4 @@
-"""The engine against the model: thousands of random steps, and what it delivers is always what the design allows."""
+"""The engine against the model: in thousands of random steps it delivers only what the design allows."""
 
 import os
 import sys
@@ -57,7 +57,7 @@ def message_id(lane: Lane, offset: int) -> uuid.UUID:
 
 
 class Engine(RuleBasedStateMachine):
-    """Does the same to the engine and to the model, and compares them after every step."""
+    """Takes each step in the engine and in the model, and compares them after every step."""
 
     mq: psycopg.Connection
 
@@ -134,7 +134,7 @@ class Engine(RuleBasedStateMachine):
         return rows
 
     def return_expired(self, group: str) -> None:
-        """Leases that are over end with some pop of the group, at the latest with one that finds nothing else."""
+        """End expired leases in the model that a pop of the group has ended in the engine."""
         kept = {lease for (lease,) in self.mq.execute("SELECT lease_id FROM skep.leases").fetchall()}
         for place in (place for queue in QUEUES for place in self.model.places_of(group, queue)):
             for lease in [lease for lease in place.leases if lease.expired and lease.id not in kept]:
@@ -162,7 +162,7 @@ class Engine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=recent, pattern=letters, rest=st.sampled_from([None, None, "c", "f", "d"]), delayed=st.booleans())
     def answer_some(self, which: int, pattern: str, rest: str | None, *, delayed: bool) -> None:
-        """One call for some messages of a lease, in any mixture, and perhaps for everything not answered yet."""
+        """Acknowledge some messages of a lease in one call, in any mixture, and perhaps the rest of it."""
         leases = self.pick(which)
         messages = [(lease, offset) for lease in leases for offset in lease.offsets]
         given = {message: STATUSES[letter] for message, letter in zip(messages, cycle(pattern)) if letter != "."}
@@ -227,13 +227,13 @@ class Engine(RuleBasedStateMachine):
                 call(self.mq, "release_all", **arguments)
         else:
             call(self.mq, "release_all", **arguments)
-        for lease in live:  # if the last messages without ack were deleted, the verdict was due before
+        for lease in live:  # if the last messages without ack were deleted, the verdict was already due
             reason = "answered" if lease.is_answered else "released"
             lease.place.judge(lease, reason, delayed=delayed and reason == "released")
 
     @rule()
     def pass_time(self) -> None:
-        """Every delay is over."""
+        """Let every delay pass."""
         self.mq.execute("UPDATE skep.runs SET ready_at = now() WHERE ready_at > now() AND lease_id IS NULL")
         for place in self.model.places.values():
             place.pass_time()
@@ -307,7 +307,7 @@ class Engine(RuleBasedStateMachine):
             assert row.leased == len([lease for lease in place.leases if not lease.expired])
 
     def teardown(self) -> None:
-        """Every message is completed or a dead letter in the end, once for each group."""
+        """Check that every message is completed or a dead letter in the end, once for each group."""
         if sys.exc_info()[0]:
             return
         for which in range(len(self.held)):
@@ -324,11 +324,11 @@ class Engine(RuleBasedStateMachine):
                 assert place.lowest_cursor == max(place.start, len(place.lane.payloads))
 
 
-@pytest.mark.timeout(900)  # finding the smallest example that fails takes up to five minutes
+@pytest.mark.timeout(900)  # to find the smallest failing example takes up to five minutes
 def test_the_engine_follows_the_model(module_database_url: str):
-    """C1, C3, C5, C7, C8, C11: deliveries, dead letters and lag agree with the design after every step."""
+    """Deliveries, dead letters and lag agree with the model after every step (scenarios C1, C3, C5, C7, C8, C11)."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:
-        call(connection, "configure_defaults", max_poll_interval=1e-6)  # "end" looks back twice as far
+        call(connection, "configure_defaults", max_poll_interval=1e-6)  # start at once, without a lookback
 
         class Connected(Engine):
             mq = connection

@@ -1,4 +1,4 @@
-"""partition_lookup: no way of inserting leaves it stale, and a damaged floor can be repaired."""
+"""partition_lookup: no kind of insert leaves it stale, and a damaged floor can be repaired."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ def rows(connection: psycopg.Connection) -> list[tuple]:
     return connection.execute(f"SELECT {columns} FROM skep.partition_lookup ORDER BY partition_id").fetchall()
 
 
-def test_every_way_in_keeps_the_row_right(mq: psycopg.Connection):
+def test_every_kind_of_push_keeps_the_row_right(mq: psycopg.Connection):
     """Push, push_many, push of JSON, transaction and outbox, one partition and many, committed and rolled back."""
     call(mq, "push", queue="q", payload=Jsonb(1))
     push_to(mq, [("q", "a", 1), ("q", "Default", 2), ("r", "a", 3), ("q", "a", 4)])
@@ -73,7 +73,7 @@ def test_a_raw_insert_is_refused(mq: psycopg.Connection, role: str):
 
 
 def test_the_owner_cannot_make_it_stale(mq: psycopg.Connection):
-    """The head is the last message: whatever the owner of the tables inserts, the next push goes behind it."""
+    """The head is the last message: the next push goes behind any row that the owner of the tables inserts."""
     push(mq, "q", 1)
     mq.execute(f"INSERT INTO {RAW} VALUES (1, 1, clock_timestamp(), '2')")
     assert [row[1:3] for row in rows(mq)] == [(0, 1)]
@@ -117,8 +117,8 @@ def test_resync_counts_missing_and_wrong_rows_together(mq: psycopg.Connection):
     assert (stale(mq), resync(mq), stale(mq)) == (2, 2, 0)
 
 
-def test_resync_keeps_what_retention_has_taken(mq: psycopg.Connection):
-    """The first retained offset follows the messages; an emptied partition goes on where its groups are."""
+def test_resync_respects_what_retention_has_deleted(mq: psycopg.Connection):
+    """The first retained offset follows the messages; an emptied partition continues where its groups are."""
     push(mq, "q", "a", "b", "c")
     assert take(mq, "q") == ["a", "b", "c"]
     mq.execute('DELETE FROM skep.messages WHERE "offset" < 2')
@@ -133,7 +133,7 @@ def test_resync_keeps_what_retention_has_taken(mq: psycopg.Connection):
     assert (take(mq, "q"), broken(mq)) == (["d"], {})
 
 
-def test_resync_waits_for_a_push_under_way(connect: Connect):
+def test_resync_waits_for_an_open_push(connect: Connect):
     """A push that has read the wrong floor commits first; the repair sees its message."""
     producer, observer, repairer = connect(), connect(), connect()
     push(observer, "q", "a")
@@ -158,7 +158,7 @@ def test_a_partition_without_messages_is_not_stale(mq: psycopg.Connection):
 
 
 def test_resync_is_safe_while_pushes_run(connect: Connect):
-    """Several servers: nothing is lost or overwritten with an older head, and nobody deadlocks."""
+    """With several servers nothing is lost or overwritten with an older head, and there is no deadlock."""
     lanes = [("q", f"{n}") for n in range(6)]
 
     def produce(connection: psycopg.Connection) -> None:

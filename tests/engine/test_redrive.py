@@ -1,4 +1,4 @@
-"""Dead letters that come back, or go for good."""
+"""Dead letters are redriven or purged."""
 
 import threading
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Q = "orders"
 
 @pytest.fixture
 def letters(mq: psycopg.Connection) -> list[Row]:
-    """Two groups have given up messages 0 to 2 of a lane, with two kinds of error."""
+    """Two groups have dead-lettered messages 0 to 2 of a partition, with two kinds of error."""
     configure(mq, Q, retry_limit=0)
     push(mq, Q, *range(3), partition="p")
     for group in ("a", "b"):
@@ -22,8 +22,8 @@ def letters(mq: psycopg.Connection) -> list[Row]:
     return call(mq, "list_dead_letters")
 
 
-def test_to_the_same_group_only(mq: psycopg.Connection, letters: list[Row]):
-    """99: in order, with where it comes from; the other group sees nothing of it."""
+def test_redrive_to_the_same_group_only(mq: psycopg.Connection, letters: list[Row]):
+    """In order, with the origin; the other group does not receive them (scenario 99)."""
     driven = call(mq, "redrive", group_name="a")
     assert len(driven) == 3
     assert pop(mq, Q, "b", partitions=10) == []
@@ -38,8 +38,8 @@ def test_to_the_same_group_only(mq: psycopg.Connection, letters: list[Row]):
     assert broken(mq) == {}
 
 
-def test_to_a_queue(mq: psycopg.Connection, letters: list[Row]):
-    """47: as new messages, for everyone who reads it."""
+def test_redrive_to_a_queue(mq: psycopg.Connection, letters: list[Row]):
+    """As new messages, for every group that reads it (scenario 47)."""
     call(mq, "redrive", group_name="a", to_queue="second chance")
     assert take(mq, "second chance", "x") == take(mq, "second chance", "y") == [0, 1, 2]
 
@@ -58,10 +58,10 @@ def test_filters_and_dry_run(mq: psycopg.Connection, letters: list[Row]):
     assert counts == {("a", "Error 0"): 2, ("a", "Error 1"): 1, ("b", "Error 0"): 2, ("b", "Error 1"): 1}
 
 
-def test_once_under_concurrency(
+def test_concurrent_redrives_redrive_each_dead_letter_once(
     mq: psycopg.Connection, letters: list[Row], connect_module: Callable[[], psycopg.Connection]
 ):
-    """47: eight at once drive each letter once."""
+    """Eight at once redrive each dead letter once (scenario 47)."""
     driven: list[int] = []
 
     def drive(connection: psycopg.Connection) -> None:
@@ -95,15 +95,15 @@ def test_purge(mq: psycopg.Connection, letters: list[Row]):
     assert call(mq, "list_dead_letters") == []
 
 
-def test_a_lane_of_that_name_is_not_taken_over(mq: psycopg.Connection, letters: list[Row]):
+def test_an_existing_partition_of_that_name_is_not_used(mq: psycopg.Connection, letters: list[Row]):
     push(mq, Q, "mine", partition="p (again for a)")
     with refused("SK007", "in use"):
         call(mq, "redrive", group_name="a")
     assert len(call(mq, "list_dead_letters")) == 6
 
 
-def test_failing_again(mq: psycopg.Connection, letters: list[Row]):
-    """43, 98: it ends in the dead letters again, and can be driven again."""
+def test_a_redriven_message_that_fails_again(mq: psycopg.Connection, letters: list[Row]):
+    """It is dead-lettered again, and can be redriven again (scenarios 43, 98)."""
     for _ in range(3):
         assert len(call(mq, "redrive", group_name="a")) == 3
         for message in pop(mq, Q, "a", partitions=10):
@@ -112,8 +112,8 @@ def test_failing_again(mq: psycopg.Connection, letters: list[Row]):
     assert broken(mq) == {}
 
 
-def test_with_another_payload(mq: psycopg.Connection, letters: list[Row]):
-    """The copy says that it was edited; the seal of the old payload goes with it."""
+def test_redrive_with_another_payload(mq: psycopg.Connection, letters: list[Row]):
+    """The copy is marked as edited; the seal of the old payload is removed."""
     first, second, *_ = sorted(letters, key=lambda row: row.id)
     mq.execute('UPDATE skep.dead_letters SET headers = \'{"kept": 1, "skep-sealed": {}}\'')
     call(mq, "redrive", ids=[first.id], payload='{"n": 12345678901234567890}', headers='{"added": 2}')
@@ -127,15 +127,15 @@ def test_with_another_payload(mq: psycopg.Connection, letters: list[Row]):
 
 
 @pytest.mark.parametrize("named", [{}, {"ids": []}, {"ids": [1, 2]}, {"queue": Q}])
-def test_a_payload_is_for_one(mq: psycopg.Connection, letters: list[Row], named: dict[str, object]):
+def test_a_new_payload_is_for_one_dead_letter(mq: psycopg.Connection, letters: list[Row], named: dict[str, object]):
     with refused("SK001", "one dead letter"):
         call(mq, "redrive", payload="1", **named)
     assert len(call(mq, "list_dead_letters")) == 6
 
 
 @pytest.mark.parametrize("start", ["seek", "subscribe"])
-def test_an_offset_of_the_queue_is_none_among_letters(mq: psycopg.Connection, start: str):
-    """99: whoever was told to start at offset 2 gets dead letters again all the same."""
+def test_a_start_offset_does_not_apply_to_redriven_dead_letters(mq: psycopg.Connection, start: str):
+    """A group that starts at offset 2 still receives them (scenario 99)."""
     configure(mq, Q, retry_limit=0)
     push(mq, Q, *range(4), partition="p")
     if start == "seek":
@@ -150,13 +150,13 @@ def test_an_offset_of_the_queue_is_none_among_letters(mq: psycopg.Connection, st
     assert [row.payload for row in drain(mq, Q, "a")] == [3], "and is not given them once more"
 
 
-def test_who_pops_one_partition_gets_its_letters(mq: psycopg.Connection):
-    """99: also a group that has nothing but this partition; what it is owed is kept for it."""
+def test_a_group_of_one_partition_gets_its_redriven_dead_letters(mq: psycopg.Connection):
+    """Also if the group reads nothing but this partition; retention keeps its backlog (scenario 99)."""
     configure(mq, Q, retry_limit=0, zero_subscriber_retention_seconds=1, completed_retention_seconds=1)
     push(mq, Q, 0, partition="p")
     (message,) = pop(mq, Q, "a", partition="p")
     call(mq, "fail", lease=message.lease, id=message.id, error="no")
-    for _ in range(2):  # it fails once more, and comes again in the same lane
+    for _ in range(2):  # it fails once more, and is redriven in the same partition
         call(mq, "redrive")
         pass_time(mq, 60)
         call(mq, "retain")

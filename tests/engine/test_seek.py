@@ -1,4 +1,4 @@
-"""Seek: in partitions that were read or not, in queues that exist or not; it ends leases, and counts what it skips."""
+"""Seek: in known and unknown partitions, in existing and future queues; it ends leases, and counts what it skips."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def seek(connection: psycopg.Connection, position: str, queue: str = "q", group:
 
 
 def minute_by_minute(connection: psycopg.Connection, lanes: list[str]) -> list[str]:
-    """Four messages a minute apart in each lane; return a time before each of them."""
+    """Push four messages a minute apart to each partition; return a time before each of them."""
     for number in range(4):
         push_to(connection, [("q", lane, number) for lane in lanes])
         pass_time(connection, 60)
@@ -42,7 +42,7 @@ def minute_by_minute(connection: psycopg.Connection, lanes: list[str]) -> list[s
 
 
 def drained(connection: psycopg.Connection, group: str = "g") -> dict[str, list]:
-    """What comes, by partition."""
+    """Return the remaining messages, by partition."""
     found: dict[str, list] = {}
     for delivery in drain(connection, "q", group):
         found.setdefault(delivery.partition, []).append(delivery.payload)
@@ -51,8 +51,9 @@ def drained(connection: psycopg.Connection, group: str = "g") -> dict[str, list]
 
 @pytest.mark.parametrize("met", ["all", "none", "half"])
 @pytest.mark.parametrize(("position", "first"), [("beginning", 0), ("end", 4), ("2", 2), ("time", 3), ("Beginning", 0)])
-def test_seek_moves_every_lane(mq: psycopg.Connection, position: str, first: int, met: str):
-    """S7: a group that has drained, met half of, or never seen the lanes: all of them start at the place."""
+def test_seek_moves_every_partition(mq: psycopg.Connection, position: str, first: int, met: str):
+    """A group that has drained, half of them discovered, or never read the partitions: all of them start at the
+    position (scenario S7)."""
     times = minute_by_minute(mq, ["a", "b"])
     if met == "all":
         drain(mq, "q")
@@ -67,7 +68,7 @@ def test_seek_moves_every_lane(mq: psycopg.Connection, position: str, first: int
 
 
 def test_partitions_that_are_created_later_start_at_their_beginning(mq: psycopg.Connection):
-    """An offset is for the partitions that exist: the first messages of a new one are not skipped."""
+    """An offset applies to existing partitions: the first messages of a new one are not skipped."""
     push(mq, "q", *range(4), partition="a")
     seek(mq, "2")
     push(mq, "q", *range(4), partition="later")
@@ -76,7 +77,7 @@ def test_partitions_that_are_created_later_start_at_their_beginning(mq: psycopg.
 
 @pytest.mark.parametrize("position", ["beginning", "end", "1"])
 def test_a_queue_that_does_not_exist(mq: psycopg.Connection, position: str):
-    """The seek is kept for the queue, as a subscription is; "end" of nothing is before the first message."""
+    """The seek is stored for the queue, as a subscription is; the end of an empty queue is before its first message."""
     assert move(mq, position) == (0, 0, 0)
     pass_time(mq, 600)
     push(mq, "q", "a", "b")
@@ -94,7 +95,7 @@ def test_a_partition_that_does_not_exist(mq: psycopg.Connection, position: str):
 
 @pytest.mark.parametrize("mode", ["new", "all"])
 def test_a_stored_mode_does_not_undo_a_seek(mq: psycopg.Connection, mode: str):
-    """S7: neither the subscription the group was born with nor the mode that its consumers go on to send."""
+    """Neither the group's first subscription nor the mode that its consumers send later (scenario S7)."""
     minute_by_minute(mq, ["a", "b"])
     take(mq, "q", partition="a", subscription_mode=mode)
     take(mq, "q", subscription_mode=mode, batch=1)
@@ -108,7 +109,7 @@ def test_a_stored_mode_does_not_undo_a_seek(mq: psycopg.Connection, mode: str):
 
 
 def test_a_namespace_subscription_does_not_undo_a_seek(mq: psycopg.Connection):
-    """S6, S7: the seek of a queue is more specific than the group's namespace."""
+    """The seek of a queue is more specific than the group's namespace (scenarios S6, S7)."""
     push(mq, "ns.q", *range(4))
     push(mq, "ns.other", "other")
     pass_time(mq, 3600)
@@ -119,7 +120,7 @@ def test_a_namespace_subscription_does_not_undo_a_seek(mq: psycopg.Connection):
 
 
 def test_one_partition_only(mq: psycopg.Connection):
-    """S7: the other lanes of the group, and the other groups, stay where they are."""
+    """The other partitions of the group, and the other groups, do not move (scenario S7)."""
     minute_by_minute(mq, ["a", "b"])
     drain(mq, "q")
     drain(mq, "q", "other")
@@ -130,8 +131,8 @@ def test_one_partition_only(mq: psycopg.Connection):
     assert drained(mq) == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}  # the queue's seek is later than the partition's
 
 
-def test_seek_drops_leases(mq: psycopg.Connection):
-    """S7, C5: the token is stale at once, the answer is refused and changes nothing."""
+def test_seek_ends_leases(mq: psycopg.Connection):
+    """The lease id is stale at once; an ack is refused and changes nothing (scenarios S7, C5)."""
     minute_by_minute(mq, ["a"])
     held = pop(mq, "q", batch=2)
     failed = pop(mq, "q", "failing", batch=2)
@@ -152,12 +153,12 @@ def test_seek_drops_leases(mq: psycopg.Connection):
         1,
         1,
         1,
-    ]  # what was returned for a retry is forgotten too
+    ]  # returned runs are forgotten too
     assert mq.execute("SELECT count(*) FROM skep.dead_letters").fetchall() == [(0,)]
 
 
-def test_end_is_the_end_of_this_moment(mq: psycopg.Connection):
-    """S7: by offset, not by clock: also where the lane's time is ahead of the clock."""
+def test_end_is_the_end_at_the_moment_of_the_seek(mq: psycopg.Connection):
+    """By offset, not by clock: also where the partition's time is ahead of the clock (scenario S7)."""
     push(mq, "q", "a", "b")
     pass_time(mq, -3600)
     seek(mq, "end")
@@ -186,7 +187,7 @@ def processed(connection: psycopg.Connection) -> int:
     return connection.execute(query).fetchall()[0][0]
 
 
-def test_the_answer_counts(mq: psycopg.Connection):
+def test_seek_counts_skipped_and_repeated_messages(mq: psycopg.Connection):
     """Pending messages that are skipped, and completed ones that are delivered again; processed is never negative."""
     push(mq, "q", *range(10))
     take(mq, "q", batch=3)
@@ -200,21 +201,22 @@ def test_the_answer_counts(mq: psycopg.Connection):
     assert processed(mq) == 3
 
 
-def test_the_answer_counts_for_partitions_that_were_not_read(mq: psycopg.Connection):
-    """From where the group would have started. A group that is new skips nothing: it was nowhere."""
+def test_seek_counts_for_partitions_that_were_not_read(mq: psycopg.Connection):
+    """It counts from the group's start. A new group skips nothing, because it had no position."""
     push_to(mq, [("q", lane, number) for lane in "ab" for number in range(4)])
     pass_time(mq, 3600)
     call(mq, "subscribe", group_name="g", queue="q", mode="new")
     push(mq, "q", 4, partition="a")
-    assert move(mq, "3") == (2, 0, 2)  # a message of each that was before the start comes; none has been read
+    assert move(mq, "3") == (2, 0, 2)  # one message before the start is delivered in each; none has been read
     assert move(mq, "end") == (2, 3, 0)
     assert move(mq, "2", group="fresh") == (2, 0, 0)
     assert processed(mq) == 0
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_the_answer_counts_messages_and_not_offsets(mq: psycopg.Connection, concurrency: int):
-    """Acks out of order: a completed message above the cursor is not skipped, and comes again if the seek is below."""
+def test_seek_counts_messages_and_not_offsets(mq: psycopg.Connection, concurrency: int):
+    """After acks out of order, a completed message above the cursor is not skipped, and is repeated by a seek below
+    it."""
     configure(mq, "q", concurrency=concurrency)
     push(mq, "q", *range(8))
     if concurrency == 1:
@@ -240,7 +242,7 @@ def test_the_answer_counts_messages_and_not_offsets(mq: psycopg.Connection, conc
 
 
 def test_closed_runs_are_forgotten(mq: psycopg.Connection):
-    """With concurrency > 1: leased and returned runs are gone, and their leases with them."""
+    """With concurrency above 1, leased and returned runs are deleted with their leases."""
     configure(mq, "q", concurrency=4, retry_delay=3600)
     push(mq, "q", *range(8))
     held = [pop(mq, "q", batch=2) for _ in range(3)]
@@ -261,7 +263,7 @@ def test_closed_runs_are_forgotten(mq: psycopg.Connection):
 def test_a_push_that_commits_later(
     mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection], position: str
 ):
-    """A message that was pushed before the seek and committed after it comes, also in a new partition."""
+    """A message that was pushed before the seek and committed after it is delivered, also in a new partition."""
     push(mq, "q", "a")
     slow = connect_module()
     with slow.transaction():
@@ -273,7 +275,7 @@ def test_a_push_that_commits_later(
 
 
 def test_a_transaction_that_holds_a_lease(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
-    """Seek and delete wait for it, five seconds at most, and then say so with an error that is worth a retry."""
+    """Seek and delete wait for it, five seconds at most, and then fail with a retryable error."""
     push(mq, "q", *range(4))
     take(mq, "q", batch=1)
     other, slow = connect_module(), connect_module()
@@ -296,8 +298,8 @@ def test_seeking_back_and_forth(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_seek_on_queue_semantics_moves_the_one_cursor(mq: psycopg.Connection):
-    """Section 5: whatever group name the seek gives, it is the queue's cursor."""
+def test_seek_on_a_work_queue_moves_its_one_cursor(mq: psycopg.Connection):
+    """Whatever group name the seek gives."""
     configure(mq, "q", semantics="queue")
     push(mq, "q", *range(6))
     seek(mq, "4", group="a")
@@ -315,8 +317,8 @@ def test_seek_creates_a_group_that_was_never_seen(mq: psycopg.Connection):
     assert take(mq, "q", "fresh") == ["b"]
 
 
-def test_who_is_cancelled_is_not_moved(mq: psycopg.Connection):
-    """Section 5: cancelled is final until subscribed anew."""
+def test_a_cancelled_group_does_not_seek(mq: psycopg.Connection):
+    """Cancelled is final until the group subscribes again."""
     push(mq, "q", 1)
     take(mq, "q")
     call(mq, "cancel", group_name="g", queue="q")
@@ -326,7 +328,8 @@ def test_who_is_cancelled_is_not_moved(mq: psycopg.Connection):
 
 
 def test_all_queues_of_a_group(mq: psycopg.Connection):
-    """S7: those it has met, is subscribed to, or will find by its namespace; nobody else's, and none that it left."""
+    """Queues that it has read, is subscribed to, or covers by its namespace; no queue of others or that it left
+    (scenario S7)."""
     for queue in ("met", "left", "others"):
         push(mq, queue, 0, 1)
     take(mq, "met")
@@ -344,7 +347,8 @@ def test_all_queues_of_a_group(mq: psycopg.Connection):
 
 
 def test_all_queues_of_a_namespace(mq: psycopg.Connection):
-    """The wide subscription moves, queues that it covers get no subscription of their own; "end" holds for new ones."""
+    """The namespace subscription moves, queues that it covers get no subscription of their own; "end" covers new
+    ones."""
     push_to(mq, [("n.a", "p", 0), ("n.b", "p", 1)])
     assert sorted(take(mq, None, namespace="n", partitions=9)) == [0, 1]
     push_to(mq, [("n.a", "p", 2), ("n.a", "q", 3)])

@@ -1,4 +1,4 @@
-"""Starts in all their forms: queues that do not exist yet, specificity, modes by other names, times and offsets."""
+"""All kinds of starts: queues that do not exist yet, specificity, modes by other names, times and offsets."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,7 +16,7 @@ def modes(connection: psycopg.Connection) -> list[tuple]:
 
 @pytest.mark.parametrize("how", ["pop", "pop_partition", "subscribe"])
 def test_a_queue_that_does_not_exist_yet(mq: psycopg.Connection, how: str):
-    """S3: the group is born before the queue, and gets the first message pushed, however late."""
+    """The group subscribes before the queue exists, and gets the first message pushed, however late (scenario S3)."""
     lane = {"partition": "p"} if how == "pop_partition" else {}
     if how == "subscribe":
         call(mq, "subscribe", group_name="g", queue="q", mode="new")
@@ -32,7 +32,7 @@ def test_a_queue_that_does_not_exist_yet(mq: psycopg.Connection, how: str):
 
 
 def test_a_namespace_without_queues(mq: psycopg.Connection):
-    """S3, S5: a wildcard group is born before any queue of its namespace."""
+    """A wildcard group subscribes before its namespace has a queue (scenarios S3, S5)."""
     assert take(mq, None, namespace="ns", subscription_mode="new") == []
     pass_time(mq, 600)
     push(mq, "ns.q", "first")
@@ -41,7 +41,7 @@ def test_a_namespace_without_queues(mq: psycopg.Connection):
 
 
 def test_a_partition_that_does_not_exist_yet(mq: psycopg.Connection):
-    """S3: a pop by name of a partition that is born later; other partitions stay untouched."""
+    """A pop by name of a partition that is created later does not affect other partitions (scenario S3)."""
     push(mq, "q", "other", partition="other")
     assert take(mq, "q", partition="p", subscription_mode="new") == []
     pass_time(mq, 600)
@@ -62,7 +62,7 @@ SCOPES = [
 @pytest.mark.parametrize("specific", range(5), ids=["partition", "queue", "namespace_and_task", "namespace", "task"])
 @pytest.mark.parametrize("order", [1, -1], ids=["specific_first", "general_first"])
 def test_the_most_specific_subscription_decides(mq: psycopg.Connection, specific: int, order: int):
-    """Partition, then queue, then namespace, then task; in whatever order they were stored."""
+    """Partition, then queue, then namespace, then task; in any order of creation."""
     push(mq, "ns.task", *range(9), partition="p")
     for rank, scope in list(enumerate(SCOPES[specific:]))[::order]:
         call(mq, "subscribe", group_name="g", mode="offset", start_from=f"{rank + 1}", **scope)
@@ -82,7 +82,7 @@ def explain(connection: psycopg.Connection, queue: str, partition: str, group: s
 
 
 def test_explaining_a_start(mq: psycopg.Connection):
-    """One row in every case: by time, for a queue or partition to come, for a work queue, for an unknown group."""
+    """One row in every case: by time, for a future queue or partition, for a work queue, for an unknown group."""
     push(mq, "ns.q", "history", partition="p")
     pass_time(mq, 3600)
     (stored,) = call(mq, "subscribe", group_name="g", namespace="ns", mode="new")
@@ -114,8 +114,8 @@ def test_an_offset_is_for_partitions_that_exist(mq: psycopg.Connection, scope: d
         assert take(mq, "q", partition="there") == [2, 3]
 
 
-def test_subscriptions_of_others_do_not_count(mq: psycopg.Connection):
-    """S6: another group, another queue, another partition, another namespace."""
+def test_subscriptions_to_other_scopes_do_not_count(mq: psycopg.Connection):
+    """Another group, another queue, another partition, another namespace (scenario S6)."""
     push(mq, "ns.q", *range(4))
     for group, scope in [
         ("other", {"queue": "ns.q"}),
@@ -129,8 +129,8 @@ def test_subscriptions_of_others_do_not_count(mq: psycopg.Connection):
     assert take(mq, "ns.q") == [0, 1, 2, 3]
 
 
-def test_a_partition_subscription_beside_the_queue_s(mq: psycopg.Connection):
-    """S6: one partition from the beginning, the rest of the queue from now, by wildcard pops."""
+def test_a_subscription_to_one_partition_beside_that_of_the_queue(mq: psycopg.Connection):
+    """One partition from the beginning, the rest of the queue from now, by wildcard pops (scenario S6)."""
     push_to(mq, [("q", name, f"old {name}") for name in "abc"])
     pass_time(mq, 3600)
     call(mq, "subscribe", group_name="g", queue="q", partition="b", mode="all")
@@ -141,9 +141,9 @@ def test_a_partition_subscription_beside_the_queue_s(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("how", ["subscribe", "pop"])
 def test_a_second_wide_subscription(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection], how: str):
-    """Discovery finds the history of its queues, though the group has read another namespace all the time.
+    """Discovery finds the history of its queues, although the group has read another namespace before.
 
-    It does not wait for a pop that is discovering in an open transaction, and that one does not hide the queues.
+    It does not wait for a pop that is discovering in an open transaction, and that pop does not hide the queues.
     """
     push_to(mq, [("a.q", "p", "a1"), ("b.q", "p", "b1")])
     assert take(mq, None, namespace="a") == ["a1"]
@@ -173,8 +173,8 @@ def test_modes_by_other_names(mq: psycopg.Connection, word: str, mode: str):
     assert call(mq, "subscribe", group_name="g", queue="q", mode=word)[0].mode == mode
 
 
-def test_now_as_a_place_to_start_from(mq: psycopg.Connection):
-    """Queen's subscriptionFrom: 'now' is new; a time beside a mode is the more exact wish."""
+def test_now_as_a_start(mq: psycopg.Connection):
+    """Queen's subscriptionFrom 'now' is mode new; a time overrides a mode."""
     assert call(mq, "subscribe", group_name="a", queue="q", start_from="now")[0].mode == "new"
     assert (
         call(mq, "subscribe", group_name="b", queue="q", mode="new", start_from="2026-01-01T00:00:00Z")[0].mode
@@ -185,7 +185,7 @@ def test_now_as_a_place_to_start_from(mq: psycopg.Connection):
 
 
 def spaced(connection: psycopg.Connection) -> list:
-    """Six messages a minute apart; return their times."""
+    """Push six messages a minute apart; return their times."""
     for number in range(6):
         pass_time(connection, 60)
         push(connection, "q", number)
@@ -195,7 +195,8 @@ def spaced(connection: psycopg.Connection) -> list:
 
 @pytest.mark.parametrize("shift", [-1, 0, 1], ids=["just_before", "exactly", "just_after"])
 def test_a_timestamp_is_inclusive(mq: psycopg.Connection, shift: int):
-    """S7: the first message at or after the time, at every place of the binary search, by wildcard and by name."""
+    """It starts at the first message at or after the time, for every step of the binary search, by wildcard and by name
+    (scenario S7)."""
     times = spaced(mq)
     for number, time in enumerate(times):
         start = (time + timedelta(microseconds=shift)).isoformat()
@@ -205,8 +206,8 @@ def test_a_timestamp_is_inclusive(mq: psycopg.Connection, shift: int):
     assert broken(mq) == {}
 
 
-def test_many_messages_of_one_moment(mq: psycopg.Connection):
-    """S7: equal times are not split: the first of them is the start."""
+def test_many_messages_with_the_same_time(mq: psycopg.Connection):
+    """The first of them is the start (scenario S7)."""
     push(mq, "q", *range(10))
     pass_time(mq, 60)
     answers = push(mq, "q", *range(10, 30))
@@ -217,7 +218,7 @@ def test_many_messages_of_one_moment(mq: psycopg.Connection):
 
 @pytest.mark.parametrize(("start", "first"), [("0", 0), ("3", 3), ("5", 5), ("6", 6), ("100", 6)])
 def test_an_offset_is_inclusive_and_at_most_the_end(mq: psycopg.Connection, start: str, first: int):
-    """An offset beyond the end of a partition is its end: what is pushed afterwards is not skipped."""
+    """An offset beyond the end of a partition is its end: later messages are not skipped."""
     push(mq, "q", *range(6))
     assert take(mq, "q", subscription_from=start) == list(range(first, 6))
     push(mq, "q", *range(6, 102))
@@ -229,7 +230,7 @@ def id_of(connection: psycopg.Connection, answer: Any) -> str:
 
 
 def two_lanes(connection: psycopg.Connection) -> str:
-    """Two lanes whose offsets differ, and the id of `a3`, which was pushed together with `a2` and `a4`."""
+    """Two partitions whose offsets differ, and the id of `a3`, which was pushed together with `a2` and `a4`."""
     push(connection, "ns.q", "a0", "a1", partition="a")
     push(connection, "ns.q", *(f"b{n}" for n in range(5)), partition="b")
     pass_time(connection, 60)
@@ -243,10 +244,10 @@ FROM_A3 = ["a3", "a4", "b5", "b6"]
 
 @pytest.mark.parametrize("scope", [{"queue": "ns.q"}, {"queue": None, "namespace": "ns"}, {"queue": None, "task": "q"}])
 @pytest.mark.parametrize("first", ["subscribe", "pop"])
-def test_a_message_id_is_a_place_in_its_lane_and_a_time_in_others(
+def test_a_message_id_is_an_offset_in_its_partition_and_a_time_in_others(
     mq: psycopg.Connection, scope: dict[str, Any], first: str
 ):
-    """Exact: nothing before it, nothing skipped, also in lanes that are born later."""
+    """Nothing before it is delivered, nothing is skipped, also in partitions that are created later."""
     identity = two_lanes(mq)
     if first == "subscribe":
         call(mq, "subscribe", group_name="g", mode="message_id", start_from=identity, **scope)
@@ -265,14 +266,14 @@ def test_a_message_id_is_a_place_in_its_lane_and_a_time_in_others(
 
 @pytest.mark.parametrize(("partition", "expected"), [("a", ["a3", "a4"]), ("b", ["b5", "b6"])])
 def test_a_message_id_for_one_partition(mq: psycopg.Connection, partition: str, expected: list[str]):
-    """Also one of a sister lane."""
+    """Also the id of a message in another partition."""
     identity = two_lanes(mq)
     call(mq, "subscribe", group_name="g", queue="ns.q", partition=partition, mode="message_id", start_from=identity)
     assert take(mq, "ns.q", partition=partition) == expected
 
 
-def test_a_message_id_that_is_not_there(mq: psycopg.Connection):
-    """Of another queue, of no message, of one that is gone: refused, and nothing is stored."""
+def test_an_unknown_message_id_is_refused(mq: psycopg.Connection):
+    """A message of another queue, no message, or a deleted one: nothing is stored."""
     two_lanes(mq)
     (other,) = push(mq, "other", 1)
     (last,) = push(mq, "gone", 1)
@@ -288,8 +289,8 @@ def test_a_message_id_that_is_not_there(mq: psycopg.Connection):
     assert modes(mq) == []
 
 
-def test_a_message_id_whose_message_is_gone_since(mq: psycopg.Connection):
-    """The first mode stays: a consumer whose calls name its start can be restarted. A new life needs a message."""
+def test_a_message_id_whose_message_was_deleted_since(mq: psycopg.Connection):
+    """The first mode stays, so a consumer that names its start can be restarted. A new subscription needs a message."""
     identity = two_lanes(mq)
     start = {"subscription_mode": "message_id", "subscription_from": identity}
     assert sorted(take(mq, "ns.q", partitions=2, **start)) == FROM_A3
@@ -302,7 +303,7 @@ def test_a_message_id_whose_message_is_gone_since(mq: psycopg.Connection):
         call(mq, "subscribe", group_name="g", queue="ns.q", mode="message_id", start_from=identity)
 
 
-def test_a_message_id_after_the_end_of_a_life(mq: psycopg.Connection):
+def test_a_message_id_after_a_cancel(mq: psycopg.Connection):
     identity = two_lanes(mq)
     assert len(drain(mq, "ns.q")) == 12
     call(mq, "cancel", group_name="g", queue="ns.q")
@@ -311,7 +312,7 @@ def test_a_message_id_after_the_end_of_a_life(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_a_message_id_does_not_move_who_has_started(mq: psycopg.Connection):
+def test_a_message_id_does_not_move_a_group_that_has_started(mq: psycopg.Connection):
     """The first mode wins, and a queue with one cursor for all has no starts of groups."""
     identity = two_lanes(mq)
     assert take(mq, "ns.q", partition="a", batch=1) == ["a0"]
@@ -333,7 +334,7 @@ def test_a_time_in_the_future_delivers_nothing_yet(mq: psycopg.Connection):
     assert take(mq, "q") == ["late enough"]
 
 
-def test_what_retention_has_taken_is_skipped(mq: psycopg.Connection):
+def test_messages_deleted_by_retention_are_skipped(mq: psycopg.Connection):
     """A start before the first retained offset is that offset, in every mode."""
     times = spaced(mq)
     mq.execute('DELETE FROM skep.messages WHERE "offset" < 4')
@@ -344,8 +345,8 @@ def test_what_retention_has_taken_is_skipped(mq: psycopg.Connection):
     assert take(mq, "q", "late", subscription_from=times[5].isoformat()) == [5]
 
 
-def test_queue_semantics_share_one_cursor(mq: psycopg.Connection):
-    """Section 5: every message of a `queue` queue goes to one consumer, whatever group and mode it names."""
+def test_a_work_queue_has_one_cursor(mq: psycopg.Connection):
+    """Every message of a `queue` queue goes to one consumer, whatever group and mode it names."""
     configure(mq, "q", semantics="queue", concurrency=1)
     push(mq, "q", *range(6))
     assert take(mq, "q", "a", batch=2) == [0, 1]

@@ -1,4 +1,4 @@
-"""Deleted messages: their offsets stay, nobody gets them, nothing waits for them."""
+"""Deleted messages keep their offsets, are never delivered, and nothing waits for them."""
 
 from collections.abc import Callable, Iterable
 
@@ -19,7 +19,7 @@ def delete(connection: psycopg.Connection, lane: list[Row], offsets: Iterable[in
 
 
 def test_a_deleted_message_is_skipped(conn: psycopg.Connection):
-    """The others come in order, with their offsets."""
+    """The others are delivered in order, with their offsets."""
     delete(conn, push(conn, Q, *range(6)), [0, 2, 3, 5])
     assert runs(conn, Q) == [([1, 4], 1)]
     assert lag(conn) == {"Default": 0}
@@ -27,7 +27,7 @@ def test_a_deleted_message_is_skipped(conn: psycopg.Connection):
 
 
 def test_lag_is_exact(mq: psycopg.Connection):
-    """Lag is the distance of two offsets: a tombstone counts until the cursor has passed it, and not after."""
+    """Lag is the distance of two offsets: a tombstone counts until the cursor has passed it."""
     lane = push(mq, Q, *range(6))
     ack(mq, pop(mq, Q, batch=1))
     delete(mq, lane, [0, 3])
@@ -39,8 +39,8 @@ def test_lag_is_exact(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
-def test_a_lane_of_tombstones_does_not_block(mq: psycopg.Connection, batch: int):
-    """A pop goes on to what is alive: in the same lane, in another, and in what is pushed later."""
+def test_a_partition_of_tombstones_does_not_block(mq: psycopg.Connection, batch: int):
+    """A pop continues with live messages: in the same partition, in another, and pushed later."""
     delete(mq, push(mq, Q, *range(40), partition="dead"), range(40))
     push(mq, Q, "alive", partition="other")
     assert [message.payload for message in drain(mq, Q, batch=batch)] == ["alive"]
@@ -53,21 +53,21 @@ def test_a_lane_of_tombstones_does_not_block(mq: psycopg.Connection, batch: int)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("partition", [None, "Default"])
 def test_a_message_behind_many_tombstones(mq: psycopg.Connection, batch: int, partition: str | None):
-    """An empty answer means that nothing is ready: not that the search was given up."""
+    """An empty pop means that nothing is ready, not that the search stopped early."""
     delete(mq, push(mq, Q, *range(31)), range(30))
     assert [message.offset for message in pop(mq, Q, batch=batch, partition=partition)] == [30]
 
 
 def test_ten_thousand_tombstones_are_passed_quickly(mq: psycopg.Connection):
-    """The cost of a pop does not grow with the square of what was deleted."""
+    """The cost of a pop does not grow with the square of the deleted messages."""
     push(mq, Q, *range(10_001))
     mq.execute('UPDATE skep.messages SET payload = NULL, headers = NULL WHERE "offset" < 10_000')
     mq.execute("SET statement_timeout = '5s'")
     assert [message.offset for message in pop(mq, Q, batch=1)] == [10_000]
 
 
-def test_lanes_of_tombstones_only(mq: psycopg.Connection):
-    """Many of them, and one lane that has something: the first pop finds it."""
+def test_partitions_of_tombstones_only(mq: psycopg.Connection):
+    """The first pop finds the only partition with a message among many of them."""
     for number in range(10):
         delete(mq, push(mq, Q, 0, partition=f"lane {number}"), [0])
     push(mq, Q, "alive", partition="last")
@@ -82,10 +82,10 @@ def test_lanes_of_tombstones_only(mq: psycopg.Connection):
     ("cdc", [], []),
     ("fff", [], [0, 2]),
 ])  # fmt: skip
-def test_deleted_while_leased(
+def test_a_message_deleted_while_leased(
     mq: psycopg.Connection, answer: Callable[..., None], letters: str, dead: list[int], again: list[int]
 ):
-    """The holder answers for it as for the others; it does not come again and is no dead letter."""
+    """Its consumer acknowledges it like the others; it is not delivered again and is no dead letter."""
     configure(mq, Q, retry_delay=0)
     lane = push(mq, Q, *range(4))
     batch = pop(mq, Q, batch=3)
@@ -98,7 +98,7 @@ def test_deleted_while_leased(
 
 
 def test_a_whole_leased_batch_is_deleted(mq: psycopg.Connection):
-    """Its holder dies: nothing of it comes again, and nothing is stuck."""
+    """Its consumer crashes: nothing of it is delivered again, and nothing is stuck."""
     lane = push(mq, Q, *range(4))
     pop(mq, Q, batch=3)
     delete(mq, lane, [0, 1, 2])
@@ -109,7 +109,7 @@ def test_a_whole_leased_batch_is_deleted(mq: psycopg.Connection):
 
 
 def test_a_deleted_message_is_not_a_success(mq: psycopg.Connection):
-    """C1: beside a tombstone, all failed is still all failed."""
+    """Beside a tombstone, all failed is still all failed (scenario C1)."""
     configure(mq, Q, retry_delay=0)
     delete(mq, push(mq, Q, *range(3)), [1])
     one_by_one(mq, pop(mq, Q), "ff")
@@ -119,7 +119,7 @@ def test_a_deleted_message_is_not_a_success(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("answer", [one_by_one, as_batch])
 def test_completing_a_deleted_message_is_not_a_success(mq: psycopg.Connection, answer: Callable[..., None]):
-    """All messages that are left have failed: they are retried, also if their acks come later."""
+    """All messages that are left have failed: they are retried, also if their acks arrive later."""
     configure(mq, Q, retry_delay=0)
     lane = push(mq, Q, *range(3))
     batch = pop(mq, Q, batch=3)
@@ -130,7 +130,7 @@ def test_completing_a_deleted_message_is_not_a_success(mq: psycopg.Connection, a
 
 
 def test_the_lease_ends_when_only_deleted_messages_have_no_ack(mq: psycopg.Connection):
-    """A released lease, too, is then one whose messages were all answered: they are charged."""
+    """A released lease is then one with all acks: its attempt counts."""
     configure(mq, Q, retry_delay=0)
     lane = push(mq, Q, *range(4))
     batch = pop(mq, Q, batch=2)
@@ -148,8 +148,8 @@ def test_the_lease_ends_when_only_deleted_messages_have_no_ack(mq: psycopg.Conne
     assert runs(mq, Q) == [([2], 2)]
 
 
-def test_deleted_between_two_deliveries(mq: psycopg.Connection):
-    """C3: what is gone does not come again; the others do, with their count."""
+def test_a_message_deleted_between_two_deliveries(mq: psycopg.Connection):
+    """It is not delivered again; the others are, with their attempt (scenario C3)."""
     configure(mq, Q, retry_delay=0)
     lane = push(mq, Q, *range(4))
     as_batch(mq, pop(mq, Q, batch=3), "fff")
@@ -164,20 +164,20 @@ def test_several_partitions_with_tombstones(mq: psycopg.Connection):
     batch = pop(mq, Q, partitions=3)
     assert [(message.partition, message.offset) for message in batch] == [("b", 0), ("b", 2), ("c", 0), ("c", 1)]
     ack(mq, batch)
-    assert pop(mq, Q, partitions=3) == []  # passes those behind the last message
+    assert pop(mq, Q, partitions=3) == []  # passes those after the last message
     assert lag(mq) == {"a": 0, "b": 0, "c": 0}
 
 
 def test_auto_ack_beside_tombstones(mq: psycopg.Connection):
     delete(mq, push(mq, Q, *range(4)), [0, 2, 3])
     assert [message.offset for message in pop(mq, Q, auto_ack=True)] == [1]
-    assert pop(mq, Q) == []  # passes those behind the last message
+    assert pop(mq, Q) == []  # passes those after the last message
     assert lag(mq) == {"Default": 0}
     assert broken(mq) == {}
 
 
-def test_the_rest_of_a_batch_is_no_lease_of_deleted_messages(mq: psycopg.Connection):
-    """Room for one message, and the next one was deleted: no lease, which nobody would get and end."""
+def test_no_lease_of_deleted_messages_only(mq: psycopg.Connection):
+    """The batch has room for one message, and the next one was deleted: a lease would never end."""
     push(mq, Q, *range(3), partition="a")
     delete(mq, push(mq, Q, *range(3), partition="b"), [0])
     ack(mq, batch := pop(mq, Q, batch=4, partitions=2))
@@ -200,7 +200,7 @@ def test_no_lease_of_deleted_and_completed_messages(
 
 
 def test_a_shared_run_with_nothing_left_hides_no_other(mq: psycopg.Connection):
-    """A returned run has only completed and deleted messages: the pop that meets it gets the next ones."""
+    """A returned run has only completed and deleted messages: the pop that finds it gets the next ones."""
     configure(mq, Q, concurrency=3)
     lane = push(mq, Q, *range(3))
     one_by_one(mq, held := pop(mq, Q, batch=2), ".c")
@@ -211,7 +211,7 @@ def test_a_shared_run_with_nothing_left_hides_no_other(mq: psycopg.Connection):
 
 
 def test_no_lease_of_a_shared_partition_is_empty(mq: psycopg.Connection):
-    """Several leases of one partition in a pop: none of them has deleted messages only."""
+    """Several leases of one partition in a pop: each has a message that is not deleted."""
     configure(mq, Q, concurrency=3)
     delete(mq, push(mq, Q, *range(6)), [0, 1, 3])
     assert [row.offset for row in pop(mq, Q, batch=1, partitions=3)] == [2]
@@ -230,8 +230,8 @@ def test_a_shared_partition_passes_deleted_messages_beside_leases(mq: psycopg.Co
     assert broken(mq) == {}
 
 
-def test_deleted_twice_and_unknown(mq: psycopg.Connection):
-    """False: there was nothing to delete."""
+def test_delete_twice_and_delete_unknown(mq: psycopg.Connection):
+    """Both return false."""
     lane = push(mq, Q, 0)
     delete(mq, lane, [0])
     for offset in (0, 1):
@@ -239,7 +239,7 @@ def test_deleted_twice_and_unknown(mq: psycopg.Connection):
         assert mq.execute(query, [lane[0].partition_id, offset]).fetchone() == (False,)
 
 
-def test_a_repeat_of_a_deleted_message_is_a_duplicate(mq: psycopg.Connection):
+def test_a_duplicate_of_a_deleted_message(mq: psycopg.Connection):
     lane = push(mq, Q, 0, transaction_ids=["t"])
     delete(mq, lane, [0])
     assert [(row.status, row.offset) for row in push(mq, Q, 0, transaction_ids=["t"])] == [("duplicate", 0)]

@@ -1,4 +1,4 @@
-"""Section H, and 108: what is deleted when, in every queue, with the dead among the groups."""
+"""Cleanup: what retention deletes and when, in every queue, with dead groups (section H, scenario 108)."""
 
 from typing import Any
 
@@ -15,7 +15,8 @@ DAY = 24 * HOUR
 
 
 async def test_finished_and_past_retention(mq: AsyncSkep, db: psycopg.Connection):
-    """81: completed for long goes; completed lately, or old and not completed, stays; in all queues that say so."""
+    """Messages completed long ago are deleted; recently completed or uncompleted ones stay; in all configured queues
+    (scenario 81)."""
     for name in (Q, "second", "unconfigured"):
         if name != "unconfigured":
             await mq.queue(name).configure(completed_retention_seconds=HOUR)
@@ -38,8 +39,8 @@ async def test_finished_and_past_retention(mq: AsyncSkep, db: psycopg.Connection
     assert broken(db) == {}
 
 
-async def test_nobody_subscribed(mq: AsyncSkep, db: psycopg.Connection):
-    """82: such messages have a retention of their own, until somebody is there."""
+async def test_a_queue_without_subscribers(mq: AsyncSkep, db: psycopg.Connection):
+    """Its messages have a retention of their own, until a group subscribes (scenario 82)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE, zero_subscriber_retention_seconds=HOUR)
     await q.push("early")
@@ -57,8 +58,11 @@ async def test_nobody_subscribed(mq: AsyncSkep, db: psycopg.Connection):
 
 @pytest.mark.parametrize("rule", ["completed_retention_seconds", "retention_seconds", "max_size"])
 async def test_partitions_go_with_a_dead_group_present(mq: AsyncSkep, db: psycopg.Connection, rule: str):
-    """108: a partition is emptied and dropped though a dead group had not read it; what it missed is counted, and when
-    it comes back it gets what is pushed to the partition that is created again."""
+    """A partition is emptied and dropped although a dead group had not read it.
+
+    Its missed messages are counted, and when it comes back it gets messages of the partition that is created again
+    (scenario 108).
+    """
     q = mq.queue(Q)
     options: dict[str, Any] = {rule: 1 if rule == "max_size" else 10, "dead_group_grace_seconds": 0}
     await q.configure(**options, drop_idle_seconds=DAY)

@@ -1,4 +1,4 @@
-"""D. Retry and dead letters, group by group (42 to 47; 48 is in test_upkeep.py)."""
+"""Retry and dead letters of each group (scenarios 42 to 47; 48 is in test_upkeep.py)."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ from tests.fanout.watching import Q, fan_out, subscribe
 
 @pytest.fixture
 async def letters(mq: AsyncSkep) -> list[int]:
-    """Two groups have given up messages 0 to 2, with two kinds of error. Returns the ids, oldest first."""
+    """Two groups have dead-lettered messages 0 to 2, with two kinds of error. Return the ids, oldest first."""
     q = mq.queue(Q)
     await q.configure(retry_limit=0)
     await q.push_many(range(3))
@@ -30,8 +30,9 @@ async def letters(mq: AsyncSkep) -> list[int]:
     return sorted(letter.id for letter in await mq.dead_letters(Q))
 
 
-async def test_below_the_limit(mq: AsyncSkep):
-    """42: comes again with its attempts; what is completed does not; nothing to do is nothing done."""
+async def test_a_failure_below_the_limit(mq: AsyncSkep):
+    """The message is delivered again with its attempts; completed ones are not; without failures nothing happens
+    (scenario 42)."""
     q = mq.queue(Q)
     await q.configure(retry_delay=0, retry_limit=3, partial_failure="retry")
     await q.push_many("abc")
@@ -46,8 +47,8 @@ async def test_below_the_limit(mq: AsyncSkep):
 
 
 @pytest.mark.parametrize("how", ["fail", "expire"])
-async def test_at_the_limit(mq: AsyncSkep, db: psycopg.Connection, how: str):
-    """43: to the dead letters once, however often and by how many it is looked for."""
+async def test_a_failure_at_the_limit(mq: AsyncSkep, db: psycopg.Connection, how: str):
+    """The message is dead-lettered once, however often and by however many scans (scenario 43)."""
     q = mq.queue(Q)
     await q.configure(retry_delay=0, retry_limit=2)
     await q.push("a")
@@ -67,7 +68,7 @@ async def test_at_the_limit(mq: AsyncSkep, db: psycopg.Connection, how: str):
 
 
 async def test_no_retries(mq: AsyncSkep):
-    """44: one delivery, and straight to the dead letters."""
+    """One delivery, then the dead letter (scenario 44)."""
     q = mq.queue(Q)
     await q.configure(retry_limit=0)
     await q.push_many("ab")
@@ -77,7 +78,7 @@ async def test_no_retries(mq: AsyncSkep):
 
 
 async def test_independent_outcomes(mq: AsyncSkep):
-    """45: one group is done with a message, one tries again, one has given it up."""
+    """One group has completed a message, one retries it, one has dead-lettered it (scenario 45)."""
     q = mq.queue(Q)
     await q.configure(retry_delay=0, retry_limit=1)
     await subscribe(mq, "done", "retrying", "dead")
@@ -94,8 +95,9 @@ async def test_independent_outcomes(mq: AsyncSkep):
     assert {group.group: group.dead_letters for group in await mq.groups()} == {"done": 0, "retrying": 0, "dead": 1}
 
 
-async def test_what_a_dead_letter_carries(clients: Callable[..., AsyncSkep]):
-    """46: payload, headers, correlation, key, group, reason, attempts; also when it fails again after a redrive."""
+async def test_the_contents_of_a_dead_letter(clients: Callable[..., AsyncSkep]):
+    """Payload, headers, correlation, key, group, reason, attempts; also when it fails again after a redrive (scenario
+    46)."""
     mq, trace = clients(producer="shop-1"), uuid4()
     q = mq.queue(Q)
     await q.configure(retry_limit=0)
@@ -115,8 +117,8 @@ async def test_what_a_dead_letter_carries(clients: Callable[..., AsyncSkep]):
     assert (letter.headers or {})["skep-redriven"]["partition"].startswith("customer 7")
 
 
-async def test_looking_at_dead_letters(mq: AsyncSkep, letters: list[int]):
-    """47: list, filter, page, one of them, statistics."""
+async def test_reading_dead_letters(mq: AsyncSkep, letters: list[int]):
+    """List, filter, page, one of them, statistics (scenario 47)."""
     newest_first = letters[::-1]
     assert [letter.id for letter in await mq.dead_letters()] == newest_first
     assert [letter.id for letter in await mq.dead_letters(Q, "a", error="ERROR 0")] == [letters[2], letters[0]]
@@ -132,8 +134,9 @@ async def test_looking_at_dead_letters(mq: AsyncSkep, letters: list[int]):
     assert (await mq.queue(Q).status()).dead_letters == 6
 
 
-async def test_one_of_them(mq: AsyncSkep, letters: list[int]):
-    """47: driven again or deleted by its id; an unknown id is nothing, one that is no number is refused."""
+async def test_one_dead_letter(mq: AsyncSkep, letters: list[int]):
+    """It is redriven or deleted by its id; an unknown id has no effect, an id that is not a number is refused (scenario
+    47)."""
     assert [driven.id for driven in await mq.redrive(ids=letters[1:2], dry_run=True)] == letters[1:2]
     assert await mq.purge_dead_letters(ids=letters[:1]) == 1
     (driven,) = await mq.redrive(ids=letters[1:2])
@@ -149,8 +152,8 @@ async def test_one_of_them(mq: AsyncSkep, letters: list[int]):
     assert sorted(letter.id for letter in await mq.dead_letters()) == letters[2:]
 
 
-async def test_many_drive_at_once(clients: Callable[..., AsyncSkep], letters: list[int], db: psycopg.Connection):
-    """47: each letter once."""
+async def test_concurrent_redrives(clients: Callable[..., AsyncSkep], letters: list[int], db: psycopg.Connection):
+    """Each dead letter is redriven once (scenario 47)."""
     drivers = [clients() for _ in range(6)]
 
     async def drive(mq: AsyncSkep) -> list[int]:
@@ -167,7 +170,7 @@ async def test_many_drive_at_once(clients: Callable[..., AsyncSkep], letters: li
 
 
 async def test_purge(mq: AsyncSkep, letters: list[int], db: psycopg.Connection):
-    """47: with a dry run, in steps, and with a line in the audit for each."""
+    """With a dry run, in steps, and with a row in the audit log for each (scenario 47)."""
     assert await mq.purge_dead_letters(Q, "a", dry_run=True) == 3
     assert await mq.purge_dead_letters(Q, "a", error="1", done_by="ann") == 1
     assert [await mq.purge_dead_letters(limit=3) for _ in range(3)] == [3, 2, 0]
@@ -177,8 +180,8 @@ async def test_purge(mq: AsyncSkep, letters: list[int], db: psycopg.Connection):
     assert audit == [("purged", 6, 1)]
 
 
-async def test_with_another_payload(mq: AsyncSkep, letters: list[int]):
-    """One letter gets a new payload, also null; for several there is none."""
+async def test_redrive_with_another_payload(mq: AsyncSkep, letters: list[int]):
+    """One dead letter gets a new payload, also null; several cannot."""
     await mq.redrive(ids=letters[:1], payload={"n": 7}, headers={"by": "ann"})
     await mq.redrive(ids=letters[1:2], payload=None)
     first, second = await mq.queue(Q).pop(group="a", batch=10, partitions=10)

@@ -1,4 +1,4 @@
-"""Section F: late joiners. A backfill is a start and a hold on what is kept: no copies, no batches, no checkpoints."""
+"""Late joiners (section F). A backfill is a start and a retention hold: no copies, no batches, no checkpoints."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Clients = Callable[..., AsyncSkep]
 
 
 async def history(mq: AsyncSkep, db: psycopg.Connection, size: int) -> None:
-    """Messages of an hour ago that one group has done, in a queue that deletes what is done."""
+    """Push messages of an hour ago, which one group has completed, to a queue that deletes completed messages."""
     await mq.queue(Q).configure(**AT_ONCE)
     await mq.subscribe("early", Q)
     if size:
@@ -27,14 +27,15 @@ async def history(mq: AsyncSkep, db: psycopg.Connection, size: int) -> None:
 
 
 async def progress(mq: AsyncSkep, group: str = "late") -> tuple[str, int, int]:
-    """Return (status, done, to be done): what a progress bar needs."""
+    """Return (status, done, total), the numbers of a progress bar."""
     (found,) = await mq.groups(group, Q)
     return found.status, found.processed, found.lag
 
 
 @pytest.mark.parametrize(("mode", "owed"), [("all", 5), ("new", 0)])
 async def test_from_the_beginning_or_from_now(mq: AsyncSkep, db: psycopg.Connection, mode: str, owed: int):
-    """65: from the beginning the history is owed from the moment of joining; from now it is not."""
+    """From the beginning the group is pending for the history from the moment of joining; from now it is not (scenario
+    65)."""
     await history(mq, db, 5)
     await mq.subscribe("late", Q, mode=mode)
     assert await owing(mq) == [["late"] if owed else []] * 5
@@ -44,8 +45,9 @@ async def test_from_the_beginning_or_from_now(mq: AsyncSkep, db: psycopg.Connect
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 30, 31])
-async def test_histories_of_all_sizes(mq: AsyncSkep, db: psycopg.Connection, size: int):
-    """66: none, small, an exact multiple, several batches: all of it comes, never more than asked for at once."""
+async def test_histories_of_several_sizes(mq: AsyncSkep, db: psycopg.Connection, size: int):
+    """None, small, an exact multiple, several batches: all of it is delivered, never more than requested at once
+    (scenario 66)."""
     await history(mq, db, size)
     await mq.subscribe("late", Q)
     came: list[int] = []
@@ -59,7 +61,8 @@ async def test_histories_of_all_sizes(mq: AsyncSkep, db: psycopg.Connection, siz
 
 
 async def test_joining_twice(mq: AsyncSkep, db: psycopg.Connection):
-    """67: a second start is a no-op; one that is paused gives nothing; cancelled and unknown ones are refused."""
+    """A second start is a no-op; a paused group gets nothing; cancelled and unknown groups are refused (scenario
+    67)."""
     await history(mq, db, 5)
     born = await mq.subscribe("late", Q)
     assert len(await drain(mq.queue(Q), "late")) == 5
@@ -79,8 +82,9 @@ async def test_joining_twice(mq: AsyncSkep, db: psycopg.Connection):
 
 
 @pytest.mark.parametrize("stop", ["pause", "close"])
-async def test_stopped_on_the_way(clients: Clients, db: psycopg.Connection, stop: str):
-    """68: where it was stays; it goes on and finishes; the total is exact and nothing comes twice."""
+async def test_a_backfill_that_is_stopped(clients: Clients, db: psycopg.Connection, stop: str):
+    """It keeps its position, continues and finishes; the total is exact and nothing is delivered twice (scenario
+    68)."""
     mq, worker = clients(), clients()
     await history(mq, db, 40)
     await mq.subscribe("late", Q)
@@ -104,7 +108,8 @@ async def test_stopped_on_the_way(clients: Clients, db: psycopg.Connection, stop
 
 
 async def test_many_start_at_once(clients: Clients, db: psycopg.Connection):
-    """69: five starts of one group make one subscription and share the work; ten groups run beside each other."""
+    """Five starts of one group create one subscription and share the work; ten groups run side by side (scenario
+    69)."""
     mq, workers = clients(), [clients() for _ in range(5)]
     await history(mq, db, 0)
     await mq.queue(Q).push_many([NewMessage(n, f"lane {n % 10}") for n in range(200)])
@@ -120,7 +125,8 @@ async def test_many_start_at_once(clients: Clients, db: psycopg.Connection):
 
 
 async def test_the_consumer_sets_the_pace(clients: Clients, db: psycopg.Connection):
-    """70: a slow joiner slows nobody else; stopping it while it waits works; senseless paces are refused."""
+    """A slow joiner slows no other group; it can be stopped while it waits; an invalid pace is refused (scenario
+    70)."""
     mq, slow = clients(), clients(poll_interval=0.05)
     await history(mq, db, 30)
     go_on, seen = asyncio.Semaphore(2), []
@@ -134,12 +140,12 @@ async def test_the_consumer_sets_the_pace(clients: Clients, db: psycopg.Connecti
         await until(lambda: len(seen) == 2, "two messages")
         await mq.queue(Q).push("live")
         assert await take(mq.queue(Q), "early") == ["live"]
-        assert seen == [0, 1]  # no faster than it is let
+        assert seen == [0, 1]  # no faster than its pace
         stopping = asyncio.ensure_future(slow.stop())
         for _ in range(5):
             go_on.release()
         await stopping
-    assert seen == [0, 1, 2, 3, 4]  # what was begun is finished, nothing more is taken
+    assert seen == [0, 1, 2, 3, 4]  # a running handler finishes, and no more messages are fetched
     assert (await progress(mq))[1:] == (5, 26)
     with refused(InvalidArgument, "batch"):
         await mq.queue(Q).pop(group="late", batch=-1)
@@ -148,8 +154,8 @@ async def test_the_consumer_sets_the_pace(clients: Clients, db: psycopg.Connecti
 
 
 @pytest.mark.parametrize(("backfill", "held"), [(True, 10), (False, 0)])
-async def test_the_history_or_what_comes(mq: AsyncSkep, db: psycopg.Connection, *, backfill: bool, held: int):
-    """71: all that is kept, or only what comes from now on: counted so, said so, and kept so."""
+async def test_all_history_or_only_new_messages(mq: AsyncSkep, db: psycopg.Connection, *, backfill: bool, held: int):
+    """Everything that is kept, or only later messages: counted, reported and retained accordingly (scenario 71)."""
     await history(mq, db, 10)
     await mq.subscribe("late", Q, mode="all", backfill=backfill)
     await mq.queue(Q).push_many(range(10, 13))
@@ -162,8 +168,8 @@ async def test_the_history_or_what_comes(mq: AsyncSkep, db: psycopg.Connection, 
     assert broken(db) == {}
 
 
-async def test_deletions_beside_it(clients: Clients, db: psycopg.Connection):
-    """72: messages are deleted by hand and by retention while a joiner reads: no error reaches anybody."""
+async def test_deletions_during_a_backfill(clients: Clients, db: psycopg.Connection):
+    """Messages are deleted by hand and by retention while a joiner reads: no client gets an error (scenario 72)."""
     mq, workers = clients(), [clients() for _ in range(3)]
     await history(mq, db, 0)
     receipts = await mq.queue(Q).push_many([NewMessage(n, f"lane {n % 5}") for n in range(300)])
@@ -189,7 +195,10 @@ async def test_deletions_beside_it(clients: Clients, db: psycopg.Connection):
     assert set(came) | gone == set(range(300))
 
     async def emptied() -> bool:
-        """Deleted messages at the end of a partition are passed by discovery, some time after the last pop."""
+        """Return true if the queue is empty.
+
+        Discovery passes deleted messages at the end some time after the last pop.
+        """
         for group in ("early", "late"):
             assert payloads(await drain(mq.queue(Q), group)) == [] or group == "early"
         await retain(mq)
@@ -199,8 +208,8 @@ async def test_deletions_beside_it(clients: Clients, db: psycopg.Connection):
     assert broken(db) == {}
 
 
-async def test_progress_at_any_time(mq: AsyncSkep, db: psycopg.Connection):
-    """73: status, done and total; also while something is leased, paused or not begun."""
+async def test_progress_is_readable_at_any_time(mq: AsyncSkep, db: psycopg.Connection):
+    """Status, done and total; also while something is leased, paused or not begun (scenario 73)."""
     await history(mq, db, 20)
     await mq.subscribe("late", Q)
     seen = [await progress(mq)]
@@ -216,10 +225,10 @@ async def test_progress_at_any_time(mq: AsyncSkep, db: psycopg.Connection):
     assert await progress(mq) == ("PAUSED", 20, 0)
 
 
-async def test_live_traffic_beside_it(clients: Clients, db: psycopg.Connection):
-    """74: while a joiner reads its history, everything that is published is consumed, in order, by those who are live.
+async def test_live_traffic_during_a_backfill(clients: Clients, db: psycopg.Connection):
+    """While a joiner reads its history, everything published is consumed, in order, by live groups.
 
-    How fast is measured by `python -m bench --only retention` (row 106).
+    The speed is measured by `python -m bench --only retention` (row 106) (scenario 74).
     """
     mq, live, late, producer = clients(), clients(poll_interval=0.05), clients(), clients()
     await history(mq, db, 0)

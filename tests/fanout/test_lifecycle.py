@@ -1,4 +1,4 @@
-"""B. The life of a subscription, as an administrator and a consumer see it (11 to 22)."""
+"""The life of a subscription, as an administrator and a consumer see it (scenarios 11 to 22)."""
 
 import asyncio
 from collections import Counter
@@ -33,7 +33,7 @@ OPTIONS = ("heartbeat_interval", "heartbeat_timeout", "miss_threshold")
 
 
 async def test_defaults(mq: AsyncSkep, db: psycopg.Connection):
-    """11: active, 60/300/3, and where the server says: at the beginning, or from now."""
+    """Active, 60/300/3, with the default start of the server: the beginning, or now (scenario 11)."""
     plain = await mq.subscribe("plain", Q)
     call(db, "configure_defaults", subscription_mode="new")
     now = await mq.subscribe("now", Q)
@@ -43,7 +43,7 @@ async def test_defaults(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_options_round_trip(mq: AsyncSkep):
-    """12: stored once; what is said later does not change them."""
+    """Stored once; a later subscribe does not change them (scenario 12)."""
     at = datetime(2026, 1, 31, 12, tzinfo=UTC)
     given = {"heartbeat_interval": 5.5, "heartbeat_timeout": 20, "miss_threshold": 2, "backfill": False}
     stored = await mq.subscribe("g", Q, partition="p", start_from=at, **given)
@@ -64,14 +64,16 @@ async def test_options_round_trip(mq: AsyncSkep):
     ],
 )  # fmt: skip
 async def test_options_are_checked(mq: AsyncSkep, options: dict[str, Any]):
-    """13: a missing or unreadable place, an interval, timeout or threshold out of range; nothing is stored."""
+    """A missing or unreadable position, an interval, timeout or threshold out of range; nothing is stored (scenario
+    13)."""
     with refused(InvalidArgument):
         await mq.subscribe("g", Q, **options)
     assert await mq.subscriptions() == []
 
 
-async def test_where_it_starts(mq: AsyncSkep, db: psycopg.Connection):
-    """Now is the next message, the beginning the first; ids and times are inclusive; past the end is the end."""
+async def test_where_a_group_starts(mq: AsyncSkep, db: psycopg.Connection):
+    """Now is the next message, the beginning the first; ids and times are inclusive; past the end is the end (scenario
+    14)."""
     q = mq.queue(Q)
     receipts = []
     for payload in "abc":
@@ -102,7 +104,7 @@ async def test_where_it_starts(mq: AsyncSkep, db: psycopg.Connection):
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("start", [{"mode": "all"}, {"mode": "new"}, {"start_from": "2020-01-01T00:00:00Z"}])
 async def test_an_empty_queue(mq: AsyncSkep, start: dict[str, Any], *, exists: bool):
-    """15: or one that does not exist yet: no error, and later messages arrive."""
+    """Or one that does not exist yet: no error, and later messages arrive (scenario 15)."""
     q = mq.queue(Q)
     if exists:
         await q.configure()
@@ -113,7 +115,7 @@ async def test_an_empty_queue(mq: AsyncSkep, start: dict[str, Any], *, exists: b
 
 
 async def test_pause_and_resume(mq: AsyncSkep, db: psycopg.Connection):
-    """16: position, debt and what is done in part stay; nothing is delivered and nothing charged meanwhile."""
+    """Cursor, backlog and partial acks stay; meanwhile nothing is delivered and no attempt counts (scenario 16)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await q.push_many(range(5))
@@ -134,8 +136,9 @@ async def test_pause_and_resume(mq: AsyncSkep, db: psycopg.Connection):
     assert broken(db) == {}
 
 
-async def test_one_queue_of_a_namespace(mq: AsyncSkep):
-    """16: the most specific subscription decides; the rest of the namespace goes on, and so does a consumer of it."""
+async def test_pause_one_queue_of_a_namespace(mq: AsyncSkep):
+    """The most specific subscription applies; the rest of the namespace continues, and so does its consumer (scenario
+    16)."""
     for name in ("shop.a", "shop.b"):
         await mq.queue(name).push(name)
     await mq.subscribe("g", namespace="shop")
@@ -151,7 +154,8 @@ async def test_one_queue_of_a_namespace(mq: AsyncSkep):
 
 
 async def test_cancel_is_final(mq: AsyncSkep):
-    """17: resume fails with a clear error, a heartbeat does not revive, a consumer ends; subscribing begins anew."""
+    """Resume fails with a clear error, a heartbeat does not revive it, a consumer ends; subscribe starts again
+    (scenario 17)."""
     q = mq.queue(Q)
     await q.push_many("ab")
     await take(q, batch=1)
@@ -168,14 +172,15 @@ async def test_cancel_is_final(mq: AsyncSkep):
     for consume in (q.pop(group="g"), handler.run()):
         with refused(Conflict, "cancelled", Q):
             await consume
-    assert await mq.cancel("g", Q) == []  # harmless to repeat
+    assert await mq.cancel("g", Q) == []  # a second call changes nothing
     assert await statuses(mq) == {"g": "CANCELLED"}
     assert (await mq.subscribe("g", Q, mode="all")).status == "ACTIVE"
     assert await take(q) == ["a", "b"]
 
 
 async def test_cancel_releases(mq: AsyncSkep, db: psycopg.Connection):
-    """18: nothing waits for the group any more, its claims vanish, what it has done stays on record."""
+    """No message waits for the group any more, its leases are deleted, its completed messages stay on record (scenario
+    18)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await subscribe(mq, "g", "other")
@@ -200,7 +205,8 @@ async def test_cancel_releases(mq: AsyncSkep, db: psycopg.Connection):
 async def test_a_change_that_fails_is_reported(
     clients: Callable[..., AsyncSkep], mq: AsyncSkep, db: psycopg.Connection, module_database_url: str, verb: str
 ):
-    """19: it is one transaction: cut off in the middle, the caller hears of it and nothing has changed."""
+    """It is one transaction: if it is cut off in the middle, the caller gets an error and nothing has changed (scenario
+    19)."""
     q = mq.queue(Q)
     await q.push_many("ab")
     batch = await q.pop(group="g")
@@ -219,7 +225,7 @@ async def test_a_change_that_fails_is_reported(
 
 
 async def test_unknown_subscriptions(mq: AsyncSkep):
-    """20: each verb says what is not there, and makes nothing up."""
+    """Each call names what does not exist, and creates nothing (scenario 20)."""
     await mq.queue(Q).push("a")
     for verb in (mq.pause, mq.resume, mq.cancel, mq.heartbeat, mq.cancel_group):
         for scope in ([Q], ["elsewhere"], []):
@@ -235,7 +241,7 @@ async def test_unknown_subscriptions(mq: AsyncSkep):
 
 
 def test_subscriptions_survive_restarts(data_dir: Path):
-    """21: of the server, several of them: status, start, options and progress."""
+    """Several restarts of the server keep status, start, options and progress (scenario 21)."""
     with Skep(data_dir=data_dir) as mq:
         mq.queue(Q).push_many("abcd")
         mq.subscribe("active", Q, start_from=1, miss_threshold=7)
@@ -258,7 +264,7 @@ def test_subscriptions_survive_restarts(data_dir: Path):
 
 
 async def test_lists_and_counts(mq: AsyncSkep, db: psycopg.Connection):
-    """22: by queue, the dead ones, and how many of each."""
+    """By queue, the dead ones, and how many of each status (scenario 22)."""
     await subscribe(mq, "a", "b")
     await subscribe(mq, "dead", **MORTAL)
     await subscribe(mq, "a", "c", queue="other")
@@ -274,7 +280,7 @@ async def test_lists_and_counts(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_many_subscribe_at_once(mq: AsyncSkep):
-    """26: whoever is first decides, and all hear the same."""
+    """The first decides, and all get the same result (scenario 26)."""
     stored = await asyncio.gather(*(mq.subscribe("g", Q, start_from=number) for number in range(8)))
     assert [stored[0]] * 8 == stored
     assert await mq.subscriptions() == stored[:1]

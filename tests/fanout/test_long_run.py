@@ -1,4 +1,4 @@
-"""Ten groups under load while upkeep runs all the time. The test keeps its own books and believes no view of Skep."""
+"""Ten groups under load with upkeep running. The test keeps its own records and relies on no report of Skep."""
 
 import asyncio
 import os
@@ -32,13 +32,13 @@ FLOORS = """
 
 
 class Books:
-    """What was pushed, and what each group popped and finished, as the test itself saw it."""
+    """Everything that was pushed, and what each group popped and finished, as the test itself saw it."""
 
     def __init__(self) -> None:
         self.pushed: dict[str, dict[int, str]] = {lane: {} for lane in LANES}
-        self.popped: dict[str, Counter[str]] = defaultdict(Counter)  # group -> lane -> behind the last offset
+        self.popped: dict[str, Counter[str]] = defaultdict(Counter)  # group -> partition -> after the last offset
         self.done: dict[str, dict[str, list[tuple[int, str]]]] = defaultdict(lambda: defaultdict(list))
-        self.owed = {*STEADY, MORTAL, SLEEPER}  # who holds messages back
+        self.owed = {*STEADY, MORTAL, SLEEPER}  # groups that hold messages back
         self.looks = 0
 
     def total(self) -> int:
@@ -51,7 +51,7 @@ class Books:
         return self.total() - min(self.finished(group) for group in STEADY)
 
     def check_floors(self, floors: dict[str, int]) -> None:
-        """Nothing is gone that somebody who is owed it has not even popped."""
+        """Check that no message is deleted before every pending group has popped it."""
         for lane, first in floors.items():
             assert first <= min(self.popped[group][lane] for group in self.owed), lane
         self.looks += 1
@@ -75,7 +75,7 @@ async def consume(mq: AsyncSkep, group: str, books: Books, stop: asyncio.Event) 
             books.popped[group][message.partition] = message.offset + 1
         try:
             await batch.ack()
-        except StaleLease:  # it was paused meanwhile: all of it comes again
+        except StaleLease:  # it was paused meanwhile: all of it is delivered again
             assert group == SLEEPER
             continue
         for message in batch:
@@ -103,7 +103,7 @@ async def clients(database_url: str) -> AsyncGenerator[Callable[[], AsyncSkep]]:
 
 
 class Stage:
-    """Everybody at work; `end` is for all, a group may end earlier."""
+    """All producers, groups and upkeep; `end` stops all of them, a group may end earlier."""
 
     def __init__(self, clients: Callable[[], AsyncSkep], url: str) -> None:
         self.clients, self.url, self.books = clients, url, Books()
@@ -131,7 +131,7 @@ class Stage:
         self.tasks.append(asyncio.create_task(consume(self.clients(), group, self.books, stop)))
 
     async def until_second(self, moment: float) -> None:
-        """Let the others work; whoever fails ends the test."""
+        """Let the others work; an error in one of them ends the test."""
         while (left := moment - monotonic()) > 0:
             done, _ = await asyncio.wait(self.tasks, timeout=min(left, 0.5), return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
@@ -145,7 +145,7 @@ class Stage:
 
 
 async def play(stage: Stage) -> dict[str, int]:
-    """Death, pause, a late join, the end of the pause; returns where the late one has to begin at the latest."""
+    """Let a group die, pause one, let one join, resume; return the latest allowed start of the late one."""
     books, mq, start = stage.books, stage.mq, monotonic()
     await stage.until_second(start + 0.2 * SECONDS)
     stage.death.set()
@@ -168,8 +168,9 @@ async def is_dead(mq: AsyncSkep) -> bool:
 
 
 @pytest.mark.timeout(60 + 4 * SECONDS)
-async def test_every_obligation_is_kept(clients: Callable[[], AsyncSkep], database_url: str):
-    """83 to 89, 102: one of ten dies, one is paused and resumed, one joins late, under load and with upkeep running."""
+async def test_every_group_gets_every_message_under_load(clients: Callable[[], AsyncSkep], database_url: str):
+    """One of ten dies, one is paused and resumed, one joins late, under load and with upkeep running (scenarios 83 to
+    89, 102)."""
     stage = Stage(clients, database_url)
     books = stage.books
     await stage.begin()

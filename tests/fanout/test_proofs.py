@@ -1,4 +1,4 @@
-"""Section I: what is owed is kept, through death, pause, late joins, restarts and long transactions."""
+"""Messages reach every pending group through death, pause, late joins, restarts and long transactions (section I)."""
 
 import asyncio
 import time
@@ -25,7 +25,8 @@ async def subscribed(mq: AsyncSkep, *groups: str) -> None:
 
 
 async def test_three_live_groups_get_everything(clients: Clients, db: psycopg.Connection):
-    """83: fan-out through the real producer and consumer: each of three groups gets each of 1000 messages once."""
+    """Fan-out through the real producer and consumer: each of three groups gets each of 1000 messages once (scenario
+    83)."""
     groups, producer = clients(poll_interval=0.05), clients()
     came: dict[str, Counter[int]] = {group: Counter() for group in GROUPS}
     for group in GROUPS:
@@ -47,8 +48,9 @@ async def test_three_live_groups_get_everything(clients: Clients, db: psycopg.Co
     assert broken(db) == {}
 
 
-async def test_ten_cleanups_are_as_one(mq: AsyncSkep, db: psycopg.Connection):
-    """84: a dead group is cleaned up ten times, the others work meanwhile, and nothing goes that they are owed."""
+async def test_ten_cleanups_equal_one(mq: AsyncSkep, db: psycopg.Connection):
+    """A dead group is cleaned up ten times while the others work, and no message that they still need is deleted
+    (scenario 84)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE, dead_group_grace_seconds=0)
     await subscribed(mq, *GROUPS)
@@ -72,8 +74,8 @@ async def test_ten_cleanups_are_as_one(mq: AsyncSkep, db: psycopg.Connection):
     assert broken(db) == {}
 
 
-async def test_a_message_after_the_death(mq: AsyncSkep, db: psycopg.Connection):
-    """85: what is published after a death is not touched by that death's cleanup."""
+async def test_a_message_published_after_a_death(mq: AsyncSkep, db: psycopg.Connection):
+    """The cleanup after the death does not affect it (scenario 85)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE, dead_group_grace_seconds=0)
     await subscribed(mq, *GROUPS)
@@ -89,8 +91,9 @@ async def test_a_message_after_the_death(mq: AsyncSkep, db: psycopg.Connection):
     assert await missed(mq) == {"a": 1}
 
 
-async def test_resurrection_after_partial_completion(mq: AsyncSkep, db: psycopg.Connection):
-    """88: it goes on where it was; what it had done does not come again, what it is owed is held for it again."""
+async def test_revival_after_partial_completion(mq: AsyncSkep, db: psycopg.Connection):
+    """It continues at its cursor; completed messages are not delivered again, and retention waits for its backlog again
+    (scenario 88)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await subscribed(mq, "a", "b")
@@ -101,7 +104,7 @@ async def test_resurrection_after_partial_completion(mq: AsyncSkep, db: psycopg.
     await bury(mq, db, "a")
     await mq.heartbeat("a", Q)
     assert await status(mq, "a") == "ACTIVE"
-    await mq.reap()  # what it held when it died
+    await mq.reap()  # leased when it died
     assert len(await drain(q, "b")) == 10
     assert await kept(mq) == list(range(3, 10))
     assert sorted(offsets(await drain(q, "a"))) == list(range(3, 10))
@@ -111,7 +114,7 @@ async def test_resurrection_after_partial_completion(mq: AsyncSkep, db: psycopg.
 
 
 async def test_a_live_group_never_dies(clients: Clients, db: psycopg.Connection):
-    """101: an idle consumer of this process, for a quarter of an hour with the defaults."""
+    """An idle consumer of this process, for a quarter of an hour with the defaults (scenario 101)."""
     mq, server = clients(poll_interval=0.02), clients()
     mq.consumer(Q, group="a")(lambda _message: None)
     async with running(mq):
@@ -131,7 +134,7 @@ async def _seen_lately(mq: AsyncSkep, db: psycopg.Connection) -> bool:
 
 
 async def test_a_busy_group_never_dies(mq: AsyncSkep, db: psycopg.Connection):
-    """101: nor does one whose handler takes a quarter of an hour, as long as its lease is extended."""
+    """Nor does one whose handler takes a quarter of an hour, as long as its lease is extended (scenario 101)."""
     await mq.queue(Q).push(1)
     batch = await mq.queue(Q).pop(group="a", lease_time=90)
     for _ in range(15):
@@ -142,8 +145,8 @@ async def test_a_busy_group_never_dies(mq: AsyncSkep, db: psycopg.Connection):
     assert await status(mq, "a") == "ACTIVE"
 
 
-async def test_two_servers_count_a_miss_once(clients: Clients, db: psycopg.Connection):
-    """102: any number of detectors, at any pace: the seventh miss kills, by the clock."""
+async def test_two_servers_count_a_missed_heartbeat_once(clients: Clients, db: psycopg.Connection):
+    """Any number of detectors, at any pace: the seventh missed heartbeat kills, by the clock (scenario 102)."""
     servers = [clients(), clients()]
     await servers[0].subscribe("a", Q, miss_threshold=7)
     for overdue, misses in ((310, 5), (60, 6)):
@@ -163,7 +166,8 @@ async def test_two_servers_count_a_miss_once(clients: Clients, db: psycopg.Conne
 async def test_a_wrong_client_clock(
     clients: Clients, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, wrong: float
 ):
-    """103: ten minutes early or late: signs of life carry the database's time, so nobody dies and no lease ends."""
+    """Ten minutes early or late: heartbeats carry the database's time, so no group dies and no lease ends (scenario
+    103)."""
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + wrong)
     mq = clients(poll_interval=0.05)
@@ -182,11 +186,11 @@ async def test_a_wrong_client_clock(
         {"at": found.last_consumed_at},
     ).fetchall()
     assert (found.status, found.misses, found.lag, late) == ("ACTIVE", 0, 1, False)
-    assert early  # it was popped 290 s ago, whatever the client believes
+    assert early  # it was popped 290 s ago, whatever the client's clock says
 
 
-async def test_joining_in_the_past(mq: AsyncSkep, db: psycopg.Connection):
-    """86: a group joins at an offset that others have still to do: nobody loses a message."""
+async def test_joining_at_a_past_position(mq: AsyncSkep, db: psycopg.Connection):
+    """A group joins at an offset that is still pending for others: no group loses a message (scenario 86)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await subscribed(mq, "a", "b")
@@ -204,8 +208,8 @@ async def test_joining_in_the_past(mq: AsyncSkep, db: psycopg.Connection):
     assert await missed(mq) == {}
 
 
-async def test_joining_in_a_publish_storm(clients: Clients, db: psycopg.Connection):
-    """87: groups subscribe from the beginning while four producers push: each message once for each group."""
+async def test_joining_during_a_publish_storm(clients: Clients, db: psycopg.Connection):
+    """Groups subscribe from the beginning while four producers push: each message once for each group (scenario 87)."""
     producers, groups = [clients() for _ in range(4)], clients(poll_interval=0.02)
     names = [f"group {n}" for n in range(4)]
     came: dict[str, Counter[tuple[str, int]]] = {name: Counter() for name in names}
@@ -238,8 +242,9 @@ async def _pushed(mq: AsyncSkep, number: int) -> bool:
     return sum(found.messages for found in await mq.queues(Q)) >= number
 
 
-async def test_new_lanes_and_groups_are_served_by_the_next_pop(mq: AsyncSkep):
-    """94: a new key, a new group, a key that was drained and is used again: no rebalance, the next look finds it."""
+async def test_new_partitions_and_groups_are_served_by_the_next_pop(mq: AsyncSkep):
+    """A new key, a new group, a key that was drained and is used again: no rebalance, the next discovery finds it
+    (scenario 94)."""
     q = mq.queue(Q)
     await q.push("first", partition="old")
     assert await take(q, "a") == ["first"]
@@ -251,8 +256,8 @@ async def test_new_lanes_and_groups_are_served_by_the_next_pop(mq: AsyncSkep):
     assert sorted(payloads(await drain(q, "new group"))) == ["again", "first", "new key"]
 
 
-async def test_an_idle_lane_holds_nothing_back(mq: AsyncSkep, db: psycopg.Connection):
-    """95: neither a lane that is drained nor one that nobody reads has a say in another."""
+async def test_an_idle_partition_holds_nothing_back(mq: AsyncSkep, db: psycopg.Connection):
+    """Neither a drained partition nor one that no group reads affects another (scenario 95)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await q.push("x", partition="drained")
@@ -265,7 +270,7 @@ async def test_an_idle_lane_holds_nothing_back(mq: AsyncSkep, db: psycopg.Connec
 
 
 async def test_an_hour_of_pause_under_traffic(mq: AsyncSkep, db: psycopg.Connection):
-    """89: everything that was pushed meanwhile is delivered, in order, while it is within the hard limit."""
+    """Everything that was pushed meanwhile is delivered, in order, within the hard limit (scenario 89)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE, retention_seconds=2 * HOUR)
     await subscribed(mq, "a", "b")
@@ -286,8 +291,8 @@ async def test_an_hour_of_pause_under_traffic(mq: AsyncSkep, db: psycopg.Connect
     assert await missed(mq) == {}
 
 
-async def test_longer_than_the_hard_limit(mq: AsyncSkep, db: psycopg.Connection):
-    """89: beyond the limit the pause costs messages, and it is said how many."""
+async def test_a_pause_longer_than_the_hard_limit(mq: AsyncSkep, db: psycopg.Connection):
+    """Beyond the limit the group misses messages, and the number is recorded (scenario 89)."""
     q = mq.queue(Q)
     await q.configure(retention_seconds=HOUR)
     await subscribed(mq, "a")
@@ -303,7 +308,7 @@ async def test_longer_than_the_hard_limit(mq: AsyncSkep, db: psycopg.Connection)
 
 @pytest.mark.parametrize("default", ["all", "new"])
 async def test_a_restart_with_default_options(clients: Clients, db: psycopg.Connection, default: str):
-    """90: the group goes on where it stopped, also if the server's default has changed in between."""
+    """The group continues where it stopped, also if the server's default has changed in between (scenario 90)."""
     first = clients()
     await first.queue(Q).push_many(range(6))
     assert await take(first.queue(Q), "a", batch=3) == [0, 1, 2]
@@ -315,8 +320,8 @@ async def test_a_restart_with_default_options(clients: Clients, db: psycopg.Conn
     assert await take(again.queue(Q), "a") == [3, 4, 5, 6]
 
 
-async def test_a_clean_stop(clients: Clients, db: psycopg.Connection):
-    """91: a consumer that is stopped and started again goes on; nothing is lost, nothing comes twice."""
+async def test_a_consumer_is_stopped_and_started_again(clients: Clients, db: psycopg.Connection):
+    """It continues; nothing is lost, nothing is delivered twice (scenario 91)."""
     came: list[int] = []
     for turn in range(3):
         mq = clients(poll_interval=0.05)
@@ -339,7 +344,8 @@ async def drain_into(mq: AsyncSkep, came: list[int]) -> None:
 
 
 async def test_a_long_transaction(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
-    """92: the first to begin commits last: it is delivered, after those that committed before it, in every group."""
+    """The transaction that began first commits last: its message is delivered after the others, in every group
+    (scenario 92)."""
     q = mq.queue(Q)
     async with await psycopg.AsyncConnection.connect(module_database_url) as slow:
         await slow.execute("SELECT pg_current_xact_id()")
@@ -354,12 +360,15 @@ async def test_a_long_transaction(mq: AsyncSkep, db: psycopg.Connection, module_
 
 
 async def mq_publish(connection: psycopg.AsyncConnection, payload: str) -> None:
-    """Any application's way into its own transaction."""
+    """Publish in a transaction of the application."""
     await connection.execute("INSERT INTO skep.outbox (queue, payload) VALUES (%s, to_jsonb(%s::text))", [Q, payload])
 
 
-async def test_other_lanes_do_not_wait_for_a_long_push(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
-    """92: a push in an open transaction has its offset already; its lane waits, others do not, nothing is skipped."""
+async def test_other_partitions_do_not_wait_for_a_long_push(
+    mq: AsyncSkep, db: psycopg.Connection, module_database_url: str
+):
+    """A push in an open transaction already has its offset; its partition waits, others do not, nothing is skipped
+    (scenario 92)."""
     q = mq.queue(Q)
     await q.push_many([NewMessage(0, "slow"), NewMessage(0, "fast")])
     await drain(q, "a")
@@ -375,7 +384,7 @@ async def test_other_lanes_do_not_wait_for_a_long_push(mq: AsyncSkep, db: psycop
 
 
 async def test_a_poisonous_message(mq: AsyncSkep, db: psycopg.Connection):
-    """97: after its limit it goes to the dead letters and the lane goes on."""
+    """After its limit it is dead-lettered and the partition continues (scenario 97)."""
     q = mq.queue(Q)
     await q.configure(retry_limit=2, retry_delay=0)
     await q.push_many(["poison", "good", "better"])
@@ -388,8 +397,8 @@ async def test_a_poisonous_message(mq: AsyncSkep, db: psycopg.Connection):
     assert (letter.payload, letter.attempts, letter.error) == ("poison", 3, "poisoned")
 
 
-async def test_a_lane_that_stops_at_its_poison(mq: AsyncSkep, db: psycopg.Connection):
-    """97: with no limit worth speaking of, the lane stands until the message is mended; other lanes do not."""
+async def test_a_partition_that_stops_at_a_poisonous_message(mq: AsyncSkep, db: psycopg.Connection):
+    """With a very high limit, the partition waits until the message is fixed; other partitions do not (scenario 97)."""
     q = mq.queue(Q)
     await q.configure(retry_limit=1_000_000, retry_delay=0)
     await q.push_many([NewMessage("poison", "p"), NewMessage("good", "p")])
@@ -403,7 +412,8 @@ async def test_a_lane_that_stops_at_its_poison(mq: AsyncSkep, db: psycopg.Connec
 
 
 async def test_dead_letters_do_not_starve_a_group(mq: AsyncSkep, db: psycopg.Connection):
-    """98: a thousand of them at the head: the next pop goes on behind them, and the messages can be deleted."""
+    """A thousand of them at the head: the next pop continues after them, and the messages can be deleted (scenario
+    98)."""
     q = mq.queue(Q)
     await q.configure(retry_limit=0, **AT_ONCE)
     await q.push_many(range(1010))
@@ -418,8 +428,9 @@ async def test_dead_letters_do_not_starve_a_group(mq: AsyncSkep, db: psycopg.Con
     assert [await take(q, group) for group in ("a", "b")] == [["next"], ["next"]]
 
 
-async def test_a_dead_letter_again_for_its_group_only(mq: AsyncSkep, db: psycopg.Connection):
-    """99: also after the message itself is deleted; the other group sees nothing, and retention takes the copy too."""
+async def test_a_dead_letter_is_redriven_for_its_group_only(mq: AsyncSkep, db: psycopg.Connection):
+    """Also after the message itself is deleted; the other group does not get it, and retention deletes the copy too
+    (scenario 99)."""
     q = mq.queue(Q)
     await q.configure(retry_limit=0, **AT_ONCE)
     await subscribed(mq, "a", "b")
@@ -437,8 +448,8 @@ async def test_a_dead_letter_again_for_its_group_only(mq: AsyncSkep, db: psycopg
     assert broken(db) == {}
 
 
-async def test_a_group_that_died_and_met_new_lanes(mq: AsyncSkep, db: psycopg.Connection):
-    """85, 88: lanes that were born while it was dead are held for it from the moment it is back."""
+async def test_partitions_created_while_a_group_was_dead(mq: AsyncSkep, db: psycopg.Connection):
+    """Retention keeps them for the group from the moment of its revival (scenarios 85, 88)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE, dead_group_grace_seconds=0)
     await subscribed(mq, "a", "b")

@@ -1,7 +1,7 @@
-"""Random load: sessions that push, consume, administer, keep up and kill, all at once, and account for what they do.
+"""Random load: sessions that push, consume, administer, do upkeep and kill, all at once, and record what they do.
 
-The plan of each session follows from the seed alone: its steps, their queues, groups, sizes and pauses. How the steps
-of different sessions interleave is up to the machine.
+The plan of each session follows from the seed alone: its steps, their queues, groups, sizes and pauses. The machine
+decides how the steps of different sessions interleave.
 """
 
 import json
@@ -19,7 +19,7 @@ from tests.engine import verbs
 from tests.engine.verbs import Row, call
 from tests.isolation.account import Account, Ack, Delivery, Move, Push
 
-# The options of each queue, and the groups that read it. "early" and "plain" are never moved; "mover" seeks, "gone" is
+# The options of each queue, and the groups that read it. "early" and "plain" never move; "mover" seeks, "gone" is
 # deleted, "silent" dies, "late" joins while the load runs; "wide" reads the namespace ns.
 QUEUES: dict[str, dict[str, Any]] = {
     "strict": {},
@@ -45,7 +45,7 @@ COMMON = {"retry_delay": 0, "retry_limit": 2, "lease_time": 60}
 LATE = ("late",)
 LEASE_TIMES = (0.02, 0.1, 0.3)
 
-# Errors that a client may get and tries again: a stale lease, nothing there (yet), something locked, deleted meanwhile.
+# Retryable errors that a client may get: a stale lease, not found (yet), a lock timeout, deleted meanwhile.
 EXPECTED = {"SK002", "SK003", "SK007", "55P03", "40001"}
 
 
@@ -58,8 +58,8 @@ class Choice:
     group: str
     partitions: tuple[str, ...]
     batch: int
-    share: float  # of a batch: how much of it is acknowledged
-    ends: str  # of the transaction: none, commit, rollback
+    share: float  # how much of a batch is acknowledged
+    ends: str  # how the transaction ends: none, commit, rollback
     pause: float
     by_name: bool
     lease_time: float
@@ -114,7 +114,7 @@ class Session:
     pids: dict[str, int]
     connection: psycopg.Connection = field(init=False)
     pending: list[Callable[[float], None]] = field(default_factory=list)
-    asked: list[Ack] = field(default_factory=list)  # acks that have no answer yet
+    asked: list[Ack] = field(default_factory=list)  # acks without a result yet
     xid: int | None = None
 
     def connect(self) -> None:
@@ -122,7 +122,7 @@ class Session:
         self.pids[self.name] = self.connection.info.backend_pid
 
     def done(self, note: Callable[[float], None]) -> None:
-        """Note something that is true when the transaction has committed; the note gets the time."""
+        """Record something that is true once the transaction has committed; the record gets the time."""
         if self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             note(time.time())
         else:
@@ -185,7 +185,8 @@ class Session:
 
 
 def _held(choice: Choice) -> Choice:
-    """Return the choice with a transaction: if its connection is killed, the status of that says what was done."""
+    """Return the choice with a transaction: if its connection is killed, the status of the transaction says what was
+    done."""
     return choice if choice.ends != "none" else replace(choice, ends="commit")
 
 
@@ -209,7 +210,7 @@ def _push_one(session: Session, choice: Choice) -> None:
 
 
 def _outbox(session: Session, choice: Choice) -> None:
-    """The outbox tells no offsets: what it has pushed is found by its transaction id."""
+    """Insert into the outbox, which returns no offsets: its messages are found by transaction id."""
     began = time.time()
     with session.connection.transaction():
         session.connection.execute(
@@ -262,7 +263,7 @@ def _group(choice: Choice) -> str:
 
 
 def _ask(session: Session, choice: Choice, rows: list[Row]) -> None:
-    """Remember acks before they are sent: if the connection ends before the answer, they are perhaps done."""
+    """Remember acks before they are sent: if the connection ends before the result, they may or may not be done."""
     began = time.time()
     session.asked = [
         Ack(_group(choice), (row.partition_id, row.offset), began, began, str(row.lease), is_sure=False) for row in rows
@@ -270,7 +271,7 @@ def _ask(session: Session, choice: Choice, rows: list[Row]) -> None:
 
 
 def _ack_rows(session: Session, choice: Choice, rows: list[Row]) -> None:
-    """Acknowledge messages one by one in one call; what is stale is not noted."""
+    """Acknowledge messages one by one in one call; stale acks are not recorded."""
     if not rows:
         return
     began = time.time()
@@ -342,7 +343,7 @@ def _auto_ack(session: Session, choice: Choice) -> None:
 
 @dataclass(frozen=True)
 class Message:
-    """A message of a pop for many requests, with the columns that a delivery has."""
+    """A message of a pop for many requests, with the columns of a delivery."""
 
     partition_id: int
     offset: int
@@ -393,7 +394,7 @@ def _seek(session: Session, choice: Choice) -> None:
     if group not in GROUPS[choice.queue]:
         return
     began = time.time()
-    # Noted before, too: whoever gets messages again because of it may be faster than this session.
+    # Recorded before the call too: consumers may receive repeated messages before this session sees its result.
     session.account.moves.append(Move("seek", group, choice.queue, began, time.time() + 30))
     with session.transaction(choice):
         call(session.connection, "seek", group_name=group, queue=choice.queue, position=position)
@@ -424,7 +425,7 @@ def _clear(session: Session, choice: Choice) -> None:
 
 
 def _delete(session: Session, choice: Choice) -> None:
-    """Delete the queue or a partition of it; the partitions that go are noted under the lock of the queue."""
+    """Delete the queue or a partition of it; the deleted partitions are recorded under the lock of the queue."""
     queue, one = "deleted", choice.partitions[0] if choice.kind == "delete partition" else None
     session.account.moves.append(Move(choice.kind, None, queue, time.time(), time.time() + 30))
     with session.transaction(_held(choice)):
@@ -498,7 +499,7 @@ def _subscribe(session: Session, choice: Choice) -> None:
 
 
 def _cancel(session: Session, choice: Choice) -> None:
-    """Cancel, and subscribe again, which starts again; a pop in between is refused."""
+    """Cancel and subscribe again, which sets a new start; a pop in between is refused."""
     if "gone" in GROUPS[choice.queue]:
         session.account.moves.append(Move("delete group", "gone", choice.queue, time.time(), time.time() + 30))
         for verb in ("cancel", "subscribe"):
@@ -515,7 +516,7 @@ def _configure(session: Session, choice: Choice) -> None:
 
 
 def _upkeep(function: str, **arguments: Any) -> Callable[[Session, Choice], None]:
-    """Run a job of upkeep: it never waits for a lock, so that an error about one is told."""
+    """Run a job of upkeep. It never waits for a lock, so an error about one is reported."""
 
     def do(session: Session, choice: Choice) -> None:
         try:
@@ -529,7 +530,7 @@ def _upkeep(function: str, **arguments: Any) -> Callable[[Session, Choice], None
 
 
 def _visit(session: Session, choice: Choice) -> None:
-    """Retain as upkeep does: only where something may have changed."""
+    """Run retention as upkeep does: only where something may have changed."""
     with session.transaction(choice):
         ((due, _),) = call(session.connection, "_partitions_due")
     with session.transaction(choice):
@@ -578,7 +579,7 @@ CREW = {
 
 
 def prepare(mq: psycopg.Connection) -> None:
-    """Create the queues, and let every group that is there from the beginning have its subscription."""
+    """Create the queues, and subscribe every group that exists from the beginning."""
     for queue, options in QUEUES.items():
         verbs.configure(mq, queue, **{**COMMON, **options})
         for group in GROUPS[queue]:

@@ -1,4 +1,4 @@
-"""The steps that programs are made of: what producers and consumers do, one call each."""
+"""The steps that programs are made of: one call of a producer or consumer each."""
 
 from typing import Any, LiteralString
 
@@ -14,7 +14,7 @@ def _begin(session: Session) -> None:
 
 def _commit(session: Session) -> None:
     ended = session.connection.execute("COMMIT").statusmessage
-    session.end_transaction(committed=ended == "COMMIT")  # a failed transaction says ROLLBACK
+    session.end_transaction(committed=ended == "COMMIT")  # COMMIT of a failed transaction returns ROLLBACK
 
 
 def _rollback(session: Session) -> None:
@@ -23,7 +23,7 @@ def _rollback(session: Session) -> None:
 
 
 def _ack(session: Session) -> None:
-    """Acknowledge the last pop; a stale lease is refused, which the story remembers."""
+    """Acknowledge the last pop; if the lease is stale, the ack is refused, and the story records it."""
     deliveries, session.held = session.held, []
     if not deliveries:
         return
@@ -45,7 +45,7 @@ ack = Step("ack", _ack)
 
 
 def push(payload: str, *partitions: str, queue: str | None = None) -> Step:
-    """Push to one or more lanes in one call; the payload tells the lane apart."""
+    """Push to one or more partitions in one call; the payload names the partition."""
 
     def do(session: Session) -> None:
         lanes = partitions or ("Default",)
@@ -57,7 +57,7 @@ def push(payload: str, *partitions: str, queue: str | None = None) -> Step:
 
 
 def insert(payload: str, *partitions: str) -> Step:
-    """Insert into the outbox: never waits for anybody."""
+    """Insert into the outbox, which never waits."""
 
     def do(session: Session) -> None:
         for lane in partitions or ("Default",):
@@ -71,7 +71,7 @@ def insert(payload: str, *partitions: str) -> Step:
 
 
 def pop(partition: str | None = None, **options: Any) -> Step:
-    """Pop from the queue, or one lane of it: waits for others, but not long."""
+    """Pop from the queue, or from one partition of it: waits for others, but not long."""
 
     def do(session: Session) -> None:
         session.held = verbs.pop(session.connection, session.queue, partition=partition, **options)
@@ -87,7 +87,7 @@ def take(partition: str | None = None, **options: Any) -> Step:
 
 
 def run(name: str, query: LiteralString, *, bounded: bool = False) -> Step:
-    """Run a statement; the story remembers it by its name once it is committed."""
+    """Run a statement; the story records it by its name once it is committed."""
 
     def do(session: Session) -> None:
         answer = session.connection.execute(query, {"queue": session.queue})
@@ -127,7 +127,7 @@ def _extend(session: Session) -> None:
 
 
 def _expire(session: Session) -> None:
-    """Wait until the lease that the session was shown has run out."""
+    """Wait until the lease that the session got has expired."""
     session.connection.execute("SELECT pg_sleep_until(%s)", [session.held[0].lease_expires_at])
 
 

@@ -45,7 +45,7 @@ TWO_LANES = prepare(("a", "x"), ("b", "x"), ("c", "y"))
 
 
 def check_all(story: Story) -> None:
-    """Everything arrives, and in each lane in order of due time."""
+    """Everything arrives, and in each partition in order of due time."""
     while call(story.observer, "append_delayed")[0].messages:
         pass
     lanes = {"x": [], "y": []}
@@ -56,7 +56,7 @@ def check_all(story: Story) -> None:
 
 
 def test_two_appenders(stage: Stage):
-    """They share the work or one does it all; neither waits, and the order of a lane is kept."""
+    """They share the work or one does it all; neither waits, and the order of a partition is kept."""
     every_order(stage, TWO_LANES, check_all, A=[begin + append_one, append_one, commit], B=[append, append])
 
 
@@ -70,13 +70,13 @@ def test_an_appender_beside_pops(stage: Stage):
 
 
 def test_an_appender_beside_pushes(stage: Stage):
-    """A push waits for an appender as for another push; an appender waits for nobody."""
+    """A push waits for an appender as for another push; an appender never waits."""
     b = [begin + push("now", "x"), delay("d", "x"), commit]
     every_order(stage, TWO_LANES, check_all, A=[begin + append, commit], B=b)
 
 
 def test_an_appender_beside_clear(stage: Stage):
-    """What was there is gone wherever it was; nothing comes back, and nothing is appended later."""
+    """Messages that existed are deleted wherever they were stored; nothing is appended later."""
     clear = run("cleared", "SELECT skep.clear_queue(%(queue)s)")
 
     def check(story: Story) -> None:
@@ -106,7 +106,7 @@ def test_an_appender_beside_delete(stage: Stage, what: str):
 
 
 def test_an_appender_beside_cancel(stage: Stage):
-    """A message is appended or cancelled, never both, never neither; the lane keeps its order if the cancel fails."""
+    """A message is either appended or cancelled; the partition keeps its order if the cancel fails."""
     cancel = run(
         "cancelled", "SELECT skep.cancel_delayed(id) FROM skep.list_delayed(%(queue)s) WHERE payload = '\"a x\"'"
     )
@@ -122,7 +122,7 @@ def test_an_appender_beside_cancel(stage: Stage):
     every_order(stage, TWO_LANES, check, A=[append_one, append], B=[begin + cancel, rollback])
 
 
-def test_a_repeat_while_the_first_is_appended(stage: Stage):
+def test_a_duplicate_while_the_first_is_appended(stage: Stage):
     """It is a duplicate at every moment."""
 
     def first(story: Story) -> None:
@@ -144,7 +144,7 @@ def test_a_repeat_while_the_first_is_appended(stage: Stage):
 
 
 def test_an_appender_that_is_killed(stage: Stage, database_url: str):
-    """Its work is undone by its death, and done by the next one."""
+    """Its work is rolled back, and done by the next one."""
     story = stage.begin_story(["A"])
     TWO_LANES(story)
     with psycopg.connect(database_url) as doomed:

@@ -1,4 +1,4 @@
-"""The same interleavings as a database owner who is no superuser, on every PostgreSQL that Skep supports."""
+"""The same interleavings as a database owner who is not a superuser, on every PostgreSQL that Skep supports."""
 
 import os
 import subprocess

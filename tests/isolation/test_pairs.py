@@ -1,8 +1,8 @@
-"""Every pair of something that a client does and something that deletes, in both orders, while the first is still open.
+"""Every pair of a client's step and a deletion, in both orders, while the first of the two is still open.
 
-A session takes its step and leaves its transaction open; a second session takes the other step, and waits or passes by;
-then the first one commits. Upkeep must not wait. At the end every message is accounted for: each group has completed
-it, or it is among its dead letters or its missed messages, or it was deleted as asked; none came again after its ack.
+A session takes its step and leaves its transaction open; a second session takes the other step, and waits or not; then
+the first one commits. Upkeep must not wait. At the end every message is accounted for: each group has completed it, or
+it is among its dead letters or its missed messages, or it was deleted on request; none was delivered after its ack.
 """
 
 import itertools
@@ -44,9 +44,9 @@ class Pair:
     two: psycopg.Connection
     observer: psycopg.Connection
     account: Account = field(default_factory=Account)
-    held: list[Row] = field(default_factory=list)  # what the reader has leased
+    held: list[Row] = field(default_factory=list)  # the messages that the group has leased
     groups: set[str] = field(default_factory=lambda: {READER, SILENT})
-    delayed: set[tuple[str, int, int]] = field(default_factory=set)  # where groups have got the delayed message
+    delayed: set[tuple[str, int, int]] = field(default_factory=set)  # where it was delivered
 
     def push(self, mq: psycopg.Connection, *partitions: str, number: int = 1) -> None:
         began = time.time()
@@ -124,7 +124,7 @@ def _push(pair: Pair, mq: psycopg.Connection) -> None:
 
 def _first_pop(pair: Pair, mq: psycopg.Connection) -> None:
     pair.groups.add(LATE)
-    pair.account.joined[LATE, pair.queue] = time.time() + 1e9  # only what is there at the end is sure to be for it
+    pair.account.joined[LATE, pair.queue] = time.time() + 1e9  # it certainly gets these
     pair.held = pair.pop(mq, LATE, batch=2)
 
 
@@ -175,7 +175,7 @@ def _clear(pair: Pair, mq: psycopg.Connection) -> None:
 
 
 def _delete_queue(pair: Pair, mq: psycopg.Connection) -> None:
-    """Delete it; the partitions that it had are known afterwards, as those that pushes have named and that are gone."""
+    """Delete the queue; pushes that named a partition which is gone now had it deleted."""
     pair.move("delete queue", None)
     call(mq, "delete_queue", queue=pair.queue)
 
@@ -231,7 +231,7 @@ DELETES: dict[str, Do] = {
     "archive": _archive, "prune": _prune, "schedule": _schedule,
 }  # fmt: skip
 NEVER_WAIT = {"retain", "drop idle", "detect dead", "prune", "schedule", "expire", "first pop"}
-# Refused, and may be: the queue or the subscription was deleted before, or the lease ended; a client tries these again.
+# Steps that may be refused: the queue or the subscription was deleted before, or the lease ended; clients try again.
 REFUSED = {("clear", "SK002"), ("revive", "SK002"), ("archive", "SK007")}
 
 
@@ -257,7 +257,7 @@ def take(pair: Pair, name: str, step: Do, mq: psycopg.Connection) -> None:
 
 
 def play(pair: Pair, threads: ThreadPoolExecutor, first: tuple[str, Do], second: tuple[str, Do]) -> None:
-    """Let the first step stay open while the second is taken; whoever must not wait does not."""
+    """Leave the first step's transaction open while the second step runs; upkeep must not wait."""
     with pair.one.transaction():
         take(pair, *first, pair.one)
         future = threads.submit(take, pair, *second, pair.two)
@@ -315,7 +315,7 @@ def test_two_deletions(connections: Connections, threads: ThreadPoolExecutor, fi
 
 
 def check_delayed(pair: Pair, *, is_kept: bool) -> None:
-    """The delayed message was appended once, and every group has got it."""
+    """Check that the delayed message was appended once, and that every group has received it."""
     call(pair.observer, "append_delayed")
     for group in pair.groups:
         pair.drain(group)

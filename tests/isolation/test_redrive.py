@@ -1,4 +1,4 @@
-"""Dead letters that are redriven for one group, while the partition that they need comes and goes."""
+"""Dead letters are redriven for one group, while the partition that they need is dropped and created."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ READER, OTHER = "reader", "other"
 
 
 def bury(mq: psycopg.Connection, queue: str, payload: str) -> None:
-    """Push a message that the reader sends to the dead letters, and that the other group completes."""
+    """Push a message that one group dead-letters, and that the other group completes."""
     push(mq, queue, payload)
     (delivery,) = pop(mq, queue, READER, partition="Default")
     call(mq, "dead_letter", lease=delivery.lease, error="no")
@@ -24,7 +24,7 @@ def bury(mq: psycopg.Connection, queue: str, payload: str) -> None:
 
 
 def idle_again(story: Story) -> None:
-    """The reader has had redriven dead letters: their partition is empty and idle. It has another dead letter."""
+    """Redriven dead letters were completed, so their partition is empty and idle. The group has another dead letter."""
     mq, queue = story.observer, story.queue
     configure(mq, queue, completed_retention_seconds=0, drop_idle_seconds=0.000001)
     for group in (READER, OTHER):
@@ -52,7 +52,7 @@ def redrive() -> Step:
 
 
 def check(story: Story) -> None:
-    """The reader gets it, and nobody else."""
+    """The group gets the message, and no other group does."""
     assert story.of_kind("redriven") == [1]
     assert (take(story.observer, story.queue, OTHER), take(story.observer, story.queue, READER)) == ([], ["second"])
     assert broken(story.observer) == {}
@@ -84,7 +84,7 @@ def test_one_of_two_partitions_is_deleted_meanwhile(connect: Connect):
 
 
 def test_dead_letters_that_were_redriven_go_to_a_queue(connect: Connect):
-    """As new messages for every group, in the partition that they came from, not the one that is for their group."""
+    """As new messages for every group, in their original partition, not in that of their group."""
     mq = connect()
     for group in (READER, OTHER):
         call(mq, "subscribe", group_name=group, queue="q", mode="all")

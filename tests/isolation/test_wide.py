@@ -1,4 +1,4 @@
-"""Groups that read a namespace, while the queues that it has are being changed by others."""
+"""Groups that read a namespace, while its queues are being changed by others."""
 
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ def threads() -> Generator[ThreadPoolExecutor]:
 
 
 def look_around(mq: psycopg.Connection, namespace: str = "n") -> list[Row]:
-    """Pop a few times, over some seconds, until something comes."""
+    """Pop a few times, over some seconds, until something arrives."""
     for _ in range(3):
         if found := take(mq, None, namespace=namespace):
             return found
@@ -34,8 +34,8 @@ def look_around(mq: psycopg.Connection, namespace: str = "n") -> list[Row]:
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["by_the_journal", "by_asking_all"])
-def test_a_queue_that_is_nearly_deleted(connect: Connect, *, is_lost: bool):
-    """While it is locked it cannot be added to the list; that its messages are news is not forgotten meanwhile."""
+def test_a_queue_whose_deletion_is_rolled_back(connect: Connect, *, is_lost: bool):
+    """While the queue is locked it cannot be added to the list; its messages are found afterwards."""
     mq, other = connect(), connect()
     push(mq, "n.a", 1)
     assert take(mq, None, namespace="n") == [1]
@@ -51,8 +51,8 @@ def test_a_queue_that_is_nearly_deleted(connect: Connect, *, is_lost: bool):
     assert (look_around(mq), broken(mq)) == ([2], {})
 
 
-def test_a_queue_that_comes_into_the_namespace_at_the_first_pop(connect: Connect, threads: ThreadPoolExecutor):
-    """A first pop that is still open is waited for: it does not see the change, and the change not its list."""
+def test_a_queue_that_joins_the_namespace_during_the_first_pop(connect: Connect, threads: ThreadPoolExecutor):
+    """The change waits for the open first pop, because neither transaction sees the other."""
     consumer, mq, observer = connect(), connect(), connect()
     push(mq, "elsewhere.q", 1)
     consumer.execute("BEGIN")
@@ -64,8 +64,8 @@ def test_a_queue_that_comes_into_the_namespace_at_the_first_pop(connect: Connect
     assert (look_around(mq), broken(mq)) == ([1], {})
 
 
-def test_a_first_pop_while_a_queue_comes_into_the_namespace(connect: Connect):
-    """It does not wait, and finds the queue later."""
+def test_a_first_pop_while_a_queue_joins_the_namespace(connect: Connect):
+    """The pop does not wait, and finds the queue later."""
     consumer, mq = connect(), connect()
     push(mq, "elsewhere.q", 1)
     consumer.execute("SET statement_timeout = '900ms'")
@@ -75,8 +75,8 @@ def test_a_first_pop_while_a_queue_comes_into_the_namespace(connect: Connect):
     assert (look_around(consumer), broken(mq)) == ([1], {})
 
 
-def test_a_forgotten_first_pop_and_a_change_of_namespace(connect: Connect):
-    """The change is refused after some seconds, and can be tried again."""
+def test_an_open_first_pop_and_a_change_of_namespace(connect: Connect):
+    """The change fails after some seconds with a retryable error."""
     consumer, mq = connect(), connect()
     push(mq, "elsewhere.q", 1)
     with consumer.transaction():
@@ -87,8 +87,8 @@ def test_a_forgotten_first_pop_and_a_change_of_namespace(connect: Connect):
     assert look_around(mq) == [1]
 
 
-def test_a_second_namespace_at_the_first_pop(connect: Connect, threads: ThreadPoolExecutor):
-    """One list serves both namespaces: the first pop of one must not take the queues of the other for known."""
+def test_a_second_namespace_during_the_first_pop(connect: Connect, threads: ThreadPoolExecutor):
+    """One list serves both namespaces: the first pop of one must not mark the queues of the other as known."""
     consumer, mq, observer = connect(), connect(), connect()
     push(mq, "n.q", 1)
     push(mq, "other.q", 2)
