@@ -33,7 +33,7 @@ POP_ALL = """
 """
 POP_NAMESPACE = "SELECT lease FROM skep.pop(NULL, 'g', namespace => 'n', autocommit => true)"
 PUSH_MANY = "SELECT * FROM skep.push_many(%(queues)s::text[], %(partitions)s::text[], %(payloads)s::text[]::jsonb[])"
-ACK_HELD = "SELECT skep.ack(lease_id) FROM skep.runs WHERE lease_id IS NOT NULL"
+ACK_LEASED = "SELECT skep.ack(lease_id) FROM skep.runs WHERE lease_id IS NOT NULL"
 # Discovery cleans up once a second; this makes a second pass.
 LATER = "UPDATE skep.discoveries SET discovered_at = discovered_at - interval '1 s', scan_at = scan_at - interval '1 s'"
 IN_READY_LIST = "SELECT count(*) FROM skep.runs WHERE ready_at IS NOT NULL"
@@ -54,7 +54,7 @@ def push_to(connection: psycopg.Connection, names: list[tuple[str, str]]) -> Non
     connection.execute(PUSH_MANY, arguments)
 
 
-def settle(connection: psycopg.Connection, queue: str | None, namespace: str | None = None, most: int = 1) -> None:
+def drain_fully(connection: psycopg.Connection, queue: str | None, namespace: str | None = None, most: int = 1) -> None:
     """Drain the queue, and pop until discovery has removed the drained partitions from the ready list."""
     deadline = time.monotonic() + 120
     arguments = {"queue": queue, "namespace": namespace}
@@ -86,7 +86,7 @@ def measure_calls(connection: psycopg.Connection) -> Measured:
         return buffers(connection, "SELECT * FROM skep.push('q', '{}', 'p')")
 
     def pop(size: int) -> int:
-        connection.execute(ACK_HELD)
+        connection.execute(ACK_LEASED)
         return buffers(connection, POP, queue="q", batch=size)
 
     def ack() -> int:
@@ -96,11 +96,11 @@ def measure_calls(connection: psycopg.Connection) -> Measured:
 
     push_to(connection, [("q", "p")] * 5_000)
     connection.execute(POP, {"queue": "q", "batch": 1})
-    connection.execute(ACK_HELD)
+    connection.execute(ACK_LEASED)
     connection.execute("VACUUM ANALYZE")
     measured = {"push 1": repeat(push_one), "push 100": repeat(lambda: push(100))}
     measured |= {"pop 1": repeat(lambda: pop(1)), "pop 100": repeat(lambda: pop(100))}
-    connection.execute(ACK_HELD)
+    connection.execute(ACK_LEASED)
     return measured | {"ack 1": repeat(ack)}
 
 
@@ -109,20 +109,20 @@ def measure_drained(connection: psycopg.Connection, drained: int = DRAINED) -> M
     connection.execute("SELECT skep.configure_queue('d', '{\"retention_seconds\": 86400}')")
     for first in range(0, drained, 5_000):
         push_to(connection, [("d", f"p{n}") for n in range(first, min(first + 5_000, drained))])
-    settle(connection, "d")
+    drain_fully(connection, "d")
     size = f"{drained:,} drained partitions"
 
     def pop_one() -> int:
         connection.execute("SELECT skep.push('d', '{}', 'p0')")
         used = buffers(connection, POP, queue="d", batch=1)
-        connection.execute(ACK_HELD)
+        connection.execute(ACK_LEASED)
         return used
 
     measured = {
         f"empty pop, {size}": repeat(lambda: buffers(connection, POP, queue="d", batch=1)),
         f"pop 1, {size}": repeat(pop_one),
     }
-    settle(connection, "d")
+    drain_fully(connection, "d")
     connection.execute("SELECT skep.sample('0 s')")
     return measured | {
         f"sample, {size}": repeat(lambda: buffers(connection, "SELECT skep.sample('0 s')")),
@@ -142,13 +142,13 @@ def retention_at_rest(connection: psycopg.Connection) -> int:
 def measure_namespace(connection: psycopg.Connection, queues: int = QUEUES) -> Measured:
     """Pop from a namespace with this many drained queues, and again with work in one of them."""
     push_to(connection, [(f"n.{number}", "p") for number in range(queues)])
-    settle(connection, None, "n")
+    drain_fully(connection, None, "n")
     size = f"{queues:,} queues"
 
     def pop_one() -> int:
         connection.execute("SELECT skep.push('n.0', '{}', 'p')")
         used = buffers(connection, POP_NAMESPACE)
-        assert connection.execute(ACK_HELD).fetchall(), "the pop has leased the message"
+        assert connection.execute(ACK_LEASED).fetchall(), "the pop has leased the message"
         return used
 
     return {

@@ -35,7 +35,7 @@ class Options:
 
 
 @dataclass(eq=False)
-class Lane:
+class Partition:
     """A partition: its pushed messages, and which of them were deleted by hand."""
 
     queue: str
@@ -63,12 +63,12 @@ class Waiting:
 class Lease:
     """A run of one partition that a consumer has leased."""
 
-    place: "Place"
+    progress: "Progress"
     offsets: Sequence[int]
     attempt: int
     largest_run: int
     id: uuid.UUID = field(default_factory=uuid.uuid4)
-    answers: dict[int, str] = field(default_factory=dict)
+    acks: dict[int, str] = field(default_factory=dict)
     succeeded: bool = False
     retry_after: bool = False
     expired: bool = False
@@ -78,32 +78,32 @@ class Lease:
     def live(self) -> bool:
         return not (self.over or self.expired)
 
-    def unanswered(self) -> set[int]:
-        return {*self.offsets} - {*self.answers}
+    def unacknowledged(self) -> set[int]:
+        return {*self.offsets} - {*self.acks}
 
     @property
-    def is_answered(self) -> bool:
+    def is_acknowledged(self) -> bool:
         """Return true if every message was acknowledged or deleted."""
-        return self.place.lane.alive(self.unanswered()) == []
+        return self.progress.partition.alive(self.unacknowledged()) == []
 
     def failed(self) -> set[int]:
-        return {offset for offset, status in self.answers.items() if status in FAILED}
+        return {offset for offset, status in self.acks.items() if status in FAILED}
 
-    def answer(self, offset: int, status: str) -> None:
-        if self.answers.get(offset) not in FINAL:
+    def ack(self, offset: int, status: str) -> None:
+        if self.acks.get(offset) not in FINAL:
             if status == "dlq":
-                self.place.bury([offset], self.attempt)
-            if status == "completed" and offset not in self.place.lane.deleted:
+                self.progress.dead_letter([offset], self.attempt)
+            if status == "completed" and offset not in self.progress.partition.deleted:
                 self.succeeded = True
-            self.answers[offset] = status
+            self.acks[offset] = status
 
 
 @dataclass(eq=False)
-class Place:
+class Progress:
     """The cursor and the leases of a group in a partition."""
 
     group: str
-    lane: Lane
+    partition: Partition
     dead_letters: list[tuple[str, str, str, int, int]]
     subscriptions: Mapping[Scope, int | None]
     start: int
@@ -116,45 +116,47 @@ class Place:
         self.next = self.lowest_cursor = self.start
 
     def new(self) -> list[int]:
-        return self.lane.alive(range(self.next, len(self.lane.payloads)))
+        return self.partition.alive(range(self.next, len(self.partition.payloads)))
 
     def todo(self) -> list[int]:
         """Return the offsets that this group still has to complete."""
-        held = (offset for lease in self.leases for offset in lease.offsets if lease.answers.get(offset) not in FINAL)
-        return self.lane.alive({*self.new(), *self.waiting, *held})
+        leased = (offset for lease in self.leases for offset in lease.offsets if lease.acks.get(offset) not in FINAL)
+        return self.partition.alive({*self.new(), *self.waiting, *leased})
 
-    def has_something_ready(self) -> bool:
-        free = len(self.leases) < self.lane.options.concurrency and not self.is_held_up()
+    def has_ready_messages(self) -> bool:
+        free = len(self.leases) < self.partition.options.concurrency and not self.waits_for_retry()
         due = [offset for offset, waiting in self.waiting.items() if not waiting.delayed]
-        return free and bool(self.new() or self.lane.alive(due))
+        return free and bool(self.new() or self.partition.alive(due))
 
-    def is_held_up(self) -> bool:
+    def waits_for_retry(self) -> bool:
         """Return true if a message waits for its retry, which in strict order delays every later message."""
-        return self.lane.options.concurrency == 1 and any(waiting.delayed for waiting in self.waiting.values())
+        return self.partition.options.concurrency == 1 and any(waiting.delayed for waiting in self.waiting.values())
 
     def pass_time(self) -> None:
         self.waiting = {offset: replace(waiting, delayed=False) for offset, waiting in self.waiting.items()}
 
     @property
     def retry_limit(self) -> int:
-        limits = (self.subscriptions.get(scope) for scope in covering(self.group, self.lane.queue, self.lane.name))
-        return next((limit for limit in limits if limit is not None), self.lane.options.retry_limit)
+        limits = (
+            self.subscriptions.get(scope) for scope in covering(self.group, self.partition.queue, self.partition.name)
+        )
+        return next((limit for limit in limits if limit is not None), self.partition.options.retry_limit)
 
     def take(self, offsets: Sequence[int], attempt: int) -> Lease:
         """Accept a delivery, or fail if the design does not allow it."""
-        assert len(self.leases) < self.lane.options.concurrency, "more leases than the queue allows"
-        assert list(offsets) == self.lane.alive(offsets), "out of order, or deleted"
-        in_order = self.lane.options.concurrency == 1
-        assert not self.is_held_up(), "nothing is delivered before the retry"
+        assert len(self.leases) < self.partition.options.concurrency, "more leases than the queue allows"
+        assert list(offsets) == self.partition.alive(offsets), "out of order, or deleted"
+        in_order = self.partition.options.concurrency == 1
+        assert not self.waits_for_retry(), "nothing is delivered before the retry"
         if offsets[0] >= self.next:
             assert list(offsets) == self.new()[: len(offsets)], "new messages are skipped"
-            assert not (in_order and self.lane.alive(self.waiting)), "new messages overtake those that come again"
+            assert not (in_order and self.partition.alive(self.waiting)), "new messages overtake those that come again"
             assert attempt == 1
             self.next = offsets[-1] + 1
             largest_run = len(offsets)
         else:
-            assert {*offsets} <= {*self.waiting}, "done or held, and delivered again"
-            assert not in_order or list(offsets) == self.lane.alive(self.waiting)[: len(offsets)], "not in order"
+            assert {*offsets} <= {*self.waiting}, "done or leased, and delivered again"
+            assert not in_order or list(offsets) == self.partition.alive(self.waiting)[: len(offsets)], "not in order"
             runs = [self.waiting.pop(offset) for offset in offsets]
             assert {run.attempt for run in runs} == {attempt}
             assert not any(run.delayed for run in runs), "delivered before its time"
@@ -164,17 +166,19 @@ class Place:
         self.leases.append(lease)
         return lease
 
-    def judge(self, lease: Lease, reason: str, *, delayed: bool = False) -> None:
+    def apply_verdict(self, lease: Lease, reason: str, *, delayed: bool = False) -> None:
         """Apply the verdict. The reason is answered, expired or released; a released run may be delayed."""
         failed = lease.failed()
-        gives_up = lease.succeeded and self.lane.options.partial_failure == "dead_letter" and not lease.retry_after
-        dead = failed if gives_up else set()
-        again = (failed - dead) | lease.unanswered()
-        alone = reason == "answered" or (reason == "expired" and len(self.lane.alive(again)) == 1)
+        is_dead_lettered = (
+            lease.succeeded and self.partition.options.partial_failure == "dead_letter" and not lease.retry_after
+        )
+        dead = failed if is_dead_lettered else set()
+        again = (failed - dead) | lease.unacknowledged()
+        alone = reason == "acknowledged" or (reason == "expired" and len(self.partition.alive(again)) == 1)
         if alone and lease.attempt > self.retry_limit:
             dead, again = dead | again, set()
-        self.bury(dead, lease.attempt)
-        alive = {*self.lane.alive(again)}
+        self.dead_letter(dead, lease.attempt)
+        alive = {*self.partition.alive(again)}
         largest_run = max(1, len(alive) - 1) if reason == "expired" else lease.largest_run
         delayed = (delayed and alive != set()) or (
             lease.retry_after and reason != "expired" and alive & failed != set()
@@ -183,34 +187,36 @@ class Place:
         self.waiting |= dict.fromkeys(again, waiting)
         self.drop(lease)
 
-    def judge_alone(self, lease: Lease) -> None:
+    def apply_failed_alone(self, lease: Lease) -> None:
         """Apply the verdict to messages that failed alone: their attempt counts, the attempt of messages without ack
         does not."""
         failed = lease.failed()
         if lease.attempt > self.retry_limit:
-            self.bury(failed, lease.attempt)
+            self.dead_letter(failed, lease.attempt)
         else:
-            delayed = lease.retry_after and self.lane.alive(failed) != []
+            delayed = lease.retry_after and self.partition.alive(failed) != []
             self.waiting |= dict.fromkeys(failed, Waiting(lease.attempt + 1, 1, delayed))
-        self.waiting |= dict.fromkeys(lease.unanswered(), Waiting(lease.attempt, lease.largest_run))
+        self.waiting |= dict.fromkeys(lease.unacknowledged(), Waiting(lease.attempt, lease.largest_run))
         self.drop(lease)
 
     def drop(self, lease: Lease) -> None:
         lease.over = True
         self.leases.remove(lease)
 
-    def bury(self, offsets: Iterable[int], attempts: int) -> None:
-        for offset in self.lane.alive(offsets):
-            self.dead_letters.append((self.group, self.lane.queue, self.lane.name, offset, attempts))
+    def dead_letter(self, offsets: Iterable[int], attempts: int) -> None:
+        for offset in self.partition.alive(offsets):
+            self.dead_letters.append((self.group, self.partition.queue, self.partition.name, offset, attempts))
 
     def check_cursor(self, cursor: int) -> None:
         """Check that everything below the cursor is done, and that only leased messages are open between it and
         `next`."""
         todo = self.todo()
-        first = todo[0] if todo else max(self.start, len(self.lane.payloads))
+        first = todo[0] if todo else max(self.start, len(self.partition.payloads))
         assert self.lowest_cursor <= cursor <= first, "the cursor went back, or past something that is not done"
         if not self.leases and not self.waiting:
-            assert self.lane.alive(range(cursor, min(first, len(self.lane.payloads)))) == [], "the cursor stays behind"
+            assert self.partition.alive(range(cursor, min(first, len(self.partition.payloads)))) == [], (
+                "the cursor stays behind"
+            )
         self.lowest_cursor = cursor
 
 
@@ -219,27 +225,33 @@ class Model:
 
     def __init__(self, options: Mapping[str, Options]) -> None:
         self.options = options
-        self.lanes: dict[tuple[str, str], Lane] = {}
-        self.places: dict[tuple[str, Lane], Place] = {}
-        self.starts: dict[tuple[str, str, str | None], dict[Lane, int]] = {}
+        self.partitions: dict[tuple[str, str], Partition] = {}
+        self.progresses: dict[tuple[str, Partition], Progress] = {}
+        self.starts: dict[tuple[str, str, str | None], dict[Partition, int]] = {}
         self.dead_letters: list[tuple[str, str, str, int, int]] = []
         self.subscriptions: dict[Scope, int | None] = {}
 
-    def lane(self, queue: str, name: str) -> Lane:
-        return self.lanes.setdefault((queue, name), Lane(queue, name, self.options[queue]))
+    def partition(self, queue: str, name: str) -> Partition:
+        return self.partitions.setdefault((queue, name), Partition(queue, name, self.options[queue]))
 
-    def lanes_of(self, queue: str, name: str | None = None) -> list[Lane]:
-        return [lane for lane in self.lanes.values() if lane.queue == queue and name in (None, lane.name)]
+    def partitions_of(self, queue: str, name: str | None = None) -> list[Partition]:
+        return [
+            partition
+            for partition in self.partitions.values()
+            if partition.queue == queue and name in (None, partition.name)
+        ]
 
-    def place(self, group: str, lane: Lane) -> Place:
-        if (group, lane) not in self.places:
-            scopes = ((group, lane.queue, lane.name), (group, lane.queue, None))
+    def progress(self, group: str, partition: Partition) -> Progress:
+        if (group, partition) not in self.progresses:
+            scopes = ((group, partition.queue, partition.name), (group, partition.queue, None))
             starts = next((self.starts[scope] for scope in scopes if scope in self.starts), {})
-            self.places[group, lane] = Place(group, lane, self.dead_letters, self.subscriptions, starts.get(lane, 0))
-        return self.places[group, lane]
+            self.progresses[group, partition] = Progress(
+                group, partition, self.dead_letters, self.subscriptions, starts.get(partition, 0)
+            )
+        return self.progresses[group, partition]
 
-    def places_of(self, group: str, queue: str, name: str | None = None) -> list[Place]:
-        return [self.place(group, lane) for lane in self.lanes_of(queue, name)]
+    def progress_of(self, group: str, queue: str, name: str | None = None) -> list[Progress]:
+        return [self.progress(group, partition) for partition in self.partitions_of(queue, name)]
 
     def subscribe(self, group: str, queue: str | None, name: str | None) -> None:
         """Subscribe the group to the scope of its first pop, unless a subscription covers it already."""
@@ -261,16 +273,16 @@ class Model:
         """Move to an offset, at most to the end. Partitions that are created later start at their beginning."""
         self.forget(group, queue, name)
         self.subscriptions.setdefault((group, queue, name))
-        ends = {lane: len(lane.payloads) for lane in self.lanes_of(queue)}
+        ends = {partition: len(partition.payloads) for partition in self.partitions_of(queue)}
         if name is None:
             self.unsubscribe(group, queue, keep=(group, queue, None))
             self.starts = {scope: at for scope, at in self.starts.items() if scope[:2] != (group, queue)}
         self.starts[group, queue, name] = {
-            lane: end if offset is None else min(offset, end) for lane, end in ends.items()
+            partition: end if offset is None else min(offset, end) for partition, end in ends.items()
         }
 
     def forget(self, group: str, queue: str, name: str | None = None) -> None:
-        for place in self.places_of(group, queue, name):
-            for lease in [*place.leases]:
-                place.drop(lease)
-            del self.places[group, place.lane]
+        for progress in self.progress_of(group, queue, name):
+            for lease in [*progress.leases]:
+                progress.drop(lease)
+            del self.progresses[group, progress.partition]

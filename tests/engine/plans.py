@@ -62,7 +62,7 @@ def explained(connection: psycopg.Connection, job: Callable[[], object], *, anal
     """Run a job and return the plans of all its statements, in the order in which they ended."""
     plans: list[Plan] = []
 
-    def hear(notice: Diagnostic) -> None:
+    def collect(notice: Diagnostic) -> None:
         _, found, text = (notice.message_primary or "").partition("plan:\n")
         if found:
             entry = json.loads(text)
@@ -73,12 +73,12 @@ def explained(connection: psycopg.Connection, job: Callable[[], object], *, anal
         connection.execute("SELECT set_config('auto_explain.' || %s, %s, false)", [name, value])
     # In a transaction a statement ends, and is logged, when the next one begins; SET is never logged.
     connection.execute("SET auto_explain.log_min_duration = 0")
-    connection.add_notice_handler(hear)
+    connection.add_notice_handler(collect)
     try:
         job()
         connection.execute("SET auto_explain.log_min_duration = -1")
     finally:
-        connection.remove_notice_handler(hear)
+        connection.remove_notice_handler(collect)
     return plans
 
 

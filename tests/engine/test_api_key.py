@@ -14,8 +14,8 @@ GRANTS = {"orders.*": ["push", "pop"], "mail": []}
 
 
 def create(connection: psycopg.Connection, **changes: Any) -> Row:
-    given = {"id": ID, "name": "shop", "hash": HASH, "role": "read-only"} | changes
-    return call(connection, "create_api_key", **given)[0]
+    arguments = {"id": ID, "name": "shop", "hash": HASH, "role": "read-only"} | changes
+    return call(connection, "create_api_key", **arguments)[0]
 
 
 def find(connection: psycopg.Connection, digest: bytes = HASH) -> list[Row]:
@@ -87,7 +87,7 @@ def test_a_key_id_is_unique(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"id": "ABCDEF012345"}, "12 hex digits"),
         ({"id": "short"}, "12 hex digits"),
@@ -113,8 +113,8 @@ def test_a_key_id_is_unique(mq: psycopg.Connection):
         ({"grants": Jsonb({"x" * 256: ["push"]})}, "grant of"),
     ],
 )
-def test_values_that_a_server_cannot_use_are_refused(mq: psycopg.Connection, changes: dict[str, Any], says: str):
-    with refused("SK001", says):
+def test_values_that_a_server_cannot_use_are_refused(mq: psycopg.Connection, changes: dict[str, Any], message: str):
+    with refused("SK001", message):
         create(mq, **changes)
     assert call(mq, "list_api_keys") == []
 

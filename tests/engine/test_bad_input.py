@@ -101,7 +101,7 @@ STARTS = {
     "poll interval without end": ("configure_defaults(max_poll_interval => 'Infinity')", "SK001", "max_poll_interval"),
 }  # fmt: skip
 
-ANSWERS = {
+ACKS = {
     "extend by 0": ("extend(%(lease)s, 0)", "SK001", "got 0"),
     "extend by NaN": ("extend(%(lease)s, 'NaN')", "SK001", "got NaN"),
     "extend by NULL": ("extend(%(lease)s, NULL)", "SK001", "got NULL"),
@@ -146,7 +146,7 @@ def stage(mq: psycopg.Connection) -> tuple[psycopg.Connection, dict]:
 
 CASES = [
     pytest.param(*case, id=f"{group} {name}".replace(" ", "_"))
-    for group, cases in {"push": PUSHES, "pop": POPS, "start": STARTS, "answer": ANSWERS}.items()
+    for group, cases in {"push": PUSHES, "pop": POPS, "start": STARTS, "answer": ACKS}.items()
     for name, (query, *expected) in cases.items()
     for case in [(query, expected)]
 ]
@@ -200,12 +200,12 @@ MESSAGES: dict[str, tuple[dict, str]] = {
 
 
 @pytest.mark.parametrize("function", ["push", "push_to_outbox"])
-@pytest.mark.parametrize(("wrong", "said"), MESSAGES.values(), ids=MESSAGES)
-def test_the_error_names_the_item_of_a_json_batch(mq: psycopg.Connection, function: str, wrong: dict, said: str):
+@pytest.mark.parametrize(("wrong", "message"), MESSAGES.values(), ids=MESSAGES)
+def test_the_error_names_the_item_of_a_json_batch(mq: psycopg.Connection, function: str, wrong: dict, message: str):
     """A value of the wrong type is not converted to text."""
     good = {"queue": "q", "payload": 1, "partition": None, "transaction_id": None, "trace_id": None, "producer": None}
     before = contents(mq)
-    with refused("SK001", f"item 1: {said}"):
+    with refused("SK001", f"item 1: {message}"):
         call(mq, function, messages=Jsonb([good | {"headers": None}, good | wrong, good | wrong]))
     assert contents(mq) == before
     call(mq, function, messages=Jsonb([good, {"queue": "q", "trace_id": str(UUID(int=7))}]))
@@ -215,13 +215,13 @@ def test_the_error_names_the_item_of_a_json_batch(mq: psycopg.Connection, functi
 @pytest.mark.parametrize("messages", [{}, 1, None, [1], [[]], [{"queue": "q", "transactionId": "t"}]])
 def test_the_outbox_takes_what_push_takes(mq: psycopg.Connection, messages: object):
     """The outbox refuses the same values as push; an empty list is no error in either."""
-    said: list[str | None] = []
+    message: list[str | None] = []
     for function in ("push", "push_to_outbox"):
         with pytest.raises(psycopg.Error) as caught:
             call(mq, function, messages=Jsonb(messages))
-        said += [caught.value.sqlstate, caught.value.diag.message_primary]
-    assert said[:2] == said[2:]
-    assert said[0] == "SK001"
+        message += [caught.value.sqlstate, caught.value.diag.message_primary]
+    assert message[:2] == message[2:]
+    assert message[0] == "SK001"
     call(mq, "push_to_outbox", messages=Jsonb([]))
 
 

@@ -38,10 +38,10 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_option(mq: psycopg.Connecti
     for queue in ("q", "new"):
         with pytest.raises(psycopg.Error) as caught:
             configure(mq, queue, **{option: value})
-        told = f"{caught.value.diag.message_primary} {caught.value.diag.message_hint}"
+        message = f"{caught.value.diag.message_primary} {caught.value.diag.message_hint}"
         assert caught.value.sqlstate == "SK001"
-        assert f'"{queue}"' in told
-        assert option in told
+        assert f'"{queue}"' in message
+        assert option in message
     assert mq.execute(OPTIONS).fetchall() == before
 
 

@@ -8,8 +8,8 @@ from functools import partial
 import psycopg
 import pytest
 
-from tests.engine.answers import dead_offsets, one_by_one, runs, say
-from tests.engine.crowd import PATIENCE, at_once, until
+from tests.engine.acks import ack_one, dead_offsets, one_by_one, runs
+from tests.engine.threads import PATIENCE, at_once, until
 from tests.engine.verbs import Row, ack, broken, call, configure, drain, lag, pass_time, pop, push, push_to
 
 Q = "orders"
@@ -23,22 +23,22 @@ class Witness:
     def __init__(self, expected: int) -> None:
         self.expected = expected
         self.lock = threading.Lock()
-        self.held: set[tuple[str, int]] = set()
+        self.leased: set[tuple[str, int]] = set()
         self.history: dict[str, list[int]] = defaultdict(list)
-        self.most_held = 0
+        self.most_leased = 0
 
     def take(self, batch: list[Row]) -> None:
         addresses = {(message.partition, message.offset) for message in batch}
         with self.lock:
-            assert not self.held & addresses
-            self.held |= addresses
-            self.most_held = max(self.most_held, len(self.held))
+            assert not self.leased & addresses
+            self.leased |= addresses
+            self.most_leased = max(self.most_leased, len(self.leased))
             for message in batch:
                 self.history[message.partition].append(message.offset)
 
-    def give_back(self, batch: list[Row]) -> None:
+    def release(self, batch: list[Row]) -> None:
         with self.lock:
-            self.held -= {(message.partition, message.offset) for message in batch}
+            self.leased -= {(message.partition, message.offset) for message in batch}
 
     def finished(self) -> bool:
         return sum(map(len, self.history.values())) >= self.expected
@@ -51,8 +51,8 @@ def work(connection: psycopg.Connection, witness: Witness, batch: int) -> None:
         deliveries = pop(connection, Q, batch=batch)
         witness.take(deliveries)
         for message in deliveries[::2]:
-            say(connection, message, "c")
-        witness.give_back(deliveries)
+            ack_one(connection, message, "c")
+        witness.release(deliveries)
         for lease in {message.lease for message in deliveries[1:]}:
             call(connection, "ack", lease=lease)
         return witness.finished()
@@ -66,9 +66,9 @@ def test_two_workers_never_hold_the_same_message(connect: Callable[..., psycopg.
     witness = Witness(600)
     with connect() as producer:
         pop(producer, Q)
-        push_to(producer, [(Q, f"lane {number % 5}", number) for number in range(600)])
+        push_to(producer, [(Q, f"partition {number % 5}", number) for number in range(600)])
         at_once(*[partial(work, connect(), witness, 4) for _ in range(4)])
-        assert witness.history == {f"lane {number}": list(range(120)) for number in range(5)}
+        assert witness.history == {f"partition {number}": list(range(120)) for number in range(5)}
         assert {*lag(producer).values()} == {0}
         assert broken(producer) == {}
 
@@ -108,11 +108,11 @@ def test_the_cursor_is_the_start_of_the_lowest_unfinished_run(conn: psycopg.Conn
     configure(conn, Q, concurrency=8)
     push(conn, Q, *range(8))
     batches = [pop(conn, Q, batch=1) for _ in range(8)]
-    owed = []
+    lags = []
     for number in (3, 0, 1, 7, 2, 5, 4, 6):
         ack(conn, batches[number])
-        owed.append(lag(conn)["Default"])
-    assert owed == [8, 7, 6, 6, 4, 4, 2, 0]
+        lags.append(lag(conn)["Default"])
+    assert lags == [8, 7, 6, 6, 4, 4, 2, 0]
 
 
 def test_crashes_of_some_workers(conn: psycopg.Connection):
@@ -161,9 +161,9 @@ def test_a_waiting_retry_does_not_stop_a_shared_partition(conn: psycopg.Connecti
     configure(conn, Q, concurrency=4, retry_delay=HOUR)
     push(conn, Q, *range(6))
     failing = pop(conn, Q, batch=1)
-    held = [pop(conn, Q, batch=1) for _ in range(others)]
+    leased = [pop(conn, Q, batch=1) for _ in range(others)]
     one_by_one(conn, failing, "f")
-    for batch in held:
+    for batch in leased:
         ack(conn, batch)
     assert [message.offset for message in drain(conn, Q, batch=1)] == list(range(1 + others, 6))
     pass_time(conn, 2 * HOUR)
@@ -187,13 +187,13 @@ def test_a_shared_partition_with_nothing_left_is_discovered_after_a_push(mq: psy
 def test_concurrency_can_be_raised_and_lowered(mq: psycopg.Connection):
     """The option applies from the next pop on (scenario C11)."""
     push(mq, Q, *range(10))
-    held = [pop(mq, Q, batch=1)]
+    leased = [pop(mq, Q, batch=1)]
     assert pop(mq, Q) == []
     configure(mq, Q, concurrency=3)
-    held += [pop(mq, Q, batch=1), pop(mq, Q, batch=1)]
-    assert [batch[0].offset for batch in held] == [0, 1, 2]
+    leased += [pop(mq, Q, batch=1), pop(mq, Q, batch=1)]
+    assert [batch[0].offset for batch in leased] == [0, 1, 2]
     configure(mq, Q, concurrency=1)
-    for batch in held:
+    for batch in leased:
         assert pop(mq, Q) == []
         ack(mq, batch)
     assert runs(mq, Q) == [(list(range(3, 10)), 1)]

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.answers import as_batch, dead_letters, one_by_one, runs, say
+from tests.engine.acks import ack_one, as_batch, dead_letters, one_by_one, runs
 from tests.engine.verbs import ack, call, configure, pass_time, pop, push
 
 Q = "orders"
@@ -54,12 +54,12 @@ def test_a_full_copy(mq: psycopg.Connection, die: Callable[[psycopg.Connection],
     """A dead letter has everything of the message, its group, the reason and the number of attempts (scenarios C1,
     46)."""
     configure(mq, Q, retry_limit=1, retry_delay=0)
-    push(mq, Q, {"total": [1, None, "x"]}, partition="lane", **FULL)
-    push(mq, Q, "next", partition="lane")
+    push(mq, Q, {"total": [1, None, "x"]}, partition="partition", **FULL)
+    push(mq, Q, "next", partition="partition")
     error, attempts = die(mq)
 
     (copy,) = dead_letters(mq, Q)
-    assert (copy.group_name, copy.queue, copy.partition) == ("workers", Q, "lane")
+    assert (copy.group_name, copy.queue, copy.partition) == ("workers", Q, "partition")
     assert (copy.payload, copy.headers) == ({"total": [1, None, "x"]}, {"content-type": "text"})
     assert (copy.transaction_id, copy.trace_id, copy.producer) == ("order 7", TRACE, "shop")
     assert (copy.error, copy.attempts) == (error, attempts)
@@ -116,9 +116,9 @@ def test_a_message_is_dead_lettered_at_once(mq: psycopg.Connection):
     C1)."""
     push(mq, Q, *range(3))
     batch = pop(mq, Q)
-    say(mq, batch[1], "d")
+    ack_one(mq, batch[1], "d")
     assert [row.offset for row in dead_letters(mq, Q)] == [1]
-    say(mq, batch[1], "d")
+    ack_one(mq, batch[1], "d")
     call(mq, "release", lease=batch[0].lease)
     assert runs(mq, Q) == [([0, 2], 1)]
     assert [row.offset for row in dead_letters(mq, Q)] == [1]
@@ -129,9 +129,9 @@ def test_a_dead_letter_that_is_rolled_back(mq: psycopg.Connection):
     push(mq, Q, 0)
     message = pop(mq, Q)[0]
     with mq.transaction(force_rollback=True):
-        say(mq, message, "d")
+        ack_one(mq, message, "d")
     assert dead_letters(mq, Q) == []
-    say(mq, message, "c")
+    ack_one(mq, message, "c")
 
 
 def test_a_thousand_dead_letters_at_the_head_do_not_starve_the_group(mq: psycopg.Connection):

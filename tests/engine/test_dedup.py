@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.crowd import PATIENCE, at_once
+from tests.engine.threads import PATIENCE, at_once
 from tests.engine.verbs import broken, call, configure, drain, lag, pass_time, pop, push, push_to, refused
 
 Connect = Callable[..., psycopg.Connection]
@@ -17,8 +17,8 @@ Connect = Callable[..., psycopg.Connection]
 def push_one(connection: psycopg.Connection, payload: object = 1, **options: object) -> tuple:
     """Push one message with transaction id "t"; return its status, offset and id."""
     arguments = {"queue": "q", "payload": Jsonb(payload), "transaction_id": "t", **options}
-    (answer,) = call(connection, "push", **arguments)
-    return answer.status, answer.offset, answer.id
+    (result,) = call(connection, "push", **arguments)
+    return result.status, result.offset, result.id
 
 
 def test_a_duplicate_push_returns_the_stored_message(mq: psycopg.Connection):
@@ -35,16 +35,16 @@ def test_a_duplicate_push_returns_the_stored_message(mq: psycopg.Connection):
 def test_other_partitions_and_queues_do_not_collide(mq: psycopg.Connection):
     """The same transaction id in another partition or queue is another message (scenario L5)."""
     pairs = [("q", "a"), ("q", "b"), ("r", "a"), ("q", "A")]
-    answers = push_to(mq, [(*pair, None) for pair in pairs], transaction_ids=["t"] * 4)
-    assert [(answer.status, answer.offset) for answer in answers] == [("queued", 0)] * 4
-    assert len({answer.partition_id for answer in answers}) == 4
+    results = push_to(mq, [(*pair, None) for pair in pairs], transaction_ids=["t"] * 4)
+    assert [(result.status, result.offset) for result in results] == [("queued", 0)] * 4
+    assert len({result.partition_id for result in results}) == 4
 
 
 def test_messages_without_a_transaction_id_are_never_duplicates(mq: psycopg.Connection):
     """Without an id there is no deduplication, and no entry in its index (scenario L5)."""
-    answers = push(mq, "q", 1, 1, 1, transaction_ids=[None, "t", None])
-    assert [answer.status for answer in answers] == ["queued"] * 3
-    assert [answer.status for answer in push(mq, "q", 1, 1)] == ["queued"] * 2
+    results = push(mq, "q", 1, 1, 1, transaction_ids=[None, "t", None])
+    assert [result.status for result in results] == ["queued"] * 3
+    assert [result.status for result in push(mq, "q", 1, 1)] == ["queued"] * 2
     only_for = (
         "SELECT pg_get_expr(indpred, indrelid) FROM pg_index"
         " WHERE indexrelid = 'skep.messages_transaction_id'::regclass"
@@ -57,10 +57,10 @@ def test_duplicates_within_one_call(mq: psycopg.Connection):
     L5)."""
     push(mq, "q", "old", transaction_ids=["old"])
     ids = ["a", "b", "a", "old", None, "b", "c", "a"]
-    answers = push(mq, "q", *range(8), transaction_ids=ids)
+    results = push(mq, "q", *range(8), transaction_ids=ids)
     queued, repeat = "queued", "duplicate"
-    assert [answer.status for answer in answers] == [queued, queued, repeat, repeat, queued, repeat, queued, repeat]
-    assert [answer.offset for answer in answers] == [1, 2, 1, 0, 3, 2, 4, 1]
+    assert [result.status for result in results] == [queued, queued, repeat, repeat, queued, repeat, queued, repeat]
+    assert [result.offset for result in results] == [1, 2, 1, 0, 3, 2, 4, 1]
     assert [delivery.payload for delivery in drain(mq, "q")] == ["old", 0, 1, 4, 6]
     assert broken(mq) == {}
 
@@ -71,31 +71,31 @@ def test_a_push_of_duplicates_only_writes_nothing(mq: psycopg.Connection):
     drain(mq, "q")
     counts = "SELECT (SELECT count(*) FROM skep.journal), (SELECT last_offset FROM skep.partition_lookup)"
     before = mq.execute(counts).fetchall()
-    assert {answer.status for answer in push(mq, "q", 1, 2, transaction_ids=["b", "a"])} == {"duplicate"}
+    assert {result.status for result in push(mq, "q", 1, 2, transaction_ids=["b", "a"])} == {"duplicate"}
     assert mq.execute(counts).fetchall() == before
     assert pop(mq, "q") == []
 
 
-def all_together(connection: psycopg.Connection, start: Barrier, lanes: list[str]) -> list[tuple]:
-    answers = []
-    for lane in lanes:
+def all_together(connection: psycopg.Connection, start: Barrier, partitions: list[str]) -> list[tuple]:
+    results = []
+    for partition in partitions:
         start.wait(PATIENCE)
-        answers.append(push_one(connection, partition=lane))
-    return answers
+        results.append(push_one(connection, partition=partition))
+    return results
 
 
-@pytest.mark.parametrize("exists", [True, False], ids=["lane_exists", "lane_is_created"])
+@pytest.mark.parametrize("exists", [True, False], ids=["partition_exists", "partition_is_created"])
 def test_eight_duplicate_pushes_at_once(connect: Connect, *, exists: bool):
     """One of eight is queued, the other seven return `duplicate` with its id (scenario L5)."""
-    lanes = [f"{n}" for n in range(20)]
+    partitions = [f"{n}" for n in range(20)]
     if exists:
-        push_to(connect(), [("q", lane, "first") for lane in lanes])
+        push_to(connect(), [("q", partition, "first") for partition in partitions])
     start = Barrier(8)
-    answers = at_once(*[partial(all_together, connect(), start, lanes) for _ in range(8)])
-    for lane in range(20):
-        statuses = sorted(answer[lane][0] for answer in answers)
+    results = at_once(*[partial(all_together, connect(), start, partitions) for _ in range(8)])
+    for partition in range(20):
+        statuses = sorted(result[partition][0] for result in results)
         assert statuses == ["duplicate"] * 7 + ["queued"]
-        assert len({answer[lane][1:] for answer in answers}) == 1
+        assert len({result[partition][1:] for result in results}) == 1
     assert broken(connect()) == {}
 
 

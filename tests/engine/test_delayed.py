@@ -47,13 +47,13 @@ def append(connection: psycopg.Connection, **options: Any) -> tuple[int, list[st
 
 def test_a_delayed_push_returns_an_id_and_a_due_time_but_no_offset(mq: psycopg.Connection):
     before = datetime.now(UTC)
-    told = delayed(mq, "later", 60)
-    assert (told.status, told.offset) == ("delayed", None)
-    assert timedelta(seconds=59) < told.due_at - before < timedelta(seconds=70)
+    result = delayed(mq, "later", 60)
+    assert (result.status, result.offset) == ("delayed", None)
+    assert timedelta(seconds=59) < result.due_at - before < timedelta(seconds=70)
     (row,) = call(mq, "list_delayed")
-    assert (row.id, row.queue, row.partition, row.due_at) == (told.id, "q", "Default", told.due_at)
-    assert told.id.version == 4  # a message has version 8
-    assert call(mq, "find_message", message=told.id) == []
+    assert (row.id, row.queue, row.partition, row.due_at) == (result.id, "q", "Default", result.due_at)
+    assert result.id.version == 4  # a message has version 8
+    assert call(mq, "find_message", message=result.id) == []
 
 
 def test_a_delayed_message_is_invisible_before_it_is_due(mq: psycopg.Connection):
@@ -103,8 +103,8 @@ def test_a_call_appends_at_most_its_limit(mq: psycopg.Connection):
     pass_time(mq, 2 * HOUR)
     assert [append(mq, max_rows=3)[0] for _ in range(4)] == [3, 3, 1, 0]
     deliveries = drain(mq, "q", partitions=2)
-    for lane in ("p0", "p1"):
-        payloads = [delivery.payload for delivery in deliveries if delivery.partition == lane]
+    for partition in ("p0", "p1"):
+        payloads = [delivery.payload for delivery in deliveries if delivery.partition == partition]
         assert payloads == sorted(payloads)
     assert (len(deliveries), broken(mq)) == (7, {})
 
@@ -123,22 +123,22 @@ def test_append_for_one_queue_or_for_all(mq: psycopg.Connection):
 
 def test_a_message_that_is_already_due_is_stored_at_once(mq: psycopg.Connection):
     past = datetime.now(UTC) - timedelta(days=1)
-    told = [delayed(mq, 1, 0), call(mq, "push", queue="q", payload=Jsonb(2), deliver_at=past)[0]]
-    assert [(row.status, row.offset, row.due_at) for row in told] == [("queued", 0, None), ("queued", 1, None)]
+    result = [delayed(mq, 1, 0), call(mq, "push", queue="q", payload=Jsonb(2), deliver_at=past)[0]]
+    assert [(row.status, row.offset, row.due_at) for row in result] == [("queued", 0, None), ("queued", 1, None)]
 
 
 def test_many_in_one_call(mq: psycopg.Connection):
     """Some now, some later, to several partitions and queues; the results are in the order of the items."""
     at = datetime.now(UTC) + timedelta(hours=1)
     items = [("q", "x", 0), ("q", "x", 1), ("q", "y", 2), ("other", "x", 3)]
-    told = push_to(mq, items, deliver_at=[None, at, None, at])
-    assert [(row.ord, row.status, row.offset) for row in told] == [
+    result = push_to(mq, items, deliver_at=[None, at, None, at])
+    assert [(row.ord, row.status, row.offset) for row in result] == [
         (1, "queued", 0),
         (2, "delayed", None),
         (3, "queued", 0),
         (4, "delayed", None),
     ]
-    assert [row.due_at for row in told] == [None, at, None, at]
+    assert [row.due_at for row in result] == [None, at, None, at]
     assert (sorted(stored(mq)), waiting(mq, "q"), waiting(mq, "other")) == ([0, 2], [1], [3])
 
 
@@ -149,9 +149,9 @@ def test_json(mq: psycopg.Connection):
         {"queue": "q", "payload": 3, "deliver_at": "2090-01-31T12:00:00+02:00"},
         {"queue": "q", "payload": 4, "delay": None, "deliver_at": None},
     ]
-    told = call(mq, "push", messages=Jsonb(items))
-    assert [row.status for row in told] == ["queued", "delayed", "delayed", "queued"]
-    assert told[2].due_at == datetime(2090, 1, 31, 10, tzinfo=UTC)
+    result = call(mq, "push", messages=Jsonb(items))
+    assert [row.status for row in result] == ["queued", "delayed", "delayed", "queued"]
+    assert result[2].due_at == datetime(2090, 1, 31, 10, tzinfo=UTC)
     assert (stored(mq), waiting(mq)) == ([1, 4], [2, 3])
 
 
@@ -218,25 +218,25 @@ def test_a_stored_transaction_id_is_a_duplicate_within_its_window(mq: psycopg.Co
     push(mq, "q", "stored", transaction_ids=["t"])
     assert delayed(mq, "later", transaction_id="t").status == "duplicate"
     pass_time(mq, 61)
-    told = delayed(mq, "later", transaction_id="t")
-    assert told.status == "delayed"
+    result = delayed(mq, "later", transaction_id="t")
+    assert result.status == "delayed"
     again = push(mq, "q", "again", transaction_ids=["t"])[0]
-    assert (again.status, again.delayed_id) == ("duplicate", told.id)
+    assert (again.status, again.delayed_id) == ("duplicate", result.id)
 
 
 def test_duplicates_in_one_call(mq: psycopg.Connection):
     """The first of them is stored, delayed or not."""
     at = datetime.now(UTC) + timedelta(hours=1)
-    told = push(mq, "q", *"abcd", transaction_ids=["t", "t", "u", "u"], deliver_at=[at, None, None, at])
-    assert [row.status for row in told] == ["delayed", "duplicate", "queued", "duplicate"]
-    assert (told[1].delayed_id, told[3].offset) == (told[0].delayed_id, 0)
+    result = push(mq, "q", *"abcd", transaction_ids=["t", "t", "u", "u"], deliver_at=[at, None, None, at])
+    assert [row.status for row in result] == ["delayed", "duplicate", "queued", "duplicate"]
+    assert (result[1].delayed_id, result[3].offset) == (result[0].delayed_id, 0)
     assert (stored(mq), waiting(mq)) == (["c"], ["a"])
 
 
 def test_cancel_a_delayed_message(mq: psycopg.Connection):
-    told, kept = delayed(mq, "cancelled", transaction_id="t"), delayed(mq, "kept")
-    assert call(mq, "cancel_delayed", id=told.id) == [(True,)]
-    assert call(mq, "cancel_delayed", id=told.id) == [(False,)]
+    result, kept = delayed(mq, "cancelled", transaction_id="t"), delayed(mq, "kept")
+    assert call(mq, "cancel_delayed", id=result.id) == [(True,)]
+    assert call(mq, "cancel_delayed", id=result.id) == [(False,)]
     assert push(mq, "q", "free again", transaction_ids=["t"])[0].status == "queued"
     pass_time(mq, HOUR)
     append(mq)
@@ -274,10 +274,10 @@ def test_clear_and_delete_remove_delayed_messages(mq: psycopg.Connection):
 
 def test_a_partition_with_a_delayed_message_is_not_idle(mq: psycopg.Connection):
     configure(mq, "q", drop_idle_seconds=1, retention_seconds=1)
-    told = delayed(mq, "later", 10 * HOUR)
+    result = delayed(mq, "later", 10 * HOUR)
     pass_time(mq, HOUR)
     assert call(mq, "drop_idle_partitions") == [(0,)]
-    call(mq, "cancel_delayed", id=told.id)
+    call(mq, "cancel_delayed", id=result.id)
     assert call(mq, "drop_idle_partitions") == [(1,)]
 
 

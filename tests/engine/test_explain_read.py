@@ -20,7 +20,7 @@ def wide(module_database_url: str, request: pytest.FixtureRequest) -> Generator[
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         if not connection.execute("SELECT count(*) FROM skep.queues").fetchall()[0][0]:
             connection.execute(FREEZE)
-            push_to(connection, [("q", f"lane {n}", n) for n in range(PARTITIONS)])
+            push_to(connection, [("q", f"partition {n}", n) for n in range(PARTITIONS)])
             push_to(connection, [(f"other {n}", "p", n) for n in range(PARTITIONS)])
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         if request.param == "analyzed":
@@ -31,7 +31,7 @@ def wide(module_database_url: str, request: pytest.FixtureRequest) -> Generator[
 def test_changed_partitions_cost_what_changed(wide: psycopg.Connection):
     """One push after the snapshot reads its journal row and the partitions that it names."""
     since = snapshot(wide)
-    push(wide, "q", 1, partition="lane 7")
+    push(wide, "q", 1, partition="partition 7")
     wide.execute(WINDOW, [since])
     plans = explained(wide, lambda: wide.execute(WINDOW, [since]), analyze=True)
     assert_indexed(plans, "journal_pkey", "partitions_pkey", "partition_floors_pkey")
@@ -53,7 +53,7 @@ def test_every_partition_is_read_by_its_keys(wide: psycopg.Connection):
     assert_indexed(plans, "partitions_queue_id_name_key", "partition_floors_pkey", "messages_pkey")
 
 
-@pytest.mark.parametrize("partition", [None, "lane 7"])
+@pytest.mark.parametrize("partition", [None, "partition 7"])
 def test_a_peek_reads_what_it_shows(wide: psycopg.Connection, partition: str | None):
     def peek() -> list[Row]:
         return call(wide, "peek", queue="q", partition=partition, max_rows=10)

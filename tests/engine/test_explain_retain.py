@@ -9,13 +9,13 @@ import pytest
 from tests.engine.plans import FREEZE, assert_indexed, explained, scans
 from tests.engine.verbs import ack, call, configure, drain, pass_time, pop, push, push_to
 
-LANES, MESSAGES, QUEUES, LETTERS = 1_000, 20_000, 3_000, 5_000
-LANE = {"partitions_pkey", "partition_floors_pkey", "queues_pkey"}
+PARTITIONS, MESSAGES, QUEUES, DEAD_LETTERS = 1_000, 20_000, 3_000, 5_000
+PARTITION = {"partitions_pkey", "partition_floors_pkey", "queues_pkey"}
 GROUP = {"subscriptions_queue", "subscriptions_scope", "runs_pkey"}  # and one row of group_queues
 
 
-def page_after(connection: psycopg.Connection, lane: int) -> list:
-    return call(connection, "_partitions_to_retain", after=lane, max_partitions=10)
+def page_after(connection: psycopg.Connection, partition: int) -> list:
+    return call(connection, "_partitions_to_retain", after=partition, max_partitions=10)
 
 
 def load(connection: psycopg.Connection) -> None:
@@ -23,7 +23,7 @@ def load(connection: psycopg.Connection) -> None:
     connection.execute(FREEZE)
     configure(connection, "big", completed_retention_seconds=0)
     for _ in range(2):
-        push_to(connection, [("big", f"lane {n % LANES}", n) for n in range(MESSAGES // 2)])
+        push_to(connection, [("big", f"partition {n % PARTITIONS}", n) for n in range(MESSAGES // 2)])
     for group in ("a", "b"):
         drain(connection, "big", group, batch=100_000, partitions=10_000)
     push_to(connection, [(f"ns.small{n}", "p", n) for n in range(QUEUES)])
@@ -32,11 +32,16 @@ def load(connection: psycopg.Connection) -> None:
     connection.execute(
         "SELECT skep.subscribe('group ' || n, 'ns.small' || n) FROM generate_series(0, %s - 1) n", [QUEUES]
     )
-    push(connection, "letters", *range(LETTERS))
+    push(connection, "letters", *range(DEAD_LETTERS))
     configure(connection, "letters", retry_limit=0)
     for group in ("a", "b"):
-        call(connection, "fail", lease=pop(connection, "letters", group, batch=LETTERS)[0].lease, error=f"of {group}")
-    push_to(connection, [("big", f"lane {n}", n) for n in range(10)])
+        call(
+            connection,
+            "fail",
+            lease=pop(connection, "letters", group, batch=DEAD_LETTERS)[0].lease,
+            error=f"of {group}",
+        )
+    push_to(connection, [("big", f"partition {n}", n) for n in range(10)])
 
 
 @pytest.fixture(scope="module", params=["never_analyzed", "analyzed"])
@@ -51,19 +56,19 @@ def big(module_database_url: str, request: pytest.FixtureRequest) -> Generator[p
         yield connection
 
 
-def some_lanes(connection: psycopg.Connection, number: int) -> list[int]:
-    query = "SELECT min(id) FROM skep.partitions WHERE name = 'lane 0'"
+def some_partitions(connection: psycopg.Connection, number: int) -> list[int]:
+    query = "SELECT min(id) FROM skep.partitions WHERE name = 'partition 0'"
     ((first,),) = connection.execute(query).fetchall()
     return call(connection, "_partitions_to_retain", after=first - 1, max_partitions=number)[0][0]
 
 
-@pytest.mark.parametrize("lanes", [1, 200])
+@pytest.mark.parametrize("partitions", [1, 200])
 @pytest.mark.parametrize("function", ["_group_cursors", "_retainable"])
-def test_pending_groups(big: psycopg.Connection, function: str, lanes: int):
-    ids = some_lanes(big, lanes)
+def test_pending_groups(big: psycopg.Connection, function: str, partitions: int):
+    ids = some_partitions(big, partitions)
     for _ in range(2):  # also after the functions have cached their plans
         plans = explained(big, lambda: call(big, function, partition_ids=ids))
-    assert_indexed(plans, *LANE, *GROUP)
+    assert_indexed(plans, *PARTITION, *GROUP)
     if function == "_group_cursors":
         assert "messages" not in {table for table, _ in scans(plans)}
 
@@ -85,11 +90,11 @@ def test_deleting(big: psycopg.Connection, rule: dict[str, Any], *, behind: bool
             call(big, "seek", group_name="b", queue="big", position="beginning")
         if "retention_seconds" in rule:
             pass_time(big, 100)
-        ids = some_lanes(big, 50)
+        ids = some_partitions(big, 50)
         found: list = []
         plans = explained(big, lambda: found.extend(call(big, "retain", partition_ids=ids, max_messages=150)))
         assert len(found) == (0 if behind and rule == RULES[0] else 50)
-        assert_indexed(plans, *LANE, *GROUP, *({"messages_pkey"} if found else set()))
+        assert_indexed(plans, *PARTITION, *GROUP, *({"messages_pkey"} if found else set()))
 
 
 def test_a_page_of_partitions(big: psycopg.Connection):

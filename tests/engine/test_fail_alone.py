@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.engine.answers import as_batch, dead_letters, dead_offsets, in_transaction, runs, say
+from tests.engine.acks import ack_one, as_batch, dead_letters, dead_offsets, in_transaction, runs
 from tests.engine.verbs import Row, ack, broken, call, configure, lag, pass_time, pop, push, refused
 
 Q = "orders"
@@ -13,12 +13,12 @@ def fail(connection: psycopg.Connection, message: Row, **options: object) -> Non
     call(connection, "fail", lease=message.lease, error=f"error {message.offset}", id=message.id, alone=True, **options)
 
 
-@pytest.mark.parametrize("answer", [as_batch, in_transaction])
-def test_only_the_failed_message_is_retried(mq: psycopg.Connection, answer):
+@pytest.mark.parametrize("acknowledge", [as_batch, in_transaction])
+def test_only_the_failed_message_is_retried(mq: psycopg.Connection, acknowledge):
     """Messages before it are done. Messages after it are delivered after it, and their attempt does not count."""
     configure(mq, Q, retry_delay=0)
     push(mq, Q, *range(6))
-    answer(mq, pop(mq, Q, batch=5), "cca..")
+    acknowledge(mq, pop(mq, Q, batch=5), "cca..")
     assert dead_offsets(mq, Q) == []
     assert runs(mq, Q) == [([2], 2), ([3, 4], 1), ([5], 1)]
     assert (lag(mq), broken(mq)) == ({"Default": 0}, {})
@@ -44,7 +44,7 @@ def test_failing_alone_ends_the_lease(mq: psycopg.Connection):
     batch = pop(mq, Q)
     fail(mq, batch[0])
     with refused("SK003"):
-        say(mq, batch[1], "c")
+        ack_one(mq, batch[1], "c")
     assert runs(mq, Q) == [([0], 2), ([1, 2], 1)]
 
 
@@ -86,8 +86,8 @@ def test_plain_failures_of_the_lease_are_retried_with_it(mq: psycopg.Connection)
     configure(mq, Q, retry_delay=0)
     push(mq, Q, *range(4))
     batch = pop(mq, Q)
-    say(mq, batch[0], "f")
-    say(mq, batch[1], "c")
+    ack_one(mq, batch[0], "f")
+    ack_one(mq, batch[1], "c")
     fail(mq, batch[2])
     assert dead_offsets(mq, Q) == []
     assert runs(mq, Q) == [([0], 2), ([2], 2), ([3], 1)]
@@ -107,9 +107,9 @@ def test_a_completed_message_does_not_fail_alone(mq: psycopg.Connection):
     """The lease stays, as after any late failure."""
     push(mq, Q, *range(2))
     batch = pop(mq, Q)
-    say(mq, batch[0], "c")
+    ack_one(mq, batch[0], "c")
     fail(mq, batch[0])
-    say(mq, batch[1], "c")
+    ack_one(mq, batch[1], "c")
     assert runs(mq, Q) == []
 
 

@@ -76,7 +76,7 @@ def argument(kind: str, rand: random.Random, known: list[Any]) -> Any:
 def busy(connect: Callable[..., psycopg.Connection]) -> tuple[psycopg.Connection, list[Any]]:
     """A database with some of everything, and the real leases and ids."""
     connection = connect()
-    push_to(connection, [("q", lane, n) for lane in ("a", "b", "Default") for n in range(4)])
+    push_to(connection, [("q", partition, n) for partition in ("a", "b", "Default") for n in range(4)])
     leased = pop(connection, "q", batch=2) + pop(connection, "q", "h", batch=2)
     connection.execute("SELECT skep.dead_letter(%s, 'no')", [pop(connection, "q", "i", batch=1)[0].lease])
     return connection, [str(each) for row in leased for each in (row.lease, row.id)]

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.engine.buffers import (
-    ACK_HELD,
+    ACK_LEASED,
     IN_READY_LIST,
     POP,
     POP_ALL,
@@ -61,7 +61,7 @@ def test_no_pop_pays_for_all_of_a_burst(mq: psycopg.Connection):
     while mq.execute(IN_READY_LIST).fetchall()[0][0] > 2:
         push(mq, "q", 1, partition="p0")
         used.append(buffers(mq, POP, queue="q", batch=1))
-        mq.execute(ACK_HELD)
+        mq.execute(ACK_LEASED)
         assert len(used) < 5_000, "drained partitions stay in the ready list"
     assert max(used) <= 2 * PARTITIONS
     assert sum(used) <= 20 * PARTITIONS

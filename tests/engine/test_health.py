@@ -51,13 +51,13 @@ def test_the_state_of_a_message_for_each_group(mq: psycopg.Connection, concurren
     for group in ("done", "half", "idle", "gone"):
         call(mq, "subscribe", group_name=group, queue="q", mode="all")
     drain(mq, "q", "done")
-    held = pop(mq, "q", "half", batch=4)
-    call(mq, "ack", lease=held[1].lease, id=held[1].id)
+    leased = pop(mq, "q", "half", batch=4)
+    call(mq, "ack", lease=leased[1].lease, id=leased[1].id)
     call(mq, "cancel", group_name="gone", queue="q")
     rest = {"done": "completed", "idle": "pending", "gone": "released"}
     expected = ["leased", "completed", "leased", "leased", "pending"]
     assert [states(mq, n) for n in range(5)] == [{**rest, "half": state} for state in expected]
-    call(mq, "release", lease=held[0].lease)
+    call(mq, "release", lease=leased[0].lease)
     pass_time(mq, 1)
     expected = ["waiting", "completed", "waiting", "waiting", "pending"]
     assert [states(mq, n)["half"] for n in range(5)] == expected
@@ -75,9 +75,9 @@ def test_the_status_of_one_message_equals_that_of_many(mq: psycopg.Connection):
     for _ in range(120):
         found = pop(mq, "q", chance.choice(groups), batch=chance.randint(1, 6))
         for message in found:
-            said = chance.choice(["completed", "completed", "failed", "dlq", None])
-            if said:
-                call(mq, "ack_many", leases=[message.lease], ids=[message.id], statuses=[said])
+            status_of_ack = chance.choice(["completed", "completed", "failed", "dlq", None])
+            if status_of_ack:
+                call(mq, "ack_many", leases=[message.lease], ids=[message.id], statuses=[status_of_ack])
     push(mq, "q", *range(5))
     for offset, row in enumerate(status(mq)):
         id_ = mq.execute("SELECT skep.message_id(1, %s)", [offset]).fetchall()[0][0]
@@ -118,10 +118,10 @@ def test_force_complete_leaves_leases_alone(mq: psycopg.Connection, concurrency:
     push(mq, "q", *range(3), partition="unread")
     call(mq, "subscribe", group_name="g", queue="q", mode="all")
     ack(mq, pop(mq, "q", batch=2, partition="read"))
-    held = pop(mq, "q", batch=2, partition="read")
+    leased = pop(mq, "q", batch=2, partition="read")
     assert call(mq, "force_complete", group_name="g", queue="q", older_than=timedelta())[0][0] == 3
     assert processed(mq) == (2, 4, 0)
-    ack(mq, held)
+    ack(mq, leased)
     assert [delivery.payload for delivery in drain(mq, "q")] == [4, 5]
     assert (processed(mq), broken(mq)) == ((6, 0, 0), {})
 

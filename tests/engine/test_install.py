@@ -343,11 +343,11 @@ def test_a_database_without_skep_is_refused_at_start(session: psycopg.Connection
 
 
 @pytest.mark.parametrize(
-    ("sources", "says"), [(UPGRADED, "version 1 .* needs 2"), (replace(TINY, functions=(NEW_CODE,)), "functions")]
+    ("sources", "message"), [(UPGRADED, "version 1 .* needs 2"), (replace(TINY, functions=(NEW_CODE,)), "functions")]
 )
-def test_an_older_schema_is_refused_at_start(url: str, session: psycopg.Connection, sources: Sources, says: str):
+def test_an_older_schema_is_refused_at_start(url: str, session: psycopg.Connection, sources: Sources, message: str):
     install(url, TINY)
-    with pytest.raises(errors.SchemaMismatch, match=says) as caught:
+    with pytest.raises(errors.SchemaMismatch, match=message) as caught:
         verify(session, sources)
     assert "skep install" in (caught.value.hint or "")
 

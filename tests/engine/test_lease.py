@@ -6,7 +6,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tests.engine.answers import as_batch, one_by_one, progress, runs, say
+from tests.engine.acks import ack_one, as_batch, one_by_one, progress, runs
 from tests.engine.verbs import Row, ack, broken, call, configure, lag, pass_time, pop, push, refused
 
 Q = "orders"
@@ -85,7 +85,7 @@ def test_a_stale_lease_id_is_refused(mq: psycopg.Connection, end: Callable[..., 
     """However the lease ended, its id changes nothing any more (scenario C5)."""
     push(mq, Q, *range(6))
     batch = pop(mq, Q, batch=3)
-    say(mq, batch[0], "c")
+    ack_one(mq, batch[0], "c")
     end(mq, batch)
     for message in batch:
         assert_refused(mq, message.lease, message.id)
@@ -119,15 +119,15 @@ def test_a_message_outside_the_lease_is_refused(mq: psycopg.Connection):
     push(mq, Q, *range(3), partition="other")
     first = pop(mq, Q, batch=2, partition="Default")
     ack(mq, first)
-    held = pop(mq, Q, batch=2, partition="Default")
+    leased = pop(mq, Q, batch=2, partition="Default")
     other = pop(mq, Q, batch=2, partition="other")
-    address = {"partition_id": held[0].partition_id}
+    address = {"partition_id": leased[0].partition_id}
     later = mq.execute("SELECT skep.message_id(%(partition_id)s, 4)", address).fetchone()
     assert later
     before = progress(mq)
     for stranger in (first[0].id, first[1].id, later[0], other[0].id, uuid.uuid4()):
         for status in ("completed", "failed", "dlq", "retry"):
-            answers = call(mq, "ack_many", leases=[held[0].lease], ids=[stranger], statuses=[status])
+            answers = call(mq, "ack_many", leases=[leased[0].lease], ids=[stranger], statuses=[status])
             assert [answer.applied for answer in answers] == [False]
     assert progress(mq) == before
     assert lag(mq) == {"Default": 4, "other": 3}
@@ -185,10 +185,10 @@ def test_ack_twice_is_harmless(mq: psycopg.Connection, answer: Callable[..., Non
 def test_a_lease_is_exclusive(mq: psycopg.Connection):
     """No other consumer gets the partition until the lease ends, not even by name (scenario C8)."""
     push(mq, Q, *range(10))
-    held = pop(mq, Q, batch=2)
+    leased = pop(mq, Q, batch=2)
     assert pop(mq, Q) == []
     assert pop(mq, Q, partition="Default") == []
-    ack(mq, held)
+    ack(mq, leased)
     assert [message.offset for message in pop(mq, Q, batch=1)] == [2]
 
 
@@ -211,7 +211,7 @@ def test_extend_keeps_the_lease(mq: psycopg.Connection):
     assert (deadline - batch[0].lease_expires_at).total_seconds() == pytest.approx(50, abs=2)
     pass_time(mq, 30)
     assert pop(mq, Q) == []
-    say(mq, batch[0], "c")
+    ack_one(mq, batch[0], "c")
     pass_time(mq, 40)
     assert_refused(mq, batch[0].lease, batch[1].id)
     assert runs(mq, Q) == [([1], 2)]
@@ -226,8 +226,8 @@ def test_extend_never_shortens(mq: psycopg.Connection):
 
 def test_extend_all_leases_of_a_pop(mq: psycopg.Connection):
     configure(mq, Q, lease_time=10)
-    for lane in "abc":
-        push(mq, Q, 0, partition=lane)
+    for partition in "abc":
+        push(mq, Q, 0, partition=partition)
     batch = pop(mq, Q, partitions=3)
     call(mq, "extend_all", leases=[message.lease for message in batch], seconds=100)
     pass_time(mq, 50)

@@ -37,13 +37,13 @@ def test_a_row_has_the_times_of_push_lease_and_end(logged: psycopg.Connection):
     deliveries = pop(logged, Q, "g")
     pass_time(logged, 2)
     ack(logged, deliveries)
-    ((queue, group, lane, *seconds),) = logged.execute(
+    ((queue, group, partition, *seconds),) = logged.execute(
         "SELECT q.name, g.group_name, p.name, round(extract(epoch FROM g.finished_at - g.first_pushed_at)),"
         " round(extract(epoch FROM g.finished_at - g.last_pushed_at)),"
         " round(extract(epoch FROM g.finished_at - g.leased_at)) FROM skep.lease_log g"
         " JOIN skep.queues q ON q.id = g.queue_id JOIN skep.partitions p ON p.id = g.partition_id"
     ).fetchall()
-    assert (queue, group, lane, seconds) == (Q, "g", "a", [17, 7, 2])
+    assert (queue, group, partition, seconds) == (Q, "g", "a", [17, 7, 2])
     assert log(logged) == [("completed", 0, 3, 1, "{}")]
 
 
@@ -80,7 +80,7 @@ def test_acks_one_by_one_are_one_lease(logged: psycopg.Connection):
 
 def test_a_lease_of_many_partitions_is_a_row_for_each(logged: psycopg.Connection):
     configure(logged, "other")
-    push_to(logged, [(Q, f"lane {n % 3}", n) for n in range(9)])
+    push_to(logged, [(Q, f"partition {n % 3}", n) for n in range(9)])
     push(logged, "other", 1)
     assert len(drain(logged, None, batch=10, partitions=10, namespace=Q)) == 9
     assert len(take(logged, "other")) == 1
@@ -102,8 +102,8 @@ def test_leases_of_a_shared_partition_keep_their_own_times(logged: psycopg.Conne
     pass_time(logged, 10)
     second = pop(logged, Q, batch=1)
     ack(logged, [*first, *second])
-    held = "SELECT round(extract(epoch FROM finished_at - leased_at)) FROM skep.lease_log ORDER BY first_offset"
-    assert logged.execute(held).fetchall() == [(10,), (0,)]
+    leased = "SELECT round(extract(epoch FROM finished_at - leased_at)) FROM skep.lease_log ORDER BY first_offset"
+    assert logged.execute(leased).fetchall() == [(10,), (0,)]
 
 
 def test_each_queue_sets_how_long_its_log_is_kept(logged: psycopg.Connection):
@@ -131,9 +131,9 @@ def test_the_log_is_deleted_with_its_queue(logged: psycopg.Connection):
 def long(logged: psycopg.Connection) -> psycopg.Connection:
     """A log long enough to need an index."""
     logged.execute(FREEZE)
-    push_to(logged, [(Q, f"lane {n}", n) for n in range(2000)])
+    push_to(logged, [(Q, f"partition {n}", n) for n in range(2000)])
     drain(logged, Q, batch=2000, partitions=2000)
-    push_to(logged, [(Q, f"lane {n}", n) for n in range(2000)])
+    push_to(logged, [(Q, f"partition {n}", n) for n in range(2000)])
     logged.execute("ANALYZE skep.messages, skep.lease_log")
     return logged
 

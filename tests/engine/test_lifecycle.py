@@ -35,10 +35,10 @@ def test_defaults(mq: psycopg.Connection):
 
 def test_options_round_trip(mq: psycopg.Connection):
     """A second subscribe does not change them (scenario 12)."""
-    given = {"heartbeat_interval": 5, "heartbeat_timeout": 20, "miss_threshold": 2, "backfill": False}
-    for options in (given, {"heartbeat_interval": 1, "backfill": True}):
+    options_given = {"heartbeat_interval": 5, "heartbeat_timeout": 20, "miss_threshold": 2, "backfill": False}
+    for options in (options_given, {"heartbeat_interval": 1, "backfill": True}):
         row = subscribe(mq, mode="all", **options)
-        assert {name: getattr(row, name) for name in given} == given
+        assert {name: getattr(row, name) for name in options_given} == options_given
 
 
 @pytest.mark.parametrize(
@@ -173,11 +173,11 @@ def test_detection_depends_on_the_clock_alone(mq: psycopg.Connection, timeout: f
     subscribe(mq, "long", heartbeat_timeout=30 * 86_400, heartbeat_interval=86_400)
     subscribe(mq, "late", heartbeat_timeout=timeout, heartbeat_interval=timeout / 3, miss_threshold=10**6)
     for number in range(5):
-        beats = "SELECT array_agg(last_heartbeat_at ORDER BY id) FROM skep.subscriptions"
+        heartbeats = "SELECT array_agg(last_heartbeat_at ORDER BY id) FROM skep.subscriptions"
         pass_time(mq, pace)
-        before = mq.execute(beats).fetchall()
+        before = mq.execute(heartbeats).fetchall()
         assert detect(mq) == ({"g": True, "late": False} if number == 0 else {"late": False})
-        assert mq.execute(beats).fetchall() == before
+        assert mq.execute(heartbeats).fetchall() == before
 
 
 def test_the_time_of_death(mq: psycopg.Connection):
@@ -225,29 +225,29 @@ def test_any_number_of_detectors_agree(mq: psycopg.Connection, connect_module: C
     assert [detect(each) for each in detectors] == [{"g": True}, {}, {}]
 
 
-@pytest.mark.parametrize("sign", ["pop", "heartbeat", "ack", "extend", "lease", "subscribe"])
-def test_every_heartbeat_resets_missed_heartbeats(mq: psycopg.Connection, sign: str):
+@pytest.mark.parametrize("heartbeat_by", ["pop", "heartbeat", "ack", "extend", "lease", "subscribe"])
+def test_every_heartbeat_resets_missed_heartbeats(mq: psycopg.Connection, heartbeat_by: str):
     """Each kind of heartbeat does (scenarios 51, 54)."""
     push(mq, Q, 1, 2)
     batch = pop(mq, Q, batch=1, lease_time=604800)
     pass_time(mq, 410)
-    if sign == "pop":
+    if heartbeat_by == "pop":
         pop(mq, Q, "g", partition="elsewhere")
         pop(mq, Q)
-    elif sign == "heartbeat":
+    elif heartbeat_by == "heartbeat":
         call(mq, "heartbeat", group_name="g", queue=Q)
-    elif sign == "ack":
+    elif heartbeat_by == "ack":
         ack(mq, batch)
-    elif sign == "extend":
+    elif heartbeat_by == "extend":
         call(mq, "extend", lease=batch[0].lease)
-    if sign != "lease":
+    if heartbeat_by != "lease":
         mq.execute("UPDATE skep.runs SET expires_at = now() - interval '1 s' WHERE lease_id IS NOT NULL")
-    if sign == "subscribe":
+    if heartbeat_by == "subscribe":
         pass_time(mq, 100)
         assert detect(mq) == {"g": True}
         assert subscribe(mq).status == "ACTIVE"
     else:
-        pass_time(mq, 100 if sign != "lease" else 10_000)
+        pass_time(mq, 100 if heartbeat_by != "lease" else 10_000)
     assert not any(detect(mq).values())
     assert status(mq) == "ACTIVE"
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.crowd import PATIENCE, at_once
+from tests.engine.threads import PATIENCE, at_once
 from tests.engine.verbs import ack, broken, call, configure, drain, lag, pass_time, pop, push, push_to, take
 
 Connect = Callable[..., psycopg.Connection]
@@ -94,15 +94,15 @@ def test_every_message_is_stored_in_its_own_partition(mq: psycopg.Connection):
     ]
     random.Random(1).shuffle(names)
     items = [(queue, name, [queue, name, n]) for n in range(3) for queue in ("q", "Q", "q.ä") for name in names]
-    answers = push_to(mq, items)
+    results = push_to(mq, items)
     stored = mq.execute(
         'SELECT q.name, p.name, m.payload, m.partition_id, m."offset" FROM skep.messages m'
         " JOIN skep.partitions p ON p.id = m.partition_id JOIN skep.queues q ON q.id = p.queue_id"
     ).fetchall()
     assert {(queue, name) == tuple(payload[:2]) for queue, name, payload, _, _ in stored} == {True}
     by_address = {(partition_id, offset): payload for _, _, payload, partition_id, offset in stored}
-    assert [by_address[row.partition_id, row.offset] for row in answers] == [payload for _, _, payload in items]
-    assert all(row.offset == payload[2] for row, (_, _, payload) in zip(answers, items, strict=True))
+    assert [by_address[row.partition_id, row.offset] for row in results] == [payload for _, _, payload in items]
+    assert all(row.offset == payload[2] for row, (_, _, payload) in zip(results, items, strict=True))
     assert broken(mq) == {}
 
 
@@ -111,11 +111,11 @@ def test_every_field_of_a_message_is_delivered(mq: psycopg.Connection):
     message = {
         "queue": "a.b", "partition": "ü", "payload": None, "transaction_id": "t", "headers": headers, "trace_id": trace,
     }  # fmt: skip
-    (answer,) = call(mq, "push", messages=Jsonb([message]))
+    (result,) = call(mq, "push", messages=Jsonb([message]))
     (got,) = pop(mq, "a.b")
     assert (got.queue, got.partition, got.offset, got.payload) == ("a.b", "ü", 0, None)
     assert (got.headers, got.transaction_id, str(got.trace_id), got.attempt) == (headers, "t", trace, 1)
-    assert (got.id, got.partition_id, got.created_at) == (answer.id, answer.partition_id, answer.created_at)
+    assert (got.id, got.partition_id, got.created_at) == (result.id, result.partition_id, result.created_at)
     assert (call(mq, "partition_of", id=got.id), call(mq, "offset_of", id=got.id)) == ([(got.partition_id,)], [(0,)])
     labels = mq.execute("SELECT namespace, task, semantics FROM skep.queues WHERE name = 'a.b'").fetchone()
     assert labels == ("a", "b", "mixed")
@@ -126,8 +126,8 @@ def in_random_order(
 ) -> list[str]:
     """Push to some of the partitions in random order, in turns with the other producers; return the errors."""
     wrong = []
-    for lanes in turns:
-        chosen = dice.sample(lanes, dice.randint(1, len(lanes)))
+    for partitions in turns:
+        chosen = dice.sample(partitions, dice.randint(1, len(partitions)))
         barrier.wait(PATIENCE)
         try:
             push_to(connection, [(queue, name, None) for queue, name in chosen])
@@ -136,7 +136,7 @@ def in_random_order(
     return wrong
 
 
-@pytest.mark.parametrize("exist", [True, False], ids=["lanes_exist", "lanes_are_created"])
+@pytest.mark.parametrize("exist", [True, False], ids=["partitions_exist", "partitions_are_created"])
 def test_pushes_to_many_partitions_in_any_order_never_deadlock(connect: Connect, *, exist: bool):
     """Eight producers name the same partitions and queues in different orders (scenario L4)."""
     turns = [
@@ -157,8 +157,8 @@ def test_a_clock_set_back_never_decreases_created_at(mq: psycopg.Connection):
     pass_time(mq, -3600)
     ahead = mq.execute("SELECT created_at FROM skep.messages").fetchall()[0][0]
     assert ahead > before.created_at
-    answers = push(mq, "q", "after", "after")
-    assert {answer.created_at for answer in answers} == {ahead}
+    results = push(mq, "q", "after", "after")
+    assert {result.created_at for result in results} == {ahead}
     stored = mq.execute('SELECT created_at FROM skep.messages ORDER BY "offset"').fetchall()
     assert stored == [(ahead,)] * 3
     (fresh,) = push(mq, "q", "fresh", partition="other")
@@ -169,14 +169,14 @@ def test_a_clock_set_back_never_decreases_created_at(mq: psycopg.Connection):
 def test_a_clock_set_back_does_not_withhold_messages(mq: psycopg.Connection):
     """Messages stored before the step or pushed after it are delivered at once, in known and in new partitions
     (scenario L9)."""
-    push(mq, "q", "done", partition="met")
+    push(mq, "q", "done", partition="known")
     assert take(mq, "q") == ["done"]
-    push(mq, "q", "before", partition="unmet")
+    push(mq, "q", "before", partition="unknown")
     pass_time(mq, -3600)
-    push(mq, "q", "after", partition="unmet")
-    push(mq, "q", "after", partition="met")
+    push(mq, "q", "after", partition="unknown")
+    push(mq, "q", "after", partition="known")
     assert sorted(delivery.payload for delivery in drain(mq, "q")) == ["after", "after", "before"]
-    assert lag(mq) == {"met": 0, "unmet": 0}
+    assert lag(mq) == {"known": 0, "unknown": 0}
 
 
 def test_a_clock_set_back_does_not_hold_back_returned_messages(mq: psycopg.Connection):
@@ -209,11 +209,11 @@ def test_a_clock_set_back_leaves_leases_unharmed(mq: psycopg.Connection):
     """A lease from before the step can be acknowledged and extended, and no other consumer gets its messages (scenario
     L9)."""
     push(mq, "q", "a", "b")
-    held = pop(mq, "q", batch=1, lease_time=60)
+    leased = pop(mq, "q", batch=1, lease_time=60)
     pass_time(mq, -3600)
     assert pop(mq, "q") == []
     deadline = mq.execute("SELECT expires_at FROM skep.leases").fetchall()[0][0]
-    assert call(mq, "extend", lease=held[0].lease, seconds=5)[0][0] == deadline  # never shortened
-    ack(mq, held)
+    assert call(mq, "extend", lease=leased[0].lease, seconds=5)[0][0] == deadline  # never shortened
+    ack(mq, leased)
     assert lag(mq) == {"Default": 1}
     assert broken(mq) == {}

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from tests.engine.crowd import PATIENCE, at_once
+from tests.engine.threads import PATIENCE, at_once
 from tests.engine.verbs import broken, call, configure, drain, pass_time, pop, push, refused
 
 Connect = Callable[..., psycopg.Connection]
@@ -116,9 +116,9 @@ def test_many_statements_keep_their_order_in_each_partition(mq: psycopg.Connecti
             " SELECT 'q', 'p' || n % 3, to_jsonb(n) FROM generate_series(30, 89) AS n ORDER BY n"
         )
         assert stored(mq) == []
-    for lane in range(3):
-        deliveries = drain(mq, "q", partition=f"p{lane}")
-        assert [d.payload for d in deliveries] == list(range(lane, 90, 3))
+    for partition in range(3):
+        deliveries = drain(mq, "q", partition=f"p{partition}")
+        assert [d.payload for d in deliveries] == list(range(partition, 90, 3))
         assert [d.offset for d in deliveries] == list(range(30))
     journal = mq.execute("SELECT count(*), max(cardinality(partition_ids)) FROM skep.journal").fetchall()
     assert journal == [(1, 3)]  # one transaction is one append
@@ -396,18 +396,18 @@ def test_movers_at_once_publish_each_row_once_and_in_order(connect: Connect):
 def test_a_mover_does_not_wait_for_locks(connect: Connect):
     """Rows of a locked partition stay for later, in order; the others are published."""
     holder, own, mover = connect(), connect(), connect(options="-c lock_timeout=100ms")
-    push(holder, "q", "there", partition="held")
+    push(holder, "q", "there", partition="leased")
     for number in (1, 2):
         own.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        publish(own, f"held {number}", partition="held")
+        publish(own, f"leased {number}", partition="leased")
         publish(own, f"free {number}", partition="free")
         own.execute("COMMIT")
     with holder.transaction():
-        push(holder, "q", "pushed", partition="held")
+        push(holder, "q", "pushed", partition="leased")
         assert move(mover) == (2, 0, ["q"])
         assert status(mover)[2] == 2
     assert move(mover) == (2, 0, ["q"])
-    assert stored(mover) == ["there", "pushed", "held 1", "held 2", "free 1", "free 2"]
+    assert stored(mover) == ["there", "pushed", "leased 1", "leased 2", "free 1", "free 2"]
 
 
 def test_a_mover_does_not_overtake_another_within_a_partition(connect: Connect):

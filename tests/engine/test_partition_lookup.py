@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.crowd import PATIENCE, at_once, until
 from tests.engine.test_privileges import as_role
+from tests.engine.threads import PATIENCE, at_once, until
 from tests.engine.verbs import broken, call, drain, push, push_to, refused, take
 
 Connect = Callable[..., psycopg.Connection]
@@ -38,7 +38,7 @@ def test_every_kind_of_push_keeps_the_row_right(mq: psycopg.Connection):
     mq.execute("INSERT INTO skep.outbox (queue, payload) VALUES ('q', '8'), ('s', '9')")
     with mq.transaction(force_rollback=True):
         push(mq, "q", "lost")
-    lanes = (
+    partitions = (
         "SELECT queue, partition, first_offset, last_offset, messages, last_message_id, last_created_at "
         "FROM skep.partition_list"
     )
@@ -48,7 +48,7 @@ def test_every_kind_of_push_keeps_the_row_right(mq: psycopg.Connection):
         FROM (SELECT *, "offset" AS offset_ FROM skep.messages) m JOIN skep.partitions p ON p.id = m.partition_id
         JOIN skep.queues q ON q.id = p.queue_id GROUP BY q.name, p.name, p.id
     """
-    found = mq.execute(lanes).fetchall()
+    found = mq.execute(partitions).fetchall()
     assert len(found) == 5
     assert sorted(found) == sorted(mq.execute(counted).fetchall())
     assert (stale(mq), broken(mq)) == (0, {})
@@ -159,16 +159,18 @@ def test_a_partition_without_messages_is_not_stale(mq: psycopg.Connection):
 
 def test_resync_is_safe_while_pushes_run(connect: Connect):
     """With several servers nothing is lost or overwritten with an older head, and there is no deadlock."""
-    lanes = [("q", f"{n}") for n in range(6)]
+    partitions = [("q", f"{n}") for n in range(6)]
 
     def produce(connection: psycopg.Connection) -> None:
         for number in range(25):
-            push_to(connection, [(*lane, number) for lane in (lanes if number % 2 else reversed(lanes))])
+            push_to(
+                connection, [(*partition, number) for partition in (partitions if number % 2 else reversed(partitions))]
+            )
 
     def repair(connection: psycopg.Connection) -> int:
         return sum(resync(connection) for _ in range(25))
 
-    push_to(connect(), [(*lane, "first") for lane in lanes])
+    push_to(connect(), [(*partition, "first") for partition in partitions])
     repairs = at_once(*[partial(produce, connect()) for _ in range(3)], partial(repair, connect()))
     assert repairs[-1] == 0
     assert (stale(connect()), broken(connect())) == (0, {})

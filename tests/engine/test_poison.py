@@ -5,7 +5,7 @@ import math
 import psycopg
 import pytest
 
-from tests.engine.answers import dead_letters, say
+from tests.engine.acks import ack_one, dead_letters
 from tests.engine.verbs import Row, ack, broken, configure, lag, pass_time, pop, push
 
 Q = "orders"
@@ -38,7 +38,7 @@ class Consumers:
             if message.payload in self.poison:
                 return False
             if self.ack_at_once:
-                say(self.connection, message, "c")
+                ack_one(self.connection, message, "c")
                 self.completed.append(message.payload)
         if not self.ack_at_once:
             ack(self.connection, batch)

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.engine.answers import as_batch, dead_letters, one_by_one, progress, runs
+from tests.engine.acks import as_batch, dead_letters, one_by_one, progress, runs
 from tests.engine.verbs import ack, broken, call, configure, lag, pass_time, pop, push, refused
 
 Q = "orders"
@@ -19,8 +19,8 @@ def test_a_pop_returns_up_to_a_batch_in_order(conn: psycopg.Connection, batch: i
 
 def test_a_batch_over_several_partitions(mq: psycopg.Connection):
     """The batch size is the total; the partitions keep their order; each has a lease of its own."""
-    for lane in "abc":
-        push(mq, Q, *range(5), partition=lane)
+    for partition in "abc":
+        push(mq, Q, *range(5), partition=partition)
     batch = pop(mq, Q, batch=7, partitions=2)
     assert [(message.partition, message.offset) for message in batch] == [
         *(("a", offset) for offset in range(5)), ("b", 0), ("b", 1),
@@ -34,8 +34,8 @@ def test_a_batch_over_several_partitions(mq: psycopg.Connection):
 
 
 def test_a_full_batch_leaves_the_other_partitions_alone(mq: psycopg.Connection):
-    for lane in "ab":
-        push(mq, Q, *range(5), partition=lane)
+    for partition in "ab":
+        push(mq, Q, *range(5), partition=partition)
     assert [message.partition for message in pop(mq, Q, batch=5, partitions=2)] == ["a"] * 5
     assert [message.partition for message in pop(mq, Q, batch=5, partitions=2)] == ["b"] * 5
 
@@ -85,8 +85,8 @@ def test_a_batch_counts_messages_and_not_offsets(mq: psycopg.Connection):
 def test_each_partition_of_a_lease_gets_its_own_verdict(mq: psycopg.Connection):
     """All failed in one partition, all completed in another, mixed in a third: three verdicts (scenario C1)."""
     configure(mq, Q, retry_delay=0)
-    for lane in "abc":
-        push(mq, Q, 0, 1, partition=lane)
+    for partition in "abc":
+        push(mq, Q, 0, 1, partition=partition)
     as_batch(mq, pop(mq, Q, partitions=3), "ffcccf")
     assert [(row.partition, row.offset) for row in dead_letters(mq, Q)] == [("c", 1)]
     assert lag(mq) == {"a": 2, "b": 0, "c": 0}
@@ -94,8 +94,8 @@ def test_each_partition_of_a_lease_gets_its_own_verdict(mq: psycopg.Connection):
 
 
 def test_one_partition_by_name(mq: psycopg.Connection):
-    for lane in "abc":
-        push(mq, Q, lane, partition=lane)
+    for partition in "abc":
+        push(mq, Q, partition, partition=partition)
     assert [message.payload for message in pop(mq, Q, partition="b")] == ["b"]
     assert pop(mq, Q, partition="nowhere") == []
     assert {message.payload for message in pop(mq, Q, partitions=10)} == {"a", "c"}
@@ -110,8 +110,8 @@ def test_pop_of_an_empty_queue(mq: psycopg.Connection):
 
 def test_auto_ack_moves_the_cursor_at_delivery(mq: psycopg.Connection):
     """With auto_ack there is nothing to acknowledge, nothing is delivered again, and the lease has already ended."""
-    for lane in "ab":
-        push(mq, Q, *range(3), partition=lane)
+    for partition in "ab":
+        push(mq, Q, *range(3), partition=partition)
     batch = pop(mq, Q, batch=2, auto_ack=True)
     assert [message.offset for message in batch] == [0, 1]
     assert lag(mq) == {"a": 1, "b": 3}
@@ -159,8 +159,8 @@ def test_priority_between_queues(mq: psycopg.Connection):
     """The highest priority first, no matter which was pushed first or waits longest; then the next."""
     for queue, priority in (("n.low", -1), ("n.middle", 0), ("n.high", 5)):
         configure(mq, queue, priority=priority)
-        for lane in "ab":
-            push(mq, queue, *range(2), partition=lane)
+        for partition in "ab":
+            push(mq, queue, *range(2), partition=partition)
     served = []
     while batch := pop(mq, None, batch=1, namespace="n"):
         served.append(batch[0].queue)
@@ -171,8 +171,8 @@ def test_priority_between_queues(mq: psycopg.Connection):
 def test_priority_across_the_partitions_of_one_pop(mq: psycopg.Connection):
     for queue, priority in (("n.low", 0), ("n.high", 1)):
         configure(mq, queue, priority=priority)
-        for lane in "ab":
-            push(mq, queue, 0, partition=lane)
+        for partition in "ab":
+            push(mq, queue, 0, partition=partition)
     batch = pop(mq, None, batch=3, partitions=4, namespace="n")
     assert sorted(message.queue for message in batch) == ["n.high", "n.high", "n.low"]
 

@@ -17,14 +17,14 @@ def cost(connection: psycopg.Connection, **options: Any) -> int:
         assert len(take(connection, "q", **options)) == 3
         assert take(connection, "q", **options) == []
     push(connection, "q", 1, 2, 3, partition="busy")
-    held = []
-    plans = explained(connection, lambda: held.extend(pop(connection, "q", **options)), analyze=True)
-    ack(connection, held)
-    assert len(held) == 3
+    leased = []
+    plans = explained(connection, lambda: leased.extend(pop(connection, "q", **options)), analyze=True)
+    ack(connection, leased)
+    assert len(leased) == 3
     return sum(plan.rows_touched() for plan in plans)
 
 
-def idle_lanes(connection: psycopg.Connection, number: int) -> None:
+def idle_partitions(connection: psycopg.Connection, number: int) -> None:
     """Create partitions that the group has drained."""
     if number:
         push_to(connection, [("q", f"idle {n}", n) for n in range(number)])
@@ -34,16 +34,16 @@ def idle_lanes(connection: psycopg.Connection, number: int) -> None:
 @pytest.mark.parametrize("options", [{}, {"partition": "busy"}], ids=["wildcard", "by_name"])
 def test_idle_partitions_cost_nothing(mq: psycopg.Connection, options: dict):
     """10 and 2,000 drained partitions beside a busy one (scenario L7)."""
-    idle_lanes(mq, 10)
+    idle_partitions(mq, 10)
     few = cost(mq, **options)
-    idle_lanes(mq, 2_000)
+    idle_partitions(mq, 2_000)
     while pop(mq, "q"):
         pass
     assert cost(mq, **options) <= few + 10
 
 
 def test_messages_cost_nothing(mq: psycopg.Connection):
-    """100 and 20,000 messages in the lane, nearly all consumed (scenario L7)."""
+    """100 and 20,000 messages in the partition, nearly all consumed (scenario L7)."""
     push(mq, "q", *range(100), partition="busy")
     drain(mq, "q")
     few = cost(mq)
@@ -59,9 +59,9 @@ def test_consumed_messages_make_no_difference(mq: psycopg.Connection):
     for consumed in (200, 19_600):
         take(mq, "q", batch=consumed)
         take(mq, "q")  # discovery is due, because that took a while
-        held: list = []
-        plans = explained(mq, lambda held=held: held.extend(pop(mq, "q", batch=3)), analyze=True)
-        ack(mq, held)
+        leased: list = []
+        plans = explained(mq, lambda leased=leased: leased.extend(pop(mq, "q", batch=3)), analyze=True)
+        ack(mq, leased)
         costs.append(sum(plan.rows_touched() for plan in plans))
     assert abs(costs[1] - costs[0]) <= 10
 
@@ -80,8 +80,8 @@ def test_other_groups_and_queues_cost_nothing(mq: psycopg.Connection):
 def test_busy_partitions_cost_no_more_than_the_candidates(mq: psycopg.Connection):
     """40 and 1,000 partitions in the ready list: a pop reads the front only (scenario L7)."""
     costs = []
-    for lanes in (40, 1_000):
-        push_to(mq, [("q", f"{lanes} {n}", n) for n in range(lanes)])
+    for partitions in (40, 1_000):
+        push_to(mq, [("q", f"{partitions} {n}", n) for n in range(partitions)])
         take(mq, "q")
         plans = explained(mq, lambda: take(mq, "q"), analyze=True)
         costs.append(sum(plan.rows_touched() for plan in plans))
@@ -98,10 +98,10 @@ def test_waiting_partitions_cost_nothing(mq: psycopg.Connection, waiting: str):
     assert cost(mq) <= few + 10
 
 
-def hold(connection: psycopg.Connection, waiting: str, lanes: int) -> None:
+def hold(connection: psycopg.Connection, waiting: str, partitions: int) -> None:
     """Bring this many partitions into a state in which their messages cannot be delivered now."""
-    push_to(connection, [("q", f"{waiting} {lanes} {n}", n) for n in range(lanes)])
-    held = pop(connection, "q", partitions=lanes, batch=lanes)
-    assert len(held) == lanes
+    push_to(connection, [("q", f"{waiting} {partitions} {n}", n) for n in range(partitions)])
+    leased = pop(connection, "q", partitions=partitions, batch=partitions)
+    assert len(leased) == partitions
     if waiting == "retried":
-        call(connection, "fail_all", leases=[message.lease for message in held], error="oops")
+        call(connection, "fail_all", leases=[message.lease for message in leased], error="oops")

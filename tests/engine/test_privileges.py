@@ -190,20 +190,20 @@ def test_a_consumer_consumes(mq: psycopg.Connection):
     push(mq, "q", *range(6))
     with as_role(mq, "skep_consumer"):
         call(mq, "subscribe", group_name="g", queue="q")
-        (held,) = pop(mq, "q", batch=1)
-        call(mq, "extend", lease=held.lease)
-        call(mq, "ack", lease=held.lease, id=held.id)
-        (held,) = pop(mq, "q", batch=1)
-        call(mq, "fail", lease=held.lease, error="oops")
-        (held,) = pop(mq, "q", "other", batch=1)
-        call(mq, "dead_letter", lease=held.lease, error="oops")
-        (held,) = pop(mq, "q", "other", batch=1)
-        call(mq, "release", lease=held.lease)
-        (held,) = pop(mq, "q", "other", batch=1)
-        assert call(mq, "ack_many", leases=[held.lease], ids=[held.id], statuses=["completed"]) == [(1, True)]
+        (leased,) = pop(mq, "q", batch=1)
+        call(mq, "extend", lease=leased.lease)
+        call(mq, "ack", lease=leased.lease, id=leased.id)
+        (leased,) = pop(mq, "q", batch=1)
+        call(mq, "fail", lease=leased.lease, error="oops")
+        (leased,) = pop(mq, "q", "other", batch=1)
+        call(mq, "dead_letter", lease=leased.lease, error="oops")
+        (leased,) = pop(mq, "q", "other", batch=1)
+        call(mq, "release", lease=leased.lease)
+        (leased,) = pop(mq, "q", "other", batch=1)
+        assert call(mq, "ack_many", leases=[leased.lease], ids=[leased.id], statuses=["completed"]) == [(1, True)]
         assert call(mq, "lag", group_name="other")[0].lag == 4
         with refused("SK003"):
-            call(mq, "ack", lease=held.lease)
+            call(mq, "ack", lease=leased.lease)
         for forbidden in (
             "push('q', '1')",
             "seek('g', 'q', 'end')",
@@ -216,8 +216,8 @@ def test_a_consumer_consumes(mq: psycopg.Connection):
 
 
 def operations(connection: psycopg.Connection) -> list[dict[str, Any]]:
-    held = pop(connection, "q", batch=1)[0]
-    return [{"push": {"queue": "next", "payload": 1}}, {"ack": {"lease": str(held.lease)}}]
+    leased = pop(connection, "q", batch=1)[0]
+    return [{"push": {"queue": "next", "payload": 1}}, {"ack": {"lease": str(leased.lease)}}]
 
 
 def test_a_transaction_needs_the_rights_of_its_parts(mq: psycopg.Connection):

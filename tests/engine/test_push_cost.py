@@ -38,10 +38,10 @@ def subscribe_ten(connection: psycopg.Connection) -> None:
             pop(connection, "q", group, subscription_mode="new")
 
 
-@pytest.mark.parametrize("lanes", [1, 50])
-def test_ten_groups_cost_the_push_nothing(mq: psycopg.Connection, lanes: int):
+@pytest.mark.parametrize("partitions", [1, 50])
+def test_ten_groups_cost_the_push_nothing(mq: psycopg.Connection, partitions: int):
     """Rows written and scans made, table by table (scenario L8)."""
-    items = [("q", f"p{n % lanes}", n) for n in range(100)]
+    items = [("q", f"p{n % partitions}", n) for n in range(100)]
     push_to(mq, items)
     alone = work(mq, lambda: push_to(mq, items))
     subscribe_ten(mq)
@@ -67,5 +67,7 @@ def test_one_journal_row_per_push_and_queue(mq: psycopg.Connection):
     assert done["journal"][0] == 1
     done = work(mq, lambda: push_to(mq, [(f"{n % 3}", f"{n % 40}", n) for n in range(200)]))
     assert done["journal"][0] == 3
-    lanes = mq.execute("SELECT cardinality(partition_ids), first_offsets[1], last_offsets[1] FROM skep.journal LIMIT 1")
-    assert lanes.fetchall() == [(40, 0, 4)]
+    partitions = mq.execute(
+        "SELECT cardinality(partition_ids), first_offsets[1], last_offsets[1] FROM skep.journal LIMIT 1"
+    )
+    assert partitions.fetchall() == [(40, 0, 4)]

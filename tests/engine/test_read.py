@@ -11,8 +11,8 @@ import pytest
 from skep import embedded
 from skep.engine.install import install
 from tests.conftest import FAST
-from tests.engine.crowd import at_once, until
 from tests.engine.test_privileges import as_role
+from tests.engine.threads import at_once, until
 from tests.engine.verbs import broken, call, configure, drain, push, push_to, refused
 
 
@@ -49,12 +49,12 @@ def test_a_group_follows_the_position_of_a_reader(mq: psycopg.Connection):
     push(mq, "q", *range(10))
     with as_role(mq, "skep_consumer"):
         call(mq, "subscribe", group_name="g", queue="q", mode="all")
-        (held,) = call(mq, "pop", queue="q", group_name="g")
+        (leased,) = call(mq, "pop", queue="q", group_name="g")
         for at in (7, 3):
             call(mq, "_move_group", group_name="g", partition_ids=[1], start_offsets=[0], offsets=[at])
             assert call(mq, "lag", group_name="g")[0].lag == 10 - at
         with refused("SK003"):
-            call(mq, "ack", lease=held.lease)
+            call(mq, "ack", lease=leased.lease)
     assert broken(mq) == {}
     assert [delivery.payload for delivery in drain(mq, "q", "g")] == list(range(3, 10))
 
@@ -91,8 +91,8 @@ def test_a_follower_loses_its_leases_and_retries(mq: psycopg.Connection, concurr
     configure(mq, "q", concurrency=concurrency, retry_delay=0)
     push(mq, "q", *range(10))
     call(mq, "subscribe", group_name="g", queue="q", mode="all")
-    held = [call(mq, "pop", queue="q", group_name="g", batch=2) for _ in range(concurrency)]
-    call(mq, "fail", lease=held[0][0].lease, error="no")
+    leased = [call(mq, "pop", queue="q", group_name="g", batch=2) for _ in range(concurrency)]
+    call(mq, "fail", lease=leased[0][0].lease, error="no")
     call(mq, "pop", queue="q", group_name="g", batch=2)
     call(mq, "_move_group", group_name="g", partition_ids=[1], start_offsets=[0], offsets=[5])
     assert mq.execute("SELECT first_offset, end_offset, lease_id, leases, attempts FROM skep.runs").fetchall() == [

@@ -12,7 +12,7 @@ Q = "orders"
 
 
 @pytest.fixture
-def letters(mq: psycopg.Connection) -> list[Row]:
+def dead_letters(mq: psycopg.Connection) -> list[Row]:
     """Two groups have dead-lettered messages 0 to 2 of a partition, with two kinds of error."""
     configure(mq, Q, retry_limit=0)
     push(mq, Q, *range(3), partition="p")
@@ -22,15 +22,15 @@ def letters(mq: psycopg.Connection) -> list[Row]:
     return call(mq, "list_dead_letters")
 
 
-def test_redrive_to_the_same_group_only(mq: psycopg.Connection, letters: list[Row]):
+def test_redrive_to_the_same_group_only(mq: psycopg.Connection, dead_letters: list[Row]):
     """In order, with the origin; the other group does not receive them (scenario 99)."""
-    driven = call(mq, "redrive", group_name="a")
-    assert len(driven) == 3
+    redriven = call(mq, "redrive", group_name="a")
+    assert len(redriven) == 3
     assert pop(mq, Q, "b", partitions=10) == []
     assert lag(mq, "b") == {"p": 0}
     again = drain(mq, Q, "a", partitions=10)
     assert [row.payload for row in again] == [0, 1, 2]
-    assert [row.id for row in again] == [row.message_id for row in driven]
+    assert [row.id for row in again] == [row.message_id for row in redriven]
     assert again[0].headers["skep-redriven"] == {"queue": Q, "partition": "p", "offset": 0, "error": "Error 0"}
     assert {row.group_name for row in call(mq, "list_dead_letters")} == {"b"}
     call(mq, "subscribe", group_name="later", queue=Q)
@@ -38,14 +38,14 @@ def test_redrive_to_the_same_group_only(mq: psycopg.Connection, letters: list[Ro
     assert broken(mq) == {}
 
 
-def test_redrive_to_a_queue(mq: psycopg.Connection, letters: list[Row]):
+def test_redrive_to_a_queue(mq: psycopg.Connection, dead_letters: list[Row]):
     """As new messages, for every group that reads it (scenario 47)."""
     call(mq, "redrive", group_name="a", to_queue="second chance")
     assert take(mq, "second chance", "x") == take(mq, "second chance", "y") == [0, 1, 2]
 
 
-def test_filters_and_dry_run(mq: psycopg.Connection, letters: list[Row]):
-    newest = max(row.id for row in letters)
+def test_filters_and_dry_run(mq: psycopg.Connection, dead_letters: list[Row]):
+    newest = max(row.id for row in dead_letters)
     assert len(call(mq, "redrive", error="error 1", dry_run=True)) == 2
     assert [row.dead_letter_id for row in call(mq, "redrive", ids=[newest], dry_run=True)] == [newest]
     assert len(call(mq, "redrive", max_rows=4, dry_run=True)) == 4
@@ -59,32 +59,32 @@ def test_filters_and_dry_run(mq: psycopg.Connection, letters: list[Row]):
 
 
 def test_concurrent_redrives_redrive_each_dead_letter_once(
-    mq: psycopg.Connection, letters: list[Row], connect_module: Callable[[], psycopg.Connection]
+    mq: psycopg.Connection, dead_letters: list[Row], connect_module: Callable[[], psycopg.Connection]
 ):
     """Eight at once redrive each dead letter once (scenario 47)."""
-    driven: list[int] = []
+    redriven: list[int] = []
 
-    def drive(connection: psycopg.Connection) -> None:
+    def redrive(connection: psycopg.Connection) -> None:
         while rows := call(connection, "redrive", max_rows=1):
-            driven.extend(row.dead_letter_id for row in rows)
+            redriven.extend(row.dead_letter_id for row in rows)
 
-    threads = [threading.Thread(target=drive, args=[connect_module()]) for _ in range(8)]
+    threads = [threading.Thread(target=redrive, args=[connect_module()]) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(driven) == sorted(row.id for row in letters)
+    assert sorted(redriven) == sorted(row.id for row in dead_letters)
     assert len(drain(mq, Q, "a", partitions=10)) == len(drain(mq, Q, "b", partitions=10)) == 3
 
 
-def test_a_redrive_that_is_rolled_back(mq: psycopg.Connection, letters: list[Row]):
+def test_a_redrive_that_is_rolled_back(mq: psycopg.Connection, dead_letters: list[Row]):
     with mq.transaction(force_rollback=True):
         assert len(call(mq, "redrive")) == 6
-    assert call(mq, "list_dead_letters") == letters
+    assert call(mq, "list_dead_letters") == dead_letters
     assert pop(mq, Q, "a", partitions=10) == []
 
 
-def test_purge(mq: psycopg.Connection, letters: list[Row]):
+def test_purge(mq: psycopg.Connection, dead_letters: list[Row]):
     assert call(mq, "purge_dead_letters", group_name="a", dry_run=True)[0].purge_dead_letters == 3
     assert call(mq, "purge_dead_letters", group_name="a", done_by="ann")[0].purge_dead_letters == 3
     call(mq, "redrive", done_by="bob")
@@ -95,14 +95,14 @@ def test_purge(mq: psycopg.Connection, letters: list[Row]):
     assert call(mq, "list_dead_letters") == []
 
 
-def test_an_existing_partition_of_that_name_is_not_used(mq: psycopg.Connection, letters: list[Row]):
+def test_an_existing_partition_of_that_name_is_not_used(mq: psycopg.Connection, dead_letters: list[Row]):
     push(mq, Q, "mine", partition="p (again for a)")
     with refused("SK007", "in use"):
         call(mq, "redrive", group_name="a")
     assert len(call(mq, "list_dead_letters")) == 6
 
 
-def test_a_redriven_message_that_fails_again(mq: psycopg.Connection, letters: list[Row]):
+def test_a_redriven_message_that_fails_again(mq: psycopg.Connection, dead_letters: list[Row]):
     """It is dead-lettered again, and can be redriven again (scenarios 43, 98)."""
     for _ in range(3):
         assert len(call(mq, "redrive", group_name="a")) == 3
@@ -112,9 +112,9 @@ def test_a_redriven_message_that_fails_again(mq: psycopg.Connection, letters: li
     assert broken(mq) == {}
 
 
-def test_redrive_with_another_payload(mq: psycopg.Connection, letters: list[Row]):
+def test_redrive_with_another_payload(mq: psycopg.Connection, dead_letters: list[Row]):
     """The copy is marked as edited; the seal of the old payload is removed."""
-    first, second, *_ = sorted(letters, key=lambda row: row.id)
+    first, second, *_ = sorted(dead_letters, key=lambda row: row.id)
     mq.execute('UPDATE skep.dead_letters SET headers = \'{"kept": 1, "skep-sealed": {}}\'')
     call(mq, "redrive", ids=[first.id], payload='{"n": 12345678901234567890}', headers='{"added": 2}')
     call(mq, "redrive", ids=[second.id])
@@ -127,7 +127,9 @@ def test_redrive_with_another_payload(mq: psycopg.Connection, letters: list[Row]
 
 
 @pytest.mark.parametrize("named", [{}, {"ids": []}, {"ids": [1, 2]}, {"queue": Q}])
-def test_a_new_payload_is_for_one_dead_letter(mq: psycopg.Connection, letters: list[Row], named: dict[str, object]):
+def test_a_new_payload_is_for_one_dead_letter(
+    mq: psycopg.Connection, dead_letters: list[Row], named: dict[str, object]
+):
     with refused("SK001", "one dead letter"):
         call(mq, "redrive", payload="1", **named)
     assert len(call(mq, "list_dead_letters")) == 6

@@ -108,13 +108,13 @@ def test_the_subscriber_receives_messages(replicated: Replicated):
 def test_everything_works_in_a_published_database(replicated: Replicated):
     mq = replicated.publisher
     configure(mq, "orders", completed_retention_seconds=0, lease_log_seconds=1, retry_limit=0)
-    answers = push(mq, "orders", *range(1, 601))
+    results = push(mq, "orders", *range(1, 601))
     push(mq, "gone", 1)
     assert len(drain(mq, "orders")) == 600
-    (held,) = pop(mq, "orders", "other", batch=1)
-    call(mq, "fail", lease=held.lease, error="oops")
+    (leased,) = pop(mq, "orders", "other", batch=1)
+    call(mq, "fail", lease=leased.lease, error="oops")
     push(mq, "orders", 601)
-    call(mq, "delete_message", id=call(mq, "message_id", partition_id=answers[0].partition_id, offset=600)[0][0])
+    call(mq, "delete_message", id=call(mq, "message_id", partition_id=results[0].partition_id, offset=600)[0][0])
     call(mq, "delete_group", group_name="other")
     pass_time(mq, 3600)
     call(mq, "retain")

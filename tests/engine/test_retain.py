@@ -148,7 +148,7 @@ def test_a_group_that_joins_or_seeks_after_a_sample_completes_later(
 def test_samples_are_few(mq: psycopg.Connection):
     """However long a group holds retention back; samples of deleted messages are deleted."""
     configure(mq, Q, completed_retention_seconds=HOUR, retain_until_archived=True)
-    lane = push(mq, Q, 0)[0].partition_id
+    partition = push(mq, Q, 0)[0].partition_id
     for number in range(1, 40):
         drain(mq, Q)
         retain(mq)
@@ -159,7 +159,7 @@ def test_samples_are_few(mq: psycopg.Connection):
     assert 5 <= len(offsets) == len(times) <= 10
     assert (offsets, times) == (sorted(set(offsets)), sorted(times))
     drain(mq, Q)
-    call(mq, "_mark_archived", partition_id=lane, end_offset=100)
+    call(mq, "_mark_archived", partition_id=partition, end_offset=100)
     retain(mq)
     pass_time(mq, HOUR + 1)
     retain(mq)
@@ -198,8 +198,8 @@ def test_from_now_does_not_hold_the_past(mq: psycopg.Connection):
     assert retain(mq) == [("completed_retention_seconds", 0, 3, 0)]
 
 
-@pytest.mark.parametrize(("backfill", "held"), [(True, [0, 1, 2]), (False, [])])
-def test_backfill(mq: psycopg.Connection, *, backfill: bool, held: list[int]):
+@pytest.mark.parametrize(("backfill", "leased"), [(True, [0, 1, 2]), (False, [])])
+def test_backfill(mq: psycopg.Connection, *, backfill: bool, leased: list[int]):
     """With backfill the group is pending for the history from the moment of joining; without it reads what is left
     (scenarios 65, 71)."""
     configure(mq, Q, **AT_ONCE)
@@ -207,12 +207,12 @@ def test_backfill(mq: psycopg.Connection, *, backfill: bool, held: list[int]):
     drain(mq, Q, "early")
     subscribe(mq, "late", mode="all", backfill=backfill)
     retain(mq)
-    assert kept(mq) == held
+    assert kept(mq) == leased
     assert missed(mq) == {}
     push(mq, Q, "after")
     drain(mq, Q, "early")
     retain(mq)
-    assert [row.offset for row in drain(mq, Q, "late")] == [*held, 3]
+    assert [row.offset for row in drain(mq, Q, "late")] == [*leased, 3]
     assert broken(mq) == {}
 
 
@@ -300,9 +300,9 @@ def test_the_status_of_a_group_decides_whether_messages_wait_for_it(
 
 
 @pytest.mark.parametrize(("grace", "options"), [(WEEK, {}), (HOUR, {"dead_group_grace_seconds": HOUR})])
-@pytest.mark.parametrize("met", [True, False])
+@pytest.mark.parametrize("known", [True, False])
 def test_a_dead_group_keeps_its_backlog_for_a_while(
-    mq: psycopg.Connection, grace: int, options: dict[str, int], *, met: bool
+    mq: psycopg.Connection, grace: int, options: dict[str, int], *, known: bool
 ):
     """An outage over a weekend loses nothing; after the grace period retention continues, and counts missed
     messages."""
@@ -310,13 +310,13 @@ def test_a_dead_group_keeps_its_backlog_for_a_while(
     subscribe(mq, "other", "g")
     push(mq, Q, *range(3))
     drain(mq, Q, "other")
-    assert take(mq, Q, "g", batch=1) == [0] if met else True
+    assert take(mq, Q, "g", batch=1) == [0] if known else True
     fall_silent(mq, "g")
     pass_time(mq, grace - 10)
-    assert retain(mq) == ([("completed_retention_seconds", 0, 1, 0)] if met else [])
+    assert retain(mq) == ([("completed_retention_seconds", 0, 1, 0)] if known else [])
     pass_time(mq, 11)
-    assert retain(mq) == [("completed_retention_seconds", met, 3, 3 - met)]
-    assert missed(mq) == {"g": 3 - met}
+    assert retain(mq) == [("completed_retention_seconds", known, 3, 3 - known)]
+    assert missed(mq) == {"g": 3 - known}
     assert drain(mq, Q, "g") == []
     assert broken(mq) == {}
 
@@ -388,11 +388,11 @@ def test_more_partitions_than_there_are_locks(mq: psycopg.Connection):
 
 def test_retention_waits_for_the_archive(mq: psycopg.Connection):
     configure(mq, Q, **AT_ONCE, retain_until_archived=True)
-    lane = push(mq, Q, *range(4))[0].partition_id
+    partition = push(mq, Q, *range(4))[0].partition_id
     drain(mq, Q)
     assert retain(mq) == []
-    call(mq, "_mark_archived", partition_id=lane, end_offset=3)
-    call(mq, "_mark_archived", partition_id=lane, end_offset=1)  # never goes back
+    call(mq, "_mark_archived", partition_id=partition, end_offset=3)
+    call(mq, "_mark_archived", partition_id=partition, end_offset=1)  # never goes back
     assert retain(mq) == [("completed_retention_seconds", 0, 3, 0)]
 
 
@@ -400,7 +400,7 @@ def test_idle_partitions_are_dropped(mq: psycopg.Connection):
     """A push creates the partition again."""
     configure(mq, Q, **AT_ONCE, drop_idle_seconds=HOUR)
     push(mq, Q, 0, partition="done")
-    push(mq, Q, 0, partition="owed")
+    push(mq, Q, 0, partition="pending")
     for row in pop(mq, Q, partition="done"):
         ack(mq, [row])
     retain(mq)
@@ -408,7 +408,7 @@ def test_idle_partitions_are_dropped(mq: psycopg.Connection):
     pass_time(mq, HOUR + 1)
     assert call(mq, "drop_idle_partitions")[0].drop_idle_partitions == 1
     assert [row.offset for row in push(mq, Q, 1, partition="done")] == [0]
-    assert sorted(row.partition for row in drain(mq, Q)) == ["done", "owed"]
+    assert sorted(row.partition for row in drain(mq, Q)) == ["done", "pending"]
     assert broken(mq) == {}
 
 

@@ -64,9 +64,9 @@ def test_completed_messages_age_without_a_push(mq: psycopg.Connection):
 def test_an_ack_without_a_push(mq: psycopg.Connection):
     configure(mq, Q, completed_retention_seconds=0)
     drained(mq, 3, "a")
-    held = pop(mq, Q, "b", partitions=3, batch=3)
+    leased = pop(mq, Q, "b", partitions=3, batch=3)
     assert [due(mq) for _ in range(2)] == [set()] * 2
-    ack(mq, held)
+    ack(mq, leased)
     assert due(mq) == deletable(mq) == set(partitions(mq))
 
 

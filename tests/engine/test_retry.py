@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.engine.answers import WAYS, dead_letters, dead_offsets, one_by_one, runs, say
+from tests.engine.acks import WAYS, ack_one, dead_letters, dead_offsets, one_by_one, runs
 from tests.engine.verbs import ack, broken, call, configure, lag, pass_time, pop, push
 
 Q = "orders"
@@ -16,9 +16,9 @@ def seconds_until_retry(connection: psycopg.Connection) -> float:
     return float(row[0])
 
 
-@pytest.mark.parametrize("answer", WAYS)
+@pytest.mark.parametrize("acknowledge", WAYS)
 @pytest.mark.parametrize("retry_limit", [0, 1, 3])
-def test_a_failing_batch(conn: psycopg.Connection, answer, retry_limit: int):
+def test_a_failing_batch(conn: psycopg.Connection, acknowledge, retry_limit: int):
     """retry_limit = N gives N + 1 deliveries of the same batch, then dead letters; the next batch starts at attempt 1
     (scenario C3)."""
     configure(conn, Q, retry_limit=retry_limit, retry_delay=0)
@@ -29,7 +29,7 @@ def test_a_failing_batch(conn: psycopg.Connection, answer, retry_limit: int):
             assert [(message.offset, message.attempt) for message in batch] == [
                 (first, attempt), (first + 1, attempt), (first + 2, attempt),
             ]  # fmt: skip
-            answer(conn, batch, "fff")
+            acknowledge(conn, batch, "fff")
     assert pop(conn, Q) == []
     assert dead_offsets(conn, Q) == [0, 1, 2, 3, 4, 5]
     assert {row.attempts for row in dead_letters(conn, Q)} == {retry_limit + 1}
@@ -162,8 +162,8 @@ def test_the_retry_delay_doubles(conn: psycopg.Connection, retry_delay: float, e
 def test_the_retry_delay_has_jitter(conn: psycopg.Connection):
     """Batches that failed together are not all delivered again at the same time (scenario C1)."""
     configure(conn, Q, retry_delay=1000)
-    for lane in range(40):
-        push(conn, Q, lane, partition=f"lane {lane}")
+    for partition in range(40):
+        push(conn, Q, partition, partition=f"partition {partition}")
     while batch := pop(conn, Q):
         one_by_one(conn, batch, "f")
     spread = conn.execute("SELECT extract(epoch FROM max(ready_at) - min(ready_at)) FROM skep.runs").fetchone()
@@ -195,9 +195,9 @@ def test_groups_fail_independently(mq: psycopg.Connection):
     configure(mq, Q, retry_delay=0, retry_limit=1)
     push(mq, Q, 0)
     ack(mq, pop(mq, Q, "done"))
-    say(mq, pop(mq, Q, "retrying")[0], "f")
+    ack_one(mq, pop(mq, Q, "retrying")[0], "f")
     for _ in range(2):
-        say(mq, pop(mq, Q, "dead")[0], "f")
+        ack_one(mq, pop(mq, Q, "dead")[0], "f")
     assert [row.group_name for row in dead_letters(mq, Q)] == ["dead"]
     came = {group: [message.attempt for message in pop(mq, Q, group)] for group in ("done", "retrying", "dead")}
     assert came == {"done": [], "retrying": [2], "dead": []}

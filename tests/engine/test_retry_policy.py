@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.answers import dead_letters, dead_offsets, one_by_one, runs, say
+from tests.engine.acks import ack_one, dead_letters, dead_offsets, one_by_one, runs
 from tests.engine.test_retry import LONG, seconds_until_retry
 from tests.engine.verbs import Row, ack, broken, call, configure, pass_time, pop, push, refused
 
@@ -60,8 +60,8 @@ def test_the_options_of_the_queue_are_the_default(conn: psycopg.Connection):
 
 def test_jitter_is_a_share_of_the_delay(conn: psycopg.Connection):
     configure(conn, Q, retry_delay=1000, retry_jitter=1)
-    for lane in range(60):
-        push(conn, Q, lane, partition=f"lane {lane}")
+    for partition in range(60):
+        push(conn, Q, partition, partition=f"partition {partition}")
     while batch := pop(conn, Q):
         one_by_one(conn, batch, "f")
     query = "SELECT extract(epoch FROM ready_at - clock_timestamp())::float FROM skep.runs"
@@ -74,8 +74,8 @@ def test_the_most_specific_subscription_with_the_option_decides(mq: psycopg.Conn
     """Option by option: partition, queue, namespace, queue option."""
     configure(mq, Q, retry_limit=9, retry_delay=0)
     call(mq, "subscribe", group_name="g", namespace="orders", retry_limit=3)
-    for lane in ("a", "b"):
-        push(mq, Q, lane, partition=lane)
+    for partition in ("a", "b"):
+        push(mq, Q, partition, partition=partition)
     call(mq, "subscribe", group_name="g", queue=Q, partition="a", retry_limit=1)
     assert deliveries_until_dead(mq, partition="a") == 2
     assert deliveries_until_dead(mq, partition="b") == 4
@@ -180,8 +180,8 @@ def test_release_with_a_delay(mq: psycopg.Connection, concurrency: int):
 
 
 def test_release_all_with_a_delay(mq: psycopg.Connection):
-    for lane in "ab":
-        push(mq, Q, lane, partition=lane)
+    for partition in "ab":
+        push(mq, Q, partition, partition=partition)
     leases = [message.lease for message in pop(mq, Q, partitions=2)]
     call(mq, "release_all", leases=leases, delay=100)
     assert pop(mq, Q) == []
@@ -225,8 +225,8 @@ def test_fail_with_retry_after(conn: psycopg.Connection, *, by_id: bool):
 
 
 def test_fail_all_with_retry_after(mq: psycopg.Connection):
-    for lane in "ab":
-        push(mq, Q, lane, partition=lane)
+    for partition in "ab":
+        push(mq, Q, partition, partition=partition)
     leases = [message.lease for message in pop(mq, Q, partitions=2)]
     call(mq, "fail_all", leases=leases, error="busy", retry_after=100)
     pass_time(mq, 99)
@@ -262,8 +262,8 @@ def test_a_failure_that_was_replaced_leaves_no_delay(mq: psycopg.Connection):
     push(mq, Q, *range(2))
     batch = pop(mq, Q)
     call(mq, "fail", lease=batch[0].lease, error="busy", id=batch[0].id, retry_after=100)
-    say(mq, batch[0], "c")
-    say(mq, batch[1], "f")
+    ack_one(mq, batch[0], "c")
+    ack_one(mq, batch[1], "f")
     assert dead_offsets(mq, Q) == [1]
     push(mq, Q, 2)
     one_by_one(mq, pop(mq, Q), "f")
@@ -315,7 +315,7 @@ def test_completed_leases_do_not_read_the_policy(mq: psycopg.Connection):
     with mq.transaction(force_rollback=True):
         mq.execute("DROP FUNCTION skep._retry_policy")
         first, *others = pop(mq, Q)
-        say(mq, first, "c")
+        ack_one(mq, first, "c")
         ack(mq, others)
         push(mq, Q, 3)
         call(mq, "release", lease=pop(mq, Q)[0].lease)

@@ -145,10 +145,10 @@ def test_changes_are_counted(mq: psycopg.Connection, change: Callable[[psycopg.C
 
 def test_leases_are_counted(mq: psycopg.Connection):
     push(mq, Q, *range(10))
-    held = pop(mq, Q, batch=10)
+    leased = pop(mq, Q, batch=10)
     sample(mq)
     assert [row.leased for row in samples(mq)] == [0, 1]
-    ack(mq, held)
+    ack(mq, leased)
     sample(mq)
     assert [(row.lag, row.leased) for row in samples(mq)][1] == (0, 0)
 

@@ -107,7 +107,7 @@ def test_the_script_waits_for_another_install(empty_database_url: str):
 
 
 @pytest.mark.parametrize(
-    ("older", "says"),
+    ("older", "message"),
     [
         (TINY, "newer schema"),
         (
@@ -117,9 +117,9 @@ def test_the_script_waits_for_another_install(empty_database_url: str):
     ],
     ids=["newer", "another"],
 )
-def test_the_script_refuses_a_database_it_does_not_fit(empty_database_url: str, older: Sources, says: str):
+def test_the_script_refuses_a_database_it_does_not_fit(empty_database_url: str, older: Sources, message: str):
     install(empty_database_url, UPGRADED)
-    with pytest.raises(psycopg.Error, match=says) as caught:
+    with pytest.raises(psycopg.Error, match=message) as caught:
         run_with_driver(empty_database_url, script(older))
     assert caught.value.sqlstate == "SK008"
     with psycopg.connect(empty_database_url) as session:

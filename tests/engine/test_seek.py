@@ -22,20 +22,22 @@ from tests.engine.verbs import (
 )
 
 
-def move(connection: psycopg.Connection, position: str, queue: str | None = "q", group: str = "g", **lane: str) -> Row:
+def move(
+    connection: psycopg.Connection, position: str, queue: str | None = "q", group: str = "g", **partition: str
+) -> Row:
     """Seek, and return (partitions, skipped, again)."""
-    (moved,) = call(connection, "seek", group_name=group, queue=queue, position=position, **lane)
+    (moved,) = call(connection, "seek", group_name=group, queue=queue, position=position, **partition)
     return moved
 
 
-def seek(connection: psycopg.Connection, position: str, queue: str = "q", group: str = "g", **lane: str) -> int:
-    return move(connection, position, queue, group, **lane).partitions
+def seek(connection: psycopg.Connection, position: str, queue: str = "q", group: str = "g", **partition: str) -> int:
+    return move(connection, position, queue, group, **partition).partitions
 
 
-def minute_by_minute(connection: psycopg.Connection, lanes: list[str]) -> list[str]:
+def minute_by_minute(connection: psycopg.Connection, partitions: list[str]) -> list[str]:
     """Push four messages a minute apart to each partition; return a time before each of them."""
     for number in range(4):
-        push_to(connection, [("q", lane, number) for lane in lanes])
+        push_to(connection, [("q", partition, number) for partition in partitions])
         pass_time(connection, 60)
     times = connection.execute("SELECT DISTINCT (created_at - interval '1 s')::text FROM skep.messages ORDER BY 1")
     return [time for (time,) in times.fetchall()]
@@ -49,19 +51,19 @@ def drained(connection: psycopg.Connection, group: str = "g") -> dict[str, list]
     return found
 
 
-@pytest.mark.parametrize("met", ["all", "none", "half"])
+@pytest.mark.parametrize("known", ["all", "none", "half"])
 @pytest.mark.parametrize(("position", "first"), [("beginning", 0), ("end", 4), ("2", 2), ("time", 3), ("Beginning", 0)])
-def test_seek_moves_every_partition(mq: psycopg.Connection, position: str, first: int, met: str):
+def test_seek_moves_every_partition(mq: psycopg.Connection, position: str, first: int, known: str):
     """A group that has drained, half of them discovered, or never read the partitions: all of them start at the
     position (scenario S7)."""
     times = minute_by_minute(mq, ["a", "b"])
-    if met == "all":
+    if known == "all":
         drain(mq, "q")
-    elif met == "half":
+    elif known == "half":
         take(mq, "q", partition="a")
     assert seek(mq, times[3] if position == "time" else position) == 2
     assert lag(mq) == {"a": 4 - first, "b": 4 - first}
-    push_to(mq, [("q", lane, "next") for lane in "abc"])
+    push_to(mq, [("q", partition, "next") for partition in "abc"])
     rest = [*range(first, 4), "next"]
     assert drained(mq) == {"a": rest, "b": rest, "c": ["next"]}
     assert broken(mq) == {}
@@ -134,17 +136,17 @@ def test_one_partition_only(mq: psycopg.Connection):
 def test_seek_ends_leases(mq: psycopg.Connection):
     """The lease id is stale at once; an ack is refused and changes nothing (scenarios S7, C5)."""
     minute_by_minute(mq, ["a"])
-    held = pop(mq, "q", batch=2)
+    leased = pop(mq, "q", batch=2)
     failed = pop(mq, "q", "failing", batch=2)
     call(mq, "fail", lease=failed[0].lease, error="oops")
     seek(mq, "1")
     seek(mq, "0", group="failing")
     for stale in ("ack", "release", "extend"):
         with refused("SK003"):
-            call(mq, stale, lease=held[0].lease)
+            call(mq, stale, lease=leased[0].lease)
     for stale in ("fail", "dead_letter"):
         with refused("SK003"):
-            call(mq, stale, lease=held[0].lease, error="late")
+            call(mq, stale, lease=leased[0].lease, error="late")
     assert (lag(mq), broken(mq)) == ({"a": 3}, {})
     again = pop(mq, "q")
     assert [(delivery.payload, delivery.attempt) for delivery in again] == [(1, 1), (2, 1), (3, 1)]
@@ -203,7 +205,7 @@ def test_seek_counts_skipped_and_repeated_messages(mq: psycopg.Connection):
 
 def test_seek_counts_for_partitions_that_were_not_read(mq: psycopg.Connection):
     """It counts from the group's start. A new group skips nothing, because it had no position."""
-    push_to(mq, [("q", lane, number) for lane in "ab" for number in range(4)])
+    push_to(mq, [("q", partition, number) for partition in "ab" for number in range(4)])
     pass_time(mq, 3600)
     call(mq, "subscribe", group_name="g", queue="q", mode="new")
     push(mq, "q", 4, partition="a")
@@ -245,10 +247,10 @@ def test_closed_runs_are_forgotten(mq: psycopg.Connection):
     """With concurrency above 1, leased and returned runs are deleted with their leases."""
     configure(mq, "q", concurrency=4, retry_delay=3600)
     push(mq, "q", *range(8))
-    held = [pop(mq, "q", batch=2) for _ in range(3)]
-    call(mq, "fail", lease=held[0][0].lease, error="oops")
+    leased = [pop(mq, "q", batch=2) for _ in range(3)]
+    call(mq, "fail", lease=leased[0][0].lease, error="oops")
     assert move(mq, "2") == (1, 2, 0)
-    for batch in held:
+    for batch in leased:
         with refused("SK003"):
             call(mq, "ack", lease=batch[0].lease)
     assert mq.execute("SELECT first_offset, end_offset, leases FROM skep.runs").fetchall() == [(2, None, 0)]
@@ -322,27 +324,27 @@ def test_a_cancelled_group_does_not_seek(mq: psycopg.Connection):
     push(mq, "q", 1)
     take(mq, "q")
     call(mq, "cancel", group_name="g", queue="q")
-    for lane in ({}, {"partition": "Default"}):
+    for partition in ({}, {"partition": "Default"}):
         with refused("SK007", "cancelled"):
-            seek(mq, "beginning", **lane)
+            seek(mq, "beginning", **partition)
 
 
 def test_all_queues_of_a_group(mq: psycopg.Connection):
     """Queues that it has read, is subscribed to, or covers by its namespace; no queue of others or that it left
     (scenario S7)."""
-    for queue in ("met", "left", "others"):
+    for queue in ("known", "left", "others"):
         push(mq, queue, 0, 1)
-    take(mq, "met")
+    take(mq, "known")
     take(mq, "left")
     take(mq, "others", "h")
     call(mq, "cancel", group_name="g", queue="left")
     call(mq, "subscribe", group_name="g", queue="to come")
     call(mq, "subscribe", group_name="g", namespace="n")
     assert move(mq, "1", None) == (1, 0, 1)
-    call(mq, "configure_queue", queue="born", namespace="n")
-    for queue in ("to come", "born"):
+    call(mq, "configure_queue", queue="created", namespace="n")
+    for queue in ("to come", "created"):
         push(mq, queue, 0, 1)
-    assert [take(mq, queue) for queue in ("met", "to come", "born")] == [[1], [0, 1], [0, 1]]
+    assert [take(mq, queue) for queue in ("known", "to come", "created")] == [[1], [0, 1], [0, 1]]
     assert (lag(mq, "h"), broken(mq)) == ({"Default": 0}, {})
 
 

@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.engine.crowd import until
 from tests.engine.test_privileges import as_role
+from tests.engine.threads import until
 from tests.engine.verbs import broken, call, drain, pass_time, push, push_to, refused
 
 Piece = dict[tuple[str, str], list[str]]  # the payloads for each partition
@@ -191,9 +191,11 @@ def test_publishers_do_not_deadlock(mq: psycopg.Connection, connect_module: Call
     holder.execute("BEGIN")
     push(holder, "q", 1, partition="a")
     with ThreadPoolExecutor() as pool:
-        for number, lanes in enumerate(("ab", "ba"), 1):
-            pieces = [stage_partitions(mq, 0, {("q", lane): [str(number)]}, sink=lanes) for lane in lanes]
-            done.append(pool.submit(publish, connect_module(), 0, *pieces, counts=[1, 1], sink=lanes))
+        for number, partitions in enumerate(("ab", "ba"), 1):
+            pieces = [
+                stage_partitions(mq, 0, {("q", partition): [str(number)]}, sink=partitions) for partition in partitions
+            ]
+            done.append(pool.submit(publish, connect_module(), 0, *pieces, counts=[1, 1], sink=partitions))
             until(lambda number=number: mq.execute(waiting).fetchall() == [(number,)], "the publishers to wait")
         holder.execute("ROLLBACK")
         assert [each.result() for each in done] == [2, 2]

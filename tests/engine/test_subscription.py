@@ -18,7 +18,7 @@ def stored(connection: psycopg.Connection, group: str = "g") -> list[tuple]:
     ).fetchall()
 
 
-def birth(connection: psycopg.Connection, group: str = "g") -> tuple:
+def start_and_clock(connection: psycopg.Connection, group: str = "g") -> tuple:
     """Return when the group's only subscription starts, and the time of the database."""
     found = connection.execute(
         "SELECT start_at, clock_timestamp() FROM skep.subscriptions WHERE group_name = %s", [group]
@@ -27,9 +27,9 @@ def birth(connection: psycopg.Connection, group: str = "g") -> tuple:
     return only
 
 
-def old(connection: psycopg.Connection, *payloads: object, **lane: str) -> None:
+def old(connection: psycopg.Connection, *payloads: object, **partition: str) -> None:
     """Push messages of an hour ago."""
-    push(connection, "q", *payloads, **lane)
+    push(connection, "q", *payloads, **partition)
     pass_time(connection, 3600)
 
 
@@ -66,14 +66,14 @@ def test_a_partition_with_history_discovered_later_starts_at_the_start_of_the_gr
     assert [delivery.payload for delivery in drain(mq, "q", batch=1)] == ["late 1", "late 2"]
 
 
-@pytest.mark.parametrize(("born", "later"), [({"queue": "ns.q"}, {"queue": "ns.q", "partition": "p"}),
+@pytest.mark.parametrize(("started", "later"), [({"queue": "ns.q"}, {"queue": "ns.q", "partition": "p"}),
                                              ({"queue": None, "namespace": "ns"}, {"queue": "ns.q"})])  # fmt: skip
-def test_a_pop_without_a_mode_keeps_the_start(mq: psycopg.Connection, born: dict, later: dict):
+def test_a_pop_without_a_mode_keeps_the_start(mq: psycopg.Connection, started: dict, later: dict):
     """The default mode is for groups without a subscription; it does not override an older, wider one (scenarios S4,
     S6)."""
     push(mq, "ns.q", "history", partition="p")
     pass_time(mq, 3600)
-    assert take(mq, **born, subscription_mode="new") == []
+    assert take(mq, **started, subscription_mode="new") == []
     push(mq, "ns.q", "late", partition="p")
     pass_time(mq, 600)
     assert take(mq, **later) == ["late"]
@@ -164,12 +164,12 @@ def test_a_namespace_shares_one_start(mq: psycopg.Connection):
     """A queue that joins the namespace later has the same start (scenarios S1, S5)."""
     push(mq, "ns.q1", "M1")
     assert take(mq, None, namespace="ns", subscription_mode="new") == ["M1"]
-    born = birth(mq)[0]
+    started = start_and_clock(mq)[0]
     pass_time(mq, 900)
     push(mq, "ns.q2", "M2")
     pass_time(mq, 900)
     assert take(mq, None, namespace="ns", subscription_mode="new") == ["M2"]
-    assert birth(mq)[0] == born - timedelta(seconds=1800)
+    assert start_and_clock(mq)[0] == started - timedelta(seconds=1800)
     assert stored(mq) == [(None, None, "ns", None, "new")]
 
 
@@ -197,7 +197,7 @@ def test_groups_start_independently(mq: psycopg.Connection):
     assert take(mq, "q", "cg3", subscription_mode="new") == []
     assert stored(mq, "cg1") == [("q", None, None, None, "new")]
     assert stored(mq, "cg2") == [("q", None, None, None, "all")]
-    assert birth(mq, "cg3")[0] - birth(mq, "cg1")[0] >= timedelta(seconds=60)
+    assert start_and_clock(mq, "cg3")[0] - start_and_clock(mq, "cg1")[0] >= timedelta(seconds=60)
 
 
 def test_a_group_without_a_subscription_starts_at_the_beginning(mq: psycopg.Connection):
@@ -239,10 +239,10 @@ def test_the_first_mode_wins(mq: psycopg.Connection, first: str, later: str | No
     """Neither pop nor subscribe changes it afterwards (scenario S1)."""
     old(mq, "old")
     call(mq, "subscribe", group_name="g", queue="q", mode=first)
-    before = birth(mq)[0]
+    before = start_and_clock(mq)[0]
     assert take(mq, "q", subscription_mode=later) == (["old"] if first == "all" else [])
-    (answer,) = call(mq, "subscribe", group_name="g", queue="q", mode=later, start_from="2020-01-01" if later else None)
-    assert (answer.mode, birth(mq)[0]) == (first, before)
+    (result,) = call(mq, "subscribe", group_name="g", queue="q", mode=later, start_from="2020-01-01" if later else None)
+    assert (result.mode, start_and_clock(mq)[0]) == (first, before)
     old(mq, "older partition", partition="p2")
     assert take(mq, "q") == ["older partition"]  # pushed after the start
 
@@ -333,5 +333,5 @@ def test_the_lookback_is_two_poll_intervals(mq: psycopg.Connection, interval: fl
     push(mq, "q", "M")
     pass_time(mq, age)
     assert take(mq, "q", subscription_mode="new") == (["M"] if comes else [])
-    start, clock = birth(mq)
+    start, clock = start_and_clock(mq)
     assert timedelta(seconds=2 * interval) <= clock - start < timedelta(seconds=2 * interval + 5)

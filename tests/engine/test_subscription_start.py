@@ -17,17 +17,17 @@ def modes(connection: psycopg.Connection) -> list[tuple]:
 @pytest.mark.parametrize("how", ["pop", "pop_partition", "subscribe"])
 def test_a_queue_that_does_not_exist_yet(mq: psycopg.Connection, how: str):
     """The group subscribes before the queue exists, and gets the first message pushed, however late (scenario S3)."""
-    lane = {"partition": "p"} if how == "pop_partition" else {}
+    partition = {"partition": "p"} if how == "pop_partition" else {}
     if how == "subscribe":
         call(mq, "subscribe", group_name="g", queue="q", mode="new")
     else:
-        assert take(mq, "q", subscription_mode="new", **lane) == []
+        assert take(mq, "q", subscription_mode="new", **partition) == []
     assert mq.execute("SELECT count(*) FROM skep.queues").fetchall() == [(0,)]
     pass_time(mq, 600)
     push(mq, "q", "first", partition="p")
     pass_time(mq, 600)
     push(mq, "q", "second", partition="p")
-    assert take(mq, "q", **lane) == ["first", "second"]
+    assert take(mq, "q", **partition) == ["first", "second"]
     assert len(modes(mq)) == 1
 
 
@@ -66,15 +66,15 @@ def test_the_most_specific_subscription_decides(mq: psycopg.Connection, specific
     push(mq, "ns.task", *range(9), partition="p")
     for rank, scope in list(enumerate(SCOPES[specific:]))[::order]:
         call(mq, "subscribe", group_name="g", mode="offset", start_from=f"{rank + 1}", **scope)
-    (told,) = explain(mq, "ns.task", "p")
+    (result,) = explain(mq, "ns.task", "p")
     named = ["partition", "queue", "namespace and task", "namespace", "task"][specific]
-    assert (told.scope, told.mode, told.asked_offset, told.start_offset, told.has_started) == (
+    assert (result.scope, result.mode, result.asked_offset, result.start_offset, result.has_started) == (
         named, "offset", 1, 1, False,
     )  # fmt: skip
     scope: dict[str, Any] = {"queue": "ns.task"} if specific < 2 else {"queue": None, **SCOPES[specific]}
     assert take(mq, **scope) == list(range(1, 9))
-    (told,) = explain(mq, "ns.task", "p")
-    assert (told.scope, told.start_offset, told.has_started) == (named, 1, True)
+    (result,) = explain(mq, "ns.task", "p")
+    assert (result.scope, result.start_offset, result.has_started) == (named, 1, True)
 
 
 def explain(connection: psycopg.Connection, queue: str, partition: str, group: str = "g") -> list[Any]:
@@ -87,20 +87,19 @@ def test_explaining_a_start(mq: psycopg.Connection):
     pass_time(mq, 3600)
     (stored,) = call(mq, "subscribe", group_name="g", namespace="ns", mode="new")
     push(mq, "ns.q", "new", partition="p")
-    (told,) = explain(mq, "ns.q", "p")
-    assert (told.subscription_id, told.scope, told.mode, told.start_at, told.asked_offset, told.start_offset) == (
-        stored.id, "namespace", "new", stored.start_at, None, 1,
-    )  # fmt: skip
-    assert (told.subscribed_at, told.has_started) == (stored.created_at, False)
+    (result,) = explain(mq, "ns.q", "p")
+    assert (result.subscription_id, result.scope, result.mode) == (stored.id, "namespace", "new")
+    assert (result.start_at, result.asked_offset, result.start_offset) == (stored.start_at, None, 1)
+    assert (result.subscribed_at, result.has_started) == (stored.created_at, False)
     for queue, partition in (("ns.q", "to come"), ("ns.to come", "p")):
-        (told,) = explain(mq, queue, partition)
-        assert (told.scope, told.mode, told.start_offset, told.has_started) == ("namespace", "new", None, False)
+        (result,) = explain(mq, queue, partition)
+        assert (result.scope, result.mode, result.start_offset, result.has_started) == ("namespace", "new", None, False)
     assert explain(mq, "ns.q", "p", "nobody") == [(None,) * 7 + (False,)]
     configure(mq, "jobs", semantics="queue")
     push(mq, "jobs", 1)
     take(mq, "jobs", "workers")
-    (told,) = explain(mq, "jobs", "Default", "whoever")
-    assert (told.scope, told.mode, told.start_offset, told.has_started) == ("queue", "all", 0, True)
+    (result,) = explain(mq, "jobs", "Default", "whoever")
+    assert (result.scope, result.mode, result.start_offset, result.has_started) == ("queue", "all", 0, True)
 
 
 @pytest.mark.parametrize("scope", [{"queue": "q"}, {"queue": "q", "partition": "later"}, {"task": ""}])
@@ -210,9 +209,9 @@ def test_many_messages_with_the_same_time(mq: psycopg.Connection):
     """The first of them is the start (scenario S7)."""
     push(mq, "q", *range(10))
     pass_time(mq, 60)
-    answers = push(mq, "q", *range(10, 30))
+    results = push(mq, "q", *range(10, 30))
     push(mq, "q", *range(30, 40))
-    start = answers[0].created_at.isoformat()
+    start = results[0].created_at.isoformat()
     assert take(mq, "q", subscription_from=start) == list(range(10, 40))
 
 
@@ -225,11 +224,11 @@ def test_an_offset_is_inclusive_and_at_most_the_end(mq: psycopg.Connection, star
     assert take(mq, "q", batch=200) == list(range(6, 102))
 
 
-def id_of(connection: psycopg.Connection, answer: Any) -> str:
-    return str(call(connection, "message_id", partition_id=answer.partition_id, offset=answer.offset)[0][0])
+def id_of(connection: psycopg.Connection, result: Any) -> str:
+    return str(call(connection, "message_id", partition_id=result.partition_id, offset=result.offset)[0][0])
 
 
-def two_lanes(connection: psycopg.Connection) -> str:
+def two_partitions(connection: psycopg.Connection) -> str:
     """Two partitions whose offsets differ, and the id of `a3`, which was pushed together with `a2` and `a4`."""
     push(connection, "ns.q", "a0", "a1", partition="a")
     push(connection, "ns.q", *(f"b{n}" for n in range(5)), partition="b")
@@ -248,7 +247,7 @@ def test_a_message_id_is_an_offset_in_its_partition_and_a_time_in_others(
     mq: psycopg.Connection, scope: dict[str, Any], first: str
 ):
     """Nothing before it is delivered, nothing is skipped, also in partitions that are created later."""
-    identity = two_lanes(mq)
+    identity = two_partitions(mq)
     if first == "subscribe":
         call(mq, "subscribe", group_name="g", mode="message_id", start_from=identity, **scope)
         assert lag(mq) == {"a": 2, "b": 2}
@@ -267,14 +266,14 @@ def test_a_message_id_is_an_offset_in_its_partition_and_a_time_in_others(
 @pytest.mark.parametrize(("partition", "expected"), [("a", ["a3", "a4"]), ("b", ["b5", "b6"])])
 def test_a_message_id_for_one_partition(mq: psycopg.Connection, partition: str, expected: list[str]):
     """Also the id of a message in another partition."""
-    identity = two_lanes(mq)
+    identity = two_partitions(mq)
     call(mq, "subscribe", group_name="g", queue="ns.q", partition=partition, mode="message_id", start_from=identity)
     assert take(mq, "ns.q", partition=partition) == expected
 
 
 def test_an_unknown_message_id_is_refused(mq: psycopg.Connection):
     """A message of another queue, no message, or a deleted one: nothing is stored."""
-    two_lanes(mq)
+    two_partitions(mq)
     (other,) = push(mq, "other", 1)
     (last,) = push(mq, "gone", 1)
     call(mq, "clear_queue", queue="gone")
@@ -291,7 +290,7 @@ def test_an_unknown_message_id_is_refused(mq: psycopg.Connection):
 
 def test_a_message_id_whose_message_was_deleted_since(mq: psycopg.Connection):
     """The first mode stays, so a consumer that names its start can be restarted. A new subscription needs a message."""
-    identity = two_lanes(mq)
+    identity = two_partitions(mq)
     start = {"subscription_mode": "message_id", "subscription_from": identity}
     assert sorted(take(mq, "ns.q", partitions=2, **start)) == FROM_A3
     call(mq, "clear_queue", queue="ns.q")
@@ -304,7 +303,7 @@ def test_a_message_id_whose_message_was_deleted_since(mq: psycopg.Connection):
 
 
 def test_a_message_id_after_a_cancel(mq: psycopg.Connection):
-    identity = two_lanes(mq)
+    identity = two_partitions(mq)
     assert len(drain(mq, "ns.q")) == 12
     call(mq, "cancel", group_name="g", queue="ns.q")
     call(mq, "subscribe", group_name="g", queue="ns.q", mode="message_id", start_from=identity)
@@ -314,7 +313,7 @@ def test_a_message_id_after_a_cancel(mq: psycopg.Connection):
 
 def test_a_message_id_does_not_move_a_group_that_has_started(mq: psycopg.Connection):
     """The first mode wins, and a queue with one cursor for all has no starts of groups."""
-    identity = two_lanes(mq)
+    identity = two_partitions(mq)
     assert take(mq, "ns.q", partition="a", batch=1) == ["a0"]
     call(mq, "subscribe", group_name="g", queue="ns.q", mode="message_id", start_from=identity)
     assert take(mq, "ns.q", partition="a") == ["a1", "a2", "a3", "a4"]
@@ -351,9 +350,9 @@ def test_a_work_queue_has_one_cursor(mq: psycopg.Connection):
     push(mq, "q", *range(6))
     assert take(mq, "q", "a", batch=2) == [0, 1]
     assert take(mq, "q", "b", batch=2, subscription_mode="new") == [2, 3]
-    held = pop(mq, "q", "c", batch=1)
+    leased = pop(mq, "q", "c", batch=1)
     assert take(mq, "q", "__QUEUE_MODE__") == []  # one lease at a time: the partition is strict
-    call(mq, "ack", lease=held[0].lease)
+    call(mq, "ack", lease=leased[0].lease)
     assert take(mq, "q", "__QUEUE_MODE__") == [5]
     assert lag(mq, "a") == lag(mq, "whoever") == {"Default": 0}
 

@@ -7,8 +7,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.answers import progress, runs
-from tests.engine.crowd import until
+from tests.engine.acks import progress, runs
+from tests.engine.threads import until
 from tests.engine.verbs import Row, call, configure, lag, pass_time, pop, push, refused
 
 IN, OUT = "incoming", "outgoing"
@@ -120,40 +120,40 @@ STATEMENTS: list[Callable[[psycopg.Connection, list[Row]], object]] = [
 @pytest.mark.parametrize("statements", range(len(STATEMENTS) + 1))
 def test_a_connection_lost_before_commit(connect: Callable[..., psycopg.Connection], statements: int):
     """Nothing of the transaction has an effect (scenario C12)."""
-    watcher, victim = connect(), connect(autocommit=False)
-    push(watcher, IN, *range(3))
-    batch = pop(watcher, IN)
-    before = progress(watcher)
+    observer, victim = connect(), connect(autocommit=False)
+    push(observer, IN, *range(3))
+    batch = pop(observer, IN)
+    before = progress(observer)
     for statement in STATEMENTS[:statements]:
         statement(victim, batch)
-    kill(victim, watcher)
-    assert progress(watcher) == before
-    assert payloads(watcher, OUT) == []
-    call(watcher, "ack", lease=batch[0].lease)
-    assert lag(watcher, queue=IN) == {"Default": 0}
+    kill(victim, observer)
+    assert progress(observer) == before
+    assert payloads(observer, OUT) == []
+    call(observer, "ack", lease=batch[0].lease)
+    assert lag(observer, queue=IN) == {"Default": 0}
 
 
 def test_a_connection_lost_after_commit(connect: Callable[..., psycopg.Connection]):
     """Everything is stored (scenario C12)."""
-    watcher, victim = connect(), connect(autocommit=False)
-    push(watcher, IN, *range(3))
-    batch = pop(watcher, IN)
+    observer, victim = connect(), connect(autocommit=False)
+    push(observer, IN, *range(3))
+    batch = pop(observer, IN)
     for statement in STATEMENTS:
         statement(victim, batch)
     victim.commit()
-    kill(victim, watcher)
-    assert lag(watcher, queue=IN) == {"Default": 0}
-    assert payloads(watcher, OUT) == ["one", "two", "three"]
-    assert runs(watcher, IN) == []
+    kill(victim, observer)
+    assert lag(observer, queue=IN) == {"Default": 0}
+    assert payloads(observer, OUT) == ["one", "two", "three"]
+    assert runs(observer, IN) == []
 
 
 def test_a_connection_lost_with_an_uncommitted_pop(connect: Callable[..., psycopg.Connection]):
     """A pop that was rolled back leaves no lease and counts no attempt (scenario C12)."""
-    watcher, victim = connect(), connect(autocommit=False)
-    push(watcher, IN, *range(3))
+    observer, victim = connect(), connect(autocommit=False)
+    push(observer, IN, *range(3))
     assert len(pop(victim, IN)) == 3
-    kill(victim, watcher)
-    assert runs(watcher, IN) == [([0, 1, 2], 1)]
+    kill(victim, observer)
+    assert runs(observer, IN) == [([0, 1, 2], 1)]
 
 
 def test_rolled_back_to_a_savepoint(connect: Callable[..., psycopg.Connection]):

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.engine.answers import WAYS, as_batch, dead_letters, dead_offsets, runs, say
+from tests.engine.acks import WAYS, ack_one, as_batch, dead_letters, dead_offsets, runs
 from tests.engine.verbs import broken, call, configure, lag, pass_time, pop, push
 
 Q = "orders"
@@ -46,7 +46,7 @@ TABLE: list[tuple[str, dict[str, Any], list[int], list[int]]] = [
 ]
 
 # The same for leases that expire before every message has its ack (a dot: no ack).
-UNANSWERED: list[tuple[str, dict[str, Any], list[int], list[int]]] = [
+WITHOUT_ACK: list[tuple[str, dict[str, Any], list[int], list[int]]] = [
     ("...", {}, [], [0, 1, 2]),
     ("cc.", {}, [], [2]),
     ("c.c", {}, [], [1]),
@@ -66,21 +66,21 @@ UNANSWERED: list[tuple[str, dict[str, Any], list[int], list[int]]] = [
 ]
 
 
-@pytest.mark.parametrize("answer", WAYS)
-@pytest.mark.parametrize(("letters", "options", "dead", "again"), TABLE)
+@pytest.mark.parametrize("acknowledge", WAYS)
+@pytest.mark.parametrize(("pattern", "options", "dead", "again"), TABLE)
 def test_all_acknowledged(
     conn: psycopg.Connection,
-    answer: Callable[..., None],
-    letters: str,
+    acknowledge: Callable[..., None],
+    pattern: str,
     options: dict[str, Any],
     dead: list[int],
     again: list[int],
 ):
     """The verdict follows the last ack, whatever the order and the number of calls (scenario C1)."""
-    end = len(letters)
+    end = len(pattern)
     configure(conn, Q, retry_delay=0, **options)
     push(conn, Q, *range(end + 1))
-    answer(conn, pop(conn, Q, batch=end), letters)
+    acknowledge(conn, pop(conn, Q, batch=end), pattern)
 
     assert dead_offsets(conn, Q) == dead
     assert lag(conn) == {"Default": end + 1 - min(again, default=end)}
@@ -89,24 +89,24 @@ def test_all_acknowledged(
     assert broken(conn) == {}
 
 
-@pytest.mark.parametrize("answer", WAYS)
-@pytest.mark.parametrize(("letters", "options", "dead", "again"), UNANSWERED)
+@pytest.mark.parametrize("acknowledge", WAYS)
+@pytest.mark.parametrize(("pattern", "options", "dead", "again"), WITHOUT_ACK)
 def test_some_not_acknowledged_when_the_lease_expires(
     conn: psycopg.Connection,
-    answer: Callable[..., None],
-    letters: str,
+    acknowledge: Callable[..., None],
+    pattern: str,
     options: dict[str, Any],
     dead: list[int],
     again: list[int],
 ):
     """Completed messages are not delivered again, the others are, with attempt + 1, in order, before the rest (scenario
     C1)."""
-    end = len(letters)
+    end = len(pattern)
     configure(conn, Q, retry_delay=0, **options)
     push(conn, Q, *range(end + 1))
     batch = pop(conn, Q, batch=end)
-    if letters.strip("."):
-        answer(conn, batch, letters)
+    if pattern.strip("."):
+        acknowledge(conn, batch, pattern)
     assert pop(conn, Q) == []
     pass_time(conn, LEASE_SECONDS + 1)
 
@@ -124,8 +124,8 @@ def test_an_ack_for_the_whole_lease_keeps_earlier_acks(
     """An ack without a message is for every message without an ack (scenario C1)."""
     push(conn, Q, *range(3))
     batch = pop(conn, Q)
-    say(conn, batch[0], "c")
-    say(conn, batch[1], "f")
+    ack_one(conn, batch[0], "c")
+    ack_one(conn, batch[1], "f")
     call(conn, whole, lease=batch[0].lease, **({} if whole == "ack" else {"error": "the rest"}))
     assert dead_offsets(conn, Q) == dead
     assert [row.error for row in dead_letters(conn, Q)] == ["error 1", "the rest"][: len(dead)]
@@ -161,7 +161,7 @@ def test_a_whole_lease_is_dead_lettered(conn: psycopg.Connection):
     """dlq for the lease: everything that is not completed yet, at once (scenario C1)."""
     push(conn, Q, *range(3))
     batch = pop(conn, Q)
-    say(conn, batch[0], "c")
+    ack_one(conn, batch[0], "c")
     call(conn, "dead_letter", lease=batch[0].lease, error="hopeless")
     assert [(row.offset, row.error) for row in dead_letters(conn, Q)] == [(1, "hopeless"), (2, "hopeless")]
     assert runs(conn, Q) == []
@@ -172,7 +172,7 @@ def test_dead_lettering_a_lease_spares_failed_messages(conn: psycopg.Connection)
     configure(conn, Q, retry_delay=0)
     push(conn, Q, *range(3))
     batch = pop(conn, Q)
-    say(conn, batch[0], "f")
+    ack_one(conn, batch[0], "f")
     call(conn, "dead_letter", lease=batch[0].lease, error="hopeless")
     assert dead_offsets(conn, Q) == [1, 2]
     assert runs(conn, Q) == [([0], 2)]
@@ -183,11 +183,11 @@ def test_one_failed_of_ten_thousand(conn: psycopg.Connection, *, one_by_one: boo
     """The cursor is at the end, there is one dead letter, and the next pop starts after (scenario C2)."""
     push(conn, Q, *range(10_001))
     batch = pop(conn, Q, batch=10_000)
-    say(conn, batch.pop(4_321), "f")
+    ack_one(conn, batch.pop(4_321), "f")
     slowly = batch[::10] if one_by_one else []  # a tenth: in one transaction each ack leaves a dead row
     as_batch(conn, sorted({*batch} - {*slowly}), "c" * (len(batch) - len(slowly)))
     for message in slowly:
-        say(conn, message, "c")
+        ack_one(conn, message, "c")
     assert lag(conn) == {"Default": 1}
     assert dead_offsets(conn, Q) == [4_321]
     assert [message.offset for message in pop(conn, Q)] == [10_000]
@@ -196,8 +196,8 @@ def test_one_failed_of_ten_thousand(conn: psycopg.Connection, *, one_by_one: boo
 def test_mixed_acks_in_one_call_lose_nothing(conn: psycopg.Connection):
     """ok / failed / ok in one call, over several leases (scenario C4)."""
     configure(conn, Q, retry_delay=0)
-    for lane in "ab":
-        push(conn, Q, *range(3), partition=lane)
+    for partition in "ab":
+        push(conn, Q, *range(3), partition=partition)
     batches = pop(conn, Q, batch=3) + pop(conn, Q, batch=3)
     as_batch(conn, batches, "cfcfff")
     assert [(row.partition, row.offset) for row in dead_letters(conn, Q)] == [("a", 1)]
@@ -226,8 +226,8 @@ def test_a_message_is_acknowledged_twice(conn: psycopg.Connection, partial_failu
     push(conn, Q, 0, 1)
     first, second = pop(conn, Q)
     for letter in words:
-        say(conn, first, letter)
-    say(conn, second, "c")
+        ack_one(conn, first, letter)
+    ack_one(conn, second, "c")
     assert dead_offsets(conn, Q) == dead
     assert runs(conn, Q) == []
     assert lag(conn) == {"Default": 0}
@@ -242,8 +242,8 @@ def test_the_final_ack_of_each_message_decides_about_the_others(conn: psycopg.Co
     push(conn, Q, 0, 1)
     first, second = pop(conn, Q)
     for letter in words:
-        say(conn, first, letter)
-    say(conn, second, "f")
+        ack_one(conn, first, letter)
+    ack_one(conn, second, "f")
     assert runs(conn, Q) == ([([1], 2)] if retried else [])
     assert (1 in dead_offsets(conn, Q)) is not retried
 

@@ -35,17 +35,17 @@ def pops(connection: psycopg.Connection, queue: str, *sizes: tuple[int, int], **
     return got
 
 
-def acks(connection: psycopg.Connection, *said: tuple[Message, str], group: str = "g") -> list[Row]:
+def acks(connection: psycopg.Connection, *acked: tuple[Message, str], group: str = "g") -> list[Row]:
     """Acknowledge messages; a message without leaseId is acknowledged without a lease."""
     return call(
         connection,
         "_queen_ack",
-        partition_ids=[UUID(message["partitionId"]) for message, _ in said],
-        transaction_ids=[message["transactionId"] for message, _ in said],
-        groups=[group] * len(said),
-        leases=[UUID(message["leaseId"]) if message.get("leaseId") else None for message, _ in said],
-        statuses=[status for _, status in said],
-        errors=[None] * len(said),
+        partition_ids=[UUID(message["partitionId"]) for message, _ in acked],
+        transaction_ids=[message["transactionId"] for message, _ in acked],
+        groups=[group] * len(acked),
+        leases=[UUID(message["leaseId"]) if message.get("leaseId") else None for message, _ in acked],
+        statuses=[status for _, status in acked],
+        errors=[None] * len(acked),
     )
 
 
@@ -142,7 +142,7 @@ def test_a_nack_keeps_completed_messages_and_counts_one_attempt(mq: psycopg.Conn
         assert [(message["data"], message["deliveryAttempt"]) for message in got][-1] == (3, attempt)
         acks(mq, (got[0], "completed" if attempt == 1 else "nack"), (got[1], "nack"))
         assert not broken(mq)
-    assert [letter.payload for letter in call(mq, "list_dead_letters", queue="q")] == [2, 1]
+    assert [dead_letter.payload for dead_letter in call(mq, "list_dead_letters", queue="q")] == [2, 1]
     (rest,) = pops(mq, "q", (9, 1))
     assert [(message["data"], message["deliveryAttempt"]) for message in rest] == [(3, 1)]
 
@@ -300,15 +300,15 @@ def test_auto_ack_requests_where_a_lease_is_needed(mq: psycopg.Connection, optio
 
 def test_lease_sets_are_pruned_when_their_leases_have_ended(mq: psycopg.Connection):
     push_to(mq, [("q", f"p{n}", n) for n in range(4)])
-    (done,), (held,) = pops(mq, "q", (9, 2)), pops(mq, "q", (9, 2))
+    (done,), (leased,) = pops(mq, "q", (9, 2)), pops(mq, "q", (9, 2))
     acks(mq, *((message, "completed") for message in done))
     call(mq, "_prune_traces")
     assert mq.execute("SELECT count(*) FROM skep.lease_sets").fetchone() == (2,)  # too young
     pass_time(mq, 120)
     call(mq, "_prune_traces")
-    assert mq.execute("SELECT id FROM skep.lease_sets").fetchall() == [(UUID(held[0]["leaseId"]),)]
+    assert mq.execute("SELECT id FROM skep.lease_sets").fetchall() == [(UUID(leased[0]["leaseId"]),)]
     assert acks(mq, (done[0], "completed"))[0].noop
-    assert acks(mq, (held[0], "completed"))[0].success
+    assert acks(mq, (leased[0], "completed"))[0].success
     pass_time(mq, 1000)
     call(mq, "_prune_traces")
     assert mq.execute("SELECT count(*) FROM skep.lease_sets").fetchone() == (0,)
@@ -316,8 +316,8 @@ def test_lease_sets_are_pruned_when_their_leases_have_ended(mq: psycopg.Connecti
 
 def test_due_times(mq: psycopg.Connection):
     def due(*groups: str) -> list[bool]:
-        ((answer,),) = mq.execute("SELECT skep._has_work(%s, %s)", [["q"] * len(groups), list(groups)]).fetchall()
-        return answer
+        ((result,),) = mq.execute("SELECT skep._has_work(%s, %s)", [["q"] * len(groups), list(groups)]).fetchall()
+        return result
 
     assert due("g") == [False]  # no queue yet
     push(mq, "q", 1)
@@ -340,7 +340,10 @@ def test_every_query_uses_its_index(big: psycopg.Connection, verb: str):  # noqa
     with big.transaction(force_rollback=True):
         got = [m for each in pops(big, "ns.big", *[(1, 1)] * 20, group_name="fresh") for m in each]
         messages = Jsonb(
-            [{"queue": "ns.big", "partition": f"lane {n}", "payload": n, "transaction_id": f"w{n}"} for n in range(99)]
+            [
+                {"queue": "ns.big", "partition": f"partition {n}", "payload": n, "transaction_id": f"w{n}"}
+                for n in range(99)
+            ]
         )
         job, indexes = {
             "pop": (lambda: pops(big, "ns.big", *[(1, 1)] * 20, group_name="fresh"), {"runs_ready", "messages_pkey"}),
@@ -377,8 +380,8 @@ def test_many_requests_run_as_many_statements_as_one(mq: psycopg.Connection):
     little = [message for got in pops(mq, "q", *[(1, 1)] * 2) for message in got]
     lots = [message for got in pops(mq, "q", *[(5, 1)] * 60) for message in got]
     counts = [
-        statements(mq, lambda held=held: acks(mq, *((message, "completed") for message in held)))
-        for held in (little, lots)
+        statements(mq, lambda leased=leased: acks(mq, *((message, "completed") for message in leased)))
+        for leased in (little, lots)
     ]
     assert len(counts[0]) == len(counts[1])
 
@@ -388,8 +391,8 @@ def test_completed_and_other_leases_in_one_call(mq: psycopg.Connection):
     push_to(mq, [("q", f"p{n % 3}", n) for n in range(6)])
     whole, half, over = pops(mq, "q", (2, 1), (2, 1), (2, 1))
     acks(mq, *((message, "completed") for message in reversed(over)))  # in any order
-    said = [*whole, half[0], *over]
-    verdicts = acks(mq, *((message, "completed") for message in said))
+    acked = [*whole, half[0], *over]
+    verdicts = acks(mq, *((message, "completed") for message in acked))
     assert [(row.success, row.noop, row.released) for row in verdicts] == [
         (True, False, True),
         (True, False, True),

@@ -31,8 +31,8 @@ def push_to(connection: psycopg.Connection, items: Iterable[tuple[str, str, Any]
     """Push (queue, partition, payload) items in one call; the results are in the order of the items."""
     queues, partitions, payloads = zip(*items, strict=True)
     bodies = [Jsonb(payload) for payload in payloads]
-    answers = call(connection, "push_many", queues=list(queues), partitions=list(partitions), payloads=bodies, **arrays)
-    return sorted(answers, key=lambda answer: answer.ord)
+    results = call(connection, "push_many", queues=list(queues), partitions=list(partitions), payloads=bodies, **arrays)
+    return sorted(results, key=lambda result: result.ord)
 
 
 def pop(

@@ -9,7 +9,7 @@ from skep import AsyncSkep, NewMessage
 from skep.upkeep.retainer import retain
 from tests.client.verbs import drain, offsets, payloads, take
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.verbs import AT_ONCE, HOUR, Q, bury, kept, missed
+from tests.fanout.verbs import AT_ONCE, HOUR, Q, kept, let_die, missed
 
 DAY = 24 * HOUR
 
@@ -71,7 +71,7 @@ async def test_partitions_go_with_a_dead_group_present(mq: AsyncSkep, db: psycop
     await q.push_many([NewMessage(n, "p") for n in range(5)])
     await take(q, "dead", batch=2)
     await drain(q, "alive")
-    await bury(mq, db, "dead")
+    await let_die(mq, db, "dead")
     await retain(mq)
     pass_time(db, 11)
     left = [4] if rule == "max_size" else []

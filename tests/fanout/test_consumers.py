@@ -22,7 +22,7 @@ from skep.client.sync.consumer import Consumer
 from skep.errors import DatabaseUnavailable, PermissionDenied, SkepError
 from tests.client.verbs import PATIENCE, dead, lag, leased, payloads, refused, take, until
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.watching import Q, fan_out, run_until, subscribe
+from tests.fanout.groups import Q, fan_out, run_until, subscribe
 
 Clients = Callable[..., AsyncSkep]
 
@@ -51,7 +51,7 @@ async def test_a_graceful_stop(mq: AsyncSkep, db: psycopg.Connection):
     """A running handler finishes and its ack is stored before stop returns; prefetched messages are released (scenario
     23)."""
     q, gate = mq.queue(Q), Gate()
-    await q.push_many([NewMessage(lane, lane) for lane in "ab"])
+    await q.push_many([NewMessage(partition, partition) for partition in "ab"])
     consumer = mq.consumer(Q, group="g", batch=1)(gate.handler())
     running = asyncio.create_task(consumer.run())
     await until(lambda: gate.begun, "a handler at work")
@@ -79,7 +79,7 @@ async def test_stop_of_a_consumer_that_never_ran(mq: AsyncSkep):
 async def test_a_stop_while_its_group_is_deleted(mq: AsyncSkep, db: psycopg.Connection, change: str):
     """The ack is too late and the release is refused, but stop returns and nothing is left behind (scenario 24)."""
     gate = Gate()
-    await mq.queue(Q).push_many([NewMessage(lane, lane) for lane in "ab"])
+    await mq.queue(Q).push_many([NewMessage(partition, partition) for partition in "ab"])
     consumer = mq.consumer(Q, group="g", batch=1)(gate.handler())
     running = asyncio.create_task(consumer.run())
     await until(lambda: leased(db) == 2, "one handler at work and one batch ahead")
@@ -246,11 +246,11 @@ def test_a_handler_that_needs_an_event_loop(database_url: str, handler: Any):
         consumer = mq.consumer(Q, group="g")(handler)
         runner = threading.Thread(target=consumer.run)
         runner.start()
-        while not any(lane.cursor for lane in mq.lag("g", Q)):
+        while not any(partition.cursor for partition in mq.lag("g", Q)):
             runner.join(0.01)
         consumer.stop()
         runner.join()
-        assert ["AsyncSkep" in letter.error for letter in mq.dead_letters(Q)] == [True]
+        assert ["AsyncSkep" in dead_letter.error for dead_letter in mq.dead_letters(Q)] == [True]
 
 
 async def test_a_handler_that_returns_nothing_has_succeeded(mq: AsyncSkep):
@@ -288,16 +288,16 @@ async def test_a_hung_handler(mq: AsyncSkep, db: psycopg.Connection):
     await until(lambda: gate.begun, "the handler to hang")
     pass_time(db, 20)
     await q.push_many([NewMessage(n, "free") for n in "abc"])
-    await until(lambda: quick == ["a", "b", "c"], "the other lane")
+    await until(lambda: quick == ["a", "b", "c"], "the other partition")
     assert len(await q.pop(group="g", partition="hung")) == 0
-    await until(lambda: leased(db) == 1, "the other lane's answers")
+    await until(lambda: leased(db) == 1, "the other partition's answers")
     (health,) = await mq.groups("g", Q)
     assert (health.leased, health.lag, health.processed) == (1, 3, 3)
-    (held,) = await mq.blocked(Q)
-    assert (held.partition, held.leased, held.pending, held.is_floor) == ("hung", 1, 3, True)
-    assert held.oldest_pending_at == health.oldest_pending_at is not None
+    (blocked,) = await mq.blocked(Q)
+    assert (blocked.partition, blocked.leased, blocked.pending, blocked.is_floor) == ("hung", 1, 3, True)
+    assert blocked.oldest_pending_at == health.oldest_pending_at is not None
     gate.open.set()
-    await until(lambda: len(quick) == 6, "the lane to go on")
+    await until(lambda: len(quick) == 6, "the partition to go on")
     await mq.stop()
     await running
     assert (gate.done, await dead(mq, Q)) == ([0, 1, 2], {})
@@ -366,9 +366,10 @@ async def test_a_filter_of_one_group(mq: AsyncSkep, caplog: pytest.LogCaptureFix
             return
 
     await run_until(mq, mq.consumer(Q, group="picky")(picky), "picky")
-    assert [(letter.payload, letter.error, letter.attempts, letter.group) for letter in await mq.dead_letters(Q)] == [
-        ("bad", "KeyError: 'bad'", 3, "picky")
-    ]
+    assert [
+        (dead_letter.payload, dead_letter.error, dead_letter.attempts, dead_letter.group)
+        for dead_letter in await mq.dead_letters(Q)
+    ] == [("bad", "KeyError: 'bad'", 3, "picky")]
     assert await fan_out(mq) == [(2, 1, ["plain"])] * 2
     assert await take(q, "plain") == ["good", "bad"]
 

@@ -7,28 +7,28 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from skep.upkeep.duty import Duty
 
 from skep import AsyncSkep, NewMessage
 from skep.errors import InvalidArgument, StaleLease
 from skep.upkeep import Upkeep
-from skep.upkeep.duty import Duty
 from skep.upkeep.reaper import reap
 from tests.client.verbs import LEASE_SECONDS, dead, drain, lag, leased, offsets, payloads, refused, take
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.watching import AT_ONCE, Q, fan_out, kept, owing, subscribe
+from tests.fanout.groups import AT_ONCE, Q, fan_out, kept, pending, subscribe
 
 
 async def test_groups_do_not_see_each_other(mq: AsyncSkep):
     """Each receives every message, whatever the others have completed, leased or failed (scenario 27)."""
     q = mq.queue(Q)
     await subscribe(mq, "a", "b", "c", "d")
-    await q.push_many([NewMessage(n, lane) for n in range(3) for lane in ("p", "q")])
+    await q.push_many([NewMessage(n, partition) for n in range(3) for partition in ("p", "q")])
     everything = {("p", n) for n in range(3)} | {("q", n) for n in range(3)}
     assert {(m.partition, m.payload) for m in await drain(q, "a")} == everything
-    held = await q.pop(group="b", batch=100, partitions=2)
+    popped = await q.pop(group="b", batch=100, partitions=2)
     failed = await q.pop(group="c", batch=100, partitions=2)
     await failed.dead_letter(None, "no")
-    assert {(m.partition, m.payload) for m in held} == everything
+    assert {(m.partition, m.payload) for m in popped} == everything
     assert {(m.partition, m.payload) for m in await drain(q, "d")} == everything
     assert await lag(q, "b") == {"p": 3, "q": 3}
 
@@ -54,8 +54,8 @@ async def test_two_workers_of_a_group(mq: AsyncSkep, concurrency: int):
     await q.configure(concurrency=concurrency)
     await q.push_many(range(20))
     batches = await asyncio.gather(*(q.pop(group="g", batch=2) for _ in range(6)))
-    held = sorted(offset for batch in batches for offset in offsets(batch))
-    assert held == list(range(2 * concurrency))
+    popped = sorted(offset for batch in batches for offset in offsets(batch))
+    assert popped == list(range(2 * concurrency))
     for batch in reversed(batches):
         await batch.ack()
     assert offsets(await drain(q)) == list(range(2 * concurrency, 20))
@@ -90,7 +90,7 @@ async def test_a_message_is_finished_when_all_groups_have_finished(mq: AsyncSkep
     for group, left in (("a", ["b", "c"]), ("b", ["c"]), ("c", [])):
         assert (await mq.retain(), await kept(mq)) == ([], [0])
         await take(q, group)
-        assert await owing(mq) == [left]
+        assert await pending(mq) == [left]
     await mq.retain()
     assert await kept(mq) == []
 
@@ -116,9 +116,9 @@ async def test_acks_without_a_valid_lease(mq: AsyncSkep, db: psycopg.Connection)
             tx.ack(theirs)
     assert await fan_out(mq) == before
     await mq.pause("g", Q)
-    for answer in (ours.ack(), ours.ack(ours[0]), ours.fail(None, "x"), ours.dead_letter(ours[1], "x"), ours.release()):
+    for call in (ours.ack(), ours.ack(ours[0]), ours.fail(None, "x"), ours.dead_letter(ours[1], "x"), ours.release()):
         with refused(StaleLease):
-            await answer
+            await call
     with refused(StaleLease):
         await ours.extend()
     assert await fan_out(mq) == before
@@ -137,7 +137,7 @@ async def test_failure_and_success(mq: AsyncSkep):
         batch = await q.pop(group="g", batch=2)
         assert [m.attempt for m in batch] == [attempt] * 2
         await batch.fail(None, "not yet")
-        assert await owing(mq) == [["g"]] * 2
+        assert await pending(mq) == [["g"]] * 2
     batch = await q.pop(group="g", batch=2)
     await batch.ack(batch[0])
     await batch.fail(batch[0], "too late")

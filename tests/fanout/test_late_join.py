@@ -11,7 +11,7 @@ from skep.errors import Conflict, InvalidArgument, NotFound
 from skep.upkeep.retainer import retain
 from tests.client.verbs import drain, offsets, payloads, refused, take, until
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.verbs import AT_ONCE, HOUR, Q, by_lane, kept, owing, running
+from tests.fanout.verbs import AT_ONCE, HOUR, Q, by_partition, kept, pending, running
 
 Clients = Callable[..., AsyncSkep]
 
@@ -32,16 +32,16 @@ async def progress(mq: AsyncSkep, group: str = "late") -> tuple[str, int, int]:
     return found.status, found.processed, found.lag
 
 
-@pytest.mark.parametrize(("mode", "owed"), [("all", 5), ("new", 0)])
-async def test_from_the_beginning_or_from_now(mq: AsyncSkep, db: psycopg.Connection, mode: str, owed: int):
+@pytest.mark.parametrize(("mode", "pending_messages"), [("all", 5), ("new", 0)])
+async def test_from_the_beginning_or_from_now(mq: AsyncSkep, db: psycopg.Connection, mode: str, pending_messages: int):
     """From the beginning the group is pending for the history from the moment of joining; from now it is not (scenario
     65)."""
     await history(mq, db, 5)
     await mq.subscribe("late", Q, mode=mode)
-    assert await owing(mq) == [["late"] if owed else []] * 5
-    assert await kept(mq) == list(range(owed))
+    assert await pending(mq) == [["late"] if pending_messages else []] * 5
+    assert await kept(mq) == list(range(pending_messages))
     await mq.queue(Q).push("after")
-    assert payloads(await drain(mq.queue(Q), "late")) == [*range(owed), "after"]
+    assert payloads(await drain(mq.queue(Q), "late")) == [*range(pending_messages), "after"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 30, 31])
@@ -64,10 +64,10 @@ async def test_joining_twice(mq: AsyncSkep, db: psycopg.Connection):
     """A second start is a no-op; a paused group gets nothing; cancelled and unknown groups are refused (scenario
     67)."""
     await history(mq, db, 5)
-    born = await mq.subscribe("late", Q)
+    joined = await mq.subscribe("late", Q)
     assert len(await drain(mq.queue(Q), "late")) == 5
     again = await mq.subscribe("late", Q, mode="all")
-    assert (again.created_at, again.status) == (born.created_at, "ACTIVE")
+    assert (again.created_at, again.status) == (joined.created_at, "ACTIVE")
     assert await take(mq.queue(Q), "late") == []
     await mq.seek("late", Q, "beginning")
     await mq.pause("late", Q)
@@ -89,14 +89,14 @@ async def test_a_backfill_that_is_stopped(clients: Clients, db: psycopg.Connecti
     await history(mq, db, 40)
     await mq.subscribe("late", Q)
     came = await take(worker.queue(Q), "late", batch=15)
-    held = await worker.queue(Q).pop(group="late", batch=10)
-    for message in held[:5]:
-        await held.ack(message)
-    came += payloads(held[:5])
+    popped = await worker.queue(Q).pop(group="late", batch=10)
+    for message in popped[:5]:
+        await popped.ack(message)
+    came += payloads(popped[:5])
     if stop == "pause":
         await mq.pause("late", Q)
     else:
-        await held.release()
+        await popped.release()
         await worker.close()
     assert (await progress(mq))[1:] == (20, 20)
     assert await kept(mq) == list(range(20, 40))
@@ -112,9 +112,9 @@ async def test_many_start_at_once(clients: Clients, db: psycopg.Connection):
     69)."""
     mq, workers = clients(), [clients() for _ in range(5)]
     await history(mq, db, 0)
-    await mq.queue(Q).push_many([NewMessage(n, f"lane {n % 10}") for n in range(200)])
-    born = await asyncio.gather(*(worker.subscribe("late", Q) for worker in workers))
-    assert len({subscription.created_at for subscription in born}) == 1
+    await mq.queue(Q).push_many([NewMessage(n, f"partition {n % 10}") for n in range(200)])
+    joined = await asyncio.gather(*(worker.subscribe("late", Q) for worker in workers))
+    assert len({subscription.created_at for subscription in joined}) == 1
     shares = await asyncio.gather(*(drain(worker.queue(Q), "late", batch=5) for worker in workers))
     assert sorted(payloads(message for share in shares for message in share)) == list(range(200))
     names = [f"group {n}" for n in range(10)]
@@ -153,18 +153,18 @@ async def test_the_consumer_sets_the_pace(clients: Clients, db: psycopg.Connecti
         await mq.queue(Q).configure(delayed_processing=-1)
 
 
-@pytest.mark.parametrize(("backfill", "held"), [(True, 10), (False, 0)])
-async def test_all_history_or_only_new_messages(mq: AsyncSkep, db: psycopg.Connection, *, backfill: bool, held: int):
+@pytest.mark.parametrize(("backfill", "popped"), [(True, 10), (False, 0)])
+async def test_all_history_or_only_new_messages(mq: AsyncSkep, db: psycopg.Connection, *, backfill: bool, popped: int):
     """Everything that is kept, or only later messages: counted, reported and retained accordingly (scenario 71)."""
     await history(mq, db, 10)
     await mq.subscribe("late", Q, mode="all", backfill=backfill)
     await mq.queue(Q).push_many(range(10, 13))
     await drain(mq.queue(Q), "early")
-    pending = {found.group: found.pending for found in await mq.blocked(Q)}
-    assert pending == {"late": held + 3}
-    assert await owing(mq) == [["late"] if backfill else []] * 10 + [["late"]] * 3
-    assert await kept(mq) == list(range(10 - held, 13))
-    assert payloads(await drain(mq.queue(Q), "late")) == list(range(10 - held, 13))
+    backlog = {found.group: found.pending for found in await mq.blocked(Q)}
+    assert backlog == {"late": popped + 3}
+    assert await pending(mq) == [["late"] if backfill else []] * 10 + [["late"]] * 3
+    assert await kept(mq) == list(range(10 - popped, 13))
+    assert payloads(await drain(mq.queue(Q), "late")) == list(range(10 - popped, 13))
     assert broken(db) == {}
 
 
@@ -172,7 +172,7 @@ async def test_deletions_during_a_backfill(clients: Clients, db: psycopg.Connect
     """Messages are deleted by hand and by retention while a joiner reads: no client gets an error (scenario 72)."""
     mq, workers = clients(), [clients() for _ in range(3)]
     await history(mq, db, 0)
-    receipts = await mq.queue(Q).push_many([NewMessage(n, f"lane {n % 5}") for n in range(300)])
+    receipts = await mq.queue(Q).push_many([NewMessage(n, f"partition {n % 5}") for n in range(300)])
     await mq.subscribe("late", Q)
     gone: set[int] = set()
 
@@ -219,8 +219,8 @@ async def test_progress_is_readable_at_any_time(mq: AsyncSkep, db: psycopg.Conne
         await batch.ack()
         seen.append(await progress(mq))
     assert seen == [("ACTIVE", done, 20 - done) for done in (0, 5, 10, 15, 20)]
-    (lane,) = await mq.lag("late", Q)
-    assert (lane.cursor, lane.last_offset, lane.lag) == (20, 19, 0)
+    (partition,) = await mq.lag("late", Q)
+    assert (partition.cursor, partition.last_offset, partition.lag) == (20, 19, 0)
     await mq.pause("late", Q)
     assert await progress(mq) == ("PAUSED", 20, 0)
 
@@ -232,7 +232,7 @@ async def test_live_traffic_during_a_backfill(clients: Clients, db: psycopg.Conn
     """
     mq, live, late, producer = clients(), clients(poll_interval=0.05), clients(), clients()
     await history(mq, db, 0)
-    await producer.queue(Q).push_many([NewMessage(n, f"lane {n % 4}") for n in range(2000)])
+    await producer.queue(Q).push_many([NewMessage(n, f"partition {n % 4}") for n in range(2000)])
     await drain(mq.queue(Q), "early", batch=500)
     await mq.subscribe("late", Q)
     came = []
@@ -244,12 +244,12 @@ async def test_live_traffic_during_a_backfill(clients: Clients, db: psycopg.Conn
 
     async def publish() -> None:
         for n in range(200):
-            await producer.queue(Q).push(2000 + n, partition=f"lane {n % 4}")
+            await producer.queue(Q).push(2000 + n, partition=f"partition {n % 4}")
 
     async with running(live):
         _, backlog = await asyncio.gather(publish(), drain(late.queue(Q), "late", batch=50))
         await until(lambda: len(came) == 200, "the live group to get everything")
     backlog += await drain(late.queue(Q), "late")
-    assert by_lane(came) == {f"lane {n}": list(range(500, 550)) for n in range(4)}
-    assert by_lane(backlog) == {f"lane {n}": list(range(550)) for n in range(4)}
+    assert by_partition(came) == {f"partition {n}": list(range(500, 550)) for n in range(4)}
+    assert by_partition(backlog) == {f"partition {n}": list(range(550)) for n in range(4)}
     assert broken(db) == {}

@@ -15,7 +15,7 @@ from skep import AsyncSkep, Skep
 from skep.errors import Conflict, DatabaseUnavailable, InvalidArgument, NotFound, StaleLease
 from tests.client.verbs import drain, leased, refused, take, until
 from tests.engine.verbs import broken, call, pass_time
-from tests.fanout.watching import (
+from tests.fanout.groups import (
     AT_ONCE,
     HOUR,
     MORTAL,
@@ -24,7 +24,7 @@ from tests.fanout.watching import (
     fan_out,
     kept,
     let_die,
-    owing,
+    pending,
     statuses,
     subscribe,
 )
@@ -128,7 +128,7 @@ async def test_pause_and_resume(mq: AsyncSkep, db: psycopg.Connection):
     assert len(await q.pop(group="g")) == 0
     pass_time(db, HOUR)
     assert [row.end_offset for row in await mq.retain()] == [2]
-    assert await owing(mq) == [["g"]] * 3
+    assert await pending(mq) == [["g"]] * 3
     (resumed,) = await mq.resume("g", Q)
     assert (resumed.status, resumed.status_changed_at > paused.status_changed_at) == ("ACTIVE", True)
     assert await mq.resume("g", Q) == []
@@ -219,7 +219,7 @@ async def test_a_change_that_fails_is_reported(
         with refused(DatabaseUnavailable):
             await change
     assert await statuses(mq) == {"g": "ACTIVE"}
-    assert await owing(mq) == [["g"]] * 2
+    assert await pending(mq) == [["g"]] * 2
     await batch.ack()
     assert await take(q) == ["b"]
 
@@ -249,14 +249,14 @@ def test_subscriptions_survive_restarts(data_dir: Path):
         mq.pause("paused", Q)
         mq.subscribe("cancelled", Q)
         mq.cancel("cancelled", Q)
-        born = mq.subscriptions()
+        started = mq.subscriptions()
     seen = []
     for _ in range(2):
         with Skep(data_dir=data_dir) as mq:
             assert [(s.group, s.status, s.start_offset, s.miss_threshold) for s in mq.subscriptions()] == [
                 ("active", "ACTIVE", 1, 7), ("paused", "PAUSED", None, 3), ("cancelled", "CANCELLED", None, 3),
             ]  # fmt: skip
-            assert mq.subscriptions("paused") == born[1:2]
+            assert mq.subscriptions("paused") == started[1:2]
             assert len(mq.queue(Q).pop(group="paused")) == 0
             with mq.queue(Q).pop(group="active") as batch:
                 seen += [message.payload for message in batch]

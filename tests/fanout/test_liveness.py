@@ -12,7 +12,7 @@ from skep.errors import Conflict, DatabaseUnavailable, NotFound
 from skep.upkeep import DUTIES, Duty, Upkeep
 from tests.client.verbs import drain, lag, leased, offsets, refused, take, until
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.watching import (
+from tests.fanout.groups import (
     AT_ONCE,
     HOUR,
     MORTAL,
@@ -22,7 +22,7 @@ from tests.fanout.watching import (
     fan_out,
     kept,
     let_die,
-    owing,
+    pending,
     statuses,
     subscribe,
 )  # fmt: skip
@@ -91,7 +91,7 @@ async def test_an_outage_loses_no_messages(mq: AsyncSkep, db: psycopg.Connection
     assert await take(q, "early", batch=3) == [0, 1, 2]
     assert (await died(mq), await mq.retain(), await kept(mq)) == (["late"], [], [0, 1, 2])
     assert await statuses(mq) == {"early": "ACTIVE", "late": "DEAD"}
-    assert await owing(mq) == [["late"]] * 3
+    assert await pending(mq) == [["late"]] * 3
     assert await take(q, "late") == [0, 1, 2]
     assert await statuses(mq) == {"early": "ACTIVE", "late": "ACTIVE"}
 
@@ -131,16 +131,16 @@ async def test_missed_heartbeats_are_counted_for_each_group_and_queue(
     assert (await statuses(mq), await statuses(mq, "other")) == ({"g": "DEAD", "h": "ACTIVE"}, {"g": "ACTIVE"})
 
 
-@pytest.mark.parametrize("sign", ["extend", "lease", "ack"])
-async def test_health_and_detection_agree(mq: AsyncSkep, db: psycopg.Connection, sign: str):
+@pytest.mark.parametrize("heartbeat_by", ["extend", "lease", "ack"])
+async def test_health_and_detection_agree(mq: AsyncSkep, db: psycopg.Connection, heartbeat_by: str):
     """A group with a long-running handler is alive in both (scenario 51)."""
     q = mq.queue(Q)
     await q.push("a")
     batch = await q.pop(group="g", lease_time=100_000)
     pass_time(db, 500)
-    if sign == "extend":
+    if heartbeat_by == "extend":
         await batch.extend()
-    elif sign == "ack":
+    elif heartbeat_by == "ack":
         await batch.ack()
     assert await misses(mq) == {"g": 0}
     assert await died(mq) == []
@@ -159,21 +159,21 @@ async def test_a_paused_group_never_dies(mq: AsyncSkep, db: psycopg.Connection):
     assert (await mq.retain(), await take(mq.queue(Q))) == ([], ["a"])
 
 
-@pytest.mark.parametrize("sign", ["subscribe", "heartbeat", "resume", "pop"])
-async def test_ways_to_revive_a_group(mq: AsyncSkep, db: psycopg.Connection, sign: str):
+@pytest.mark.parametrize("heartbeat_by", ["subscribe", "heartbeat", "resume", "pop"])
+async def test_ways_to_revive_a_group(mq: AsyncSkep, db: psycopg.Connection, heartbeat_by: str):
     """Each of them revives a dead group, with no missed heartbeats and at its cursor (scenario 54)."""
     q = mq.queue(Q)
     await subscribe(mq, "g", **MORTAL)
     await q.push_many(range(3))
     await take(q, batch=1)
     assert await let_die(mq, db) == ["g"]
-    match sign:
+    match heartbeat_by:
         case "subscribe":
             assert (await mq.subscribe("g", Q, mode="all")).status == "ACTIVE"
         case "pop":
             await (await q.pop(group="g")).release()
         case _:
-            await getattr(mq, sign)("g", Q)
+            await getattr(mq, heartbeat_by)("g", Q)
     for missed in (0, 1):
         pass_time(db, 9)
         assert (await mq.detect_dead_groups(), await statuses(mq)) == ([], {"g": "ACTIVE"})
@@ -323,19 +323,19 @@ async def test_from_death_to_cleanup(mq: AsyncSkep, db: psycopg.Connection):
     await q.push_many(range(3))
     at_work = most = 0
 
-    def counted(duty: Duty) -> Duty:
+    def counted(job: Duty) -> Duty:
         async def run(mq: AsyncSkep) -> str | None:
             nonlocal at_work, most
             at_work += 1
             most = max(most, at_work)
             try:
-                return await duty.run(mq)
+                return await job.run(mq)
             finally:
                 at_work -= 1
 
-        return Duty(duty.name, 0.01, run)
+        return Duty(job.name, 0.01, run)
 
-    upkeep = Upkeep(mq, [counted(duty) for duty in DUTIES])
+    upkeep = Upkeep(mq, [counted(job) for job in DUTIES])
     running = asyncio.create_task(upkeep.run())
     await take(q, "other", batch=2)
     assert await kept(mq) == [0, 1, 2]
@@ -366,16 +366,16 @@ async def test_a_heartbeat_revives(mq: AsyncSkep, db: psycopg.Connection):
     await q.push_many(range(4))
     await take(q, "dead", batch=1)
     await let_die(mq, db)
-    assert await owing(mq) == [["active", "paused"]] * 4
+    assert await pending(mq) == [["active", "paused"]] * 4
     ((before, after),) = [
         (s, t) for s, t in zip(await mq.subscriptions("dead"), await mq.heartbeat("dead", Q), strict=True)
     ]
     assert (before.status, after.status, after.last_heartbeat_at > before.last_heartbeat_at) == ("DEAD", "ACTIVE", True)
-    owed = [["active", "paused"], *[["active", "dead", "paused"]] * 3]
-    assert await owing(mq) == owed
+    expected = [["active", "paused"], *[["active", "dead", "paused"]] * 3]
+    assert await pending(mq) == expected
     for group, status in (("active", "ACTIVE"), ("paused", "PAUSED")):
         (now,) = await mq.heartbeat(group, Q)
-        assert (now.status, await owing(mq)) == (status, owed)
+        assert (now.status, await pending(mq)) == (status, expected)
     assert offsets(await drain(q, "dead")) == [1, 2, 3]
     assert len(await q.pop(group="paused")) == 0
 
@@ -390,10 +390,10 @@ async def test_a_revival_that_fails(
     await other_client.queues()
     with psycopg.connect(module_database_url) as other:
         other.execute("SELECT FROM skep.subscriptions FOR UPDATE")
-        beat = asyncio.create_task(other_client.heartbeat("g", Q))
+        heartbeat_task = asyncio.create_task(other_client.heartbeat("g", Q))
         await until(lambda: end_whoever_waits(db), "the heartbeat to wait")
         with refused(DatabaseUnavailable):
-            await beat
+            await heartbeat_task
     assert await statuses(mq) == {"g": "DEAD"}
     assert [s.status for s in await mq.heartbeat("g", Q)] == ["ACTIVE"]
 
@@ -414,7 +414,7 @@ async def test_force_remove(mq: AsyncSkep, db: psycopg.Connection, state: str):
     else:
         await q.pop(group="g")
     assert (await lag(q), await mq.cancel_group("g", Q)) == ({"Default": 3}, 3)
-    assert (await statuses(mq), leased(db), await owing(mq)) == ({"g": "CANCELLED"}, 0, [[]] * 4)
+    assert (await statuses(mq), leased(db), await pending(mq)) == ({"g": "CANCELLED"}, 0, [[]] * 4)
     with refused(Conflict, "cancelled"):
         await mq.cancel_group("g", Q)
     with refused(NotFound, "nobody"):

@@ -11,7 +11,7 @@ from skep.errors import InvalidArgument, NotFound, PushBlocked
 from skep.message import QUEUE_MODE
 from tests.client.verbs import payloads, refused, take
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.watching import AT_ONCE, HOUR, MORTAL, Q, fan_out, kept, let_die, owing, subscribe
+from tests.fanout.groups import AT_ONCE, HOUR, MORTAL, Q, fan_out, kept, let_die, pending, subscribe
 
 BLOCK: Any = {"semantics": "pub_sub", "block_without_subscribers": True}
 
@@ -77,7 +77,7 @@ async def test_the_snapshot_is_stable(mq: AsyncSkep, db: psycopg.Connection, age
     pass_time(db, age)
     await subscribe(mq, "late", mode="new")
     await q.push("young")
-    assert await owing(mq) == [["early"], ["early", "late"]]
+    assert await pending(mq) == [["early"], ["early", "late"]]
     assert {
         row.group: row.required for row in await mq.message_groups((await mq.message_status(Q, "Default"))[0].id)
     } == {"early": True} | ({"late": False} if age == 0 else {})

@@ -13,9 +13,9 @@ from skep.errors import DatabaseUnavailable, InvalidArgument
 from skep.upkeep import DUTIES, Duty, Upkeep, intervals
 from tests.client.verbs import LEASE_SECONDS, leased, take, until
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.watching import AT_ONCE, HOUR, MORTAL, Q, end_whoever_waits, kept, statuses, subscribe
+from tests.fanout.groups import AT_ONCE, HOUR, MORTAL, Q, end_whoever_waits, kept, statuses, subscribe
 
-BY_NAME = {duty.name: duty for duty in DUTIES}
+BY_NAME = {job.name: job for job in DUTIES}
 
 
 async def run(mq: AsyncSkep, name: str) -> str | None:
@@ -54,9 +54,9 @@ async def test_the_retainer(mq: AsyncSkep, db: psycopg.Connection, monkeypatch: 
     q = mq.queue(Q)
     await q.configure(drop_idle_seconds=HOUR, max_size=1, **AT_ONCE)
     await subscribe(mq, "idle")
-    for lane in range(5):
+    for partition in range(5):
         for number in range(8):
-            await q.push(number, partition=str(lane))
+            await q.push(number, partition=str(partition))
     assert await run(mq, "retainer") == "deleted 35 messages (35 were missed by a group), dropped 0 idle partitions"
     await mq.cancel("idle", Q)
     await take(q, partitions=5)
@@ -84,21 +84,21 @@ async def test_only_the_selected_jobs_run(mq: AsyncSkep, db: psycopg.Connection)
     """A job that is left out does not run; the others do (scenario 48)."""
     await subscribe(mq, "g", **MORTAL)
     pass_time(db, 31)
-    upkeep = Upkeep(mq, [duty for duty in DUTIES if duty.name != "watch"])
+    upkeep = Upkeep(mq, [job for job in DUTIES if job.name != "watch"])
     await upkeep.run_once()
     assert ("watch" in upkeep.health, await statuses(mq)) == (False, {"g": "ACTIVE"})
 
 
 def test_every_job_has_an_interval_setting():
     """With the same default, so that a job runs as often without settings as with them."""
-    assert set(INTERVALS) == {duty.setting for duty in DUTIES if duty.setting is not None}
-    assert intervals(Config()) == {duty.name: duty.every for duty in DUTIES if duty.setting is not None}
+    assert set(INTERVALS) == {job.setting for job in DUTIES if job.setting is not None}
+    assert intervals(Config()) == {job.name: job.every for job in DUTIES if job.setting is not None}
 
 
 async def test_intervals(mq: AsyncSkep):
     upkeep = Upkeep(mq, DUTIES, {"watch": 2, "sampler": 86_400})
     assert {name: health.every for name, health in upkeep.health.items()} == {
-        **{duty.name: duty.every for duty in DUTIES},
+        **{job.name: job.every for job in DUTIES},
         "watch": 2,
         "sampler": 86_400,
     }
@@ -153,7 +153,7 @@ async def test_a_failing_job(mq: AsyncSkep, error: Exception):
     await running
 
 
-async def owed_and_dead(mq: AsyncSkep, db: psycopg.Connection) -> None:
+async def prepare_work_for_every_job(mq: AsyncSkep, db: psycopg.Connection) -> None:
     """Work for every job: a silent group, an old lease, messages to delete of which a group misses three."""
     q = mq.queue(Q)
     await q.configure(max_size=2, **AT_ONCE)
@@ -167,7 +167,7 @@ async def owed_and_dead(mq: AsyncSkep, db: psycopg.Connection) -> None:
 async def test_two_servers_at_once(clients: Callable[..., AsyncSkep], db: psycopg.Connection):
     """The second finds nothing left to do: no group dies twice, nothing is missed or sampled twice (scenario 62)."""
     one, two = clients(), clients()
-    await owed_and_dead(one, db)
+    await prepare_work_for_every_job(one, db)
     upkeeps = [Upkeep(mq, DUTIES) for mq in (one, two, one, two)]
     for _ in range(2):
         done = await asyncio.gather(*(upkeep.run_once() for upkeep in upkeeps))
@@ -187,14 +187,14 @@ async def test_an_upkeep_that_is_killed(
 ):
     """Its session ends while it works: nothing of that step is done, and the next run does it all (scenario 62)."""
     mq = clients()
-    await owed_and_dead(mq, db)
+    await prepare_work_for_every_job(mq, db)
     await mq.reap()
     before: Any = (await statuses(mq), await kept(mq), await mq.groups())
     upkeep = Upkeep(mq, [BY_NAME[name]])
     with psycopg.connect(module_database_url) as other:
         other.execute(f"LOCK TABLE skep.{table} IN EXCLUSIVE MODE")
         running = asyncio.create_task(upkeep.run_once())
-        await until(lambda: end_whoever_waits(db), "the duty to wait in the middle of its work")
+        await until(lambda: end_whoever_waits(db), "the job to wait in the middle of its work")
         assert "terminat" in ((await running)[name] or "")
     assert not upkeep.healthy
     after = (await statuses(mq), await kept(mq), await mq.groups())

@@ -22,11 +22,11 @@ SILENCE = 1000  # seconds: longer than any group survives with the defaults
 async def kept(mq: AsyncSkep, partition: str = "Default", queue: str = Q) -> list[int]:
     """Return the offsets that are still stored, after retention has run."""
     await retain(mq)
-    lanes = [lane for lane in await mq.queue(queue).lanes() if lane.partition == partition]
-    return [offset for lane in lanes for offset in range(lane.first_offset, lane.last_offset + 1)]
+    rows = [row for row in await mq.queue(queue).lanes() if row.partition == partition]
+    return [offset for row in rows for offset in range(row.first_offset, row.last_offset + 1)]
 
 
-async def bury(mq: AsyncSkep, db: psycopg.Connection, *groups: str, queue: str = Q) -> None:
+async def let_die(mq: AsyncSkep, db: psycopg.Connection, *groups: str, queue: str = Q) -> None:
     """Let these groups be silent until they are dead; all others of the queue send a heartbeat."""
     pass_time(db, SILENCE)
     for group in {subscription.group for subscription in await mq.subscriptions(queue=queue)} - set(groups):
@@ -45,17 +45,17 @@ async def missed(mq: AsyncSkep, queue: str = Q) -> dict[str, int]:
     return {found.group: found.missed for found in await mq.groups(queue=queue) if found.missed}
 
 
-async def owing(mq: AsyncSkep, partition: str = "Default", queue: str = Q) -> list[list[str]]:
+async def pending(mq: AsyncSkep, partition: str = "Default", queue: str = Q) -> list[list[str]]:
     """Return the pending groups of each message."""
     return [message.pending_groups for message in await mq.message_status(queue, partition)]
 
 
-def by_lane(messages: Iterable[Message]) -> dict[str, list[int]]:
+def by_partition(messages: Iterable[Message]) -> dict[str, list[int]]:
     """Return the offsets of each partition, in the order of delivery."""
-    lanes: dict[str, list[int]] = defaultdict(list)
+    partitions: dict[str, list[int]] = defaultdict(list)
     for message in messages:
-        lanes[message.partition].append(message.offset)
-    return dict(lanes)
+        partitions[message.partition].append(message.offset)
+    return dict(partitions)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import psycopg
 
 from skep import embedded
 from skep.engine.install import install
-from tests.engine.crowd import until
+from tests.engine.threads import until
 
 # A server that is killed loses nothing that it has confirmed; the machine goes on, so nothing waits for the disk.
 SETTINGS = {"fsync": "off", "shared_preload_libraries": "", "max_connections": "100"}

@@ -65,8 +65,8 @@ class Move:
         )
 
 
-AGAIN = ("seek", "delete group")  # after these, completed messages may come again
-ENDS = (*AGAIN, "pause", "clear", "delete queue", "delete partition", "cancel")  # after these, a lease has ended
+REPEATING = ("seek", "delete group")  # after these, completed messages may come again
+ENDS = (*REPEATING, "pause", "clear", "delete queue", "delete partition", "cancel")  # after these, a lease has ended
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Account:
 
     def check(self, mq: psycopg.Connection, groups: Iterable[tuple[str, str]]) -> list[str]:
         """Return the problems, in words. `groups` has the group and queue of everyone who drained it."""
-        found = [*self.problems, *self._come_again(), *self._completed_twice(), *self._leased_twice()]
+        found = [*self.problems, *self._repeated(), *self._completed_twice(), *self._leased_twice()]
         missed, dead = self._missed(mq), self._dead_letters(mq)
         for group, queue in groups:
             found += self._lost(group, queue, missed, dead)
@@ -97,7 +97,7 @@ class Account:
     def _moves(self, kinds: tuple[str, ...], group: str, queue: str, since: float, until: float) -> bool:
         return any(move.kind in kinds and move.touches(group, queue, since, until) for move in self.moves)
 
-    def _come_again(self) -> Iterable[str]:
+    def _repeated(self) -> Iterable[str]:
         """Return messages that were delivered by a pop that began after their ack was durable."""
         acks = defaultdict(list)
         for ack in self.acks:
@@ -106,7 +106,7 @@ class Account:
         for delivery in self.deliveries:
             for ack in acks[delivery.group, delivery.key]:
                 if ack.ended < delivery.began and not self._moves(
-                    AGAIN, delivery.group, delivery.queue, ack.began, delivery.ended
+                    REPEATING, delivery.group, delivery.queue, ack.began, delivery.ended
                 ):
                     yield f"delivered after a durable ack: {delivery} {ack}"
 
@@ -119,7 +119,9 @@ class Account:
         for (group, key), twins in acks.items():
             twins.sort(key=lambda ack: ack.began)
             for one, two in pairwise(twins):
-                if one.lease != two.lease and not self._moves(AGAIN, group, queues.get(key, ""), one.began, two.ended):
+                if one.lease != two.lease and not self._moves(
+                    REPEATING, group, queues.get(key, ""), one.began, two.ended
+                ):
                     yield f"completed twice: {one} {two}"
 
     def _leased_twice(self) -> Iterable[str]:
@@ -181,7 +183,7 @@ class Account:
 
     def _miscounted(self, group: str, queue: str, missed, dead) -> Iterable[str]:
         """Return partitions for which more or fewer messages are recorded as missed than the group did not complete."""
-        if self._moves((*AGAIN, "skip", "clear", "delete queue", "delete partition"), group, queue, 0, 1e18):
+        if self._moves((*REPEATING, "skip", "clear", "delete queue", "delete partition"), group, queue, 0, 1e18):
             return
         partitions = {push.key[0] for push in self.pushes if push.queue == queue}
         perhaps = {ack.key for ack in self.acks if ack.group == group and not ack.is_sure}

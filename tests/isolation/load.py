@@ -184,7 +184,7 @@ class Session:
             time.sleep(choice.pause)
 
 
-def _held(choice: Choice) -> Choice:
+def _in_transaction(choice: Choice) -> Choice:
     """Return the choice with a transaction: if its connection is killed, the status of the transaction says what was
     done."""
     return choice if choice.ends != "none" else replace(choice, ends="commit")
@@ -276,11 +276,11 @@ def _ack_rows(session: Session, choice: Choice, rows: list[Row]) -> None:
         return
     began = time.time()
     _ask(session, choice, rows)
-    answers = call(
+    results = call(
         session.connection, "ack_many", leases=[row.lease for row in rows], ids=[row.id for row in rows],
         statuses=["completed"] * len(rows),
     )  # fmt: skip
-    applied = {answer.ord for answer in answers if answer.applied}
+    applied = {result.ord for result in results if result.applied}
     _note_acks(session, _group(choice), [row for n, row in enumerate(rows, 1) if n in applied], began)
 
 
@@ -335,7 +335,7 @@ def _consume(session: Session, choice: Choice) -> None:
 
 
 def _auto_ack(session: Session, choice: Choice) -> None:
-    with session.transaction(_held(choice)):
+    with session.transaction(_in_transaction(choice)):
         began = time.time()
         rows = _pop(session, choice, auto_ack=True)
         _note_acks(session, choice.group, rows, began)
@@ -356,17 +356,17 @@ def _merged(session: Session, choice: Choice) -> None:
     began = time.time()
     if choice.group in LATE:
         return
-    answers = call(
+    results = call(
         session.connection, "_queen_pop", queue=choice.queue, group_name=choice.group, batches=[choice.batch, 1, 3],
         partitions=[1, 1, 1], names=[*choice.partitions * 3][:3] if choice.by_name else None, namespace=None, task=None,
         lease_time=choice.lease_time, auto_ack=False, subscription_mode=None, subscription_from=None, conflate=False,
     )  # fmt: skip
     now = time.time()
-    for answer in answers:
-        ids = [message["id"] for message in json.loads(f"[{answer.messages}]")]
+    for result in results:
+        ids = [message["id"] for message in json.loads(f"[{result.messages}]")]
         query = "SELECT skep.partition_of(id), skep.offset_of(id), id::text FROM unnest(%s::uuid[]) AS id"
         found = session.connection.execute(query, [ids]).fetchall()
-        rows = [Message(partition, offset, text, answer.lease) for partition, offset, text in found]
+        rows = [Message(partition, offset, text, result.lease) for partition, offset, text in found]
         session.account.deliveries.extend(
             Delivery(choice.group, choice.queue, (row.partition_id, row.offset), str(row.lease), began, now,
                      expires=began + choice.lease_time) for row in rows
@@ -378,7 +378,7 @@ def _merged(session: Session, choice: Choice) -> None:
 def _transaction(session: Session, choice: Choice) -> None:
     """Pop, acknowledge and push in one transaction, held open for a while."""
     began = time.time()
-    with session.transaction(_held(choice)):
+    with session.transaction(_in_transaction(choice)):
         rows = _pop(session, choice, lease_time=60)
         time.sleep(choice.pause)
         _ack_rows(session, choice, rows)
@@ -418,7 +418,7 @@ FLOORS = """
 
 def _clear(session: Session, choice: Choice) -> None:
     session.account.moves.append(Move("clear", None, "cleared", time.time(), time.time() + 30))
-    with session.transaction(_held(choice)):
+    with session.transaction(_in_transaction(choice)):
         call(session.connection, "clear_queue", queue="cleared")
         floors = session.connection.execute(FLOORS, ["cleared"]).fetchall()
         session.done(lambda now: session.account.cleared.extend(floors))
@@ -428,7 +428,7 @@ def _delete(session: Session, choice: Choice) -> None:
     """Delete the queue or a partition of it; the deleted partitions are recorded under the lock of the queue."""
     queue, one = "deleted", choice.partitions[0] if choice.kind == "delete partition" else None
     session.account.moves.append(Move(choice.kind, None, queue, time.time(), time.time() + 30))
-    with session.transaction(_held(choice)):
+    with session.transaction(_in_transaction(choice)):
         session.connection.execute("SELECT FROM skep.queues WHERE name = %s FOR UPDATE", [queue])
         ids = session.connection.execute(
             "SELECT p.id FROM skep.partitions p JOIN skep.queues q ON q.id = p.queue_id"
@@ -452,7 +452,7 @@ def _delete_message(session: Session, choice: Choice) -> None:
     pushed = session.account.pushes
     if pushed:
         key = pushed[int(choice.share * len(pushed))].key
-        with session.transaction(_held(choice)):
+        with session.transaction(_in_transaction(choice)):
             query = "SELECT skep.delete_message(skep.message_id(%s, %s))"
             if session.connection.execute(query, key).fetchall() == [(True,)]:
                 session.done(lambda now: session.account.deleted_messages.append(key))

@@ -51,7 +51,7 @@ class Event:
 
     kind: str  # pushed, popped, acked, refused, and others that the programs of a test add
     what: Any
-    said: int  # when its statement ended: a statement that waited for a lock has a later number
+    ended: int  # when its statement ended: a statement that waited for a lock has a later number
 
     def __str__(self) -> str:
         deliveries = self.what if isinstance(self.what, list) else [self.what]
@@ -66,7 +66,7 @@ class Session:
     connection: psycopg.Connection
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     queue: str = ""
-    held: list[Row] = field(default_factory=list)  # the deliveries of the last pop
+    leased: list[Row] = field(default_factory=list)  # the deliveries of the last pop
     uncommitted: list[Event] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)  # shared by the sessions of a story
     running: list[Future] = field(default_factory=list)
@@ -120,7 +120,7 @@ class Stage:
         self._stories += 1
         story = Story(f"q{self._stories}", self.observer, {name: self._sessions[name] for name in names})
         for session in story.sessions.values():
-            session.queue, session.held, session.events = story.queue, [], story.events
+            session.queue, session.leased, session.events = story.queue, [], story.events
         return story
 
 
@@ -132,21 +132,21 @@ class Story:
     observer: psycopg.Connection
     sessions: dict[str, Session]
     events: list[Event] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    steps_taken: list[str] = field(default_factory=list)
 
-    def tell(self, name: str, step: Step) -> None:
+    def take_step(self, name: str, step: Step) -> None:
         """Let a session take a step; return when every session is idle or blocked."""
-        self.told.append(f"{name}:{step.name}")
+        self.steps_taken.append(f"{name}:{step.name}")
         session = self.sessions[name]
         waits_behind = session.busy()
         session.start(step)
-        self._settle(session if step.bounded and not waits_behind else None)
+        self._wait(session if step.bounded and not waits_behind else None)
 
     def finish(self) -> None:
         """Wait for the sessions that are still blocked: nothing may block them by now."""
-        self._settle(None, everybody=True)
+        self._wait(None, everybody=True)
 
-    def _settle(self, bounded: Session | None, *, everybody: bool = False) -> None:
+    def _wait(self, bounded: Session | None, *, everybody: bool = False) -> None:
         start = time.monotonic()
         while busy := [session for session in self.sessions.values() if session.busy()]:
             waited = time.monotonic() - start
@@ -163,10 +163,10 @@ class Story:
     def of_kind(self, kind: str) -> list:
         return [event.what for event in self.events if event.kind == kind]
 
-    def said_after(self, kind: str) -> "Story":
+    def ended_after(self, kind: str) -> "Story":
         """Return the rest of the story: statements that ended after the one of this kind."""
-        last = max(event.said for event in self.events if event.kind == kind)
-        return replace(self, events=[event for event in self.events if event.said > last])
+        last = max(event.ended for event in self.events if event.kind == kind)
+        return replace(self, events=[event for event in self.events if event.ended > last])
 
     def committed_after(self, kind: str) -> "Story":
         """Return the rest of the story: transactions that committed after the one of this kind; no two may end in one
@@ -184,16 +184,16 @@ class Story:
         holds."""
         acked = [*self.of_kind("acked"), *self.drain()]
         assert sorted(map(str, self.of_kind("pushed"))) == sorted(str(delivery.payload) for delivery in acked)
-        for lane in {delivery.partition for delivery in acked}:
-            offsets = [delivery.offset for delivery in acked if delivery.partition == lane]
+        for partition in {delivery.partition for delivery in acked}:
+            offsets = [delivery.offset for delivery in acked if delivery.partition == partition]
             assert sorted(offsets) == list(range(len(offsets)))
         self.check_order()
 
     def check_order(self) -> None:
         """Check that each pop delivers a partition in offset order, and that no invariant is broken."""
         for deliveries in self.of_kind("popped"):
-            for lane in {delivery.partition for delivery in deliveries}:
-                offsets = [delivery.offset for delivery in deliveries if delivery.partition == lane]
+            for partition in {delivery.partition for delivery in deliveries}:
+                offsets = [delivery.offset for delivery in deliveries if delivery.partition == partition]
                 assert offsets == sorted(offsets)
         assert broken(self.observer) == {}
 
@@ -221,12 +221,14 @@ def every_order(
             prepare(story)
             remaining = {name: iter(program) for name, program in programs.items()}
             for name in order:
-                story.tell(name, next(remaining[name]))
+                story.take_step(name, next(remaining[name]))
             story.finish()
             check(story)
             clear(story)
         except Exception as error:
-            error.add_note(f"in the order: {', '.join(story.told)}\nwhat happened: {', '.join(map(str, story.events))}")
+            error.add_note(
+                f"in the order: {', '.join(story.steps_taken)}\nwhat happened: {', '.join(map(str, story.events))}"
+            )
             raise
 
 

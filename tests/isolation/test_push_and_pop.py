@@ -6,7 +6,7 @@ from tests.isolation.programs import begin, commit, insert, push, rollback, run,
 from tests.isolation.steps import Stage, Story, every_order
 
 
-def met(story: Story) -> None:
+def drained(story: Story) -> None:
     """Partition x exists, and the group has drained it."""
     session = next(iter(story.sessions.values()))
     for step in (push("first", "x"), take(), take()):
@@ -17,21 +17,21 @@ def nothing(story: Story) -> None:
     """Neither the queue nor the group exists."""
 
 
-@pytest.mark.parametrize("lanes", [("x", "x"), ("x", "y")], ids=["one_lane", "two_lanes"])
-def test_the_first_push_to_begin_may_commit_last(stage: Stage, lanes: tuple[str, str]):
+@pytest.mark.parametrize("partitions", [("x", "x"), ("x", "y")], ids=["one_partition", "two_partitions"])
+def test_the_first_push_to_begin_may_commit_last(stage: Stage, partitions: tuple[str, str]):
     """A group must not skip a transaction that is still open when a later one commits (scenarios L1, 92)."""
-    a, b = ([begin + push(name, lane), commit] for name, lane in zip("ab", lanes, strict=True))
-    every_order(stage, met, A=a, B=b, C=[take(), take()])
+    a, b = ([begin + push(name, partition), commit] for name, partition in zip("ab", partitions, strict=True))
+    every_order(stage, drained, A=a, B=b, C=[take(), take()])
 
 
-@pytest.mark.parametrize("lanes", [("x", "x"), ("x", "y")], ids=["one_lane", "two_lanes"])
-def test_two_pushes_create_the_queue(stage: Stage, lanes: tuple[str, str]):
+@pytest.mark.parametrize("partitions", [("x", "x"), ("x", "y")], ids=["one_partition", "two_partitions"])
+def test_two_pushes_create_the_queue(stage: Stage, partitions: tuple[str, str]):
     """Queue and partitions are created once, and a group that subscribes meanwhile misses nothing (scenario L4)."""
-    a, b = ([begin + push(name, lane), commit] for name, lane in zip("ab", lanes, strict=True))
+    a, b = ([begin + push(name, partition), commit] for name, partition in zip("ab", partitions, strict=True))
     every_order(stage, A=a, B=b, C=[take()])
 
 
-@pytest.mark.parametrize("prepare", [met, nothing])
+@pytest.mark.parametrize("prepare", [drained, nothing])
 def test_a_push_that_rolls_back_leaves_no_gap(stage: Stage, prepare):
     """The push that waited for it takes its offsets, and creates the partition (scenario L3)."""
     every_order(
@@ -39,7 +39,7 @@ def test_a_push_that_rolls_back_leaves_no_gap(stage: Stage, prepare):
     )
 
 
-@pytest.mark.parametrize("prepare", [met, nothing])
+@pytest.mark.parametrize("prepare", [drained, nothing])
 def test_the_outbox_beside_a_push(stage: Stage, prepare):
     """The outbox locks the partition at commit only; neither waits while the other transaction is open (scenario
     L2)."""
@@ -69,7 +69,7 @@ def test_the_outbox_and_a_pop_in_one_transaction(stage: Stage):
 
 def more_to_come(story: Story) -> None:
     """The group has drained its partition, and there is one message more: the next discovery has something to store."""
-    met(story)
+    drained(story)
     push("second", "x").do(story.sessions["A"])
 
 
@@ -78,4 +78,4 @@ def test_pruning_the_journal(stage: Stage, *, open_transaction: bool):
     """A group whose journal rows are pruned checks every partition instead: before, during and after the pruning."""
     prune = run("prune", "SELECT skep.prune_journal('0 s')")
     r = [begin + prune, commit] if open_transaction else [prune]
-    every_order(stage, met, A=[begin + push("a", "x"), commit], R=r, C=[take(), take()])
+    every_order(stage, drained, A=[begin + push("a", "x"), commit], R=r, C=[take(), take()])

@@ -124,11 +124,11 @@ def pop_by(group: str) -> Step:
     """Pop two messages; the lease has no others."""
 
     def do(session: Session) -> None:
-        session.held = verbs.pop(session.connection, session.queue, group, batch=2)
+        session.leased = verbs.pop(session.connection, session.queue, group, batch=2)
         query = "SELECT coalesce(sum(leased_to - first_offset), 0) FROM skep.leases WHERE lease_id = ANY (%s)"
-        leased = session.connection.execute(query, [[row.lease for row in session.held]]).fetchall()
-        assert leased == [(len(session.held),)]
-        session.happened("popped", session.held)
+        leased = session.connection.execute(query, [[row.lease for row in session.leased]]).fetchall()
+        assert leased == [(len(session.leased),)]
+        session.happened("popped", session.leased)
 
     return Step(f"pop by {group}", do, bounded=True)
 
@@ -136,9 +136,9 @@ def pop_by(group: str) -> Step:
 def _ack_messages(session: Session) -> None:
     """Acknowledge the popped messages, which still exist."""
     query = 'SELECT count(*) FROM skep.messages WHERE partition_id = %s AND "offset" = ANY (%s)'
-    offsets = [row.offset for row in session.held]
-    for lane in {row.partition_id for row in session.held}:
-        assert session.connection.execute(query, [lane, offsets]).fetchall() == [(len(offsets),)]
+    offsets = [row.offset for row in session.leased]
+    for partition in {row.partition_id for row in session.leased}:
+        assert session.connection.execute(query, [partition, offsets]).fetchall() == [(len(offsets),)]
     ack.do(session)
 
 
@@ -167,8 +167,8 @@ def check_account(story: Story, change: Change) -> None:
     lost = {offset for first, end, _ in rows for offset in range(first, end)} - {*got}
     assert sum(messages for _, _, messages in rows) == len(lost)
     assert len({*got}) == len(got)
-    retained = next(n for n, told in enumerate(story.told) if told.startswith("R:") and told.endswith("retain"))
-    known = [n for n, told in enumerate(story.told) if told.startswith("X:")][change.counts_from]
+    retained = next(n for n, told in enumerate(story.steps_taken) if told.startswith("R:") and told.endswith("retain"))
+    known = [n for n, told in enumerate(story.steps_taken) if told.startswith("X:")][change.counts_from]
     first = 1 if change.prepare is fall_silent else 0 if known < retained else min({*got, *lost, 4})
     assert sorted({*got, *lost}) == list(range(first, 4))
     assert broken(session.connection) == {}

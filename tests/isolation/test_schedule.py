@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.engine.verbs import broken, call
 from tests.isolation.programs import begin, commit, push, rollback, run, take
 from tests.isolation.steps import Stage, Story, every_order

@@ -8,7 +8,7 @@ from tests.isolation.programs import ack, begin, commit, patient, pop, push, run
 from tests.isolation.steps import Stage, Story, every_order
 
 DELETE_QUEUE = run("delete", "SELECT skep.delete_queue(%(queue)s)")
-DELETE_LANE = run("delete", "SELECT skep.delete_partition(%(queue)s, 'x')")
+DELETE_PARTITION = run("delete", "SELECT skep.delete_partition(%(queue)s, 'x')")
 
 DELETE_GROUP = run("forget", "SELECT skep.delete_group('g')")
 
@@ -43,7 +43,7 @@ def test_seek_and_pop_and_ack(stage: Stage, position: LiteralString, expected: l
     """After the seek the group reads from there, whatever was leased meanwhile (scenarios S7, C5)."""
 
     def check(story: Story) -> None:
-        assert what_comes(story.said_after("seek")) == expected
+        assert what_comes(story.ended_after("seek")) == expected
 
     seek = run("seek", f"SELECT skep.seek('g', %(queue)s, '{position}')")
     every_order(stage, three_messages, check, A=[pop(), ack], S=[begin + seek, commit], B=[take()])
@@ -58,11 +58,11 @@ def test_seek_and_an_unknown_partition(stage: Stage):
             step.do(story.sessions["A"])
 
     def check(story: Story) -> None:
-        assert what_comes(story.said_after("seek")) == ["c y"]
+        assert what_comes(story.ended_after("seek")) == ["c y"]
 
     seek = run("seek", "SELECT skep.seek('g', %(queue)s, '1')")
-    for lane in (None, "y"):
-        a = [begin + patient(pop(lane)), commit, ack]
+    for partition in (None, "y"):
+        a = [begin + patient(pop(partition)), commit, ack]
         every_order(stage, prepare, check, A=a, S=[begin + seek, commit])
 
 
@@ -84,15 +84,15 @@ def test_delete_group_and_pop_and_ack(stage: Stage, keep: LiteralString):
     """The group starts again from the beginning, and its leases are stale."""
 
     def check(story: Story) -> None:
-        assert what_comes(story.said_after("delete")) == ["a x", "b x", "c x"]
+        assert what_comes(story.ended_after("delete")) == ["a x", "b x", "c x"]
 
     delete = run("delete", f"SELECT skep.delete_group('g', keep_subscription => {keep})")
     a, b = [patient(pop()), ack], [patient(take())]
     every_order(stage, three_messages, check, A=a, D=[begin + delete, commit], B=b)
 
 
-@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_LANE], ids=["queue", "partition"])
-@pytest.mark.parametrize("exists", [True, False], ids=["lane_exists", "lane_is_created"])
+@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_PARTITION], ids=["queue", "partition"])
+@pytest.mark.parametrize("exists", [True, False], ids=["partition_exists", "partition_is_created"])
 def test_delete_and_push(stage: Stage, delete, *, exists: bool):
     """A push that waits for the deletion creates the queue again and is delivered; older messages are gone."""
 
@@ -100,7 +100,7 @@ def test_delete_and_push(stage: Stage, delete, *, exists: bool):
         if story.of_kind("delete") == [[(False,)]]:  # the partition did not exist yet, so nothing was deleted
             story.check_everything_arrives()
             return
-        pushed = story.said_after("delete").of_kind("pushed")
+        pushed = story.ended_after("delete").of_kind("pushed")
         drained = [delivery.payload for delivery in story.drain()]
         acked = [delivery.payload for delivery in story.of_kind("acked")]
         assert set(drained) <= set(pushed)
@@ -115,9 +115,9 @@ def test_delete_and_push(stage: Stage, delete, *, exists: bool):
     every_order(stage, prepare, check, A=a, D=[begin + delete, commit], C=[patient(take())])
 
 
-@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_LANE], ids=["queue", "partition"])
-@pytest.mark.parametrize("lane", [None, "x"], ids=["wildcard", "by_name"])
-def test_delete_and_pop(stage: Stage, delete, lane: str | None):
+@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_PARTITION], ids=["queue", "partition"])
+@pytest.mark.parametrize("partition", [None, "x"], ids=["wildcard", "by_name"])
+def test_delete_and_pop(stage: Stage, delete, partition: str | None):
     """An open pop whose partition is deleted leaves no cursor and no lease behind."""
 
     def prepare(story: Story) -> None:
@@ -129,12 +129,12 @@ def test_delete_and_pop(stage: Stage, delete, lane: str | None):
         story.check_order()
         assert story.observer.execute(ORPHANS).fetchall() == []
 
-    a = [begin + patient(pop(lane)), ack + commit]
+    a = [begin + patient(pop(partition)), ack + commit]
     every_order(stage, prepare, check, A=a, D=[begin + delete, commit])
 
 
-@pytest.mark.parametrize("lane", [None, "x"], ids=["wildcard", "by_name"])
-def test_delete_group_and_delete_queue(stage: Stage, lane: str | None):
+@pytest.mark.parametrize("partition", [None, "x"], ids=["wildcard", "by_name"])
+def test_delete_group_and_delete_queue(stage: Stage, partition: str | None):
     """Both wait for an existing lease; neither waits for the other while it holds a lock that the other needs."""
 
     def prepare(story: Story) -> None:
@@ -145,11 +145,11 @@ def test_delete_group_and_delete_queue(stage: Stage, lane: str | None):
         assert story.observer.execute(ORPHANS).fetchall() == []
         assert [delivery.payload for delivery in story.drain()] == []
 
-    a = [begin + patient(pop(lane)), commit]
+    a = [begin + patient(pop(partition)), commit]
     every_order(stage, prepare, check, A=a, D=[begin + DELETE_QUEUE, commit], G=[DELETE_GROUP])
 
 
-@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_LANE, DELETE_GROUP], ids=["queue", "partition", "group"])
+@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_PARTITION, DELETE_GROUP], ids=["queue", "partition", "group"])
 def test_seek_and_delete(stage: Stage, delete):
     """In every order there is no deadlock, nothing is left behind, and the group reads what exists."""
 

@@ -18,7 +18,7 @@ def short_lease(story: Story) -> None:
     push("a", "x").do(story.sessions["A"])
     push("b", "x").do(story.sessions["A"])
     pop(lease_time=0.02).do(story.sessions["A"])
-    story.sessions["E"].held = story.sessions["A"].held
+    story.sessions["E"].leased = story.sessions["A"].leased
 
 
 def short_shared_lease(story: Story) -> None:
@@ -55,7 +55,7 @@ def test_extend_and_expire(stage: Stage):
     every_order(stage, short_lease, check, A=[begin + extend, commit, ack], E=[expire], B=[take()])
 
 
-def two_lanes(story: Story) -> None:
+def two_partitions(story: Story) -> None:
     """The group has read the queue, and now two partitions have messages for it."""
     for step in (push("old", "x", "y"), take(partitions=2), push("a", "x", "y"), push("b", "x", "y")):
         step.do(story.sessions["A"])
@@ -65,12 +65,12 @@ def two_lanes(story: Story) -> None:
 def test_two_pops_in_open_transactions(stage: Stage, ends):
     """Each gets a partition of its own, and neither waits for the other (scenarios C8, C9)."""
     a, b = ([begin + pop(), ack, end] for end in ends)
-    every_order(stage, two_lanes, A=a, B=b)
+    every_order(stage, two_partitions, A=a, B=b)
 
 
 def test_three_pops_for_two_partitions(stage: Stage):
     """One of them gets nothing, after a bounded wait (scenario C8)."""
-    every_order(stage, two_lanes, A=[begin + take(), commit], B=[begin + take(), commit], C=[take()])
+    every_order(stage, two_partitions, A=[begin + take(), commit], B=[begin + take(), commit], C=[take()])
 
 
 def test_two_pops_of_one_shared_partition(stage: Stage):

@@ -14,7 +14,7 @@ def one_leased(story: Story) -> None:
     pop().do(story.sessions["A"])
 
 
-def shared_lane(story: Story) -> None:
+def shared_partition(story: Story) -> None:
     """The same on a partition that two consumers may share; C has popped in vain."""
     configure(story.observer, story.queue, concurrency=2)
     one_leased(story)
@@ -34,10 +34,10 @@ def test_ack_that_rolls_back_and_discovery_and_push(stage: Stage):
 def test_ack_and_discovery_and_push_on_a_shared_partition(stage: Stage):
     """There is room for a second lease, so the discovery wants to list the partition that the ack has locked (scenario
     C11)."""
-    every_order(stage, shared_lane, A=[begin + ack, commit], B=[begin + push("b", "x", "y"), commit], C=[take()])
+    every_order(stage, shared_partition, A=[begin + ack, commit], B=[begin + push("b", "x", "y"), commit], C=[take()])
 
 
-@pytest.mark.parametrize("prepare", [one_leased, shared_lane])
+@pytest.mark.parametrize("prepare", [one_leased, shared_partition])
 def test_ack_and_discovery_and_push_one_after_the_other(stage: Stage, prepare):
     """The same without open transactions."""
     every_order(stage, prepare, A=[ack], B=[push("b", "x"), push("c", "x", "y")], C=[take(), take()])

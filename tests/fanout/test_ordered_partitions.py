@@ -13,20 +13,20 @@ from skep.errors import StaleLease
 from skep.upkeep.retainer import retain
 from tests.client.verbs import LEASE_SECONDS, drain, hold, offsets, payloads, refused, take, until
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.verbs import AT_ONCE, Q, bury, by_lane, running
+from tests.fanout.verbs import AT_ONCE, Q, by_partition, let_die, running
 
 Clients = Callable[..., AsyncSkep]
 
 
 async def cursor(mq: AsyncSkep, group: str = "g", partition: str = "Default") -> int:
-    (lane,) = await mq.lag(group, Q, partition)
-    return lane.cursor
+    (row,) = await mq.lag(group, Q, partition)
+    return row.cursor
 
 
 async def floor(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> int:
     """Return the first offset that is kept, after retention has run."""
     await retain(mq)
-    (found,) = [lane for lane in await mq.queue(queue).lanes() if lane.partition == partition]
+    (found,) = [row for row in await mq.queue(queue).lanes() if row.partition == partition]
     return found.first_offset
 
 
@@ -80,17 +80,17 @@ async def test_keys_and_groups_are_isolated(mq: AsyncSkep, db: psycopg.Connectio
     first, second, third = await hold(q, 3, batch=1)
     assert {batch[0].partition for batch in (first, second, third)} == {"a", "b", "Default"}
     assert not await q.pop(group="g")  # each partition is leased
-    assert by_lane(await drain(q, "other")) == {"a": [0, 1, 2], "b": [0, 1, 2], "Default": [0, 1]}
+    assert by_partition(await drain(q, "other")) == {"a": [0, 1, 2], "b": [0, 1, 2], "Default": [0, 1]}
     for batch in (first, second, third):
         await batch.ack()
-    assert by_lane(await drain(q)) == {"a": [1, 2], "b": [1, 2], "Default": [1]}
+    assert by_partition(await drain(q)) == {"a": [1, 2], "b": [1, 2], "Default": [1]}
 
 
 async def test_different_keys_run_at_once(clients: Clients):
     """The handlers of three partitions wait for each other; those of one partition never overlap (scenario 77)."""
     mq = clients(poll_interval=0.05)
     inside: Counter[str] = Counter()
-    overlaps, met, everyone = [], [], asyncio.Event()
+    overlaps, known, everyone = [], [], asyncio.Event()
 
     async def handle(message):
         inside[message.partition] += 1
@@ -99,12 +99,12 @@ async def test_different_keys_run_at_once(clients: Clients):
             everyone.set()
         await everyone.wait()
         inside[message.partition] -= 1
-        met.append(message.partition)
+        known.append(message.partition)
 
-    await mq.queue(Q).push_many([NewMessage(n, f"lane {n % 3}") for n in range(9)])
+    await mq.queue(Q).push_many([NewMessage(n, f"partition {n % 3}") for n in range(9)])
     mq.consumer(Q, group="g", batch=1, concurrency=3)(handle)
     async with running(mq):
-        await until(lambda: len(met) == 9, "lanes that run at once")
+        await until(lambda: len(known) == 9, "partitions that run at once")
     assert set(overlaps) == {1}
 
 
@@ -113,26 +113,26 @@ async def test_members_join_and_leave(clients: Clients, db: psycopg.Connection):
     (scenario 78)."""
     first, second = clients(), clients()
 
-    async def deal() -> None:
-        await first.queue(Q).push_many([NewMessage("x", f"lane {n}") for n in range(6)])
+    async def lease_all() -> None:
+        await first.queue(Q).push_many([NewMessage("x", f"partition {n}") for n in range(6)])
 
-    await deal()
+    await lease_all()
     everything = await first.queue(Q).pop(group="g", batch=6, partitions=6)
-    assert by_lane(everything) == {f"lane {n}": [0] for n in range(6)}
+    assert by_partition(everything) == {f"partition {n}": [0] for n in range(6)}
     await everything.ack()
-    await deal()
+    await lease_all()
     mine, yours = [await member.queue(Q).pop(group="g", batch=3, partitions=3) for member in (first, second)]
-    assert set(by_lane(mine)) | set(by_lane(yours)) == {f"lane {n}" for n in range(6)}
+    assert set(by_partition(mine)) | set(by_partition(yours)) == {f"partition {n}" for n in range(6)}
     await mine.release()
     await first.close()
     back = await second.queue(Q).pop(group="g", batch=3, partitions=3)
-    assert by_lane(back) == by_lane(mine)
+    assert by_partition(back) == by_partition(mine)
     for batch in (yours, back):
         await batch.ack()
     await second.close()
     third = clients()
-    await third.queue(Q).push("last", partition="lane 0")
-    assert by_lane(await drain(third.queue(Q), partitions=6)) == {"lane 0": [2]}
+    await third.queue(Q).push("last", partition="partition 0")
+    assert by_partition(await drain(third.queue(Q), partitions=6)) == {"partition 0": [2]}
     assert broken(db) == {}
 
 
@@ -142,17 +142,17 @@ async def test_twenty_members_join_and_leave_at_once(clients: Clients, db: psyco
     members = [clients(pool_size=2) for _ in range(5)]
     owners: Counter[str] = Counter()
     came: list[int] = []
-    await members[0].queue(Q).push_many([NewMessage(n, f"lane {n % 20}") for n in range(400)])
+    await members[0].queue(Q).push_many([NewMessage(n, f"partition {n % 20}") for n in range(400)])
 
     async def live(number: int) -> None:
         """Join, work a little, leave; four members share a client."""
         q = members[number % 5].queue(Q)
         for _ in range(3 + number % 3):
             batch = await q.pop(group="g", batch=8, partitions=2)
-            lanes = set(by_lane(batch))
-            owners.update(lanes)
-            assert [lane for lane in lanes if owners[lane] > 1] == []
-            owners.subtract(lanes)
+            partitions = set(by_partition(batch))
+            owners.update(partitions)
+            assert [partition for partition in partitions if owners[partition] > 1] == []
+            owners.subtract(partitions)
             came.extend(payloads(batch))
             await batch.ack()
 
@@ -169,9 +169,9 @@ async def test_a_zombie(mq: AsyncSkep, db: psycopg.Connection):
     (zombie,) = await hold(q, 1, batch=4)
     pass_time(db, LEASE_SECONDS + 1)
     owner = await q.pop(group="g", batch=4)
-    for answer in (zombie.ack, lambda: zombie.fail(None, "late"), zombie.release, zombie.extend):
+    for call in (zombie.ack, lambda: zombie.fail(None, "late"), zombie.release, zombie.extend):
         with refused(StaleLease):
-            await answer()
+            await call()
     await owner.ack()
     assert sorted([*offsets(owner), *offsets(await drain(q))]) == [0, 1, 2, 3]
     assert await mq.dead_letters(Q) == []
@@ -182,7 +182,7 @@ async def test_takeovers_under_load(clients: Clients, db: psycopg.Connection):
     (scenario 79)."""
     mq = clients()
     await mq.queue(Q).configure(retry_delay=0)
-    await mq.queue(Q).push_many([NewMessage(n, f"lane {n % 4}") for n in range(200)])
+    await mq.queue(Q).push_many([NewMessage(n, f"partition {n % 4}") for n in range(200)])
     came: list[int] = []
     vanished: list[int] = []
     while len(came) - len(vanished) < 200:
@@ -228,9 +228,9 @@ async def test_the_watermark(mq: AsyncSkep, db: psycopg.Connection):
         await take(q, group, batch=position)
     await mq.subscribe("a", "other")
     assert [await floor(mq) for _ in range(3)] == [2, 2, 2]
-    standing = {found.group: found.position for found in await mq.blocked(Q) if found.is_floor}
-    assert standing == {"c": 2}
-    await bury(mq, db, "c")
+    member_states = {found.group: found.position for found in await mq.blocked(Q) if found.is_floor}
+    assert member_states == {"c": 2}
+    await let_die(mq, db, "c")
     assert [await floor(mq) for _ in range(3)] == [5, 5, 5]
     await mq.seek("b", Q, "beginning")
     assert (await floor(mq), await cursor(mq, "b")) == (5, 5)  # deleted messages do not return

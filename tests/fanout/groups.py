@@ -26,8 +26,8 @@ async def fan_out(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> 
     return [(row.required_consumer_groups, row.completed_consumer_groups, row.pending_groups) for row in rows]
 
 
-async def owing(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> list[list[str]]:
-    return [owing for _, _, owing in await fan_out(mq, queue, partition)]
+async def pending(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> list[list[str]]:
+    return [pending for _, _, pending in await fan_out(mq, queue, partition)]
 
 
 async def kept(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> list[int]:
@@ -55,8 +55,8 @@ async def run_until(mq: AsyncSkep, consumer: Any, group: str = "g", queue: str =
     running = asyncio.create_task(consumer.run())
 
     async def through() -> bool:
-        lanes = await mq.lag(group, queue)
-        return bool(lanes) and not any(lane.lag for lane in lanes)
+        partitions = await mq.lag(group, queue)
+        return bool(partitions) and not any(partition.lag for partition in partitions)
 
     await until(through, f"{group} to be through")
     await consumer.stop()

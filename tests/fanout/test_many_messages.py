@@ -11,7 +11,7 @@ from skep import AsyncSkep, NewMessage
 from skep.upkeep.retainer import retain
 from tests.client.verbs import drain, lag, offsets, take
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.verbs import AT_ONCE, Q, by_lane, kept
+from tests.fanout.verbs import AT_ONCE, Q, by_partition, kept
 from tests.faults.processes import Start, processes
 from tests.faults.worker import BATCH
 
@@ -61,8 +61,8 @@ async def test_a_killed_member(mq: AsyncSkep, db: psycopg.Connection, start: Sta
     """Its partition moves when its lease expires, without a join or a leave; the others see no duplicates (scenario
     96)."""
     q = mq.queue(Q)
-    await q.push_many([NewMessage(n, lane) for lane in ("a", "b", "c") for n in range(BATCH)])
-    others = [await q.pop(group="g", batch=BATCH, partition=lane) for lane in ("a", "b")]
+    await q.push_many([NewMessage(n, partition) for partition in ("a", "b", "c") for n in range(BATCH)])
+    others = [await q.pop(group="g", batch=BATCH, partition=partition) for partition in ("a", "b")]
     victim = start("sync", "some", module_database_url, Q, "g", "5")
     assert [victim.hear() for _ in range(6)][-1] == "pausing"
     victim.kill()
@@ -70,7 +70,7 @@ async def test_a_killed_member(mq: AsyncSkep, db: psycopg.Connection, start: Sta
         await batch.ack()
     pass_time(db, 2)  # the lease of the killed one lasts a second
     came = await drain(q)
-    assert by_lane(came) == {"c": list(range(5, BATCH))}
+    assert by_partition(came) == {"c": list(range(5, BATCH))}
     assert {message.attempt for message in came} == {2}
 
 

@@ -15,11 +15,11 @@ from tests.engine.verbs import Row, call, pop
 STATUSES = {"c": "completed", "f": "failed", "a": "failed_alone", "d": "dlq", "r": "retry"}
 
 
-def _given(deliveries: list[Row], letters: Sequence[str]) -> list[tuple[Row, str]]:
-    return [(message, letter) for message, letter in zip(deliveries, letters, strict=True) if letter != "."]
+def _acked(deliveries: list[Row], pattern: Sequence[str]) -> list[tuple[Row, str]]:
+    return [(message, letter) for message, letter in zip(deliveries, pattern, strict=True) if letter != "."]
 
 
-def say(connection: psycopg.Connection, message: Row, letter: str) -> None:
+def ack_one(connection: psycopg.Connection, message: Row, letter: str) -> None:
     """Acknowledge one message with the function that a consumer would call."""
     if letter == "c":
         call(connection, "ack", lease=message.lease, id=message.id)
@@ -28,35 +28,35 @@ def say(connection: psycopg.Connection, message: Row, letter: str) -> None:
         call(connection, verb, lease=message.lease, error=f"error {message.offset}", id=message.id)
 
 
-def one_by_one(connection: psycopg.Connection, deliveries: list[Row], letters: Sequence[str]) -> None:
-    for message, letter in _given(deliveries, letters):
-        say(connection, message, letter)
+def one_by_one(connection: psycopg.Connection, deliveries: list[Row], pattern: Sequence[str]) -> None:
+    for message, letter in _acked(deliveries, pattern):
+        ack_one(connection, message, letter)
 
 
-def backwards(connection: psycopg.Connection, deliveries: list[Row], letters: Sequence[str]) -> None:
-    one_by_one(connection, deliveries[::-1], letters[::-1])
+def backwards(connection: psycopg.Connection, deliveries: list[Row], pattern: Sequence[str]) -> None:
+    one_by_one(connection, deliveries[::-1], pattern[::-1])
 
 
-def as_batch(connection: psycopg.Connection, deliveries: list[Row], letters: Sequence[str]) -> None:
-    given = _given(deliveries, letters)
+def as_batch(connection: psycopg.Connection, deliveries: list[Row], pattern: Sequence[str]) -> None:
+    acked = _acked(deliveries, pattern)
     applied = call(
         connection,
         "ack_many",
-        leases=[message.lease for message, _ in given],
-        ids=[message.id for message, _ in given],
-        statuses=[STATUSES[letter] for _, letter in given],
-        errors=[f"error {message.offset}" for message, _ in given],
+        leases=[message.lease for message, _ in acked],
+        ids=[message.id for message, _ in acked],
+        statuses=[STATUSES[letter] for _, letter in acked],
+        errors=[f"error {message.offset}" for message, _ in acked],
     )
-    assert [row.applied for row in applied] == [True] * len(given)
+    assert [row.applied for row in applied] == [True] * len(acked)
 
 
-def in_transaction(connection: psycopg.Connection, deliveries: list[Row], letters: Sequence[str]) -> None:
+def in_transaction(connection: psycopg.Connection, deliveries: list[Row], pattern: Sequence[str]) -> None:
     call(connection, "transaction", operations=Jsonb([
         {"ack": {
             "lease": str(message.lease), "id": str(message.id), "status": STATUSES[letter],
             "error": f"error {message.offset}",
         }}
-        for message, letter in _given(deliveries, letters)
+        for message, letter in _acked(deliveries, pattern)
     ]))  # fmt: skip
 
 

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.crowd import until
 from tests.engine.plans import explained
+from tests.engine.threads import until
 from tests.engine.verbs import (
     Row,
     ack,
@@ -43,11 +43,11 @@ def offsets(deliveries: list[Row]) -> list[int]:
 
 def ack_each(mq: psycopg.Connection, deliveries: list[Row]) -> list[bool]:
     """Acknowledge message by message, in one call; return which acks were applied."""
-    answers = call(
+    results = call(
         mq, "ack_many", leases=[row.lease for row in deliveries], ids=[row.id for row in deliveries],
         statuses=["completed"] * len(deliveries),
     )  # fmt: skip
-    return [answer.applied for answer in answers]
+    return [result.applied for result in results]
 
 
 def start(connection: psycopg.Connection, observer: psycopg.Connection, job: Callable[[], object]) -> Future:
@@ -131,12 +131,12 @@ def test_a_pop_in_an_open_transaction_hides_only_what_it_leases(connect: Connect
         assert pop(others, "q") == []  # drained partitions leave the ready list
         push_to(others, [("q", partition, 1) for partition in partitions])
     with slow.transaction(force_rollback=True):
-        held = pop(slow, "q")
-        assert len(held) == 1
+        leased = pop(slow, "q")
+        assert len(leased) == 1
         served = {row.partition for row in drain(others, "q")}
-        expected = {*partitions} - {held[0].partition} - (set() if known else {"00"})
+        expected = {*partitions} - {leased[0].partition} - (set() if known else {"00"})
         assert served == expected
-    assert [row.partition for row in drain(others, "q")] == [held[0].partition]
+    assert [row.partition for row in drain(others, "q")] == [leased[0].partition]
     assert broken(others) == {}
 
 
@@ -237,10 +237,10 @@ def test_a_lease_id_cannot_be_guessed(connect: Connect):
     assert (old.lease.int >> 40, old.lease.int != new.lease.int) == (new.lease.int >> 40, True)
     guesses = [old.lease, *(uuid.UUID(int=new.lease.int ^ 1 << bit) for bit in range(128))]
     for ids in (None, [new.id] * len(guesses)):
-        answers = call(mq, "ack_many", leases=guesses, ids=ids, statuses=["completed"] * len(guesses))
-        assert not any(answer.applied for answer in answers)
-    answers = call(mq, "ack_many", leases=[new.lease, other.lease], ids=[other.id, new.id], statuses=["completed"] * 2)
-    assert [answer.applied for answer in answers] == [False, False]
+        results = call(mq, "ack_many", leases=guesses, ids=ids, statuses=["completed"] * len(guesses))
+        assert not any(result.applied for result in results)
+    results = call(mq, "ack_many", leases=[new.lease, other.lease], ids=[other.id, new.id], statuses=["completed"] * 2)
+    assert [result.applied for result in results] == [False, False]
     ack(mq, [new, other])
 
 
@@ -445,13 +445,13 @@ def test_a_transaction_acknowledges_before_it_pushes(connect: Connect):
     one, two, observer = connect(), connect(), connect()
     push(observer, "q", 1, partition="in")
     push(observer, "q", 0, partition="out")
-    held = pop(one, "q", partition="in")[0]
+    leased = pop(one, "q", partition="in")[0]
     operations = [
         {"push": {"queue": "q", "partition": "out", "payload": "after"}},
-        {"ack": {"lease": str(held.lease), "id": str(held.id)}},
+        {"ack": {"lease": str(leased.lease), "id": str(leased.id)}},
     ]
     with two.transaction():
-        call(two, "extend", lease=held.lease, seconds=60)
+        call(two, "extend", lease=leased.lease, seconds=60)
         done = start(one, observer, lambda: call(one, "transaction", operations=Jsonb(operations)))
         assert not done.done()
         push(two, "q", "before", partition="out")

@@ -13,7 +13,7 @@ from skep.upkeep.retainer import retain
 from skep.upkeep.watch import watch
 from tests.client.verbs import drain, lag, offsets, payloads, take, until
 from tests.engine.verbs import broken, call, pass_time
-from tests.fanout.verbs import AT_ONCE, HOUR, Q, bury, by_lane, kept, missed, owing, running, status
+from tests.fanout.verbs import AT_ONCE, HOUR, Q, by_partition, kept, let_die, missed, pending, running, status
 
 Clients = Callable[..., AsyncSkep]
 GROUPS = ("a", "b", "c")
@@ -39,7 +39,7 @@ async def test_three_live_groups_get_everything(clients: Clients, db: psycopg.Co
     async with running(groups):
         async with producer.queue(Q).buffer(size=100) as buffer:
             for number in range(1000):
-                await buffer.push(number, partition=f"lane {number % 7}")
+                await buffer.push(number, partition=f"partition {number % 7}")
         await until(lambda: all(len(seen) == 1000 for seen in came.values()), "everyone to get everything")
     assert came == {group: Counter(range(1000)) for group in GROUPS}
     assert [sum((await lag(producer.queue(Q), group)).values()) for group in GROUPS] == [0, 0, 0]
@@ -56,13 +56,13 @@ async def test_ten_cleanups_equal_one(mq: AsyncSkep, db: psycopg.Connection):
     await subscribed(mq, *GROUPS)
     await q.push_many(range(10))
     await take(q, "a", batch=4)
-    await bury(mq, db, "a")
-    held = await q.pop(group="b", batch=6)
+    await let_die(mq, db, "a")
+    popped = await q.pop(group="b", batch=6)
     for _ in range(10):
         await watch(mq)
         await retain(mq)
-        assert await owing(mq) == [["b", "c"]] * 10
-    await held.ack()
+        assert await pending(mq) == [["b", "c"]] * 10
+    await popped.ack()
     assert offsets(await drain(q, "c")) == list(range(10))
     for _ in range(10):
         await watch(mq)
@@ -82,10 +82,10 @@ async def test_a_message_published_after_a_death(mq: AsyncSkep, db: psycopg.Conn
     await q.push("before")
     for group in ("b", "c"):
         await take(q, group)
-    await bury(mq, db, "a")
+    await let_die(mq, db, "a")
     await q.push("after")
     assert await kept(mq) == [1]
-    assert await owing(mq) == [["b", "c"]]
+    assert await pending(mq) == [["b", "c"]]
     assert [await take(q, group) for group in GROUPS] == [["after"]] * 3
     assert await kept(mq) == []
     assert await missed(mq) == {"a": 1}
@@ -101,7 +101,7 @@ async def test_revival_after_partial_completion(mq: AsyncSkep, db: psycopg.Conne
     batch = await q.pop(group="a", batch=4)
     for message in batch[:3]:
         await batch.ack(message)
-    await bury(mq, db, "a")
+    await let_die(mq, db, "a")
     await mq.heartbeat("a", Q)
     assert await status(mq, "a") == "ACTIVE"
     await mq.reap()  # leased when it died
@@ -216,7 +216,7 @@ async def test_joining_during_a_publish_storm(clients: Clients, db: psycopg.Conn
 
     async def produce(number: int, mq: AsyncSkep) -> None:
         for first in range(0, 400, 10):
-            await mq.queue(Q).push_many([NewMessage(first + n, f"lane {number}") for n in range(10)])
+            await mq.queue(Q).push_many([NewMessage(first + n, f"partition {number}") for n in range(10)])
 
     async def join(name: str) -> None:
         await groups.subscribe(name, Q, mode="all")
@@ -233,7 +233,7 @@ async def test_joining_during_a_publish_storm(clients: Clients, db: psycopg.Conn
     joining: list[asyncio.Future[None]] = []
     await asyncio.gather(join_each_after_the_other(), *(produce(n, mq) for n, mq in enumerate(producers)))
     await asyncio.gather(*joining)
-    everything = Counter((f"lane {number}", n) for number in range(4) for n in range(400))
+    everything = Counter((f"partition {number}", n) for number in range(4) for n in range(400))
     assert [name for name in names if came[name] != everything] == []
     assert broken(db) == {}
 
@@ -266,7 +266,7 @@ async def test_an_idle_partition_holds_nothing_back(mq: AsyncSkep, db: psycopg.C
     await q.push("never read", partition="idle")
     await q.push_many([NewMessage(n, "busy") for n in range(5)])
     await take(q, "a", partition="busy")
-    assert [await kept(mq, lane) for lane in ("drained", "busy", "idle")] == [[], [], [0]]
+    assert [await kept(mq, partition) for partition in ("drained", "busy", "idle")] == [[], [], [0]]
 
 
 async def test_an_hour_of_pause_under_traffic(mq: AsyncSkep, db: psycopg.Connection):
@@ -393,8 +393,8 @@ async def test_a_poisonous_message(mq: AsyncSkep, db: psycopg.Connection):
         assert (batch[0].payload, batch[0].attempt) == ("poison", attempt)
         await batch.fail(None, "poisoned")
     assert await take(q, "a") == ["good", "better"]
-    (letter,) = await mq.dead_letters(Q, "a")
-    assert (letter.payload, letter.attempts, letter.error) == ("poison", 3, "poisoned")
+    (dead_letter,) = await mq.dead_letters(Q, "a")
+    assert (dead_letter.payload, dead_letter.attempts, dead_letter.error) == ("poison", 3, "poisoned")
 
 
 async def test_a_partition_that_stops_at_a_poisonous_message(mq: AsyncSkep, db: psycopg.Connection):
@@ -438,10 +438,10 @@ async def test_a_dead_letter_is_redriven_for_its_group_only(mq: AsyncSkep, db: p
     await (await q.pop(group="a")).fail(None, "bad")
     assert await take(q, "b") == ["x"]
     assert await kept(mq, "p") == []
-    (driven,) = await mq.redrive(Q, "a")
+    (redriven,) = await mq.redrive(Q, "a")
     assert await take(q, "b", partitions=10) == []
     again = await drain(q, "a", partitions=10)
-    assert [(m.id, m.payload) for m in again] == [(driven.message_id, "x")]
+    assert [(m.id, m.payload) for m in again] == [(redriven.message_id, "x")]
     assert await mq.dead_letters(Q) == []
     await retain(mq)
     assert (await q.status()).messages == 0
@@ -455,7 +455,7 @@ async def test_partitions_created_while_a_group_was_dead(mq: AsyncSkep, db: psyc
     await subscribed(mq, "a", "b")
     await q.push(0, partition="old")
     await drain(q, "a")
-    await bury(mq, db, "a")
+    await let_die(mq, db, "a")
     await q.push_many([NewMessage(n, "new") for n in range(4)])
     await take(q, "b", partition="new", batch=2)
     assert await kept(mq, "new") == [2, 3]
@@ -463,5 +463,5 @@ async def test_partitions_created_while_a_group_was_dead(mq: AsyncSkep, db: psyc
     await mq.heartbeat("a", Q)
     await drain(q, "b")
     assert await kept(mq, "new") == [2, 3]
-    assert by_lane(await drain(q, "a")) == {"new": [2, 3]}
+    assert by_partition(await drain(q, "a")) == {"new": [2, 3]}
     assert await missed(mq) == {"a": 2}

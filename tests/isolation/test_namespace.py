@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.engine.verbs import Row, broken, call, pop, push, refused, take
 from tests.isolation.steps import BLOCKED
 
@@ -24,7 +24,7 @@ def threads() -> Generator[ThreadPoolExecutor]:
         yield pool
 
 
-def look_around(mq: psycopg.Connection, namespace: str = "n") -> list[Row]:
+def pop_until_found(mq: psycopg.Connection, namespace: str = "n") -> list[Row]:
     """Pop a few times, over some seconds, until something arrives."""
     for _ in range(3):
         if found := take(mq, None, namespace=namespace):
@@ -44,11 +44,11 @@ def test_a_queue_whose_deletion_is_rolled_back(connect: Connect, *, is_lost: boo
         call(mq, "prune_journal", older_than="0 s")
     with other.transaction(force_rollback=True):
         call(other, "delete_queue", queue="n.b")
-        assert look_around(mq) == []
+        assert pop_until_found(mq) == []
         push(mq, "n.a", 3)
-        assert look_around(mq) == [3]  # others are served meanwhile
-        assert look_around(mq) == []
-    assert (look_around(mq), broken(mq)) == ([2], {})
+        assert pop_until_found(mq) == [3]  # others are served meanwhile
+        assert pop_until_found(mq) == []
+    assert (pop_until_found(mq), broken(mq)) == ([2], {})
 
 
 def test_a_queue_that_joins_the_namespace_during_the_first_pop(connect: Connect, threads: ThreadPoolExecutor):
@@ -61,7 +61,7 @@ def test_a_queue_that_joins_the_namespace_during_the_first_pop(connect: Connect,
     until(lambda: moved.done() or observer.execute(BLOCKED, [mq.info.backend_pid]).fetchall() == [(True,)], "it hangs")
     consumer.execute("COMMIT")
     moved.result()
-    assert (look_around(mq), broken(mq)) == ([1], {})
+    assert (pop_until_found(mq), broken(mq)) == ([1], {})
 
 
 def test_a_first_pop_while_a_queue_joins_the_namespace(connect: Connect):
@@ -72,7 +72,7 @@ def test_a_first_pop_while_a_queue_joins_the_namespace(connect: Connect):
     with mq.transaction():
         call(mq, "configure_queue", queue="elsewhere.q", namespace="n")
         assert pop(consumer, None, namespace="n") == []
-    assert (look_around(consumer), broken(mq)) == ([1], {})
+    assert (pop_until_found(consumer), broken(mq)) == ([1], {})
 
 
 def test_an_open_first_pop_and_a_change_of_namespace(connect: Connect):
@@ -84,7 +84,7 @@ def test_an_open_first_pop_and_a_change_of_namespace(connect: Connect):
         with refused("55P03", "locked"):
             call(mq, "configure_queue", queue="elsewhere.q", namespace="n")
     call(mq, "configure_queue", queue="elsewhere.q", namespace="n")
-    assert look_around(mq) == [1]
+    assert pop_until_found(mq) == [1]
 
 
 def test_a_second_namespace_during_the_first_pop(connect: Connect, threads: ThreadPoolExecutor):
@@ -99,4 +99,4 @@ def test_a_second_namespace_during_the_first_pop(connect: Connect, threads: Thre
     until(lambda: subscribed.done() or observer.execute(BLOCKED, [pid]).fetchall() == [(True,)], "it hangs")
     consumer.execute("COMMIT")
     subscribed.result()
-    assert (look_around(mq, "other"), broken(mq)) == ([2], {})
+    assert (pop_until_found(mq, "other"), broken(mq)) == ([2], {})

@@ -25,11 +25,11 @@ def test_a_deleted_group_starts_as_a_new_one(mq: psycopg.Connection):
     """Without its subscription it starts by the mode that it names now."""
     push(mq, "q", "old", "older", partition="a")
     assert take(mq, "q", batch=1) == ["old"]
-    held = pop(mq, "q")
+    leased = pop(mq, "q")
     pass_time(mq, 3600)
     assert delete_group(mq) == 1
     with refused("SK003"):
-        ack(mq, held)
+        ack(mq, leased)
     assert left(mq).keys() & set(OF_A_GROUP) == set()
     push(mq, "q", "new", partition="b")
     assert take(mq, "q", subscription_mode="new") == ["new"]
@@ -75,13 +75,13 @@ def test_a_deleted_queue_is_forgotten_with_its_subscriptions(mq: psycopg.Connect
     push(mq, "q", "a", "b", partition="p")
     call(mq, "dead_letter", lease=pop(mq, "q", "dead", batch=1)[0].lease, error="poison")
     take(mq, "q", subscription_mode="new", partition="p")
-    held = pop(mq, "q", "holder")
+    leased = pop(mq, "q", "holder")
     call(mq, "subscribe", group_name="g", queue="q")
     assert call(mq, "delete_queue", queue="q") == [(True,)]
     assert left(mq) == {}
     assert mq.execute("SELECT payload FROM skep.dead_letters").fetchall() == [("a",)]
     with refused("SK003"):
-        ack(mq, held)
+        ack(mq, leased)
     push(mq, "q", "c", partition="p")
     pass_time(mq, 60)
     assert (take(mq, "q"), take(mq, "q", "holder")) == (["c"], ["c"])
@@ -108,11 +108,11 @@ def test_a_wildcard_subscription_outlives_its_queues(mq: psycopg.Connection):
 def test_a_deleted_partition_starts_again_at_zero(mq: psycopg.Connection):
     """Its offsets, leases, cursors and subscriptions are deleted; the rest of the queue stays."""
     push_to(mq, [("q", "a", 1), ("q", "b", 2)])
-    held = pop(mq, "q", partition="a")
+    leased = pop(mq, "q", partition="a")
     call(mq, "subscribe", group_name="late", queue="q", partition="a", mode="offset", start_from="5")
     assert call(mq, "delete_partition", queue="q", partition="a") == [(True,)]
     with refused("SK003"):
-        ack(mq, held)
+        ack(mq, leased)
     assert [row.offset for row in push(mq, "q", 3, partition="a")] == [0]
     assert sorted(d.payload for d in drain(mq, "q")) == [2, 3]
     assert sorted(d.payload for d in drain(mq, "q", "late")) == [2, 3]
@@ -127,11 +127,11 @@ def test_lag_of_known_and_unknown_partitions(mq: psycopg.Connection):
     push(mq, "q", *range(3), partition="fresh")
     push(mq, "q", 5, partition="old")
     assert lag(mq) == {"old": 1, "fresh": 3}
-    held = pop(mq, "q", batch=2, partition="fresh")
+    leased = pop(mq, "q", batch=2, partition="fresh")
     rows = {row.partition: row for row in call(mq, "lag", group_name="g", queue="q", partition="fresh")}
     assert (rows["fresh"].lag, rows["fresh"].leased, rows["fresh"].cursor, rows["fresh"].last_offset) == (3, 1, 0, 2)
-    call(mq, "ack", lease=held[0].lease, id=held[0].id)
-    ack(mq, held)
+    call(mq, "ack", lease=leased[0].lease, id=leased[0].id)
+    ack(mq, leased)
     assert lag(mq) == {"old": 1, "fresh": 1}
     assert drain(mq, "q") != []
     assert lag(mq) == {"old": 0, "fresh": 0}
@@ -159,8 +159,8 @@ def test_lag_of_one_queue_or_of_all(mq: psycopg.Connection):
 
 def test_lag_counts_tombstones_until_they_are_passed(mq: psycopg.Connection):
     """A message deleted by hand keeps its offset, so lag stays exact arithmetic."""
-    answers = push(mq, "q", "a", "gone", "c")
-    address = call(mq, "message_id", partition_id=answers[1].partition_id, offset=1)[0][0]
+    results = push(mq, "q", "a", "gone", "c")
+    address = call(mq, "message_id", partition_id=results[1].partition_id, offset=1)[0][0]
     pop(mq, "other")
     call(mq, "subscribe", group_name="g", queue="q")
     pop(mq, "q", "g", batch=1, lease_time=0.001)

@@ -42,8 +42,8 @@ def cost(connection: psycopg.Connection) -> int:
 @pytest.mark.parametrize("waiting", [0, 5], ids=["drained", "never_drained"])
 def test_the_cost_stays_the_same(held: psycopg.Connection, waiting: int):
     """Whether partitions are drained by every pop, or never."""
-    for lane in range(3):
-        push(held, "q", *range(waiting + 1), partition=str(lane))
+    for partition in range(3):
+        push(held, "q", *range(waiting + 1), partition=str(partition))
     for group in ("a", "b"):
         assert [len(take(held, "q", group, batch=1)) for _ in range(3)] == [1] * 3
     work(held, 400)
