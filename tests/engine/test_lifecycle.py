@@ -324,9 +324,9 @@ def test_fan_out_of_a_message(mq: psycopg.Connection):
 
     def state() -> list[tuple[int, int, list[str]]]:
         rows = call(mq, "message_status", queue=Q, partition="Default")
-        told = [(row.required_consumer_groups, row.completed_consumer_groups, row.pending_groups) for row in rows]
-        assert mq.execute(VIEW, [Q]).fetchall() == told
-        return told
+        counts = [(row.required_consumer_groups, row.completed_consumer_groups, row.pending_groups) for row in rows]
+        assert mq.execute(VIEW, [Q]).fetchall() == counts
+        return counts
 
     for group in "abc":
         subscribe(mq, group)

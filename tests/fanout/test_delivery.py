@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from skep.upkeep.duty import Duty
 
 from skep import AsyncSkep, NewMessage
 from skep.errors import InvalidArgument, StaleLease
 from skep.upkeep import Upkeep
+from skep.upkeep.duty import Duty
 from skep.upkeep.reaper import reap
 from tests.client.verbs import LEASE_SECONDS, dead, drain, lag, leased, offsets, payloads, refused, take
 from tests.engine.verbs import broken, pass_time

@@ -176,7 +176,7 @@ class Session:
                 STEPS[choice.kind](self, choice)
             except psycopg.Error as error:
                 self.recover(error)
-            except Exception as error:  # noqa: BLE001 - it is told at the end
+            except Exception as error:  # noqa: BLE001 - it is reported at the end
                 self.account.problems.append(f"{self.name}: {choice} {error!r}")
                 self.connection.close()
                 self.connect()

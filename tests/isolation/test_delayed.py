@@ -19,11 +19,11 @@ def delay(payload: str, partition: str) -> Step:
     """Push a message that is due when the next step begins."""
 
     def do(session: Session) -> None:
-        told = session.connection.execute(
+        row = session.connection.execute(
             "SELECT id FROM skep.push(%s, to_jsonb(%s::text), %s, delay => 3600)",
             [session.queue, f"{payload} {partition}", partition],
         )
-        session.connection.execute(DUE, told.fetchone())
+        session.connection.execute(DUE, row.fetchone())
         session.happened("pushed", f"{payload} {partition}")
 
     return Step(f"delay {payload}", do)
@@ -127,10 +127,10 @@ def test_a_duplicate_while_the_first_is_appended(stage: Stage):
 
     def first(story: Story) -> None:
         session = story.sessions["A"]
-        told = session.connection.execute(
+        row = session.connection.execute(
             "SELECT id FROM skep.push(%s, '1', transaction_id => 't', delay => 3600)", [session.queue]
         )
-        session.connection.execute(DUE, told.fetchone())
+        session.connection.execute(DUE, row.fetchone())
 
     again = run("again", "SELECT (skep.push(%(queue)s, '2', transaction_id => 't')).status")
     later = run("later", "SELECT (skep.push(%(queue)s, '3', transaction_id => 't', delay => 60)).status")

@@ -167,15 +167,15 @@ def check_account(story: Story, change: Change) -> None:
     lost = {offset for first, end, _ in rows for offset in range(first, end)} - {*got}
     assert sum(messages for _, _, messages in rows) == len(lost)
     assert len({*got}) == len(got)
-    retained = next(n for n, told in enumerate(story.steps_taken) if told.startswith("R:") and told.endswith("retain"))
-    known = [n for n, told in enumerate(story.steps_taken) if told.startswith("X:")][change.counts_from]
+    retained = next(n for n, step in enumerate(story.steps_taken) if step.startswith("R:") and step.endswith("retain"))
+    known = [n for n, step in enumerate(story.steps_taken) if step.startswith("X:")][change.counts_from]
     first = 1 if change.prepare is fall_silent else 0 if known < retained else min({*got, *lost, 4})
     assert sorted({*got, *lost}) == list(range(first, 4))
     assert broken(session.connection) == {}
 
 
 COMPLETED, MAX_SIZE = {"completed_retention_seconds": 0}, {"max_size": 1}
-HELD: dict[str, tuple[dict[str, int], Step | None]] = {
+RULES: dict[str, tuple[dict[str, int], Step | None]] = {
     "completed": (COMPLETED, None),
     "max_size": (MAX_SIZE, None),
     "completed, held before the delete": (COMPLETED, HOLD_DELETE),
@@ -185,7 +185,7 @@ HELD: dict[str, tuple[dict[str, int], Step | None]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize(("rule", "hold"), HELD.values(), ids=HELD)
+@pytest.mark.parametrize(("rule", "hold"), RULES.values(), ids=RULES)
 def test_a_group_that_joins_or_moves(stage: Stage, change: str, rule: dict[str, Any], hold: Step | None):
     """It never holds a message that retention deletes, and nothing is lost without a record.
 
