@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def data_dir() -> Generator[Path]:
     """A directory for an embedded server. Started by root, it runs as another user, who cannot reach tmp_path."""
-    with _directory() as path:
+    with directory() as path:
         yield path
 
 
@@ -66,7 +66,7 @@ def postgres_url() -> Generator[str]:
     if given := os.environ.get("SKEP_TEST_DATABASE_URL"):
         yield given
         return
-    with _directory() as path, embedded.start(path, settings=FAST) as server:
+    with directory() as path, embedded.start(path, settings=FAST) as server:
         yield server.url
 
 
@@ -134,7 +134,8 @@ def _memory() -> Path | None:
 
 
 @contextmanager
-def _directory() -> Generator[Path]:
+def directory() -> Generator[Path]:
+    """Yield a new directory, in memory if there is room; it is deleted afterwards."""
     path = Path(tempfile.mkdtemp(prefix="skep-test-", dir=_memory()))
     try:
         yield path

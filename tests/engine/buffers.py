@@ -5,8 +5,6 @@ compares. Buffers are the same on every machine, unlike seconds.
 """
 
 import json
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 
 from skep import embedded
 from skep.engine.install import install
-from tests.conftest import FAST
+from tests.conftest import FAST, directory
 from tests.postgres_binaries import postgres_binaries
 
 EXPECTED = Path(__file__).with_name("buffers.json")
@@ -175,10 +173,8 @@ def measure(url: str, *, of: tuple[Callable[[psycopg.Connection], Measured], ...
 def main() -> None:
     expected: dict[str, Measured] = {}
     for major, bin_dir in postgres_binaries().items():
-        data_dir = Path(tempfile.mkdtemp(prefix="skep-test-"))
-        with embedded.start(data_dir, settings=SETTINGS, bin_dir=bin_dir) as server:
+        with directory() as data_dir, embedded.start(data_dir, settings=SETTINGS, bin_dir=bin_dir) as server:
             expected[str(major)] = measure(server.url)
-        shutil.rmtree(data_dir)
         print(major, expected[str(major)], flush=True)
     EXPECTED.write_text(json.dumps(expected, indent=2) + "\n")
 

@@ -1,16 +1,13 @@
 """Servers that one test has to itself, for everything that belongs to a cluster: roles, settings, replication slots."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from skep import embedded
-from tests.conftest import FAST
+from tests.conftest import FAST, directory
 from tests.postgres_binaries import MAJORS, require
 
 
@@ -20,9 +17,6 @@ def server(major: int, settings: Mapping[str, str] | None = None) -> Generator[s
     if major != max(MAJORS) and os.environ.get("SKEP_TEST_ALL") != "1":
         pytest.skip("other versions take a minute: set SKEP_TEST_ALL=1, as CI does")
     bin_dir = require(major)
-    data_dir = Path(tempfile.mkdtemp(prefix="skep-test-"))
-    try:
-        with embedded.start(data_dir, settings={**FAST, **(settings or {})}, bin_dir=bin_dir) as started:
-            yield started.url
-    finally:
-        shutil.rmtree(data_dir)
+    every = {**FAST, **(settings or {})}
+    with directory() as data_dir, embedded.start(data_dir, settings=every, bin_dir=bin_dir) as started:
+        yield started.url

@@ -1,8 +1,6 @@
 """Static checks of every function: plpgsql_check reads PL/pgSQL, PostgreSQL itself the bodies in SQL."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 
 from skep import embedded
 from skep.engine.install import install
-from tests.conftest import FAST
+from tests.conftest import FAST, directory
 
 # A trigger function is checked with the row of its table.
 CHECK = """
@@ -58,15 +56,11 @@ def checker() -> Path:
 def checked() -> Generator[psycopg.Connection]:
     """A database with Skep and the checker."""
     bin_dir = checker()
-    data_dir = Path(tempfile.mkdtemp(prefix="skep-test-"))
-    try:
-        with embedded.start(data_dir, settings=FAST, bin_dir=bin_dir) as server:
-            install(server.url)
-            with psycopg.connect(server.url, autocommit=True) as connection:
-                connection.execute("CREATE EXTENSION plpgsql_check")
-                yield connection
-    finally:
-        shutil.rmtree(data_dir)
+    with directory() as data_dir, embedded.start(data_dir, settings=FAST, bin_dir=bin_dir) as server:
+        install(server.url)
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION plpgsql_check")
+            yield connection
 
 
 def findings(connection: psycopg.Connection) -> list[tuple[str, str, str, int]]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from tests.engine.threads import at_once
 from tests.engine.verbs import (
     Row,
     ack,
@@ -281,13 +282,14 @@ def test_a_transaction_that_holds_a_lease(mq: psycopg.Connection, connect_module
     push(mq, "q", *range(4))
     take(mq, "q", batch=1)
     other, slow = connect_module(), connect_module()
+
+    def refuse(connection: psycopg.Connection, verb: str, **arguments: str) -> None:
+        with refused("55P03", 'group "g" is in use'):
+            call(connection, verb, group_name="g", **arguments)
+
     with slow.transaction():
         pop(slow, "q", batch=1)
-        for connection, verb, arguments in [
-            (mq, "seek", {"queue": "q", "position": "end"}), (other, "delete_group", {}),
-        ]:  # fmt: skip
-            with refused("55P03", 'group "g" is in use'):
-                call(connection, verb, group_name="g", **arguments)
+        at_once(lambda: refuse(mq, "seek", queue="q", position="end"), lambda: refuse(other, "delete_group"))
     assert move(mq, "end") == (1, 3, 0)
 
 

@@ -21,7 +21,7 @@ from tests.client.verbs import until
 from tests.engine.verbs import broken
 from tests.fanout.verbs import AT_ONCE, Q, status
 
-SECONDS = 60 if os.environ.get("SKEP_TEST_ALL") else 20
+SECONDS = 30 if os.environ.get("SKEP_TEST_ALL") else 10
 PARTITIONS = [f"partition {n}" for n in range(6)]
 STEADY = [f"steady {n}" for n in range(7)]
 MORTAL, SLEEPER, LATE = "mortal", "sleeper", "late"

@@ -1,4 +1,4 @@
-"""Lines of pops: who was answered is not served again, however many stand in line."""
+"""Waiting pops: a request that got its response is not served again, however many are waiting."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ WANTED = Wanted("orders", "__QUEUE_MODE__", auto_ack=True)
 
 
 class Database:
-    """Serves so many requests of each call, and notes how many it was given; `open` lets a call take its time."""
+    """Serves this many requests of each call, and records how many it was given; `open` delays a call."""
 
     def __init__(self, *serves: int) -> None:
         self.serves = list(serves)
@@ -30,34 +30,34 @@ class Database:
         return [False for _ in arguments.get("queues", ())]
 
 
-def lines(database: Database) -> Lines:
+def make_waiters(database: Database) -> Lines:
     return Lines(database, max_pending=1000, merged=lambda _: None)  # pyright: ignore[reportArgumentType]
 
 
-async def test_who_was_answered_empty_is_not_offered_to_the_next_call():
-    """With auto ack, what such a request were given would be lost: nobody reads it."""
+async def test_a_request_with_an_empty_response_is_not_offered_to_the_next_call():
+    """With auto ack, the messages of such a request would be lost, because its client is gone."""
     database = Database(0, MERGED)
     database.open.clear()
-    line = lines(database)
-    requests = [asyncio.create_task(line.pop(WANTED, 1, 1, 0)) for _ in range(MERGED + 20)]
+    waiters = make_waiters(database)
+    requests = [asyncio.create_task(waiters.pop(WANTED, 1, 1, 0)) for _ in range(MERGED + 20)]
     await asyncio.sleep(0.01)
-    line.wake(["orders"])  # something came while the first call was under way
+    waiters.wake(["orders"])  # a message arrived during the first call
     database.open.set()
-    answers = await asyncio.gather(*requests)
-    delivered = sum(answer is not None for answer in answers)
+    results = await asyncio.gather(*requests)
+    delivered = sum(result is not None for result in results)
     asked_again = sum(database.calls[1:])
     assert asked_again == delivered
-    await line.close()
+    await waiters.close()
 
 
-async def test_those_who_wait_keep_their_place():
+async def test_waiting_requests_keep_their_order():
     database = Database(0, 1, 1)
-    line = lines(database)
-    first, second = (asyncio.create_task(line.pop(WANTED, 1, 1, 5)) for _ in range(2))
+    waiters = make_waiters(database)
+    first, second = (asyncio.create_task(waiters.pop(WANTED, 1, 1, 5)) for _ in range(2))
     await asyncio.sleep(0.01)
-    line.wake(["orders"])
+    waiters.wake(["orders"])
     await asyncio.wait([first], timeout=2)
     assert (first.done(), second.done()) == (True, False)
-    line.wake(["orders"])
+    waiters.wake(["orders"])
     assert await second is not None
-    await line.close()
+    await waiters.close()
