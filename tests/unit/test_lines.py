@@ -1,4 +1,4 @@
-"""Waiting pops: a request that got its response is not served again, however many are waiting."""
+"""Lines of pops: who was answered is not served again, however many stand in line."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ WANTED = Wanted("orders", "__QUEUE_MODE__", auto_ack=True)
 
 
 class Database:
-    """Serves this many requests of each call, and records how many it was given; `open` delays a call."""
+    """Serves so many requests of each call, and notes how many it was given; `open` lets a call take its time."""
 
     def __init__(self, *serves: int) -> None:
         self.serves = list(serves)
@@ -30,34 +30,34 @@ class Database:
         return [False for _ in arguments.get("queues", ())]
 
 
-def make_waiters(database: Database) -> Lines:
+def lines(database: Database) -> Lines:
     return Lines(database, max_pending=1000, merged=lambda _: None)  # pyright: ignore[reportArgumentType]
 
 
-async def test_a_request_with_an_empty_response_is_not_offered_to_the_next_call():
-    """With auto ack, the messages of such a request would be lost, because its client is gone."""
+async def test_who_was_answered_empty_is_not_offered_to_the_next_call():
+    """With auto ack, what such a request were given would be lost: nobody reads it."""
     database = Database(0, MERGED)
     database.open.clear()
-    waiters = make_waiters(database)
-    requests = [asyncio.create_task(waiters.pop(WANTED, 1, 1, 0)) for _ in range(MERGED + 20)]
+    line = lines(database)
+    requests = [asyncio.create_task(line.pop(WANTED, 1, 1, 0)) for _ in range(MERGED + 20)]
     await asyncio.sleep(0.01)
-    waiters.wake(["orders"])  # a message arrived during the first call
+    line.wake(["orders"])  # something came while the first call was under way
     database.open.set()
-    results = await asyncio.gather(*requests)
-    delivered = sum(result is not None for result in results)
+    answers = await asyncio.gather(*requests)
+    delivered = sum(answer is not None for answer in answers)
     asked_again = sum(database.calls[1:])
     assert asked_again == delivered
-    await waiters.close()
+    await line.close()
 
 
-async def test_waiting_requests_keep_their_order():
+async def test_those_who_wait_keep_their_place():
     database = Database(0, 1, 1)
-    waiters = make_waiters(database)
-    first, second = (asyncio.create_task(waiters.pop(WANTED, 1, 1, 5)) for _ in range(2))
+    line = lines(database)
+    first, second = (asyncio.create_task(line.pop(WANTED, 1, 1, 5)) for _ in range(2))
     await asyncio.sleep(0.01)
-    waiters.wake(["orders"])
+    line.wake(["orders"])
     await asyncio.wait([first], timeout=2)
     assert (first.done(), second.done()) == (True, False)
-    waiters.wake(["orders"])
+    line.wake(["orders"])
     assert await second is not None
-    await waiters.close()
+    await line.close()
