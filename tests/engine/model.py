@@ -150,7 +150,7 @@ class Progress:
         assert not self.waits_for_retry(), "nothing is delivered before the retry"
         if offsets[0] >= self.next:
             assert list(offsets) == self.new()[: len(offsets)], "new messages are skipped"
-            assert not (in_order and self.partition.alive(self.waiting)), "new messages overtake those that come again"
+            assert not (in_order and self.partition.alive(self.waiting)), "new messages overtake returned ones"
             assert attempt == 1
             self.next = offsets[-1] + 1
             largest_run = len(offsets)
@@ -167,7 +167,7 @@ class Progress:
         return lease
 
     def apply_verdict(self, lease: Lease, reason: str, *, delayed: bool = False) -> None:
-        """Apply the verdict. The reason is answered, expired or released; a released run may be delayed."""
+        """Apply the verdict. The reason is acknowledged, expired or released; a released run may be delayed."""
         failed = lease.failed()
         is_dead_lettered = (
             lease.succeeded and self.partition.options.partial_failure == "dead_letter" and not lease.retry_after
@@ -259,8 +259,10 @@ class Model:
             self.subscriptions[group, queue, name] = None
 
     def configure_group(self, group: str, queue: str, limit: int | None) -> None:
-        """Change the options of the group for a queue and its partitions; a namespace group gets a subscription for the
-        queue."""
+        """Change the options of the group for a queue and its partitions.
+
+        A namespace group gets a subscription for the queue.
+        """
         if (group, None, None) in self.subscriptions:
             self.subscriptions.setdefault((group, queue, None))
         self.subscriptions.update({scope: limit for scope in self.subscriptions if scope[:2] == (group, queue)})

@@ -226,7 +226,7 @@ def test_the_outbox_takes_what_push_takes(mq: psycopg.Connection, messages: obje
 
 
 def test_other_callers_are_unaffected(connect: Connect):
-    """A push that fails delays nobody, and its transaction can continue from a savepoint."""
+    """A push that fails delays no other session, and its transaction can continue from a savepoint."""
     clumsy, careful = connect(), connect(options="-c lock_timeout=2s")
     configure(careful, "q", max_payload_bytes=100)
     clumsy.execute("BEGIN")

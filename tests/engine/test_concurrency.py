@@ -116,8 +116,10 @@ def test_the_cursor_is_the_start_of_the_lowest_unfinished_run(conn: psycopg.Conn
 
 
 def test_crashes_of_some_workers(conn: psycopg.Connection):
-    """Messages of crashed workers are delivered again, completed ones are not, and the cursor is right throughout
-    (scenario C11)."""
+    """Messages of crashed workers are delivered again, completed ones are not, and the cursor is right throughout.
+
+    Scenario c11.
+    """
     configure(conn, Q, concurrency=8)
     push(conn, Q, *range(100))
     batches = [pop(conn, Q, batch=10) for _ in range(8)]

@@ -51,8 +51,10 @@ def by_expiry(connection: psycopg.Connection) -> tuple[str, int]:
 
 @pytest.mark.parametrize("die", [by_dlq, by_failures, by_partial_failure, by_expiry])
 def test_a_full_copy(mq: psycopg.Connection, die: Callable[[psycopg.Connection], tuple[str, int]]):
-    """A dead letter has everything of the message, its group, the reason and the number of attempts (scenarios C1,
-    46)."""
+    """A dead letter has everything of the message, its group, the reason and the number of attempts.
+
+    Scenarios c1, 46.
+    """
     configure(mq, Q, retry_limit=1, retry_delay=0)
     push(mq, Q, {"total": [1, None, "x"]}, partition="partition", **FULL)
     push(mq, Q, "next", partition="partition")
@@ -112,8 +114,10 @@ def test_a_dead_letter_without_a_reason(mq: psycopg.Connection):
 
 
 def test_a_message_is_dead_lettered_at_once(mq: psycopg.Connection):
-    """dead_letter does not wait for the rest of the batch, is not undone by a release, and happens once (scenario
-    C1)."""
+    """dead_letter does not wait for the rest of the batch, is not undone by a release, and happens once.
+
+    Scenario c1.
+    """
     push(mq, Q, *range(3))
     batch = pop(mq, Q)
     ack_one(mq, batch[1], "d")

@@ -53,8 +53,10 @@ def test_messages_without_a_transaction_id_are_never_duplicates(mq: psycopg.Conn
 
 
 def test_duplicates_within_one_call(mq: psycopg.Connection):
-    """The first message of each id is stored, offsets stay dense, and the results keep the order of the items (scenario
-    L5)."""
+    """The first message of each id is stored, offsets stay dense, and the results keep the order of the items.
+
+    Scenario l5.
+    """
     push(mq, "q", "old", transaction_ids=["old"])
     ids = ["a", "b", "a", "old", None, "b", "c", "a"]
     results = push(mq, "q", *range(8), transaction_ids=ids)
@@ -113,8 +115,10 @@ def test_a_duplicate_waits_for_the_open_push_and_replaces_it_if_it_rolls_back(co
 
 
 def test_the_dedup_window_of_the_queue(mq: psycopg.Connection):
-    """After dedup_window seconds the id may be pushed again, and later duplicates return the new message (scenario
-    L5)."""
+    """After dedup_window seconds the id may be pushed again, and later duplicates return the new message.
+
+    Scenario l5.
+    """
     configure(mq, "q", dedup_window=600)
     assert push_one(mq)[:2] == ("queued", 0)
     pass_time(mq, 599)

@@ -37,8 +37,10 @@ def test_a_slow_partition_delays_no_other(mq: psycopg.Connection):
 def test_a_pop_in_an_open_transaction_loses_nothing(
     mq: psycopg.Connection, module_database_url: str, *, discovers: bool
 ):
-    """Other consumers find new work meanwhile, never hang, and get the messages of the transaction when it ends
-    (scenario C9)."""
+    """Other consumers find new work meanwhile, never hang, and get the messages of the transaction when it ends.
+
+    Scenario c9.
+    """
     push(mq, Q, 0, partition="slow")
     push(mq, Q, 0, partition="quick")
     drain(mq, Q)
@@ -58,8 +60,10 @@ def test_a_pop_in_an_open_transaction_loses_nothing(
 @pytest.mark.parametrize("option", ["delayed_processing", "window_buffer"])
 @pytest.mark.parametrize("group", ["g", "late"])
 def test_partitions_that_are_not_ready_never_hide_a_ready_one(mq: psycopg.Connection, option: str, group: str):
-    """Two hundred waiting partitions are first in the ready list; the one that is ready is served at once (scenario
-    C10)."""
+    """Two hundred waiting partitions are first in the ready list.
+
+    The one that is ready is served at once (scenario C10).
+    """
     configure(mq, Q, **{option: HOUR})
     push_many_partitions(mq)
     push(mq, Q, 0, partition="ready")
@@ -158,8 +162,10 @@ def test_removing_the_delay_takes_effect_at_once(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("leased", [True, False])
 def test_small_partitions_beside_a_large_one(mq: psycopg.Connection, *, leased: bool):
-    """Two hundred partitions with one message each are served within 0.25 s, beside one with twenty thousand (scenario
-    C13)."""
+    """Two hundred partitions with one message each are served within 0.25 s, beside one with twenty thousand.
+
+    Scenario c13.
+    """
     push(mq, Q, *range(20_000), partition="large")
     for _ in range(3):
         ack(mq, pop(mq, Q, batch=10))

@@ -56,8 +56,10 @@ def test_options_are_checked(mq: psycopg.Connection, options: dict[str, Any]):
 
 
 def test_pause_and_resume(mq: psycopg.Connection):
-    """While paused nothing is delivered and acks are refused; afterwards nothing is lost and the cursor is unchanged
-    (scenarios 16, 32, 89)."""
+    """While paused nothing is delivered and acks are refused.
+
+    Afterwards nothing is lost and the cursor is unchanged (scenarios 16, 32, 89).
+    """
     push(mq, Q, *range(5))
     take(mq, Q, batch=1)
     batch = pop(mq, Q, batch=2)
@@ -97,8 +99,10 @@ def test_cancel_is_final_until_subscribed_again(mq: psycopg.Connection):
 
 
 def test_remove(mq: psycopg.Connection):
-    """It counts the messages that no longer wait for the group; unknown is not found, twice is a conflict (scenario
-    64)."""
+    """It counts the messages that no longer wait for the group.
+
+    Unknown is not found, twice is a conflict (scenario 64).
+    """
     push(mq, Q, *range(4))
     take(mq, Q, batch=1)
     assert call(mq, "cancel_group", group_name="g", queue=Q)[0].cancel_group == 3
@@ -155,8 +159,10 @@ LIMITS = ("heartbeat_interval", "heartbeat_timeout", "miss_threshold")
 def test_a_group_dies_after_its_timeout_and_its_missed_heartbeats(
     mq: psycopg.Connection, limits: tuple[float, float, int], seconds: float, missed: int | None
 ):
-    """It dies when its silence reaches the timeout and that many heartbeat intervals; missed heartbeats are
-    computed."""
+    """It dies when its silence reaches the timeout and that many heartbeat intervals.
+
+    Missed heartbeats are computed.
+    """
     subscribe(mq, **dict(zip(LIMITS, limits, strict=True)))
     pass_time(mq, seconds)
     died = missed is not None and missed >= limits[2]
@@ -212,8 +218,10 @@ def test_a_dead_group_keeps_its_backlog(mq: psycopg.Connection, grace: float | N
 
 
 def test_any_number_of_detectors_agree(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
-    """Detector runs are not counted; one run covers several queues; dead and cancelled groups are skipped (scenarios
-    50, 52, 102)."""
+    """Detector runs are not counted; one run covers several queues.
+
+    Dead and cancelled groups are skipped (scenarios 50, 52, 102).
+    """
     subscribe(mq, miss_threshold=8)
     subscribe(mq, "h", queue="other", miss_threshold=8)
     pass_time(mq, 310)
@@ -294,8 +302,10 @@ def test_queue_mode_never_dies(mq: psycopg.Connection):
 
 
 def test_write_block(mq: psycopg.Connection):
-    """Pushes are refused for pub_sub queues only, if the option is set, and only ACTIVE groups count (scenarios 8, 9,
-    10)."""
+    """Pushes are refused for pub_sub queues only, if the option is set, and only ACTIVE groups count.
+
+    Scenarios 8, 9, 10.
+    """
     push(mq, Q, 0)
     configure(mq, Q, block_without_subscribers=True)
     push(mq, Q, 1)  # mixed
@@ -319,8 +329,10 @@ VIEW = """
 
 
 def test_fan_out_of_a_message(mq: psycopg.Connection):
-    """A message is required by the subscribed groups, completed one by one, and names its pending groups (scenarios 4,
-    27, 31)."""
+    """A message is required by the subscribed groups, completed one by one, and names its pending groups.
+
+    Scenarios 4, 27, 31.
+    """
 
     def state() -> list[tuple[int, int, list[str]]]:
         rows = call(mq, "message_status", queue=Q, partition="Default")

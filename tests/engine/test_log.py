@@ -41,8 +41,10 @@ def consume(connection: psycopg.Connection, messages: int) -> list:
 
 
 def test_eight_slow_producers_lose_nothing(connect: Connect):
-    """Every message is delivered, in offset order, offsets dense, the messages of each producer in its order (scenario
-    L1)."""
+    """Every message is delivered, in offset order, offsets dense, the messages of each producer in its order.
+
+    Scenario l1.
+    """
     producers, messages = 8, 20
     jobs = [partial(produce, connect(), producer, messages) for producer in range(producers)]
     received = at_once(partial(consume, connect(), producers * messages), *jobs)[0] or []
@@ -167,8 +169,10 @@ def test_a_clock_set_back_never_decreases_created_at(mq: psycopg.Connection):
 
 
 def test_a_clock_set_back_does_not_withhold_messages(mq: psycopg.Connection):
-    """Messages stored before the step or pushed after it are delivered at once, in known and in new partitions
-    (scenario L9)."""
+    """Messages stored before the step or pushed after it are delivered at once, in known and in new partitions.
+
+    Scenario l9.
+    """
     push(mq, "q", "done", partition="known")
     assert take(mq, "q") == ["done"]
     push(mq, "q", "before", partition="unknown")
@@ -180,8 +184,10 @@ def test_a_clock_set_back_does_not_withhold_messages(mq: psycopg.Connection):
 
 
 def test_a_clock_set_back_does_not_hold_back_returned_messages(mq: psycopg.Connection):
-    """A message that failed before the step is delivered after its delay, not when the clock has caught up (scenario
-    L9)."""
+    """A message that failed before the step is delivered after its delay, not when the clock has caught up.
+
+    Scenario l9.
+    """
     configure(mq, "q", retry_delay=5)
     push(mq, "q", "a", "b")
     call(mq, "fail", lease=pop(mq, "q", batch=1)[0].lease, error="no")
@@ -206,8 +212,10 @@ def test_a_clock_set_back_does_not_prolong_a_dead_consumers_lease(mq: psycopg.Co
 
 
 def test_a_clock_set_back_leaves_leases_unharmed(mq: psycopg.Connection):
-    """A lease from before the step can be acknowledged and extended, and no other consumer gets its messages (scenario
-    L9)."""
+    """A lease from before the step can be acknowledged and extended, and no other consumer gets its messages.
+
+    Scenario l9.
+    """
     push(mq, "q", "a", "b")
     leased = pop(mq, "q", batch=1, lease_time=60)
     pass_time(mq, -3600)

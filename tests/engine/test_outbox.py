@@ -35,8 +35,7 @@ def left_behind(connection: psycopg.Connection) -> int:
 
 
 def in_a_long_transaction(connection: psycopg.Connection, producer: int, everyone: threading.Barrier) -> None:
-    """Insert, and commit only after every other producer has inserted too: a producer that waited would block them
-    all."""
+    """Insert, and commit only after every other producer has inserted too, so that none may wait."""
     with connection.transaction():
         publish(connection, [producer, 0])
         everyone.wait(PATIENCE)
@@ -45,8 +44,10 @@ def in_a_long_transaction(connection: psycopg.Connection, producer: int, everyon
 
 
 def test_no_producer_waits_for_the_open_transaction_of_another(connect: Connect):
-    """Eight long transactions are open on one partition at once; every message arrives, in order, with dense offsets
-    (scenario L2)."""
+    """Eight long transactions are open on one partition at once.
+
+    Every message arrives, in order, with dense offsets (scenario L2).
+    """
     everyone = threading.Barrier(8)
     patience = {"options": "-c lock_timeout=5s -c statement_timeout=20s"}
     at_once(*[partial(in_a_long_transaction, connect(**patience), n, everyone) for n in range(8)])
@@ -106,8 +107,10 @@ def test_savepoints_publish_the_rows_that_they_keep(mq: psycopg.Connection):
 
 
 def test_many_statements_keep_their_order_in_each_partition(mq: psycopg.Connection):
-    """Rows for several partitions, over many statements of one transaction; inserts of many rows keep their order too
-    (scenario L2)."""
+    """Rows for several partitions, over many statements of one transaction.
+
+    Inserts of many rows keep their order too (scenario L2).
+    """
     with mq.transaction():
         for number in range(30):
             publish(mq, number, partition=f"p{number % 3}")

@@ -158,8 +158,10 @@ def test_search_path_is_pinned(mq: psycopg.Connection):
 
 
 def test_only_public_functions_run_with_the_installers_rights(mq: psycopg.Connection):
-    """Private functions do not need them; functions that push and ack must not, or a consumer could push through
-    them."""
+    """Private functions do not need them.
+
+    Functions that push and ack must not, or a consumer could push through them.
+    """
     definers = {name for (_, name) in mq.execute(f"{FUNCTIONS} AND prosecdef").fetchall()}
     both = {"transaction", "_queen_transaction", "_queen_stream_cycle"}
     assert definers == (PRODUCER | CONSUMER | ADMIN | {"_note_outbox", "_move_outbox"}) - both

@@ -6,8 +6,10 @@ from tests.engine.verbs import configure, pass_time, push, push_to, take
 
 
 def serve(connection: psycopg.Connection, times: int, **scope: str) -> list[str]:
-    """Take one message after the other; return the partitions in the order they were served, as their payloads name
-    them."""
+    """Take one message after the other.
+
+    Return the partitions in the order they were served, as their payloads name them.
+    """
     return [take(connection, scope.get("queue"), batch=1, namespace=scope.get("namespace"))[0] for _ in range(times)]
 
 

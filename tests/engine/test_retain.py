@@ -63,8 +63,10 @@ def test_nothing_is_deleted_unless_asked(mq: psycopg.Connection):
 
 
 def test_finished_and_past_retention(mq: psycopg.Connection):
-    """Messages are deleted when all groups completed them long enough ago; a dry run counts the same (scenarios 31,
-    81)."""
+    """Messages are deleted when all groups completed them long enough ago.
+
+    A dry run counts the same (scenarios 31, 81).
+    """
     configure(mq, Q, completed_retention_seconds=HOUR)
     subscribe(mq, "a", "b")
     push(mq, Q, *range(4))
@@ -200,8 +202,10 @@ def test_from_now_does_not_hold_the_past(mq: psycopg.Connection):
 
 @pytest.mark.parametrize(("backfill", "leased"), [(True, [0, 1, 2]), (False, [])])
 def test_backfill(mq: psycopg.Connection, *, backfill: bool, leased: list[int]):
-    """With backfill the group is pending for the history from the moment of joining; without it reads what is left
-    (scenarios 65, 71)."""
+    """With backfill the group is pending for the history from the moment of joining.
+
+    Without it reads what is left (scenarios 65, 71).
+    """
     configure(mq, Q, **AT_ONCE)
     push(mq, Q, *range(3))
     drain(mq, Q, "early")
@@ -284,8 +288,10 @@ def test_idle_partitions_hold_nothing_back(mq: psycopg.Connection):
 def test_the_status_of_a_group_decides_whether_messages_wait_for_it(
     mq: psycopg.Connection, end: str, expected: list[int]
 ):
-    """A paused group keeps its backlog; no message waits for a cancelled group, or a dead one without grace (scenarios
-    18, 57, 58)."""
+    """A paused group keeps its backlog.
+
+    No message waits for a cancelled group, or a dead one without grace (scenarios 18, 57, 58).
+    """
     configure(mq, Q, **AT_ONCE, dead_group_grace_seconds=0)
     subscribe(mq, "other", "g")
     push(mq, Q, *range(3))
@@ -304,8 +310,10 @@ def test_the_status_of_a_group_decides_whether_messages_wait_for_it(
 def test_a_dead_group_keeps_its_backlog_for_a_while(
     mq: psycopg.Connection, grace: int, options: dict[str, int], *, known: bool
 ):
-    """An outage over a weekend loses nothing; after the grace period retention continues, and counts missed
-    messages."""
+    """An outage over a weekend loses nothing.
+
+    After the grace period retention continues, and counts missed messages.
+    """
     configure(mq, Q, **AT_ONCE, **options)
     subscribe(mq, "other", "g")
     push(mq, Q, *range(3))
@@ -322,8 +330,10 @@ def test_a_dead_group_keeps_its_backlog_for_a_while(
 
 
 def test_a_revived_group_continues_with_what_is_left(mq: psycopg.Connection):
-    """It continues at its cursor, without what it had completed, and retention waits for it again (scenarios 63,
-    88)."""
+    """It continues at its cursor, without what it had completed, and retention waits for it again.
+
+    Scenarios 63, 88.
+    """
     configure(mq, Q, **AT_ONCE, dead_group_grace_seconds=0)
     subscribe(mq, "other", "g")
     push(mq, Q, *range(4))

@@ -19,8 +19,10 @@ def seconds_until_retry(connection: psycopg.Connection) -> float:
 @pytest.mark.parametrize("acknowledge", WAYS)
 @pytest.mark.parametrize("retry_limit", [0, 1, 3])
 def test_a_failing_batch(conn: psycopg.Connection, acknowledge, retry_limit: int):
-    """retry_limit = N gives N + 1 deliveries of the same batch, then dead letters; the next batch starts at attempt 1
-    (scenario C3)."""
+    """retry_limit = N gives N + 1 deliveries of the same batch, then dead letters.
+
+    The next batch starts at attempt 1 (scenario C3).
+    """
     configure(conn, Q, retry_limit=retry_limit, retry_delay=0)
     push(conn, Q, *range(6))
     for first in (0, 3):
@@ -108,8 +110,10 @@ def test_a_release_does_not_count_as_an_attempt(conn: psycopg.Connection, batch_
 
 
 def test_a_release_keeps_earlier_acks(conn: psycopg.Connection):
-    """Completed messages are done, a failed one is a dead letter, the rest is delivered again at the same attempt
-    (scenario C1)."""
+    """Completed messages are done, a failed one is a dead letter, the rest is delivered again at the same attempt.
+
+    Scenario c1.
+    """
     configure(conn, Q, retry_delay=LONG)
     push(conn, Q, *range(5))
     batch = pop(conn, Q, batch=4)

@@ -303,7 +303,7 @@ def test_seeking_back_and_forth(mq: psycopg.Connection):
 
 
 def test_seek_on_a_work_queue_moves_its_one_cursor(mq: psycopg.Connection):
-    """Whatever group name the seek gives."""
+    """The group name of the call does not matter."""
     configure(mq, "q", semantics="queue")
     push(mq, "q", *range(6))
     seek(mq, "4", group="a")
@@ -332,8 +332,10 @@ def test_a_cancelled_group_does_not_seek(mq: psycopg.Connection):
 
 
 def test_all_queues_of_a_group(mq: psycopg.Connection):
-    """Queues that it has read, is subscribed to, or covers by its namespace; no queue of others or that it left
-    (scenario S7)."""
+    """Queues that it has read, is subscribed to, or covers by its namespace.
+
+    No queue of others or that it left (scenario S7).
+    """
     for queue in ("known", "left", "others"):
         push(mq, queue, 0, 1)
     take(mq, "known")
@@ -351,8 +353,10 @@ def test_all_queues_of_a_group(mq: psycopg.Connection):
 
 
 def test_all_queues_of_a_namespace(mq: psycopg.Connection):
-    """The namespace subscription moves, queues that it covers get no subscription of their own; "end" covers new
-    ones."""
+    """The namespace subscription moves, queues that it covers get no subscription of their own.
+
+    "end" covers new ones.
+    """
     push_to(mq, [("n.a", "p", 0), ("n.b", "p", 1)])
     assert sorted(take(mq, None, namespace="n", partitions=9)) == [0, 1]
     push_to(mq, [("n.a", "p", 2), ("n.a", "q", 3)])

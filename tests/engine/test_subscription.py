@@ -1,4 +1,4 @@
-"""Where a group starts: the tests and edge cases of subscriptions, and what follows from them."""
+"""The start of a group: the tests and edge cases of subscriptions, and what follows from them."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -55,8 +55,10 @@ def test_a_partition_created_ten_minutes_later(mq: psycopg.Connection, *, known:
 
 
 def test_a_partition_with_history_discovered_later_starts_at_the_start_of_the_group(mq: psycopg.Connection):
-    """In a partition older than the group, everything before its start is skipped and everything after it is delivered
-    (scenario S4)."""
+    """In a partition older than the group, everything before its start is skipped and everything after it is delivered.
+
+    Scenario s4.
+    """
     old(mq, "history 1", "history 2", partition="p2")
     assert take(mq, "q", subscription_mode="new") == []
     pass_time(mq, 600)
@@ -69,8 +71,10 @@ def test_a_partition_with_history_discovered_later_starts_at_the_start_of_the_gr
 @pytest.mark.parametrize(("started", "later"), [({"queue": "ns.q"}, {"queue": "ns.q", "partition": "p"}),
                                              ({"queue": None, "namespace": "ns"}, {"queue": "ns.q"})])  # fmt: skip
 def test_a_pop_without_a_mode_keeps_the_start(mq: psycopg.Connection, started: dict, later: dict):
-    """The default mode is for groups without a subscription; it does not override an older, wider one (scenarios S4,
-    S6)."""
+    """The default mode is for groups without a subscription.
+
+    It does not override an older, wider one (scenarios S4, S6).
+    """
     push(mq, "ns.q", "history", partition="p")
     pass_time(mq, 3600)
     assert take(mq, **started, subscription_mode="new") == []

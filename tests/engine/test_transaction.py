@@ -105,7 +105,7 @@ def kill(victim: psycopg.Connection, killer: psycopg.Connection) -> None:
     victim.close()
 
 
-# Where the connection is lost: after this many statements of its transaction.
+# The connection is lost after this many statements of its transaction.
 STATEMENTS: list[Callable[[psycopg.Connection, list[Row]], object]] = [
     lambda connection, batch: transact(connection, ack_of(batch[0]), push_of("one")),
     lambda connection, batch: call(connection, "ack", lease=batch[1].lease, id=batch[1].id),

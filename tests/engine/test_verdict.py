@@ -99,8 +99,10 @@ def test_some_not_acknowledged_when_the_lease_expires(
     dead: list[int],
     again: list[int],
 ):
-    """Completed messages are not delivered again, the others are, with attempt + 1, in order, before the rest (scenario
-    C1)."""
+    """Completed messages are not delivered again, the others are, with attempt + 1, in order, before the rest.
+
+    Scenario c1.
+    """
     end = len(pattern)
     configure(conn, Q, retry_delay=0, **options)
     push(conn, Q, *range(end + 1))
@@ -133,8 +135,10 @@ def test_an_ack_for_the_whole_lease_keeps_earlier_acks(
 
 
 def test_completing_an_empty_rest_is_not_a_success(conn: psycopg.Connection):
-    """Every message has its own ack beside that for the rest: one is dead, one failed and is delivered again (scenario
-    C1)."""
+    """Every message has its own ack beside that for the rest: one is dead, one failed and is delivered again.
+
+    Scenario c1.
+    """
     configure(conn, Q, retry_delay=0)
     push(conn, Q, *range(2))
     dead, failed = pop(conn, Q)

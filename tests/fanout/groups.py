@@ -63,7 +63,7 @@ async def run_until(mq: AsyncSkep, consumer: Any, group: str = "g", queue: str =
     await running
 
 
-def end_whoever_waits(db: psycopg.Connection) -> bool:
+def end_waiting_sessions(db: psycopg.Connection) -> bool:
     """End the sessions that wait for a lock; return true if there were any."""
     query = """
         SELECT pg_terminate_backend(pid) FROM pg_stat_activity

@@ -15,8 +15,10 @@ DAY = 24 * HOUR
 
 
 async def test_finished_and_past_retention(mq: AsyncSkep, db: psycopg.Connection):
-    """Messages completed long ago are deleted; recently completed or uncompleted ones stay; in all configured queues
-    (scenario 81)."""
+    """Messages completed long ago are deleted; recently completed or uncompleted ones stay.
+
+    In all configured queues (scenario 81).
+    """
     for name in (Q, "second", "unconfigured"):
         if name != "unconfigured":
             await mq.queue(name).configure(completed_retention_seconds=HOUR)

@@ -48,8 +48,10 @@ class Gate:
 
 
 async def test_a_graceful_stop(mq: AsyncSkep, db: psycopg.Connection):
-    """A running handler finishes and its ack is stored before stop returns; prefetched messages are released (scenario
-    23)."""
+    """A running handler finishes and its ack is stored before stop returns.
+
+    Prefetched messages are released (scenario 23).
+    """
     q, gate = mq.queue(Q), Gate()
     await q.push_many([NewMessage(partition, partition) for partition in "ab"])
     consumer = mq.consumer(Q, group="g", batch=1)(gate.handler())
@@ -109,8 +111,10 @@ async def test_a_stop_without_rights(clients: Clients, user_url: Callable[..., s
 
 
 async def test_starting_twice(mq: AsyncSkep):
-    """Exactly one runs, the others raise an error; it can start again after a stop, but not after close (scenario
-    25)."""
+    """Exactly one runs, the others raise an error.
+
+    It can start again after a stop, but not after close (scenario 25).
+    """
     gate = Gate()
     gate.open.set()
     await mq.queue(Q).push("a")
@@ -166,8 +170,10 @@ def hasty_threads() -> Generator[None]:
 
 
 async def test_consumers_join_and_leave(clients: Clients, db: psycopg.Connection):
-    """Members have no names that could clash; each message goes to one of them, and one that left gets nothing more
-    (scenario 26)."""
+    """Members have no names that could clash.
+
+    Each message goes to one of them, and one that left gets nothing more (scenario 26).
+    """
     seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
     members = [clients(poll_interval=0.05) for _ in seen]
     runs = []
@@ -353,8 +359,10 @@ def waiting(db: psycopg.Connection) -> int:
 
 
 async def test_a_filter_of_one_group(mq: AsyncSkep, caplog: pytest.LogCaptureFixture):
-    """A message that one group rejects is not done for others; a filter that raises counts attempts, then dead-letters
-    (scenario 41)."""
+    """A message that one group rejects is not done for others.
+
+    A filter that raises counts attempts, then dead-letters (scenario 41).
+    """
     caplog.set_level(logging.CRITICAL, "skep")
     q = mq.queue(Q)
     await q.configure(retry_limit=2, retry_delay=0, partial_failure="retry")

@@ -31,8 +31,10 @@ async def ids(mq: AsyncSkep) -> list[int]:
 
 
 async def test_a_failure_below_the_limit(mq: AsyncSkep):
-    """The message is delivered again with its attempts; completed ones are not; without failures nothing happens
-    (scenario 42)."""
+    """The message is delivered again with its attempts; completed ones are not.
+
+    Without failures nothing happens (scenario 42).
+    """
     q = mq.queue(Q)
     await q.configure(retry_delay=0, retry_limit=3, partial_failure="retry")
     await q.push_many("abc")
@@ -96,8 +98,10 @@ async def test_independent_outcomes(mq: AsyncSkep):
 
 
 async def test_the_contents_of_a_dead_letter(clients: Callable[..., AsyncSkep]):
-    """Payload, headers, correlation, key, group, reason, attempts; also when it fails again after a redrive (scenario
-    46)."""
+    """Payload, headers, correlation, key, group, reason, attempts.
+
+    Also when it fails again after a redrive (scenario 46).
+    """
     mq, trace = clients(producer="shop-1"), uuid4()
     q = mq.queue(Q)
     await q.configure(retry_limit=0)
@@ -140,8 +144,10 @@ async def test_reading_dead_letters(mq: AsyncSkep, ids: list[int]):
 
 
 async def test_one_dead_letter(mq: AsyncSkep, ids: list[int]):
-    """It is redriven or deleted by its id; an unknown id has no effect, an id that is not a number is refused (scenario
-    47)."""
+    """It is redriven or deleted by its id.
+
+    An unknown id has no effect, an id that is not a number is refused (scenario 47).
+    """
     assert [redriven.id for redriven in await mq.redrive(ids=ids[1:2], dry_run=True)] == ids[1:2]
     assert await mq.purge_dead_letters(ids=ids[:1]) == 1
     (redriven,) = await mq.redrive(ids=ids[1:2])

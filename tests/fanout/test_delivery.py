@@ -62,8 +62,10 @@ async def test_two_workers_of_a_group(mq: AsyncSkep, concurrency: int):
 
 
 async def test_completion_is_idempotent(mq: AsyncSkep, db: psycopg.Connection):
-    """Acknowledged twice, by several groups at once, or after the lease ended: counted once for each group (scenario
-    30)."""
+    """Acknowledged twice, by several groups at once, or after the lease ended: counted once for each group.
+
+    Scenario 30.
+    """
     q = mq.queue(Q)
     groups = ["a", "b", "c"]
     await subscribe(mq, *groups)
@@ -96,8 +98,10 @@ async def test_a_message_is_finished_when_all_groups_have_finished(mq: AsyncSkep
 
 
 async def test_acks_without_a_valid_lease(mq: AsyncSkep, db: psycopg.Connection):
-    """Of a paused group, with an unknown lease, for another's message or for none: refused, nothing changes (scenario
-    32)."""
+    """Of a paused group, with an unknown lease, for another's message or for none: refused, nothing changes.
+
+    Scenario 32.
+    """
     q = mq.queue(Q)
     await subscribe(mq, "g", "other")
     await q.push_many(range(3))
@@ -128,8 +132,10 @@ async def test_acks_without_a_valid_lease(mq: AsyncSkep, db: psycopg.Connection)
 
 
 async def test_failure_and_success(mq: AsyncSkep):
-    """A failure does not finish; a later success does; a failure after success is ignored; attempts are counted
-    (scenario 33)."""
+    """A failure does not finish; a later success does; a failure after success is ignored.
+
+    Attempts are counted (scenario 33).
+    """
     q = mq.queue(Q)
     await q.configure(retry_delay=0, retry_limit=5)
     await q.push_many("ab")
@@ -179,8 +185,10 @@ async def test_failing_fetching_and_completing_at_once(mq: AsyncSkep, db: psycop
 async def test_a_crash_after_a_pop(
     clients: Callable[..., AsyncSkep], mq: AsyncSkep, db: psycopg.Connection, *, upkeep: bool
 ):
-    """The messages of a crashed consumer are delivered again when its lease expires, without manual action (scenario
-    35)."""
+    """The messages of a crashed consumer are delivered again when its lease expires, without manual action.
+
+    Scenario 35.
+    """
     await mq.queue(Q).push_many(range(2))
     crashed = clients()
     await crashed.queue(Q).pop(group="g", batch=2)

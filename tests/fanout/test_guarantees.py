@@ -25,8 +25,10 @@ async def subscribed(mq: AsyncSkep, *groups: str) -> None:
 
 
 async def test_three_live_groups_get_everything(clients: Clients, db: psycopg.Connection):
-    """Fan-out through the real producer and consumer: each of three groups gets each of 1000 messages once (scenario
-    83)."""
+    """Fan-out through the real producer and consumer: each of three groups gets each of 1000 messages once.
+
+    Scenario 83.
+    """
     groups, producer = clients(poll_interval=0.05), clients()
     came: dict[str, Counter[int]] = {group: Counter() for group in GROUPS}
     for group in GROUPS:
@@ -49,8 +51,10 @@ async def test_three_live_groups_get_everything(clients: Clients, db: psycopg.Co
 
 
 async def test_ten_cleanups_equal_one(mq: AsyncSkep, db: psycopg.Connection):
-    """A dead group is cleaned up ten times while the others work, and no message that they still need is deleted
-    (scenario 84)."""
+    """A dead group is cleaned up ten times while the others work, and no message that they still need is deleted.
+
+    Scenario 84.
+    """
     q = mq.queue(Q)
     await q.configure(**AT_ONCE, dead_group_grace_seconds=0)
     await subscribed(mq, *GROUPS)
@@ -92,8 +96,10 @@ async def test_a_message_published_after_a_death(mq: AsyncSkep, db: psycopg.Conn
 
 
 async def test_revival_after_partial_completion(mq: AsyncSkep, db: psycopg.Connection):
-    """It continues at its cursor; completed messages are not delivered again, and retention waits for its backlog again
-    (scenario 88)."""
+    """It continues at its cursor.
+
+    Completed messages are not delivered again, and retention waits for its backlog again (scenario 88).
+    """
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await subscribed(mq, "a", "b")
@@ -166,8 +172,10 @@ async def test_two_servers_count_a_missed_heartbeat_once(clients: Clients, db: p
 async def test_a_wrong_client_clock(
     clients: Clients, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, wrong: float
 ):
-    """Ten minutes early or late: heartbeats carry the database's time, so no group dies and no lease ends (scenario
-    103)."""
+    """Ten minutes early or late: heartbeats carry the database's time, so no group dies and no lease ends.
+
+    Scenario 103.
+    """
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + wrong)
     mq = clients(poll_interval=0.05)
@@ -243,8 +251,10 @@ async def _pushed(mq: AsyncSkep, number: int) -> bool:
 
 
 async def test_new_partitions_and_groups_are_served_by_the_next_pop(mq: AsyncSkep):
-    """A new key, a new group, a key that was drained and is used again: no rebalance, the next discovery finds it
-    (scenario 94)."""
+    """A new key, a new group, a key that was drained and is used again: no rebalance, the next discovery finds it.
+
+    Scenario 94.
+    """
     q = mq.queue(Q)
     await q.push("first", partition="old")
     assert await take(q, "a") == ["first"]
@@ -344,8 +354,10 @@ async def drain_into(mq: AsyncSkep, came: list[int]) -> None:
 
 
 async def test_a_long_transaction(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
-    """The transaction that began first commits last: its message is delivered after the others, in every group
-    (scenario 92)."""
+    """The transaction that began first commits last: its message is delivered after the others, in every group.
+
+    Scenario 92.
+    """
     q = mq.queue(Q)
     async with await psycopg.AsyncConnection.connect(module_database_url) as slow:
         await slow.execute("SELECT pg_current_xact_id()")
@@ -367,8 +379,10 @@ async def mq_publish(connection: psycopg.AsyncConnection, payload: str) -> None:
 async def test_other_partitions_do_not_wait_for_a_long_push(
     mq: AsyncSkep, db: psycopg.Connection, module_database_url: str
 ):
-    """A push in an open transaction already has its offset; its partition waits, others do not, nothing is skipped
-    (scenario 92)."""
+    """A push in an open transaction already has its offset.
+
+    Its partition waits, others do not, nothing is skipped (scenario 92).
+    """
     q = mq.queue(Q)
     await q.push_many([NewMessage(0, "slow"), NewMessage(0, "fast")])
     await drain(q, "a")
@@ -412,8 +426,10 @@ async def test_a_partition_that_stops_at_a_poisonous_message(mq: AsyncSkep, db: 
 
 
 async def test_dead_letters_do_not_starve_a_group(mq: AsyncSkep, db: psycopg.Connection):
-    """A thousand of them at the head: the next pop continues after them, and the messages can be deleted (scenario
-    98)."""
+    """A thousand of them at the head: the next pop continues after them, and the messages can be deleted.
+
+    Scenario 98.
+    """
     q = mq.queue(Q)
     await q.configure(retry_limit=0, **AT_ONCE)
     await q.push_many(range(1010))
@@ -429,8 +445,10 @@ async def test_dead_letters_do_not_starve_a_group(mq: AsyncSkep, db: psycopg.Con
 
 
 async def test_a_dead_letter_is_redriven_for_its_group_only(mq: AsyncSkep, db: psycopg.Connection):
-    """Also after the message itself is deleted; the other group does not get it, and retention deletes the copy too
-    (scenario 99)."""
+    """Also after the message itself is deleted.
+
+    The other group does not get it, and retention deletes the copy too (scenario 99).
+    """
     q = mq.queue(Q)
     await q.configure(retry_limit=0, **AT_ONCE)
     await subscribed(mq, "a", "b")

@@ -34,8 +34,10 @@ async def progress(mq: AsyncSkep, group: str = "late") -> tuple[str, int, int]:
 
 @pytest.mark.parametrize(("mode", "pending_messages"), [("all", 5), ("new", 0)])
 async def test_from_the_beginning_or_from_now(mq: AsyncSkep, db: psycopg.Connection, mode: str, pending_messages: int):
-    """From the beginning the group is pending for the history from the moment of joining; from now it is not (scenario
-    65)."""
+    """From the beginning the group is pending for the history from the moment of joining.
+
+    From now it is not (scenario 65).
+    """
     await history(mq, db, 5)
     await mq.subscribe("late", Q, mode=mode)
     assert await pending(mq) == [["late"] if pending_messages else []] * 5
@@ -46,8 +48,10 @@ async def test_from_the_beginning_or_from_now(mq: AsyncSkep, db: psycopg.Connect
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 30, 31])
 async def test_histories_of_several_sizes(mq: AsyncSkep, db: psycopg.Connection, size: int):
-    """None, small, an exact multiple, several batches: all of it is delivered, never more than requested at once
-    (scenario 66)."""
+    """None, small, an exact multiple, several batches: all of it is delivered, never more than requested at once.
+
+    Scenario 66.
+    """
     await history(mq, db, size)
     await mq.subscribe("late", Q)
     came: list[int] = []
@@ -61,8 +65,10 @@ async def test_histories_of_several_sizes(mq: AsyncSkep, db: psycopg.Connection,
 
 
 async def test_joining_twice(mq: AsyncSkep, db: psycopg.Connection):
-    """A second start is a no-op; a paused group gets nothing; cancelled and unknown groups are refused (scenario
-    67)."""
+    """A second start is a no-op; a paused group gets nothing.
+
+    Cancelled and unknown groups are refused (scenario 67).
+    """
     await history(mq, db, 5)
     joined = await mq.subscribe("late", Q)
     assert len(await drain(mq.queue(Q), "late")) == 5
@@ -83,8 +89,10 @@ async def test_joining_twice(mq: AsyncSkep, db: psycopg.Connection):
 
 @pytest.mark.parametrize("stop", ["pause", "close"])
 async def test_a_backfill_that_is_stopped(clients: Clients, db: psycopg.Connection, stop: str):
-    """It keeps its position, continues and finishes; the total is exact and nothing is delivered twice (scenario
-    68)."""
+    """It keeps its position, continues and finishes.
+
+    The total is exact and nothing is delivered twice (scenario 68).
+    """
     mq, worker = clients(), clients()
     await history(mq, db, 40)
     await mq.subscribe("late", Q)
@@ -108,8 +116,10 @@ async def test_a_backfill_that_is_stopped(clients: Clients, db: psycopg.Connecti
 
 
 async def test_many_start_at_once(clients: Clients, db: psycopg.Connection):
-    """Five starts of one group create one subscription and share the work; ten groups run side by side (scenario
-    69)."""
+    """Five starts of one group create one subscription and share the work.
+
+    Ten groups run side by side (scenario 69).
+    """
     mq, workers = clients(), [clients() for _ in range(5)]
     await history(mq, db, 0)
     await mq.queue(Q).push_many([NewMessage(n, f"partition {n % 10}") for n in range(200)])
@@ -125,8 +135,10 @@ async def test_many_start_at_once(clients: Clients, db: psycopg.Connection):
 
 
 async def test_the_consumer_sets_the_pace(clients: Clients, db: psycopg.Connection):
-    """A slow joiner slows no other group; it can be stopped while it waits; an invalid pace is refused (scenario
-    70)."""
+    """A slow joiner slows no other group; it can be stopped while it waits.
+
+    An invalid pace is refused (scenario 70).
+    """
     mq, slow = clients(), clients(poll_interval=0.05)
     await history(mq, db, 30)
     go_on, seen = asyncio.Semaphore(2), []

@@ -20,7 +20,7 @@ from tests.fanout.groups import (
     HOUR,
     MORTAL,
     Q,
-    end_whoever_waits,
+    end_waiting_sessions,
     fan_out,
     kept,
     let_die,
@@ -64,16 +64,20 @@ async def test_options_round_trip(mq: AsyncSkep):
     ],
 )  # fmt: skip
 async def test_options_are_checked(mq: AsyncSkep, options: dict[str, Any]):
-    """A missing or unreadable position, an interval, timeout or threshold out of range; nothing is stored (scenario
-    13)."""
+    """A missing or unreadable position, an interval, timeout or threshold out of range.
+
+    Nothing is stored (scenario 13).
+    """
     with refused(InvalidArgument):
         await mq.subscribe("g", Q, **options)
     assert await mq.subscriptions() == []
 
 
 async def test_where_a_group_starts(mq: AsyncSkep, db: psycopg.Connection):
-    """Now is the next message, the beginning the first; ids and times are inclusive; past the end is the end (scenario
-    14)."""
+    """Now is the next message, the beginning the first; ids and times are inclusive.
+
+    Past the end is the end (scenario 14).
+    """
     q = mq.queue(Q)
     receipts = []
     for payload in "abc":
@@ -137,8 +141,10 @@ async def test_pause_and_resume(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_pause_one_queue_of_a_namespace(mq: AsyncSkep):
-    """The most specific subscription applies; the rest of the namespace continues, and so does its consumer (scenario
-    16)."""
+    """The most specific subscription applies.
+
+    The rest of the namespace continues, and so does its consumer (scenario 16).
+    """
     for name in ("shop.a", "shop.b"):
         await mq.queue(name).push(name)
     await mq.subscribe("g", namespace="shop")
@@ -154,8 +160,10 @@ async def test_pause_one_queue_of_a_namespace(mq: AsyncSkep):
 
 
 async def test_cancel_is_final(mq: AsyncSkep):
-    """Resume fails with a clear error, a heartbeat does not revive it, a consumer ends; subscribe starts again
-    (scenario 17)."""
+    """Resume fails with a clear error, a heartbeat does not revive it, a consumer ends.
+
+    Subscribe starts again (scenario 17).
+    """
     q = mq.queue(Q)
     await q.push_many("ab")
     await take(q, batch=1)
@@ -179,8 +187,10 @@ async def test_cancel_is_final(mq: AsyncSkep):
 
 
 async def test_cancel_releases(mq: AsyncSkep, db: psycopg.Connection):
-    """No message waits for the group any more, its leases are deleted, its completed messages stay on record (scenario
-    18)."""
+    """No message waits for the group any more, its leases are deleted, its completed messages stay on record.
+
+    Scenario 18.
+    """
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await subscribe(mq, "g", "other")
@@ -205,8 +215,10 @@ async def test_cancel_releases(mq: AsyncSkep, db: psycopg.Connection):
 async def test_a_change_that_fails_is_reported(
     clients: Callable[..., AsyncSkep], mq: AsyncSkep, db: psycopg.Connection, module_database_url: str, verb: str
 ):
-    """It is one transaction: if it is cut off in the middle, the caller gets an error and nothing has changed (scenario
-    19)."""
+    """It is one transaction: if it is cut off in the middle, the caller gets an error and nothing has changed.
+
+    Scenario 19.
+    """
     q = mq.queue(Q)
     await q.push_many("ab")
     batch = await q.pop(group="g")
@@ -215,7 +227,7 @@ async def test_a_change_that_fails_is_reported(
     with psycopg.connect(module_database_url) as other:
         other.execute("SELECT FROM skep.runs FOR UPDATE")
         change = asyncio.create_task(getattr(admin, verb)("g", Q))
-        await until(lambda: end_whoever_waits(db), "the change to wait for the run")
+        await until(lambda: end_waiting_sessions(db), "the change to wait for the run")
         with refused(DatabaseUnavailable):
             await change
     assert await statuses(mq) == {"g": "ACTIVE"}

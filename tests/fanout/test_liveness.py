@@ -18,7 +18,7 @@ from tests.fanout.groups import (
     MORTAL,
     Q,
     died,
-    end_whoever_waits,
+    end_waiting_sessions,
     fan_out,
     kept,
     let_die,
@@ -65,8 +65,10 @@ async def test_all_expired_groups_and_no_others(mq: AsyncSkep, db: psycopg.Conne
 
 
 async def test_missed_heartbeats(mq: AsyncSkep, db: psycopg.Connection):
-    """The first does not kill, the third does; after a heartbeat the count starts at zero, so they never add up
-    (scenario 51)."""
+    """The first does not kill, the third does.
+
+    After a heartbeat the count starts at zero, so they never add up (scenario 51).
+    """
     await subscribe(mq, "g", **SUSPECT)
     for _ in range(5):
         pass_time(db, 91)
@@ -204,8 +206,10 @@ async def test_the_detection_report(mq: AsyncSkep, db: psycopg.Connection):
 
 @pytest.mark.parametrize(("grace", "waits"), [(0, False), (60, True)])
 async def test_the_backlog_of_dead_groups(mq: AsyncSkep, db: psycopg.Connection, grace: float, *, waits: bool):
-    """Pending, leased, and the age of the oldest message, for each dead group; whether retention still waits for it
-    (scenario 56)."""
+    """Pending, leased, and the age of the oldest message, for each dead group.
+
+    Whether retention still waits for it (scenario 56).
+    """
     q = mq.queue(Q)
     await q.configure(dead_group_grace_seconds=grace)
     await subscribe(mq, "dead", **MORTAL)
@@ -225,8 +229,10 @@ async def test_the_backlog_of_dead_groups(mq: AsyncSkep, db: psycopg.Connection,
 
 
 async def test_death_unblocks(mq: AsyncSkep, db: psycopg.Connection):
-    """Messages that all others have finished are finished at once; the others stay pending for their groups (scenario
-    57)."""
+    """Messages that all others have finished are finished at once.
+
+    The others stay pending for their groups (scenario 57).
+    """
     q = mq.queue(Q)
     await q.configure(**AT_DEATH)
     await subscribe(mq, "dead", **MORTAL)
@@ -276,8 +282,10 @@ async def test_cleanup_never_counts_below_zero(mq: AsyncSkep, db: psycopg.Connec
 
 
 async def test_messages_older_than_the_dead_groups_subscription(mq: AsyncSkep, db: psycopg.Connection):
-    """The group was never pending for them, so its death changes nothing there, and it misses none of them (scenario
-    60)."""
+    """The group was never pending for them, so its death changes nothing there, and it misses none of them.
+
+    Scenario 60.
+    """
     q = mq.queue(Q)
     await q.configure(**AT_DEATH)
     await subscribe(mq, "early")
@@ -296,8 +304,10 @@ async def test_messages_older_than_the_dead_groups_subscription(mq: AsyncSkep, d
 
 
 async def test_one_of_many_dead_groups_fails(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
-    """A group that cannot be checked now is checked next time; a failure is reported, and earlier work stays (scenario
-    61)."""
+    """A group that cannot be checked now is checked next time.
+
+    A failure is reported, and earlier work stays (scenario 61).
+    """
     await subscribe(mq, "a", "b", "c", **MORTAL)
     pass_time(db, 31)
     with psycopg.connect(module_database_url) as other:
@@ -314,8 +324,10 @@ async def test_one_of_many_dead_groups_fails(mq: AsyncSkep, db: psycopg.Connecti
 
 
 async def test_from_death_to_cleanup(mq: AsyncSkep, db: psycopg.Connection):
-    """Detect, clean up, and the others complete, all by itself; runs never overlap, and none begins after stop
-    (scenario 62)."""
+    """Detect, clean up, and the others complete, all by itself.
+
+    Runs never overlap, and none begins after stop (scenario 62).
+    """
     q = mq.queue(Q)
     await q.configure(**AT_DEATH)
     await subscribe(mq, "dead", **MORTAL)
@@ -356,8 +368,10 @@ async def test_from_death_to_cleanup(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_a_heartbeat_revives(mq: AsyncSkep, db: psycopg.Connection):
-    """The group is pending again for what is left; for an active or paused group only the time changes (scenario
-    63)."""
+    """The group is pending again for what is left.
+
+    For an active or paused group only the time changes (scenario 63).
+    """
     q = mq.queue(Q)
     await q.configure(**AT_DEATH)
     await subscribe(mq, "dead", **MORTAL)
@@ -391,7 +405,7 @@ async def test_a_revival_that_fails(
     with psycopg.connect(module_database_url) as other:
         other.execute("SELECT FROM skep.subscriptions FOR UPDATE")
         heartbeat_task = asyncio.create_task(other_client.heartbeat("g", Q))
-        await until(lambda: end_whoever_waits(db), "the heartbeat to wait")
+        await until(lambda: end_waiting_sessions(db), "the heartbeat to wait")
         with refused(DatabaseUnavailable):
             await heartbeat_task
     assert await statuses(mq) == {"g": "DEAD"}
@@ -400,8 +414,10 @@ async def test_a_revival_that_fails(
 
 @pytest.mark.parametrize("state", ["active", "paused", "dead"])
 async def test_force_remove(mq: AsyncSkep, db: psycopg.Connection, state: str):
-    """Cancelled, with the number of messages that no longer wait; unknown is not found, twice is a conflict (scenario
-    64)."""
+    """Cancelled, with the number of messages that no longer wait.
+
+    Unknown is not found, twice is a conflict (scenario 64).
+    """
     q = mq.queue(Q)
     options: Any = MORTAL if state == "dead" else {}
     await subscribe(mq, "g", **options)

@@ -169,8 +169,10 @@ async def is_dead(mq: AsyncSkep) -> bool:
 
 @pytest.mark.timeout(60 + 4 * SECONDS)
 async def test_every_group_gets_every_message_under_load(clients: Callable[[], AsyncSkep], database_url: str):
-    """One of ten dies, one is paused and resumed, one joins late, under load and with upkeep running (scenarios 83 to
-    89, 102)."""
+    """One of ten dies, one is paused and resumed, one joins late, under load and with upkeep running.
+
+    Scenarios 83 to 89, 102.
+    """
     load = Load(clients, database_url)
     records = load.records
     await load.begin()

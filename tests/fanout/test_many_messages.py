@@ -30,8 +30,10 @@ def start() -> Generator[Start]:
 
 
 async def test_two_groups_on_one_key(clients, db: psycopg.Connection):
-    """A hundred thousand messages in one partition, four producers, two groups of two consumers: both get all of them
-    (scenario 93)."""
+    """A hundred thousand messages in one partition, four producers, two groups of two consumers: both get all of them.
+
+    Scenario 93.
+    """
     producers = [clients() for _ in range(4)]
     numbers = itertools.count()
     stored: list[int] = []
@@ -58,8 +60,10 @@ async def test_two_groups_on_one_key(clients, db: psycopg.Connection):
 
 
 async def test_a_killed_member(mq: AsyncSkep, db: psycopg.Connection, start: Start, module_database_url: str):
-    """Its partition moves when its lease expires, without a join or a leave; the others see no duplicates (scenario
-    96)."""
+    """Its partition moves when its lease expires, without a join or a leave.
+
+    The others see no duplicates (scenario 96).
+    """
     q = mq.queue(Q)
     await q.push_many([NewMessage(n, partition) for partition in ("a", "b", "c") for n in range(BATCH)])
     others = [await q.pop(group="g", batch=BATCH, partition=partition) for partition in ("a", "b")]

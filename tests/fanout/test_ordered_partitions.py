@@ -54,8 +54,10 @@ async def test_a_cursor_goes_forward_only(mq: AsyncSkep, db: psycopg.Connection)
 
 
 async def test_crashes_before_the_commit(mq: AsyncSkep, db: psycopg.Connection):
-    """A hundred messages in ten cycles: exactly the uncommitted ones are delivered again, no gap, no repeat, in order
-    (scenario 76)."""
+    """A hundred messages in ten cycles: exactly the uncommitted ones are delivered again, no gap, no repeat, in order.
+
+    Scenario 76.
+    """
     q = mq.queue(Q)
     await q.push_many(range(100))
     done: list[int] = []
@@ -73,8 +75,10 @@ async def test_crashes_before_the_commit(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_keys_and_groups_are_isolated(mq: AsyncSkep, db: psycopg.Connection):
-    """A leased partition blocks neither another partition nor another group; without a key there is one partition
-    (scenario 77)."""
+    """A leased partition blocks neither another partition nor another group.
+
+    Without a key there is one partition (scenario 77).
+    """
     q = mq.queue(Q)
     await q.push_many([*[NewMessage(n, "a") for n in range(3)], *[NewMessage(n, "b") for n in range(3)], "x", "y"])
     first, second, third = await hold(q, 3, batch=1)
@@ -109,8 +113,10 @@ async def test_different_keys_run_at_once(clients: Clients):
 
 
 async def test_members_join_and_leave(clients: Clients, db: psycopg.Connection):
-    """The first has all partitions, the second shares, a leaver's are released, and the cursors stay after the last
-    (scenario 78)."""
+    """The first has all partitions, the second shares, a leaver's are released, and the cursors stay after the last.
+
+    Scenario 78.
+    """
     first, second = clients(), clients()
 
     async def lease_all() -> None:
@@ -137,8 +143,10 @@ async def test_members_join_and_leave(clients: Clients, db: psycopg.Connection):
 
 
 async def test_twenty_members_join_and_leave_at_once(clients: Clients, db: psycopg.Connection):
-    """Every partition has one owner at a time and every message one delivery, whichever members join or leave (scenario
-    78)."""
+    """Every partition has one owner at a time and every message one delivery, whichever members join or leave.
+
+    Scenario 78.
+    """
     members = [clients(pool_size=2) for _ in range(5)]
     owners: Counter[str] = Counter()
     came: list[int] = []
@@ -178,8 +186,10 @@ async def test_a_zombie(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_takeovers_under_load(clients: Clients, db: psycopg.Connection):
-    """Members disappear with their leases: nothing is lost, and no more is delivered again than they had leased
-    (scenario 79)."""
+    """Members disappear with their leases: nothing is lost, and no more is delivered again than they had leased.
+
+    Scenario 79.
+    """
     mq = clients()
     await mq.queue(Q).configure(retry_delay=0)
     await mq.queue(Q).push_many([NewMessage(n, f"partition {n % 4}") for n in range(200)])
@@ -216,8 +226,10 @@ async def test_consume_in_the_transaction_of_the_application(
 
 
 async def test_the_watermark(mq: AsyncSkep, db: psycopg.Connection):
-    """The lowest cursor of all groups except dead ones; it never goes back, is idempotent, and is kept per queue
-    (scenario 80)."""
+    """The lowest cursor of all groups except dead ones.
+
+    It never goes back, is idempotent, and is kept per queue (scenario 80).
+    """
     q = mq.queue(Q)
     for name in (Q, "other"):
         await mq.queue(name).configure(**AT_ONCE, dead_group_grace_seconds=0)

@@ -39,8 +39,10 @@ async def test_a_work_queue_is_required_by_one_group(mq: AsyncSkep):
 
 
 async def test_a_queue_without_subscribers(mq: AsyncSkep, db: psycopg.Connection):
-    """A push is accepted, required by no group, and kept for as long as the queue says for such messages (scenario
-    3)."""
+    """A push is accepted, required by no group, and kept for as long as the queue says for such messages.
+
+    Scenario 3.
+    """
     await mq.queue(Q).configure(semantics="pub_sub", zero_subscriber_retention_seconds=HOUR, **AT_ONCE)
     await mq.queue(Q).push_many("ab")
     assert await fan_out(mq) == [(0, 0, [])] * 2

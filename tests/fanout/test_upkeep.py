@@ -13,7 +13,7 @@ from skep.errors import DatabaseUnavailable, InvalidArgument
 from skep.upkeep import DUTIES, Duty, Upkeep, intervals
 from tests.client.verbs import LEASE_SECONDS, leased, take, until
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.groups import AT_ONCE, HOUR, MORTAL, Q, end_whoever_waits, kept, statuses, subscribe
+from tests.fanout.groups import AT_ONCE, HOUR, MORTAL, Q, end_waiting_sessions, kept, statuses, subscribe
 
 BY_NAME = {job.name: job for job in DUTIES}
 
@@ -194,7 +194,7 @@ async def test_an_upkeep_that_is_killed(
     with psycopg.connect(module_database_url) as other:
         other.execute(f"LOCK TABLE skep.{table} IN EXCLUSIVE MODE")
         running = asyncio.create_task(upkeep.run_once())
-        await until(lambda: end_whoever_waits(db), "the job to wait in the middle of its work")
+        await until(lambda: end_waiting_sessions(db), "the job to wait in the middle of its work")
         assert "terminat" in ((await running)[name] or "")
     assert not upkeep.healthy
     after = (await statuses(mq), await kept(mq), await mq.groups())

@@ -65,7 +65,7 @@ class Move:
         )
 
 
-REPEATING = ("seek", "delete group")  # after these, completed messages may come again
+REPEATING = ("seek", "delete group")  # after these, completed messages may be delivered again
 ENDS = (*REPEATING, "pause", "clear", "delete queue", "delete partition", "cancel")  # after these, a lease has ended
 
 

@@ -13,7 +13,7 @@ fails.
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -153,9 +153,10 @@ class Story:
             must_end = everybody or bounded in busy
             if waited > (BOUND if bounded in busy else PATIENCE) and must_end:
                 raise TimeoutError(f"{', '.join(session.name for session in busy)} hangs")
-            if not must_end and waited > 0.003 and all(self._blocked(session) for session in busy):
+            if not must_end and waited > 0.002 and all(self._blocked(session) for session in busy):
                 return
-            time.sleep(0.0005)
+            awaited = [session for session in busy if session is bounded] or busy
+            wait([session.running[-1] for session in awaited], timeout=0.003)
 
     def _blocked(self, session: Session) -> bool:
         return self.observer.execute(BLOCKED, [session.connection.info.backend_pid]).fetchall() == [(True,)]
@@ -169,8 +170,10 @@ class Story:
         return replace(self, events=[event for event in self.events if event.ended > last])
 
     def committed_after(self, kind: str) -> "Story":
-        """Return the rest of the story: transactions that committed after the one of this kind; no two may end in one
-        step."""
+        """Return the rest of the story: transactions that committed after the one of this kind.
+
+        No two may end in one step.
+        """
         last = max(n for n, event in enumerate(self.events) if event.kind == kind)
         return replace(self, events=self.events[last + 1 :])
 

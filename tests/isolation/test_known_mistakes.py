@@ -207,8 +207,7 @@ STOP_IN_THE_WALK = """
 
 
 def test_a_run_that_is_cut_while_a_pop_reads_it_is_leased_to_the_cut(connect: Connect):
-    """Another pop has leased three messages of it and failed: they are delivered again by themselves, at their
-    attempt."""
+    """Another pop has leased three messages of it and failed: they are returned separately, at their attempt."""
     slow, others, observer = connect(application_name="slow"), connect(), connect()
     configure(observer, "q", window_buffer=0.000001, retry_delay=0)
     push(observer, "q", *range(10))

@@ -41,8 +41,10 @@ def test_a_push_that_rolls_back_leaves_no_gap(stage: Stage, prepare):
 
 @pytest.mark.parametrize("prepare", [drained, nothing])
 def test_the_outbox_beside_a_push(stage: Stage, prepare):
-    """The outbox locks the partition at commit only; neither waits while the other transaction is open (scenario
-    L2)."""
+    """The outbox locks the partition at commit only.
+
+    Neither waits while the other transaction is open (scenario L2).
+    """
     outbox = [begin + insert("a", "x"), insert("b", "y", "x"), commit]
     every_order(stage, prepare, A=outbox, B=[begin + push("c", "x"), commit], C=[take(partitions=2)])
 

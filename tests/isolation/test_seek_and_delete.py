@@ -50,8 +50,10 @@ def test_seek_and_pop_and_ack(stage: Stage, position: LiteralString, expected: l
 
 
 def test_seek_and_an_unknown_partition(stage: Stage):
-    """A pop discovers the partition at its old start while the seek gives it a new one: one of them is first (scenario
-    S7)."""
+    """A pop discovers the partition at its old start while the seek gives it a new one: one of them is first.
+
+    Scenario s7.
+    """
 
     def prepare(story: Story) -> None:
         for step in (push("a", "x"), take(), push("b", "y"), push("c", "y")):
@@ -173,8 +175,10 @@ BEGINNING = "SELECT skep.seek('g', %(queue)s, 'beginning')"
 
 @pytest.mark.parametrize("other", [ALL_OF_IT, BEGINNING], ids=["subscribe", "seek"])
 def test_a_start_at_a_message_and_another_start(stage: Stage, other: LiteralString):
-    """One of them wins in every partition: a message does not start its own partition beside an `all` that came first
-    (scenario S1)."""
+    """One of them wins in every partition: a message does not start its own partition beside an `all` that came first.
+
+    Scenario s1.
+    """
 
     def prepare(story: Story) -> None:
         for step in (push("a", "x"), push("b", "x"), push("c", "x")):

@@ -32,8 +32,10 @@ def test_ack_that_rolls_back_and_discovery_and_push(stage: Stage):
 
 
 def test_ack_and_discovery_and_push_on_a_shared_partition(stage: Stage):
-    """There is room for a second lease, so the discovery wants to list the partition that the ack has locked (scenario
-    C11)."""
+    """There is room for a second lease, so the discovery wants to list the partition that the ack has locked.
+
+    Scenario c11.
+    """
     every_order(stage, shared_partition, A=[begin + ack, commit], B=[begin + push("b", "x", "y"), commit], C=[take()])
 
 
@@ -71,8 +73,10 @@ def test_partitions_that_are_put_off(stage: Stage, delay: str):
 
 
 def test_a_pop_by_name_and_a_discovery(stage: Stage):
-    """A pop by name leases the partition without the lock of the group; the discovery neither waits for it nor loses
-    the partition."""
+    """A pop by name leases the partition without the lock of the group.
+
+    The discovery neither waits for it nor loses the partition.
+    """
     every_order(stage, drained, A=[begin + pop("x"), ack + commit], B=[take()], P=[push("p", "x", "y")])
 
 
