@@ -51,8 +51,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A message that will be delivered again: its next attempt, the size limit of its run, and whether it is
-    delayed."""
+    """A message that will be delivered again: its next attempt, the size limit of its run, and its delay."""
 
     attempt: int
     largest_run: int
@@ -188,8 +187,7 @@ class Progress:
         self.drop(lease)
 
     def apply_failed_alone(self, lease: Lease) -> None:
-        """Apply the verdict to messages that failed alone: their attempt counts, the attempt of messages without ack
-        does not."""
+        """Apply the verdict to messages that failed alone: only their attempt counts."""
         failed = lease.failed()
         if lease.attempt > self.retry_limit:
             self.dead_letter(failed, lease.attempt)
@@ -208,8 +206,7 @@ class Progress:
             self.dead_letters.append((self.group, self.partition.queue, self.partition.name, offset, attempts))
 
     def check_cursor(self, cursor: int) -> None:
-        """Check that everything below the cursor is done, and that only leased messages are open between it and
-        `next`."""
+        """Check that everything below the cursor is done, and that it is as high as it can be."""
         todo = self.todo()
         first = todo[0] if todo else max(self.start, len(self.partition.payloads))
         assert self.lowest_cursor <= cursor <= first, "the cursor went back, or past something that is not done"

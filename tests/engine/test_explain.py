@@ -14,8 +14,7 @@ PARTITIONS, MESSAGES = 2_000, 50_000
 
 
 def load(connection: psycopg.Connection) -> None:
-    """A queue of many partitions that one group has nearly drained and another has just discovered, beside other
-    queues."""
+    """A queue of many partitions that one group has nearly drained and another has just discovered."""
     connection.execute(FREEZE)
     for lap in range(5):
         items = [("ns.big", f"partition {n % PARTITIONS}", n) for n in range(MESSAGES // 5)]

@@ -157,8 +157,7 @@ def cost(connection: psycopg.Connection, job: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("option", ["completed_retention_seconds", "retention_seconds", "max_size"])
 def test_a_retention_pass_costs_nothing_for_kept_messages(mq: psycopg.Connection, option: str):
-    """100 and 20,000 messages that a group has not completed or that are too young: a visit reads the ends of a
-    partition."""
+    """100 and 20,000 uncompleted or young messages: a visit reads the ends of a partition only."""
     configure(mq, "q", **{option: 100_000})
     call(mq, "subscribe", group_name="behind", queue="q")
     costs = []

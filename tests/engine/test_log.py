@@ -70,8 +70,7 @@ def test_offsets_are_dense_per_partition_and_rolled_back_pushes_leave_no_gap(con
 
 
 def test_every_message_is_stored_in_its_own_partition(mq: psycopg.Connection):
-    """Partitions are matched to messages by rank: names that sort differently in other collations must not be mixed
-    up."""
+    """Names that sort differently in other collations must not be mixed up: messages find partitions by rank."""
     names = [
         "a",
         "B",

@@ -10,8 +10,7 @@ from tests.engine.verbs import ack, call, configure, drain, pop, push, push_to, 
 
 
 def cost(connection: psycopg.Connection, **options: Any) -> int:
-    """Return the rows that a pop of three messages reads, with cached plans and without drained partitions in the
-    list."""
+    """Return the rows that a pop of three messages reads, with cached plans and a short ready list."""
     for _ in range(2):
         push(connection, "q", 1, 2, 3, partition="busy")
         assert len(take(connection, "q", **options)) == 3

@@ -91,8 +91,7 @@ def test_every_table_has_a_replica_identity(conn: psycopg.Connection):
 
 
 def test_no_replica_identity_has_a_generated_column(conn: psycopg.Connection):
-    """It is not published: PostgreSQL 18 refuses the write, older versions send rows that the subscriber cannot
-    find."""
+    """PostgreSQL 18 refuses such a write, older versions send rows that the subscriber cannot find."""
     assert [(table, columns) for table, _, columns in conn.execute(IDENTITIES) if columns] == []
 
 

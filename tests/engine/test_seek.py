@@ -55,8 +55,7 @@ def drained(connection: psycopg.Connection, group: str = "g") -> dict[str, list]
 @pytest.mark.parametrize("known", ["all", "none", "half"])
 @pytest.mark.parametrize(("position", "first"), [("beginning", 0), ("end", 4), ("2", 2), ("time", 3), ("Beginning", 0)])
 def test_seek_moves_every_partition(mq: psycopg.Connection, position: str, first: int, known: str):
-    """A group that has drained, half of them discovered, or never read the partitions: all of them start at the
-    position (scenario S7)."""
+    """All partitions start at the position, whether the group has drained or never read them (scenario S7)."""
     times = minute_by_minute(mq, ["a", "b"])
     if known == "all":
         drain(mq, "q")
@@ -218,8 +217,7 @@ def test_seek_counts_for_partitions_that_were_not_read(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_seek_counts_messages_and_not_offsets(mq: psycopg.Connection, concurrency: int):
-    """After acks out of order, a completed message above the cursor is not skipped, and is repeated by a seek below
-    it."""
+    """A completed message above the cursor is not skipped, and is repeated by a seek below it."""
     configure(mq, "q", concurrency=concurrency)
     push(mq, "q", *range(8))
     if concurrency == 1:

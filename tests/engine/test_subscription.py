@@ -97,8 +97,7 @@ WIDE_AND_NARROW: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_a_narrower_scope_keeps_the_start_of_a_wider_one(
     mq: psycopg.Connection, wide: dict[str, Any], narrow: dict[str, Any], named: dict[str, Any], how: str
 ):
-    """The first start applies to everything that a wide subscription covers, if its mode is repeated or none is
-    named."""
+    """The start of a wide subscription applies to everything it covers, if its mode is repeated or left out."""
     push(mq, "ns.q", "history", partition="p")
     pass_time(mq, 3600)
     call(mq, "subscribe", group_name="g", mode="new", **wide)

@@ -185,8 +185,7 @@ class Session:
 
 
 def _in_transaction(choice: Choice) -> Choice:
-    """Return the choice with a transaction: if its connection is killed, the status of the transaction says what was
-    done."""
+    """Return the choice with a transaction, whose status shows what was done if its connection is killed."""
     return choice if choice.ends != "none" else replace(choice, ends="commit")
 
 

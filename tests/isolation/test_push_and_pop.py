@@ -57,8 +57,7 @@ def test_two_outboxes_in_opposite_order(stage: Stage):
 
 
 def test_one_transaction_pops_and_pushes_to_the_same_queue(stage: Stage):
-    """The next discovery finds messages that a transaction pushed after its own discovery, whatever committed meanwhile
-    (scenario C12)."""
+    """The next discovery finds messages that a transaction pushed after its own discovery (scenario C12)."""
     a = [begin + run("xid", "SELECT pg_current_xact_id()"), take(), push("a", "x", "y"), commit]
     every_order(stage, more_to_come, A=a, B=[push("b", queue="other")], C=[take()])
 

@@ -95,8 +95,7 @@ def test_deletion_of_completed_messages_beside_a_new_group(stage: Stage):
 
 @dataclass(frozen=True)
 class Change:
-    """Something a group does while retention runs: its steps, the step from which it takes effect, and its state
-    before."""
+    """Something a group does while retention runs: its steps, the step that takes effect, and the preparation."""
 
     group: str
     steps: list[Step]
@@ -363,8 +362,7 @@ def fill(mq: psycopg.Connection, **options: Any) -> None:
 
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
 def test_an_open_transaction_and_retention(sessions: list[psycopg.Connection], forgotten: str):
-    """Retention skips what the transaction has locked, deletes in all other partitions, and makes no other session
-    wait."""
+    """Retention skips what the transaction has locked, deletes elsewhere, and makes no other session wait."""
     forgetful, upkeep, user = sessions
     fill(user, max_size=2)
     with forgetful.transaction(force_rollback=True):
