@@ -26,17 +26,17 @@ FAST = {
     "full_page_writes": "off",
     "shared_preload_libraries": "",
     "max_connections": "200",
-    "max_wal_size": "256MB",  # the data directory may be in memory
 }
 ROOM = 8 << 30  # bytes, for the servers of several test processes
 # Files of few tests that take long. They run first, or the last of them would keep one process busy while the others
 # have nothing left to do.
 LONG = (
     "tests/faults/test_suite.py",
-    "tests/engine/test_model.py",
     "tests/engine/test_versions.py",
-    "tests/engine/test_buffers.py",
     "tests/isolation/test_owner.py",
+    "tests/engine/test_model.py",
+    "tests/isolation/test_retention.py",
+    "tests/engine/test_buffers.py",
     "tests/isolation/test_random_load.py",
 )
 _numbers = itertools.count(1)

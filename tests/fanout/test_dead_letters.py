@@ -199,5 +199,5 @@ async def test_redrive_with_another_payload(mq: AsyncSkep, ids: list[int]):
     assert (first.payload, second.payload) == ({"n": 7}, None)
     assert first.headers is not None
     assert (first.headers["by"], first.headers["skep-redriven"]["edited"]) == ("ann", True)
-    with pytest.raises(InvalidArgument, match="one dead dead_letter"):
+    with pytest.raises(InvalidArgument, match="one dead letter"):
         await mq.redrive(Q, payload=1)
