@@ -1,4 +1,4 @@
-"""Every PostgreSQL that can be had here, so that tests run on each version Skep supports."""
+"""Find or fetch every supported PostgreSQL version, so that tests run on each of them."""
 
 import fcntl
 import functools
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @functools.cache
 def postgres_binaries() -> dict[int, Path]:
-    """Return the directory of PostgreSQL's programs for each major version; what is installed comes before npm's."""
+    """Return the directory of PostgreSQL's programs for each major version; installed ones come before npm's."""
     found: dict[int, Path] = {}
     for bin_dir in _installed():
         found.setdefault(_major(bin_dir), bin_dir)
@@ -39,7 +39,7 @@ def postgres_binaries() -> dict[int, Path]:
 
 
 def require(major: int) -> Path:
-    """Return the programs of one version; without them skip the test, or fail it if SKEP_TEST_ALL=1."""
+    """Return the programs of one version. If there are none, skip the test, or fail it if SKEP_TEST_ALL=1."""
     bin_dir = postgres_binaries().get(major)
     if bin_dir is not None:
         return bin_dir
@@ -57,12 +57,12 @@ def _installed() -> Iterator[Path]:
 
 
 def _major(bin_dir: Path) -> int:
-    """Return the version of the programs, 0 if they do not run here."""
+    """Return the major version of the programs, 0 if they do not run on this machine."""
     try:
-        answer = subprocess.run([bin_dir / "postgres", "-V"], capture_output=True, text=True, check=True)
+        result = subprocess.run([bin_dir / "postgres", "-V"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return 0
-    version = re.search(r"\) (\d+)", answer.stdout)
+    version = re.search(r"\) (\d+)", result.stdout)
     return int(version[1]) if version else 0
 
 
@@ -71,7 +71,7 @@ def _from_npm(major: int) -> Path | None:
     if package is None or shutil.which("npm") is None:
         return None
     home = _cache() / _NPM_VERSIONS[major]
-    with (_cache() / "lock").open("w") as lock:  # test processes run side by side
+    with (_cache() / "lock").open("w") as lock:  # several test processes run at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not home.is_dir() and not _fetch(package, _NPM_VERSIONS[major], home):
             return None
@@ -80,7 +80,7 @@ def _from_npm(major: int) -> Path | None:
 
 
 def _cache() -> Path:
-    """Return a directory outside the repository; root's must not lie in its closed home, PostgreSQL runs as another."""
+    """Return a directory outside the repository. For root not its home: PostgreSQL runs as another user."""
     if os.geteuid() == 0:
         base = Path(tempfile.gettempdir())
     else:
@@ -99,7 +99,9 @@ def _fetch(package: str, version: str, home: Path) -> bool:
     wanted = draft / "package.json"
     wanted.write_text(json.dumps({"dependencies": {package: version}}))
     try:
-        with installed(wanted) as modules:  # without scripts: the only one makes the links, and we make them ourselves
+        with installed(
+            wanted
+        ) as modules:  # without scripts: the only script makes the links, and _make_links does that
             shutil.move(modules, draft / "node_modules")
     except (OSError, subprocess.CalledProcessError) as error:
         logger.warning("npm cannot fetch %s@%s: %s", package, version, error)
@@ -110,7 +112,7 @@ def _fetch(package: str, version: str, home: Path) -> bool:
 
 
 def _make_links(package: Path) -> None:
-    """Make the links between the libraries, which a package of npm cannot hold."""
+    """Create the links between the libraries, which an npm package cannot contain."""
     for link in json.loads((package / "native" / "pg-symlinks.json").read_text()):
         target = package / link["target"]
         if not target.exists():

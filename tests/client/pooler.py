@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from skep.embedded.account import server_account
-from tests.engine.crowd import until
+from tests.engine.threads import until
 
 DEPLOYED = Path(__file__).parents[2] / "deploy/pgbouncer.ini"
 

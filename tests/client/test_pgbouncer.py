@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from skep import AsyncSkep, Message, NewMessage, Skep
 from skep.errors import InvalidArgument, StaleLease
 from tests.client.pooler import pgbouncer
-from tests.engine.crowd import at_once, until
+from tests.engine.threads import at_once, until
 from tests.engine.verbs import broken
 
 OTHERS = "SELECT pid, query FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"

@@ -5,8 +5,6 @@ compares. Buffers are the same on every machine, unlike seconds.
 """
 
 import json
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +16,14 @@ from psycopg.conninfo import make_conninfo
 
 from skep import embedded
 from skep.engine.install import install
-from tests.conftest import FAST
+from tests.conftest import FAST, directory
 from tests.postgres_binaries import postgres_binaries
 
 EXPECTED = Path(__file__).with_name("buffers.json")
 SETTINGS = {**FAST, "autovacuum": "off", "jit": "off"}
-CALLS = 9  # of each kind; the median leaves out those with a discovery or a new page
+CALLS = 9  # calls of each kind; the median ignores a call that runs a discovery or extends a table
 DRAINED = 5_000  # partitions; 100,000 give the same figures and take minutes to build
-QUEUES = 1_000  # of a namespace
+QUEUES = 1_000  # in one namespace
 
 POP = "SELECT * FROM skep.pop(%(queue)s, 'g', batch => %(batch)s::int, autocommit => true)"
 POP_ALL = """
@@ -33,8 +31,8 @@ POP_ALL = """
 """
 POP_NAMESPACE = "SELECT lease FROM skep.pop(NULL, 'g', namespace => 'n', autocommit => true)"
 PUSH_MANY = "SELECT * FROM skep.push_many(%(queues)s::text[], %(partitions)s::text[], %(payloads)s::text[]::jsonb[])"
-ACK_HELD = "SELECT skep.ack(lease_id) FROM skep.runs WHERE lease_id IS NOT NULL"
-# Discovery cleans up once a second: as if a second had passed.
+ACK_LEASED = "SELECT skep.ack(lease_id) FROM skep.runs WHERE lease_id IS NOT NULL"
+# Discovery cleans up once a second; this makes a second pass.
 LATER = "UPDATE skep.discoveries SET discovered_at = discovered_at - interval '1 s', scan_at = scan_at - interval '1 s'"
 IN_READY_LIST = "SELECT count(*) FROM skep.runs WHERE ready_at IS NOT NULL"
 
@@ -54,8 +52,8 @@ def push_to(connection: psycopg.Connection, names: list[tuple[str, str]]) -> Non
     connection.execute(PUSH_MANY, arguments)
 
 
-def settle(connection: psycopg.Connection, queue: str | None, namespace: str | None = None, most: int = 1) -> None:
-    """Drain, and pop until discovery has taken the drained partitions out of the ready list."""
+def drain_fully(connection: psycopg.Connection, queue: str | None, namespace: str | None = None, most: int = 1) -> None:
+    """Drain the queue, and pop until discovery has removed the drained partitions from the ready list."""
     deadline = time.monotonic() + 120
     arguments = {"queue": queue, "namespace": namespace}
     while True:
@@ -86,7 +84,7 @@ def measure_calls(connection: psycopg.Connection) -> Measured:
         return buffers(connection, "SELECT * FROM skep.push('q', '{}', 'p')")
 
     def pop(size: int) -> int:
-        connection.execute(ACK_HELD)
+        connection.execute(ACK_LEASED)
         return buffers(connection, POP, queue="q", batch=size)
 
     def ack() -> int:
@@ -96,11 +94,11 @@ def measure_calls(connection: psycopg.Connection) -> Measured:
 
     push_to(connection, [("q", "p")] * 5_000)
     connection.execute(POP, {"queue": "q", "batch": 1})
-    connection.execute(ACK_HELD)
+    connection.execute(ACK_LEASED)
     connection.execute("VACUUM ANALYZE")
     measured = {"push 1": repeat(push_one), "push 100": repeat(lambda: push(100))}
     measured |= {"pop 1": repeat(lambda: pop(1)), "pop 100": repeat(lambda: pop(100))}
-    connection.execute(ACK_HELD)
+    connection.execute(ACK_LEASED)
     return measured | {"ack 1": repeat(ack)}
 
 
@@ -109,20 +107,20 @@ def measure_drained(connection: psycopg.Connection, drained: int = DRAINED) -> M
     connection.execute("SELECT skep.configure_queue('d', '{\"retention_seconds\": 86400}')")
     for first in range(0, drained, 5_000):
         push_to(connection, [("d", f"p{n}") for n in range(first, min(first + 5_000, drained))])
-    settle(connection, "d")
+    drain_fully(connection, "d")
     size = f"{drained:,} drained partitions"
 
     def pop_one() -> int:
         connection.execute("SELECT skep.push('d', '{}', 'p0')")
         used = buffers(connection, POP, queue="d", batch=1)
-        connection.execute(ACK_HELD)
+        connection.execute(ACK_LEASED)
         return used
 
     measured = {
         f"empty pop, {size}": repeat(lambda: buffers(connection, POP, queue="d", batch=1)),
         f"pop 1, {size}": repeat(pop_one),
     }
-    settle(connection, "d")
+    drain_fully(connection, "d")
     connection.execute("SELECT skep.sample('0 s')")
     return measured | {
         f"sample, {size}": repeat(lambda: buffers(connection, "SELECT skep.sample('0 s')")),
@@ -131,7 +129,7 @@ def measure_drained(connection: psycopg.Connection, drained: int = DRAINED) -> M
 
 
 def retention_at_rest(connection: psycopg.Connection) -> int:
-    """Of a call that looks at as many partitions as one does after ten seconds; there is nothing to delete."""
+    """Return the buffers of a retention call that visits the partitions of ten seconds and finds nothing to delete."""
     connection.execute("UPDATE skep.retention_visits SET visited_to = 0, visited_at = now() - interval '10 s'")
     used = buffers(connection, "SELECT * FROM skep._partitions_due()")
     due = connection.execute("SELECT due FROM skep._partitions_due()").fetchall()
@@ -140,15 +138,15 @@ def retention_at_rest(connection: psycopg.Connection) -> int:
 
 
 def measure_namespace(connection: psycopg.Connection, queues: int = QUEUES) -> Measured:
-    """Pop from a namespace with so many queues, all drained, and with work in one of them."""
+    """Pop from a namespace with this many drained queues, and again with work in one of them."""
     push_to(connection, [(f"n.{number}", "p") for number in range(queues)])
-    settle(connection, None, "n")
+    drain_fully(connection, None, "n")
     size = f"{queues:,} queues"
 
     def pop_one() -> int:
         connection.execute("SELECT skep.push('n.0', '{}', 'p')")
         used = buffers(connection, POP_NAMESPACE)
-        assert connection.execute(ACK_HELD).fetchall(), "the pop has leased the message"
+        assert connection.execute(ACK_LEASED).fetchall(), "the pop has leased the message"
         return used
 
     return {
@@ -158,7 +156,7 @@ def measure_namespace(connection: psycopg.Connection, queues: int = QUEUES) -> M
 
 
 def measure(url: str, *, of: tuple[Callable[[psycopg.Connection], Measured], ...] = ()) -> Measured:
-    """Measure each in a database of its own, so that one does not depend on what another has left behind."""
+    """Run each measurement in a database of its own, so that no measurement depends on another."""
     measured: Measured = {}
     for number, part in enumerate(of or (measure_calls, measure_drained, measure_namespace)):
         with psycopg.connect(url, autocommit=True) as admin:
@@ -175,10 +173,8 @@ def measure(url: str, *, of: tuple[Callable[[psycopg.Connection], Measured], ...
 def main() -> None:
     expected: dict[str, Measured] = {}
     for major, bin_dir in postgres_binaries().items():
-        data_dir = Path(tempfile.mkdtemp(prefix="skep-test-"))
-        with embedded.start(data_dir, settings=SETTINGS, bin_dir=bin_dir) as server:
+        with directory() as data_dir, embedded.start(data_dir, settings=SETTINGS, bin_dir=bin_dir) as server:
             expected[str(major)] = measure(server.url)
-        shutil.rmtree(data_dir)
         print(major, expected[str(major)], flush=True)
     EXPECTED.write_text(json.dumps(expected, indent=2) + "\n")
 

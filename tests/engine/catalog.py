@@ -1,4 +1,4 @@
-"""What is in schema skep, as the catalog tells it."""
+"""The contents of schema skep, read from the catalog."""
 
 import psycopg
 

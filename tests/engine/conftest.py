@@ -1,4 +1,4 @@
-"""A database that tests of the engine share, one after the other."""
+"""Fixtures: one database per module, which the tests of the module share one after the other."""
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
@@ -22,7 +22,7 @@ FORGET = """
 
 @pytest.fixture
 def mq(module_database_url: str) -> Generator[psycopg.Connection]:
-    """An autocommit connection to the module's database, which forgets everything after the test."""
+    """An autocommit connection to the module's database; everything in it is deleted after the test."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         yield connection
         connection.execute(FORGET)

@@ -1,11 +1,11 @@
-"""What the design says a group may be given, as a small program to compare the engine with.
+"""A small model of what the design allows a group to receive, to compare the engine with.
 
 A message is, for each group:
 
-    new --pop--> held --verdict--> done
-                 held --verdict--> waiting --pop--> held
+    new --pop--> leased --verdict--> done
+                 leased --verdict--> waiting --pop--> leased
 
-The model does not choose: it is told what the engine delivered, and refuses what the design does not allow.
+The model makes no choices: it accepts each delivery of the engine, or fails if the design does not allow it.
 """
 
 import uuid
@@ -21,13 +21,13 @@ Scope = tuple[str, str | None, str | None]  # group, queue (None: the namespace)
 
 
 def covering(group: str, queue: str | None, name: str | None) -> list[Scope]:
-    """Return the scopes whose subscription may decide, the most specific one first."""
+    """Return the scopes whose subscription may apply, most specific first."""
     return [(group, queue, name), (group, queue, None), (group, None, None)]
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a queue that the verdict depends on."""
+    """The options of a queue that influence the verdict."""
 
     concurrency: int = 1
     partial_failure: str = "dead_letter"
@@ -35,8 +35,8 @@ class Options:
 
 
 @dataclass(eq=False)
-class Lane:
-    """A partition: what was pushed, and what of it was deleted by hand."""
+class Partition:
+    """A partition: its pushed messages, and which of them were deleted by hand."""
 
     queue: str
     name: str
@@ -51,7 +51,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A message that comes again: its next attempt, the largest run it may come in, and whether only after a delay."""
+    """A message that will be delivered again: its next attempt, the size limit of its run, and its delay."""
 
     attempt: int
     largest_run: int
@@ -60,14 +60,14 @@ class Waiting:
 
 @dataclass(eq=False)
 class Lease:
-    """A run of one lane in the hands of a consumer."""
+    """A run of one partition that a consumer has leased."""
 
-    place: "Place"
+    progress: "Progress"
     offsets: Sequence[int]
     attempt: int
     largest_run: int
     id: uuid.UUID = field(default_factory=uuid.uuid4)
-    answers: dict[int, str] = field(default_factory=dict)
+    acks: dict[int, str] = field(default_factory=dict)
     succeeded: bool = False
     retry_after: bool = False
     expired: bool = False
@@ -77,32 +77,32 @@ class Lease:
     def live(self) -> bool:
         return not (self.over or self.expired)
 
-    def unanswered(self) -> set[int]:
-        return {*self.offsets} - {*self.answers}
+    def unacknowledged(self) -> set[int]:
+        return {*self.offsets} - {*self.acks}
 
     @property
-    def is_answered(self) -> bool:
-        """Every message has its ack, or was deleted."""
-        return self.place.lane.alive(self.unanswered()) == []
+    def is_acknowledged(self) -> bool:
+        """Return true if every message was acknowledged or deleted."""
+        return self.progress.partition.alive(self.unacknowledged()) == []
 
     def failed(self) -> set[int]:
-        return {offset for offset, status in self.answers.items() if status in FAILED}
+        return {offset for offset, status in self.acks.items() if status in FAILED}
 
-    def answer(self, offset: int, status: str) -> None:
-        if self.answers.get(offset) not in FINAL:
+    def ack(self, offset: int, status: str) -> None:
+        if self.acks.get(offset) not in FINAL:
             if status == "dead_letter":
-                self.place.bury([offset], self.attempt)
-            if status == "completed" and offset not in self.place.lane.deleted:
+                self.progress.dead_letter([offset], self.attempt)
+            if status == "completed" and offset not in self.progress.partition.deleted:
                 self.succeeded = True
-            self.answers[offset] = status
+            self.acks[offset] = status
 
 
 @dataclass(eq=False)
-class Place:
-    """Where a group is in a lane."""
+class Progress:
+    """The cursor and the leases of a group in a partition."""
 
     group: str
-    lane: Lane
+    partition: Partition
     dead_letters: list[tuple[str, str, str, int, int]]
     subscriptions: Mapping[Scope, int | None]
     start: int
@@ -115,45 +115,47 @@ class Place:
         self.next = self.lowest_cursor = self.start
 
     def new(self) -> list[int]:
-        return self.lane.alive(range(self.next, len(self.lane.payloads)))
+        return self.partition.alive(range(self.next, len(self.partition.payloads)))
 
     def todo(self) -> list[int]:
-        """Return everything that this group has still to complete."""
-        held = (offset for lease in self.leases for offset in lease.offsets if lease.answers.get(offset) not in FINAL)
-        return self.lane.alive({*self.new(), *self.waiting, *held})
+        """Return the offsets that this group still has to complete."""
+        leased = (offset for lease in self.leases for offset in lease.offsets if lease.acks.get(offset) not in FINAL)
+        return self.partition.alive({*self.new(), *self.waiting, *leased})
 
-    def has_something_ready(self) -> bool:
-        free = len(self.leases) < self.lane.options.concurrency and not self.is_held_up()
+    def has_ready_messages(self) -> bool:
+        free = len(self.leases) < self.partition.options.concurrency and not self.waits_for_retry()
         due = [offset for offset, waiting in self.waiting.items() if not waiting.delayed]
-        return free and bool(self.new() or self.lane.alive(due))
+        return free and bool(self.new() or self.partition.alive(due))
 
-    def is_held_up(self) -> bool:
-        """In strict order nothing overtakes a message that waits for its retry."""
-        return self.lane.options.concurrency == 1 and any(waiting.delayed for waiting in self.waiting.values())
+    def waits_for_retry(self) -> bool:
+        """Return true if a message waits for its retry, which in strict order delays every later message."""
+        return self.partition.options.concurrency == 1 and any(waiting.delayed for waiting in self.waiting.values())
 
     def pass_time(self) -> None:
         self.waiting = {offset: replace(waiting, delayed=False) for offset, waiting in self.waiting.items()}
 
     @property
     def retry_limit(self) -> int:
-        limits = (self.subscriptions.get(scope) for scope in covering(self.group, self.lane.queue, self.lane.name))
-        return next((limit for limit in limits if limit is not None), self.lane.options.retry_limit)
+        limits = (
+            self.subscriptions.get(scope) for scope in covering(self.group, self.partition.queue, self.partition.name)
+        )
+        return next((limit for limit in limits if limit is not None), self.partition.options.retry_limit)
 
     def take(self, offsets: Sequence[int], attempt: int) -> Lease:
-        """Accept a delivery, if the design allows it."""
-        assert len(self.leases) < self.lane.options.concurrency, "more leases than the queue allows"
-        assert list(offsets) == self.lane.alive(offsets), "out of order, or deleted"
-        in_order = self.lane.options.concurrency == 1
-        assert not self.is_held_up(), "nothing is delivered before the retry"
+        """Accept a delivery, or fail if the design does not allow it."""
+        assert len(self.leases) < self.partition.options.concurrency, "more leases than the queue allows"
+        assert list(offsets) == self.partition.alive(offsets), "out of order, or deleted"
+        in_order = self.partition.options.concurrency == 1
+        assert not self.waits_for_retry(), "nothing is delivered before the retry"
         if offsets[0] >= self.next:
             assert list(offsets) == self.new()[: len(offsets)], "new messages are skipped"
-            assert not (in_order and self.lane.alive(self.waiting)), "new messages overtake those that come again"
+            assert not (in_order and self.partition.alive(self.waiting)), "new messages overtake returned ones"
             assert attempt == 1
             self.next = offsets[-1] + 1
             largest_run = len(offsets)
         else:
-            assert {*offsets} <= {*self.waiting}, "done or held, and delivered again"
-            assert not in_order or list(offsets) == self.lane.alive(self.waiting)[: len(offsets)], "not in order"
+            assert {*offsets} <= {*self.waiting}, "done or leased, and delivered again"
+            assert not in_order or list(offsets) == self.partition.alive(self.waiting)[: len(offsets)], "not in order"
             runs = [self.waiting.pop(offset) for offset in offsets]
             assert {run.attempt for run in runs} == {attempt}
             assert not any(run.delayed for run in runs), "delivered before its time"
@@ -163,17 +165,19 @@ class Place:
         self.leases.append(lease)
         return lease
 
-    def judge(self, lease: Lease, reason: str, *, delayed: bool = False) -> None:
-        """The verdict: reason is answered, expired or released, with or without a delay."""
+    def apply_verdict(self, lease: Lease, reason: str, *, delayed: bool = False) -> None:
+        """Apply the verdict. The reason is acknowledged, expired or released; a released run may be delayed."""
         failed = lease.failed()
-        gives_up = lease.succeeded and self.lane.options.partial_failure == "dead_letter" and not lease.retry_after
-        dead = failed if gives_up else set()
-        again = (failed - dead) | lease.unanswered()
-        alone = reason == "answered" or (reason == "expired" and len(self.lane.alive(again)) == 1)
+        is_dead_lettered = (
+            lease.succeeded and self.partition.options.partial_failure == "dead_letter" and not lease.retry_after
+        )
+        dead = failed if is_dead_lettered else set()
+        again = (failed - dead) | lease.unacknowledged()
+        alone = reason == "acknowledged" or (reason == "expired" and len(self.partition.alive(again)) == 1)
         if alone and lease.attempt > self.retry_limit:
             dead, again = dead | again, set()
-        self.bury(dead, lease.attempt)
-        alive = {*self.lane.alive(again)}
+        self.dead_letter(dead, lease.attempt)
+        alive = {*self.partition.alive(again)}
         largest_run = max(1, len(alive) - 1) if reason == "expired" else lease.largest_run
         delayed = (delayed and alive != set()) or (
             lease.retry_after and reason != "expired" and alive & failed != set()
@@ -182,69 +186,80 @@ class Place:
         self.waiting |= dict.fromkeys(again, waiting)
         self.drop(lease)
 
-    def judge_alone(self, lease: Lease) -> None:
-        """The verdict on messages that failed alone: they are charged, and messages without ack are not."""
+    def apply_failed_alone(self, lease: Lease) -> None:
+        """Apply the verdict to messages that failed alone: only their attempt counts."""
         failed = lease.failed()
         if lease.attempt > self.retry_limit:
-            self.bury(failed, lease.attempt)
+            self.dead_letter(failed, lease.attempt)
         else:
-            delayed = lease.retry_after and self.lane.alive(failed) != []
+            delayed = lease.retry_after and self.partition.alive(failed) != []
             self.waiting |= dict.fromkeys(failed, Waiting(lease.attempt + 1, 1, delayed))
-        self.waiting |= dict.fromkeys(lease.unanswered(), Waiting(lease.attempt, lease.largest_run))
+        self.waiting |= dict.fromkeys(lease.unacknowledged(), Waiting(lease.attempt, lease.largest_run))
         self.drop(lease)
 
     def drop(self, lease: Lease) -> None:
         lease.over = True
         self.leases.remove(lease)
 
-    def bury(self, offsets: Iterable[int], attempts: int) -> None:
-        for offset in self.lane.alive(offsets):
-            self.dead_letters.append((self.group, self.lane.queue, self.lane.name, offset, attempts))
+    def dead_letter(self, offsets: Iterable[int], attempts: int) -> None:
+        for offset in self.partition.alive(offsets):
+            self.dead_letters.append((self.group, self.partition.queue, self.partition.name, offset, attempts))
 
     def check_cursor(self, cursor: int) -> None:
-        """Below the cursor everything is done; above it, up to what is next, only what an open run spans."""
+        """Check that everything below the cursor is done, and that it is as high as it can be."""
         todo = self.todo()
-        first = todo[0] if todo else max(self.start, len(self.lane.payloads))
+        first = todo[0] if todo else max(self.start, len(self.partition.payloads))
         assert self.lowest_cursor <= cursor <= first, "the cursor went back, or past something that is not done"
         if not self.leases and not self.waiting:
-            assert self.lane.alive(range(cursor, min(first, len(self.lane.payloads)))) == [], "the cursor stays behind"
+            assert self.partition.alive(range(cursor, min(first, len(self.partition.payloads)))) == [], (
+                "the cursor stays behind"
+            )
         self.lowest_cursor = cursor
 
 
 class Model:
-    """All lanes and all groups."""
+    """All partitions and all groups."""
 
     def __init__(self, options: Mapping[str, Options]) -> None:
         self.options = options
-        self.lanes: dict[tuple[str, str], Lane] = {}
-        self.places: dict[tuple[str, Lane], Place] = {}
-        self.starts: dict[tuple[str, str, str | None], dict[Lane, int]] = {}
+        self.partitions: dict[tuple[str, str], Partition] = {}
+        self.progresses: dict[tuple[str, Partition], Progress] = {}
+        self.starts: dict[tuple[str, str, str | None], dict[Partition, int]] = {}
         self.dead_letters: list[tuple[str, str, str, int, int]] = []
         self.subscriptions: dict[Scope, int | None] = {}
 
-    def lane(self, queue: str, name: str) -> Lane:
-        return self.lanes.setdefault((queue, name), Lane(queue, name, self.options[queue]))
+    def partition(self, queue: str, name: str) -> Partition:
+        return self.partitions.setdefault((queue, name), Partition(queue, name, self.options[queue]))
 
-    def lanes_of(self, queue: str, name: str | None = None) -> list[Lane]:
-        return [lane for lane in self.lanes.values() if lane.queue == queue and name in (None, lane.name)]
+    def partitions_of(self, queue: str, name: str | None = None) -> list[Partition]:
+        return [
+            partition
+            for partition in self.partitions.values()
+            if partition.queue == queue and name in (None, partition.name)
+        ]
 
-    def place(self, group: str, lane: Lane) -> Place:
-        if (group, lane) not in self.places:
-            scopes = ((group, lane.queue, lane.name), (group, lane.queue, None))
+    def progress(self, group: str, partition: Partition) -> Progress:
+        if (group, partition) not in self.progresses:
+            scopes = ((group, partition.queue, partition.name), (group, partition.queue, None))
             starts = next((self.starts[scope] for scope in scopes if scope in self.starts), {})
-            self.places[group, lane] = Place(group, lane, self.dead_letters, self.subscriptions, starts.get(lane, 0))
-        return self.places[group, lane]
+            self.progresses[group, partition] = Progress(
+                group, partition, self.dead_letters, self.subscriptions, starts.get(partition, 0)
+            )
+        return self.progresses[group, partition]
 
-    def places_of(self, group: str, queue: str, name: str | None = None) -> list[Place]:
-        return [self.place(group, lane) for lane in self.lanes_of(queue, name)]
+    def progress_of(self, group: str, queue: str, name: str | None = None) -> list[Progress]:
+        return [self.progress(group, partition) for partition in self.partitions_of(queue, name)]
 
     def subscribe(self, group: str, queue: str | None, name: str | None) -> None:
-        """The first pop of a scope subscribes the group to it, if no subscription covers it."""
+        """Subscribe the group to the scope of its first pop, unless a subscription covers it already."""
         if not any(scope in self.subscriptions for scope in covering(group, queue, name)):
             self.subscriptions[group, queue, name] = None
 
     def configure_group(self, group: str, queue: str, limit: int | None) -> None:
-        """Change what the group has for a queue and its partitions; under a namespace it gets one for the queue."""
+        """Change the options of the group for a queue and its partitions.
+
+        A namespace group gets a subscription for the queue.
+        """
         if (group, None, None) in self.subscriptions:
             self.subscriptions.setdefault((group, queue, None))
         self.subscriptions.update({scope: limit for scope in self.subscriptions if scope[:2] == (group, queue)})
@@ -254,19 +269,19 @@ class Model:
             del self.subscriptions[scope]
 
     def seek(self, group: str, queue: str, name: str | None, offset: int | None) -> None:
-        """Go to an offset, at most to the end: in partitions that are not there yet, to their beginning."""
+        """Move to an offset, at most to the end. Partitions that are created later start at their beginning."""
         self.forget(group, queue, name)
         self.subscriptions.setdefault((group, queue, name))
-        ends = {lane: len(lane.payloads) for lane in self.lanes_of(queue)}
+        ends = {partition: len(partition.payloads) for partition in self.partitions_of(queue)}
         if name is None:
             self.unsubscribe(group, queue, keep=(group, queue, None))
             self.starts = {scope: at for scope, at in self.starts.items() if scope[:2] != (group, queue)}
         self.starts[group, queue, name] = {
-            lane: end if offset is None else min(offset, end) for lane, end in ends.items()
+            partition: end if offset is None else min(offset, end) for partition, end in ends.items()
         }
 
     def forget(self, group: str, queue: str, name: str | None = None) -> None:
-        for place in self.places_of(group, queue, name):
-            for lease in [*place.leases]:
-                place.drop(lease)
-            del self.places[group, place.lane]
+        for progress in self.progress_of(group, queue, name):
+            for lease in [*progress.leases]:
+                progress.drop(lease)
+            del self.progresses[group, progress.partition]

@@ -1,4 +1,4 @@
-"""The plans of every statement a call runs, also inside functions, as auto_explain sees them."""
+"""The plan of every statement that a call runs, also inside functions, from auto_explain."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ SETTINGS = {
     "log_timing": "off",
 }
 
-SINGLE_ROWS = {"settings", "journal_floor", "retention_visits"}  # tables of one row have nothing to gain
+SINGLE_ROWS = {"settings", "journal_floor", "retention_visits"}  # tables of one row, which need no index
 FREEZE = """
     DO $$
     DECLARE
@@ -34,7 +34,7 @@ class Plan:
     tree: dict[str, Any]
 
     def nodes(self) -> Iterator[dict[str, Any]]:
-        """Every node of the plan, from the top down."""
+        """Return every node of the plan, from the top down."""
         waiting = [self.tree]
         while waiting:
             node = waiting.pop()
@@ -42,7 +42,7 @@ class Plan:
             waiting += node.get("Plans", [])
 
     def scans(self) -> Iterator[tuple[str, str | None]]:
-        """Each table that is read, and the index it is read by: None for a sequential scan."""
+        """Return each table that is read with the index that is used, None for a sequential scan."""
         for node in self.nodes():
             if "Relation Name" in node and node["Node Type"] not in {"ModifyTable", "Bitmap Heap Scan", "Tid Scan"}:
                 yield node["Relation Name"], node.get("Index Name")
@@ -50,7 +50,7 @@ class Plan:
                 yield "", node["Index Name"]
 
     def rows_touched(self) -> int:
-        """Rows that the scans of tables produced or threw away; needs analyze."""
+        """Return the rows that table scans produced or discarded; needs analyze."""
         return sum(
             round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
             for node in self.nodes()
@@ -59,10 +59,10 @@ class Plan:
 
 
 def explained(connection: psycopg.Connection, job: Callable[[], object], *, analyze: bool = False) -> list[Plan]:
-    """Run a job and return the plans of all its statements, in the order they ended."""
+    """Run a job and return the plans of all its statements, in the order in which they ended."""
     plans: list[Plan] = []
 
-    def hear(notice: Diagnostic) -> None:
+    def collect(notice: Diagnostic) -> None:
         _, found, text = (notice.message_primary or "").partition("plan:\n")
         if found:
             entry = json.loads(text)
@@ -73,12 +73,12 @@ def explained(connection: psycopg.Connection, job: Callable[[], object], *, anal
         connection.execute("SELECT set_config('auto_explain.' || %s, %s, false)", [name, value])
     # In a transaction a statement ends, and is logged, when the next one begins; SET is never logged.
     connection.execute("SET auto_explain.log_min_duration = 0")
-    connection.add_notice_handler(hear)
+    connection.add_notice_handler(collect)
     try:
         job()
         connection.execute("SET auto_explain.log_min_duration = -1")
     finally:
-        connection.remove_notice_handler(hear)
+        connection.remove_notice_handler(collect)
     return plans
 
 

@@ -1,4 +1,4 @@
-"""API keys in the database: made, found, noted, revoked."""
+"""API keys in the database: creation, lookup, time of last use, revocation."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ GRANTS = {"orders.*": ["push", "pop"], "mail": []}
 
 
 def create(connection: psycopg.Connection, **changes: Any) -> Row:
-    given = {"id": ID, "name": "shop", "hash": HASH, "role": "read-only"} | changes
-    return call(connection, "create_api_key", **given)[0]
+    arguments = {"id": ID, "name": "shop", "hash": HASH, "role": "read-only"} | changes
+    return call(connection, "create_api_key", **arguments)[0]
 
 
 def find(connection: psycopg.Connection, digest: bytes = HASH) -> list[Row]:
@@ -26,7 +26,7 @@ def last_used(connection: psycopg.Connection) -> Any:
     return call(connection, "list_api_keys")[0].last_used_at
 
 
-def test_a_key_is_made_and_found(mq: psycopg.Connection):
+def test_a_key_is_created_and_found(mq: psycopg.Connection):
     made = create(mq, grants=Jsonb(GRANTS))
     (found,) = find(mq)
     assert found == made
@@ -38,7 +38,7 @@ def test_an_unknown_key_is_not_found(mq: psycopg.Connection):
     assert find(mq) == []
 
 
-def test_a_key_ends_when_it_expires(mq: psycopg.Connection):
+def test_an_expired_key_is_not_found(mq: psycopg.Connection):
     (soon,) = mq.execute("SELECT clock_timestamp() + interval '60 s'").fetchall()[0]
     create(mq, expires_at=soon)
     assert len(find(mq)) == 1
@@ -47,7 +47,7 @@ def test_a_key_ends_when_it_expires(mq: psycopg.Connection):
     assert len(call(mq, "list_api_keys")) == 1
 
 
-def test_a_key_ends_when_it_is_revoked_and_stays_so(mq: psycopg.Connection):
+def test_a_revoked_key_is_not_found_and_stays_revoked(mq: psycopg.Connection):
     create(mq)
     (first,) = call(mq, "revoke_api_key", id=ID)
     assert find(mq) == []
@@ -57,7 +57,7 @@ def test_a_key_ends_when_it_is_revoked_and_stays_so(mq: psycopg.Connection):
         call(mq, "revoke_api_key", id="f" * 12)
 
 
-def test_the_use_of_a_key_is_noted_once_a_minute(mq: psycopg.Connection):
+def test_the_use_of_a_key_is_recorded_once_a_minute(mq: psycopg.Connection):
     create(mq)
     find(mq)
     first = last_used(mq)
@@ -68,26 +68,26 @@ def test_the_use_of_a_key_is_noted_once_a_minute(mq: psycopg.Connection):
     assert last_used(mq) > first
 
 
-def test_who_knows_only_the_id_does_not_use_the_key(mq: psycopg.Connection):
+def test_the_id_alone_does_not_record_a_use(mq: psycopg.Connection):
     create(mq)
-    assert len(find(mq, bytes(32))) == 1  # the server compares
+    assert len(find(mq, bytes(32))) == 1  # the server compares the hash
     assert last_used(mq) is None
 
 
-def test_the_list_begins_with_the_newest(mq: psycopg.Connection):
+def test_keys_are_listed_newest_first(mq: psycopg.Connection):
     for number in range(3):
         create(mq, id=f"{number:012x}")
     assert [key.id[-1] for key in call(mq, "list_api_keys")] == ["2", "1", "0"]
 
 
-def test_an_id_is_taken_once(mq: psycopg.Connection):
+def test_a_key_id_is_unique(mq: psycopg.Connection):
     create(mq)
     with refused("SK007", ID):
         create(mq, name="another", role="admin")
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"id": "ABCDEF012345"}, "12 hex digits"),
         ({"id": "short"}, "12 hex digits"),
@@ -113,14 +113,14 @@ def test_an_id_is_taken_once(mq: psycopg.Connection):
         ({"grants": Jsonb({"x" * 256: ["push"]})}, "grant of"),
     ],
 )
-def test_what_a_server_would_not_understand_is_refused(mq: psycopg.Connection, changes: dict[str, Any], says: str):
-    with refused("SK001", says):
+def test_values_that_a_server_cannot_use_are_refused(mq: psycopg.Connection, changes: dict[str, Any], message: str):
+    with refused("SK001", message):
         create(mq, **changes)
     assert call(mq, "list_api_keys") == []
 
 
 @pytest.mark.parametrize("role", ["skep_producer", "skep_consumer"])
-def test_keys_are_for_administrators(mq: psycopg.Connection, role: str):
+def test_only_administrators_may_manage_keys(mq: psycopg.Connection, role: str):
     with as_role(mq, role):
         for attempt in (
             "SELECT * FROM skep.list_api_keys()",
@@ -133,7 +133,7 @@ def test_keys_are_for_administrators(mq: psycopg.Connection, role: str):
                 mq.execute(attempt)
 
 
-def test_an_administrator_makes_keys_but_only_through_the_functions(mq: psycopg.Connection):
+def test_an_administrator_creates_keys_only_through_the_functions(mq: psycopg.Connection):
     with as_role(mq, "skep_admin"):
         create(mq)
         assert len(find(mq)) == 1

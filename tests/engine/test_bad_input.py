@@ -1,4 +1,4 @@
-"""Bad input: a typed error that names the item, nothing stored, and other callers unaffected."""
+"""Bad input raises a typed error that names the item, stores nothing, and does not affect other callers."""
 
 from collections.abc import Callable
 from typing import LiteralString
@@ -101,7 +101,7 @@ STARTS = {
     "poll interval without end": ("configure_defaults(max_poll_interval => 'Infinity')", "SK001", "max_poll_interval"),
 }  # fmt: skip
 
-ANSWERS = {
+ACKS = {
     "extend by 0": ("extend(%(lease)s, 0)", "SK001", "got 0"),
     "extend by NaN": ("extend(%(lease)s, 'NaN')", "SK001", "got NaN"),
     "extend by NULL": ("extend(%(lease)s, NULL)", "SK001", "got NULL"),
@@ -126,7 +126,7 @@ ANSWERS = {
 
 
 def contents(connection: psycopg.Connection) -> dict[str, list]:
-    """Everything stored, table by table."""
+    """Return everything stored, table by table."""
     tables = "SELECT relname FROM pg_class WHERE relnamespace = 'skep'::regnamespace AND relkind = 'r'"
     return {
         name: connection.execute(
@@ -138,7 +138,7 @@ def contents(connection: psycopg.Connection) -> dict[str, list]:
 
 @pytest.fixture
 def stage(mq: psycopg.Connection) -> tuple[psycopg.Connection, dict]:
-    """A queue with messages and a lease, and one with a small limit: enough to be damaged."""
+    """A queue with messages and a lease, and a queue with a small limit."""
     configure(mq, "small", max_payload_bytes=50)
     push(mq, "q", "a", "b", "c")
     return mq, {"lease": pop(mq, "q", batch=2)[0].lease}
@@ -146,7 +146,7 @@ def stage(mq: psycopg.Connection) -> tuple[psycopg.Connection, dict]:
 
 CASES = [
     pytest.param(*case, id=f"{group} {name}".replace(" ", "_"))
-    for group, cases in {"push": PUSHES, "pop": POPS, "start": STARTS, "answer": ANSWERS}.items()
+    for group, cases in {"push": PUSHES, "pop": POPS, "start": STARTS, "answer": ACKS}.items()
     for name, (query, *expected) in cases.items()
     for case in [(query, expected)]
 ]
@@ -165,7 +165,7 @@ def test_bad_arguments_are_refused_and_store_nothing(
 
 @pytest.mark.parametrize("bad", range(3))
 def test_the_error_names_the_item_of_a_batch(mq: psycopg.Connection, bad: int):
-    """Of three items one is wrong: its number is told, and none of the three is stored."""
+    """One of three items is wrong: the error has its number, and none of the three is stored."""
     items = [("q", f"p{n}", n) for n in range(3)]
     ids = ["x" * 256 if n == bad else None for n in range(3)]
     before = contents(mq)
@@ -200,12 +200,12 @@ MESSAGES: dict[str, tuple[dict, str]] = {
 
 
 @pytest.mark.parametrize("function", ["push", "push_to_outbox"])
-@pytest.mark.parametrize(("wrong", "said"), MESSAGES.values(), ids=MESSAGES)
-def test_the_error_names_the_item_of_a_json_batch(mq: psycopg.Connection, function: str, wrong: dict, said: str):
-    """Wrong types are not made into texts, for what was meant is not known."""
+@pytest.mark.parametrize(("wrong", "message"), MESSAGES.values(), ids=MESSAGES)
+def test_the_error_names_the_item_of_a_json_batch(mq: psycopg.Connection, function: str, wrong: dict, message: str):
+    """A value of the wrong type is not converted to text."""
     good = {"queue": "q", "payload": 1, "partition": None, "transaction_id": None, "trace_id": None, "producer": None}
     before = contents(mq)
-    with refused("SK001", f"item 1: {said}"):
+    with refused("SK001", f"item 1: {message}"):
         call(mq, function, messages=Jsonb([good | {"headers": None}, good | wrong, good | wrong]))
     assert contents(mq) == before
     call(mq, function, messages=Jsonb([good, {"queue": "q", "trace_id": str(UUID(int=7))}]))
@@ -214,19 +214,19 @@ def test_the_error_names_the_item_of_a_json_batch(mq: psycopg.Connection, functi
 
 @pytest.mark.parametrize("messages", [{}, 1, None, [1], [[]], [{"queue": "q", "transactionId": "t"}]])
 def test_the_outbox_takes_what_push_takes(mq: psycopg.Connection, messages: object):
-    """Both refuse the same; nothing to publish is no error in either."""
-    said: list[str | None] = []
+    """The outbox refuses the same values as push; an empty list is no error in either."""
+    message: list[str | None] = []
     for function in ("push", "push_to_outbox"):
         with pytest.raises(psycopg.Error) as caught:
             call(mq, function, messages=Jsonb(messages))
-        said += [caught.value.sqlstate, caught.value.diag.message_primary]
-    assert said[:2] == said[2:]
-    assert said[0] == "SK001"
+        message += [caught.value.sqlstate, caught.value.diag.message_primary]
+    assert message[:2] == message[2:]
+    assert message[0] == "SK001"
     call(mq, "push_to_outbox", messages=Jsonb([]))
 
 
 def test_other_callers_are_unaffected(connect: Connect):
-    """A caller whose push fails holds nobody up, and its transaction can go on from a savepoint."""
+    """A push that fails delays no other session, and its transaction can continue from a savepoint."""
     clumsy, careful = connect(), connect(options="-c lock_timeout=2s")
     configure(careful, "q", max_payload_bytes=100)
     clumsy.execute("BEGIN")
@@ -242,7 +242,7 @@ def test_other_callers_are_unaffected(connect: Connect):
 
 @pytest.mark.parametrize("text", ["a\x00b", {"k\x00": 1}, ["\x00"]])
 def test_nul_from_python(mq: psycopg.Connection, text: object):
-    """The driver sends U+0000 in JSON as an escape, which jsonb cannot hold; in a text it refuses by itself."""
+    """The driver sends U+0000 in JSON as an escape, which jsonb cannot store; in a text the driver refuses it."""
     with refused("22P05"):
         push(mq, "q", text)
     with pytest.raises(psycopg.DataError):
@@ -255,7 +255,7 @@ def test_not_utf8(mq: psycopg.Connection):
 
 
 def test_an_empty_push_is_no_error(mq: psycopg.Connection):
-    """Nothing to do is done: no error that asks to push again."""
+    """A push of no messages succeeds."""
     assert call(mq, "push", messages=Jsonb([])) == []
     assert call(mq, "push_many", queues=[], partitions=[], payloads=[]) == []
     assert call(mq, "transaction", operations=Jsonb([])) == []
@@ -273,8 +273,8 @@ OUTBOX: dict[str, LiteralString] = {
 
 
 @pytest.mark.parametrize("name", OUTBOX)
-def test_the_outbox_refuses_at_once(mq: psycopg.Connection, name: str):
-    """Not only at COMMIT: the statement fails by a constraint of the table, which names the column."""
+def test_the_outbox_refuses_at_the_insert(mq: psycopg.Connection, name: str):
+    """The INSERT fails, not only the COMMIT: a constraint of the table names the column."""
     before = contents(mq)
     with pytest.raises(psycopg.errors.IntegrityError) as caught:
         mq.execute(OUTBOX[name])

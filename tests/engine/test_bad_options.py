@@ -1,4 +1,4 @@
-"""Options of a queue: what is accepted works, what is not is refused by name, and nothing changes."""
+"""Options of a queue: every accepted value works; a refused value is named, and nothing changes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,16 +32,16 @@ PAIRS += [(option, value) for option in NUMBERS for value in ("NaN", "Infinity",
 
 @pytest.mark.parametrize(("option", "value"), PAIRS, ids=str)
 def test_a_wrong_value_is_refused_by_the_name_of_its_option(mq: psycopg.Connection, option: str, value: object):
-    """For a queue that exists and for one that does not: neither changes."""
+    """Neither an existing queue nor a new one changes."""
     configure(mq, "q", priority=7)
     before = mq.execute(OPTIONS).fetchall()
     for queue in ("q", "new"):
         with pytest.raises(psycopg.Error) as caught:
             configure(mq, queue, **{option: value})
-        told = f"{caught.value.diag.message_primary} {caught.value.diag.message_hint}"
+        message = f"{caught.value.diag.message_primary} {caught.value.diag.message_hint}"
         assert caught.value.sqlstate == "SK001"
-        assert f'"{queue}"' in told
-        assert option in told
+        assert f'"{queue}"' in message
+        assert option in message
     assert mq.execute(OPTIONS).fetchall() == before
 
 
@@ -59,7 +59,7 @@ def test_an_unknown_option_is_refused(mq: psycopg.Connection, unknown: str):
 
 
 @pytest.mark.parametrize("options", [[], [1], "priority", 3, None], ids=str)
-def test_options_that_are_no_object_are_refused(mq: psycopg.Connection, options: object):
+def test_options_must_be_an_object(mq: psycopg.Connection, options: object):
     with pytest.raises(psycopg.Error) as caught:
         call(mq, "configure_queue", queue="q", options=Jsonb(options))
     assert caught.value.sqlstate == "SK001"
@@ -104,7 +104,7 @@ OTHER: dict[str, Any] = {
 
 
 def test_every_option_is_stored(mq: psycopg.Connection):
-    """Each alone and all together, to a value that is not the default, and back."""
+    """Each option alone and all together, to a value that is not the default, and back."""
     ((known,),) = mq.execute("SELECT skep._queue_options()").fetchall()
     assert set(OTHER) == set(known)
     configure(mq, "q")
@@ -152,7 +152,7 @@ def test_an_error_says_what_is_allowed(mq: psycopg.Connection, option: str):
     ],
 )
 def test_a_work_queue_is_parallel(mq: psycopg.Connection, before: dict, options: dict, concurrency: int):
-    """Four workers on one partition get something each, unless the queue says otherwise."""
+    """Four workers on one partition each get messages, unless the queue limits concurrency."""
     push(mq, "q", *range(8))
     configure(mq, "q", **before)
     configure(mq, "q", **options)
@@ -164,8 +164,8 @@ def test_a_work_queue_is_parallel(mq: psycopg.Connection, before: dict, options:
         assert not shared or batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
-def test_a_partition_that_is_leased_is_shared_at_once(mq: psycopg.Connection):
-    """Its lease goes on, and other workers get what follows."""
+def test_a_leased_partition_is_shared_as_soon_as_concurrency_is_raised(mq: psycopg.Connection):
+    """The lease stays valid, and other workers get the messages after it."""
     push(mq, "q", *range(4))
     first = pop(mq, "q", batch=1)
     assert pop(mq, "q") == []
@@ -176,8 +176,8 @@ def test_a_partition_that_is_leased_is_shared_at_once(mq: psycopg.Connection):
     assert take(mq, "q") == [3]
 
 
-def test_a_queue_that_was_shared_stays_marked(mq: psycopg.Connection):
-    """There may be runs of that time."""
+def test_a_queue_that_was_once_shared_stays_marked(mq: psycopg.Connection):
+    """It may still have runs from the time when it was shared."""
     configure(mq, "q", concurrency=3)
     configure(mq, "q", concurrency=1)
     assert mq.execute("SELECT concurrency, was_shared FROM skep.queues").fetchall() == [(1, True)]
@@ -191,8 +191,8 @@ def test_a_queue_that_gets_another_namespace_is_found_there(mq: psycopg.Connecti
     assert [row.payload for row in drain(mq, None, namespace="ns")] == ["b"]
 
 
-def test_a_new_priority_counts_at_once(mq: psycopg.Connection):
-    """For messages that wait already, in the list of a group that reads several queues."""
+def test_a_new_priority_applies_at_once(mq: psycopg.Connection):
+    """Also to messages that already wait, for a group that reads several queues."""
     for queue in ("ns.a", "ns.b", "ns.c"):
         push(mq, queue, queue)
     assert len(take(mq, None, namespace="ns", batch=3, partitions=3)) == 3
@@ -204,7 +204,7 @@ def test_a_new_priority_counts_at_once(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize("option", ["delayed_processing", "window_buffer"])
-def test_an_option_that_is_taken_back_lets_messages_go(mq: psycopg.Connection, option: str):
+def test_removing_a_delay_delivers_messages_at_once(mq: psycopg.Connection, option: str):
     configure(mq, "q", **{option: 3600})
     push(mq, "q", 1)
     assert pop(mq, "q") == []
@@ -212,10 +212,8 @@ def test_an_option_that_is_taken_back_lets_messages_go(mq: psycopg.Connection, o
     assert take(mq, "q") == [1]
 
 
-def test_configuring_waits_for_nobody_for_ever(
-    mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]
-):
-    """A consumer that forgot its transaction: an error that is worth a retry, and nothing has changed."""
+def test_configure_does_not_wait_for_ever(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
+    """A consumer left its transaction open: configure fails with a retryable error and changes nothing."""
     push(mq, "ns.q", 1, 2)
     take(mq, None, namespace="ns", batch=1)
     other = connect_module()
@@ -237,7 +235,7 @@ LONGEST = {
 
 @pytest.mark.parametrize("option", LONGEST)
 def test_the_longest_times_that_are_accepted_work(mq: psycopg.Connection, option: str):
-    """A century of deduplication or retention is a wish one may have."""
+    """The deduplication window and the retention time may be a century."""
     configure(mq, "q", **{option: LONGEST[option]})
     push(mq, "q", 1, 1, transaction_ids=["t", "t"])
     assert len(drain(mq, "q")) == (0 if option in {"window_buffer", "delayed_processing"} else 1)

@@ -1,4 +1,4 @@
-"""The cost of the hot path in buffers, compared to buffers.json: nobody makes a call dearer without noticing."""
+"""The cost of the hot path in buffers, compared to buffers.json, so that no call becomes more expensive unnoticed."""
 
 import json
 

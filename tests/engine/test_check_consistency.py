@@ -1,4 +1,5 @@
-"""check_consistency(): whole after ordinary work, and every damage is counted by the invariant that it breaks."""
+"""check_consistency() counts 0 after ordinary work, and counts each kind of damage under the invariant that it
+breaks."""
 
 from typing import LiteralString
 
@@ -73,7 +74,7 @@ DAMAGES: dict[str, list[LiteralString]] = {
 
 @pytest.fixture
 def busy(mq: psycopg.Connection) -> psycopg.Connection:
-    """Partition 1 has work, 2 is leased, 3 is shared with leases; "wide" reads a namespace."""
+    """Partition 1 has work, 2 is leased, 3 is shared with leases; group "wide" reads a namespace."""
     push(mq, "q", *range(4), partition="a")
     push(mq, "q", *range(4), partition="b")
     configure(mq, "shared", concurrency=3, retry_delay=0)
@@ -85,7 +86,7 @@ def busy(mq: psycopg.Connection) -> psycopg.Connection:
     call(mq, "fail", lease=pop(mq, "shared", batch=2)[0].lease, error="no")
     pop(mq, "shared", batch=2)
     pop(mq, None, "wide", namespace="ns", batch=1)
-    pop(mq, "q", batch=1, lease_time=600)  # with a discovery: nothing is left to be found
+    pop(mq, "q", batch=1, lease_time=600)  # with a discovery, so that nothing is left to discover
     mq.execute("SELECT skep.push('q', '1', 'a', delay => 3600)")
     mq.execute("SELECT skep.create_schedule('hourly', '@hourly', 'q', '1')")
     return mq
@@ -109,12 +110,12 @@ def test_every_damage_is_counted(busy: psycopg.Connection, invariant: str, damag
     assert broken(busy)[invariant] > 0
 
 
-def test_what_discovery_will_find_is_not_lost(mq: psycopg.Connection):
+def test_work_that_discovery_has_not_found_yet_is_consistent(mq: psycopg.Connection):
     """A push after the last discovery, a partition that was locked, an unfinished scan, a lost journal."""
     push_to(mq, [("q", "a", 1), ("q", "b", 1)])
     drain(mq, "q")
     assert pop(mq, "q") == []
-    mq.execute("UPDATE skep.runs SET ready_at = NULL")  # as discovery does, sooner or later
+    mq.execute("UPDATE skep.runs SET ready_at = NULL")  # as discovery does sooner or later
     push(mq, "q", 2, partition="a")
     push(mq, "q", 2, partition="c")
     assert broken(mq) == {}

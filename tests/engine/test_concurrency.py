@@ -1,4 +1,4 @@
-"""Many workers of one group: on lanes with strict order, and on shared ones."""
+"""Many workers of one group, on partitions with strict order and on shared partitions."""
 
 import threading
 from collections import defaultdict
@@ -8,8 +8,8 @@ from functools import partial
 import psycopg
 import pytest
 
-from tests.engine.answers import dead_offsets, one_by_one, runs, say
-from tests.engine.crowd import PATIENCE, at_once, until
+from tests.engine.acks import ack_one, dead_offsets, one_by_one, runs
+from tests.engine.threads import PATIENCE, at_once, until
 from tests.engine.verbs import Row, ack, broken, call, configure, drain, lag, pass_time, pop, push, push_to
 
 Q = "orders"
@@ -18,41 +18,41 @@ LEASE_SECONDS = 300
 
 
 class Witness:
-    """Sees what workers hold, and notices when two hold the same message or a lane's order is broken."""
+    """Records what workers hold, and fails if two hold the same message or a partition is read out of order."""
 
     def __init__(self, expected: int) -> None:
         self.expected = expected
         self.lock = threading.Lock()
-        self.held: set[tuple[str, int]] = set()
+        self.leased: set[tuple[str, int]] = set()
         self.history: dict[str, list[int]] = defaultdict(list)
-        self.most_held = 0
+        self.most_leased = 0
 
     def take(self, batch: list[Row]) -> None:
         addresses = {(message.partition, message.offset) for message in batch}
         with self.lock:
-            assert not self.held & addresses
-            self.held |= addresses
-            self.most_held = max(self.most_held, len(self.held))
+            assert not self.leased & addresses
+            self.leased |= addresses
+            self.most_leased = max(self.most_leased, len(self.leased))
             for message in batch:
                 self.history[message.partition].append(message.offset)
 
-    def give_back(self, batch: list[Row]) -> None:
+    def release(self, batch: list[Row]) -> None:
         with self.lock:
-            self.held -= {(message.partition, message.offset) for message in batch}
+            self.leased -= {(message.partition, message.offset) for message in batch}
 
     def finished(self) -> bool:
         return sum(map(len, self.history.values())) >= self.expected
 
 
 def work(connection: psycopg.Connection, witness: Witness, batch: int) -> None:
-    """Pop and acknowledge, half of it one by one, until every message was seen."""
+    """Pop and acknowledge, half of the batches message by message, until every message was seen."""
 
     def once() -> bool:
         deliveries = pop(connection, Q, batch=batch)
         witness.take(deliveries)
         for message in deliveries[::2]:
-            say(connection, message, "c")
-        witness.give_back(deliveries)
+            ack_one(connection, message, "c")
+        witness.release(deliveries)
         for lease in {message.lease for message in deliveries[1:]}:
             call(connection, "ack", lease=lease)
         return witness.finished()
@@ -62,20 +62,20 @@ def work(connection: psycopg.Connection, witness: Witness, batch: int) -> None:
 
 @pytest.mark.timeout(PATIENCE)
 def test_two_workers_never_hold_the_same_message(connect: Callable[..., psycopg.Connection]):
-    """C8: four workers on five lanes: each message once, each lane in order."""
+    """Four workers on five partitions: each message once, each partition in order (scenario C8)."""
     witness = Witness(600)
     with connect() as producer:
         pop(producer, Q)
-        push_to(producer, [(Q, f"lane {number % 5}", number) for number in range(600)])
+        push_to(producer, [(Q, f"partition {number % 5}", number) for number in range(600)])
         at_once(*[partial(work, connect(), witness, 4) for _ in range(4)])
-        assert witness.history == {f"lane {number}": list(range(120)) for number in range(5)}
+        assert witness.history == {f"partition {number}": list(range(120)) for number in range(5)}
         assert {*lag(producer).values()} == {0}
         assert broken(producer) == {}
 
 
 @pytest.mark.timeout(PATIENCE)
 def test_eight_workers_share_a_partition(connect: Callable[..., psycopg.Connection]):
-    """C11: eight workers drain one partition, each message once."""
+    """Eight workers drain one partition, each message once (scenario C11)."""
     witness = Witness(800)
     with connect() as producer:
         configure(producer, Q, concurrency=8)
@@ -87,8 +87,8 @@ def test_eight_workers_share_a_partition(connect: Callable[..., psycopg.Connecti
         assert broken(producer) == {}
 
 
-def test_as_many_leases_as_the_queue_allows(conn: psycopg.Connection):
-    """C11: eight disjoint runs are out at once, and no ninth."""
+def test_a_partition_has_as_many_leases_as_the_queue_allows(conn: psycopg.Connection):
+    """Eight disjoint runs are leased at once, and a ninth pop gets nothing (scenario C11)."""
     configure(conn, Q, concurrency=8)
     push(conn, Q, *range(100))
     batches = [pop(conn, Q, batch=10) for _ in range(8)]
@@ -104,19 +104,22 @@ def test_as_many_leases_as_the_queue_allows(conn: psycopg.Connection):
 
 
 def test_the_cursor_is_the_start_of_the_lowest_unfinished_run(conn: psycopg.Connection):
-    """C11: runs may finish in any order; the cursor waits for the lowest."""
+    """Runs may finish in any order; the cursor waits for the lowest (scenario C11)."""
     configure(conn, Q, concurrency=8)
     push(conn, Q, *range(8))
     batches = [pop(conn, Q, batch=1) for _ in range(8)]
-    owed = []
+    lags = []
     for number in (3, 0, 1, 7, 2, 5, 4, 6):
         ack(conn, batches[number])
-        owed.append(lag(conn)["Default"])
-    assert owed == [8, 7, 6, 6, 4, 4, 2, 0]
+        lags.append(lag(conn)["Default"])
+    assert lags == [8, 7, 6, 6, 4, 4, 2, 0]
 
 
 def test_crashes_of_some_workers(conn: psycopg.Connection):
-    """C11: what dead workers held comes again, what the living completed does not; the cursor is right all along."""
+    """Messages of crashed workers are delivered again, completed ones are not, and the cursor is right throughout.
+
+    Scenario c11.
+    """
     configure(conn, Q, concurrency=8)
     push(conn, Q, *range(100))
     batches = [pop(conn, Q, batch=10) for _ in range(8)]
@@ -142,7 +145,7 @@ def test_crashes_of_some_workers(conn: psycopg.Connection):
 
 
 def test_all_workers_crash_at_once(conn: psycopg.Connection):
-    """C11: eight leases expire together."""
+    """Eight leases expire together (scenario C11)."""
     configure(conn, Q, concurrency=8, retry_limit=0)
     push(conn, Q, *range(80))
     for _ in range(8):
@@ -155,22 +158,22 @@ def test_all_workers_crash_at_once(conn: psycopg.Connection):
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_waiting_retry_does_not_stop_a_shared_lane(conn: psycopg.Connection, others: int):
-    """C11: without order there is nothing to wait for: later messages go on while a failed one waits for its retry."""
+def test_a_waiting_retry_does_not_stop_a_shared_partition(conn: psycopg.Connection, others: int):
+    """Without strict order, later messages are delivered while a failed one waits for its retry (scenario C11)."""
     configure(conn, Q, concurrency=4, retry_delay=HOUR)
     push(conn, Q, *range(6))
     failing = pop(conn, Q, batch=1)
-    held = [pop(conn, Q, batch=1) for _ in range(others)]
+    leased = [pop(conn, Q, batch=1) for _ in range(others)]
     one_by_one(conn, failing, "f")
-    for batch in held:
+    for batch in leased:
         ack(conn, batch)
     assert [message.offset for message in drain(conn, Q, batch=1)] == list(range(1 + others, 6))
     pass_time(conn, 2 * HOUR)
     assert runs(conn, Q) == [([0], 2)]
 
 
-def test_a_shared_lane_that_was_drained_wakes_up(mq: psycopg.Connection):
-    """C11: a lane with leases out and nothing more to give serves what is pushed next."""
+def test_a_shared_partition_with_nothing_left_is_discovered_after_a_push(mq: psycopg.Connection):
+    """A partition whose messages are all leased delivers the next push (scenario C11)."""
     configure(mq, Q, concurrency=3)
     push(mq, Q, 0)
     pop(mq, Q)
@@ -183,23 +186,23 @@ def test_a_shared_lane_that_was_drained_wakes_up(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_more_and_less_concurrency(mq: psycopg.Connection):
-    """C11: the option counts from the next pop on."""
+def test_concurrency_can_be_raised_and_lowered(mq: psycopg.Connection):
+    """The option applies from the next pop on (scenario C11)."""
     push(mq, Q, *range(10))
-    held = [pop(mq, Q, batch=1)]
+    leased = [pop(mq, Q, batch=1)]
     assert pop(mq, Q) == []
     configure(mq, Q, concurrency=3)
-    held += [pop(mq, Q, batch=1), pop(mq, Q, batch=1)]
-    assert [batch[0].offset for batch in held] == [0, 1, 2]
+    leased += [pop(mq, Q, batch=1), pop(mq, Q, batch=1)]
+    assert [batch[0].offset for batch in leased] == [0, 1, 2]
     configure(mq, Q, concurrency=1)
-    for batch in held:
+    for batch in leased:
         assert pop(mq, Q) == []
         ack(mq, batch)
     assert runs(mq, Q) == [(list(range(3, 10)), 1)]
 
 
-def test_shared_lanes_retry_and_bury(conn: psycopg.Connection):
-    """C11: the verdict table holds for each run by itself."""
+def test_shared_partitions_retry_and_dead_letter(conn: psycopg.Connection):
+    """The verdict table applies to each run by itself (scenario C11)."""
     configure(conn, Q, concurrency=3, retry_limit=1, retry_delay=0)
     push(conn, Q, *range(9))
     first, second, third = (pop(conn, Q, batch=3) for _ in range(3))

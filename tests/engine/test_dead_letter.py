@@ -1,4 +1,4 @@
-"""Dead letters: full copies that outlive everything they were copied from."""
+"""Dead letters are full copies, and stay when their message, queue or group is deleted."""
 
 import uuid
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.answers import as_batch, dead_letters, one_by_one, runs, say
+from tests.engine.acks import ack_one, as_batch, dead_letters, one_by_one, runs
 from tests.engine.verbs import ack, call, configure, pass_time, pop, push
 
 Q = "orders"
@@ -51,14 +51,17 @@ def by_expiry(connection: psycopg.Connection) -> tuple[str, int]:
 
 @pytest.mark.parametrize("die", [by_dlq, by_failures, by_partial_failure, by_expiry])
 def test_a_full_copy(mq: psycopg.Connection, die: Callable[[psycopg.Connection], tuple[str, int]]):
-    """C1: everything the message was, who gave up on it, why, and after how many attempts (scenario 46)."""
+    """A dead letter has everything of the message, its group, the reason and the number of attempts.
+
+    Scenarios c1, 46.
+    """
     configure(mq, Q, retry_limit=1, retry_delay=0)
-    push(mq, Q, {"total": [1, None, "x"]}, partition="lane", **FULL)
-    push(mq, Q, "next", partition="lane")
+    push(mq, Q, {"total": [1, None, "x"]}, partition="partition", **FULL)
+    push(mq, Q, "next", partition="partition")
     error, attempts = die(mq)
 
     (copy,) = dead_letters(mq, Q)
-    assert (copy.group_name, copy.queue, copy.partition) == ("workers", Q, "lane")
+    assert (copy.group_name, copy.queue, copy.partition) == ("workers", Q, "partition")
     assert (copy.payload, copy.headers) == ({"total": [1, None, "x"]}, {"content-type": "text"})
     assert (copy.transaction_id, copy.trace_id, copy.producer) == ("order 7", TRACE, "shop")
     assert (copy.error, copy.attempts) == (error, attempts)
@@ -74,7 +77,7 @@ def test_a_full_copy(mq: psycopg.Connection, die: Callable[[psycopg.Connection],
     "SELECT skep.seek('g', 'orders', 'beginning')",
 ])  # fmt: skip
 def test_dead_letters_outlive_their_source(mq: psycopg.Connection, delete: LiteralString):
-    """C1: whatever is deleted, the copies stay."""
+    """The copies stay, whatever is deleted (scenario C1)."""
     push(mq, Q, *range(3))
     as_batch(mq, pop(mq, Q), "dcd")
     before = dead_letters(mq, Q)
@@ -94,7 +97,7 @@ def test_each_error_is_kept_with_its_message(mq: psycopg.Connection):
 
 
 def test_the_last_error_counts(mq: psycopg.Connection):
-    """An error of an earlier delivery, or said before and said otherwise later, is not the reason."""
+    """The reason is the last error: not one of an earlier delivery, and not one that was replaced later."""
     configure(mq, Q, retry_limit=1, retry_delay=0)
     push(mq, Q, 0)
     call(mq, "fail", lease=pop(mq, Q)[0].lease, error="first time")
@@ -102,7 +105,7 @@ def test_the_last_error_counts(mq: psycopg.Connection):
     assert [row.error for row in dead_letters(mq, Q)] == ["second time"]
 
 
-def test_no_reason_given(mq: psycopg.Connection):
+def test_a_dead_letter_without_a_reason(mq: psycopg.Connection):
     configure(mq, Q, retry_limit=0)
     push(mq, Q, 0)
     message = pop(mq, Q)[0]
@@ -110,30 +113,33 @@ def test_no_reason_given(mq: psycopg.Connection):
     assert [row.error for row in dead_letters(mq, Q)] == ["failed"]
 
 
-def test_dlq_is_at_once(mq: psycopg.Connection):
-    """C1: dlq does not wait for the rest of the batch, is not undone by a release, and happens once."""
+def test_a_message_is_dead_lettered_at_once(mq: psycopg.Connection):
+    """dead_letter does not wait for the rest of the batch, is not undone by a release, and happens once.
+
+    Scenario c1.
+    """
     push(mq, Q, *range(3))
     batch = pop(mq, Q)
-    say(mq, batch[1], "d")
+    ack_one(mq, batch[1], "d")
     assert [row.offset for row in dead_letters(mq, Q)] == [1]
-    say(mq, batch[1], "d")
+    ack_one(mq, batch[1], "d")
     call(mq, "release", lease=batch[0].lease)
     assert runs(mq, Q) == [([0, 2], 1)]
     assert [row.offset for row in dead_letters(mq, Q)] == [1]
 
 
-def test_a_dlq_that_is_rolled_back(mq: psycopg.Connection):
-    """C12: the copy belongs to the transaction that made it."""
+def test_a_dead_letter_that_is_rolled_back(mq: psycopg.Connection):
+    """The copy belongs to the transaction that made it (scenario C12)."""
     push(mq, Q, 0)
     message = pop(mq, Q)[0]
     with mq.transaction(force_rollback=True):
-        say(mq, message, "d")
+        ack_one(mq, message, "d")
     assert dead_letters(mq, Q) == []
-    say(mq, message, "c")
+    ack_one(mq, message, "c")
 
 
 def test_a_thousand_dead_letters_at_the_head_do_not_starve_the_group(mq: psycopg.Connection):
-    """C1: what is dead is done: the lane goes on (scenario 98)."""
+    """A dead-lettered message counts as done, so the partition continues (scenarios C1, 98)."""
     configure(mq, Q, retry_limit=0)
     push(mq, Q, *range(1_010))
     call(mq, "fail", lease=pop(mq, Q, batch=1_000)[0].lease, error="bad")
@@ -141,7 +147,7 @@ def test_a_thousand_dead_letters_at_the_head_do_not_starve_the_group(mq: psycopg
     assert runs(mq, Q) == [(list(range(1_000, 1_010)), 1)]
 
 
-def test_each_group_has_its_own(mq: psycopg.Connection):
+def test_each_group_has_its_own_dead_letters(mq: psycopg.Connection):
     push(mq, Q, *range(2))
     as_batch(mq, pop(mq, Q, "a"), "dc")
     as_batch(mq, pop(mq, Q, "b"), "cd")

@@ -1,4 +1,4 @@
-"""Delayed messages: stored apart, appended once, in order of due time, by whoever comes first."""
+"""Delayed messages are stored apart and appended once, in order of due time, by upkeep or by a pop."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -45,19 +45,19 @@ def append(connection: psycopg.Connection, **options: Any) -> tuple[int, list[st
     return row.messages, row.queues
 
 
-def test_the_answer_has_an_id_and_a_due_time_but_no_offset(mq: psycopg.Connection):
+def test_a_delayed_push_returns_an_id_and_a_due_time_but_no_offset(mq: psycopg.Connection):
     before = datetime.now(UTC)
-    told = delayed(mq, "later", 60)
-    assert (told.status, told.offset) == ("delayed", None)
-    assert timedelta(seconds=59) < told.due_at - before < timedelta(seconds=70)
+    result = delayed(mq, "later", 60)
+    assert (result.status, result.offset) == ("delayed", None)
+    assert timedelta(seconds=59) < result.due_at - before < timedelta(seconds=70)
     (row,) = call(mq, "list_delayed")
-    assert (row.id, row.queue, row.partition, row.due_at) == (told.id, "q", "Default", told.due_at)
-    assert told.id.version == 4  # a message has version 8
-    assert call(mq, "find_message", message=told.id) == []
+    assert (row.id, row.queue, row.partition, row.due_at) == (result.id, "q", "Default", result.due_at)
+    assert result.id.version == 4  # a message has version 8
+    assert call(mq, "find_message", message=result.id) == []
 
 
-def test_nobody_sees_it_before_it_is_due(mq: psycopg.Connection):
-    """Neither a group, nor lag, nor the log; the queue counts it."""
+def test_a_delayed_message_is_invisible_before_it_is_due(mq: psycopg.Connection):
+    """It is neither delivered nor counted as lag nor in the log; the queue counts it."""
     delayed(mq, "later")
     assert (take(mq, "q"), stored(mq), append(mq)) == ([], [], (0, []))
     assert lag(mq) == {"Default": 0}
@@ -66,7 +66,7 @@ def test_nobody_sees_it_before_it_is_due(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_it_is_appended_once_when_it_is_due(mq: psycopg.Connection):
+def test_a_delayed_message_is_appended_once_when_it_is_due(mq: psycopg.Connection):
     delayed(mq, "later")
     pass_time(mq, HOUR)
     assert append(mq) == (1, ["q"])
@@ -85,8 +85,8 @@ def test_everything_that_was_pushed_is_in_the_message(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize("appender", ["upkeep", "pop"])
-def test_the_order_is_that_of_due_times_then_of_pushes(mq: psycopg.Connection, appender: str):
-    """After an outage all that is due is appended in order."""
+def test_messages_are_appended_in_order_of_due_time_then_of_push(mq: psycopg.Connection, appender: str):
+    """Also after an outage, when many are due at once."""
     at = datetime.now(UTC) + timedelta(minutes=10)
     for payload, minutes in [("d", 3), ("b", 1), ("e", 3), ("a", 0), ("f", 3), ("c", 2)]:
         call(mq, "push", queue="q", payload=Jsonb(payload), deliver_at=at + timedelta(minutes=minutes))
@@ -96,20 +96,20 @@ def test_the_order_is_that_of_due_times_then_of_pushes(mq: psycopg.Connection, a
     assert take(mq, "q") == list("abcdef")
 
 
-def test_a_call_appends_no_more_than_it_is_told(mq: psycopg.Connection):
-    """The rest comes in order with the next calls."""
+def test_a_call_appends_at_most_its_limit(mq: psycopg.Connection):
+    """The rest is appended in order by the next calls."""
     for number in range(7):
         delayed(mq, number, HOUR + number, partition=f"p{number % 2}")
     pass_time(mq, 2 * HOUR)
     assert [append(mq, max_rows=3)[0] for _ in range(4)] == [3, 3, 1, 0]
     deliveries = drain(mq, "q", partitions=2)
-    for lane in ("p0", "p1"):
-        payloads = [delivery.payload for delivery in deliveries if delivery.partition == lane]
+    for partition in ("p0", "p1"):
+        payloads = [delivery.payload for delivery in deliveries if delivery.partition == partition]
         assert payloads == sorted(payloads)
     assert (len(deliveries), broken(mq)) == (7, {})
 
 
-def test_one_queue_or_all(mq: psycopg.Connection):
+def test_append_for_one_queue_or_for_all(mq: psycopg.Connection):
     for queue in ("a", "b"):
         delayed(mq, queue, queue=queue)
     pass_time(mq, HOUR)
@@ -121,24 +121,24 @@ def test_one_queue_or_all(mq: psycopg.Connection):
         append(mq, max_rows=0)
 
 
-def test_what_is_due_already_is_stored_at_once(mq: psycopg.Connection):
+def test_a_message_that_is_already_due_is_stored_at_once(mq: psycopg.Connection):
     past = datetime.now(UTC) - timedelta(days=1)
-    told = [delayed(mq, 1, 0), call(mq, "push", queue="q", payload=Jsonb(2), deliver_at=past)[0]]
-    assert [(row.status, row.offset, row.due_at) for row in told] == [("queued", 0, None), ("queued", 1, None)]
+    result = [delayed(mq, 1, 0), call(mq, "push", queue="q", payload=Jsonb(2), deliver_at=past)[0]]
+    assert [(row.status, row.offset, row.due_at) for row in result] == [("queued", 0, None), ("queued", 1, None)]
 
 
 def test_many_in_one_call(mq: psycopg.Connection):
-    """Some now, some later, to several partitions and queues; the answers are in the order of the items."""
+    """Some now, some later, to several partitions and queues; the results are in the order of the items."""
     at = datetime.now(UTC) + timedelta(hours=1)
     items = [("q", "x", 0), ("q", "x", 1), ("q", "y", 2), ("other", "x", 3)]
-    told = push_to(mq, items, deliver_at=[None, at, None, at])
-    assert [(row.ord, row.status, row.offset) for row in told] == [
+    result = push_to(mq, items, deliver_at=[None, at, None, at])
+    assert [(row.ord, row.status, row.offset) for row in result] == [
         (1, "queued", 0),
         (2, "delayed", None),
         (3, "queued", 0),
         (4, "delayed", None),
     ]
-    assert [row.due_at for row in told] == [None, at, None, at]
+    assert [row.due_at for row in result] == [None, at, None, at]
     assert (sorted(stored(mq)), waiting(mq, "q"), waiting(mq, "other")) == ([0, 2], [1], [3])
 
 
@@ -149,9 +149,9 @@ def test_json(mq: psycopg.Connection):
         {"queue": "q", "payload": 3, "deliver_at": "2090-01-31T12:00:00+02:00"},
         {"queue": "q", "payload": 4, "delay": None, "deliver_at": None},
     ]
-    told = call(mq, "push", messages=Jsonb(items))
-    assert [row.status for row in told] == ["queued", "delayed", "delayed", "queued"]
-    assert told[2].due_at == datetime(2090, 1, 31, 10, tzinfo=UTC)
+    result = call(mq, "push", messages=Jsonb(items))
+    assert [row.status for row in result] == ["queued", "delayed", "delayed", "queued"]
+    assert result[2].due_at == datetime(2090, 1, 31, 10, tzinfo=UTC)
     assert (stored(mq), waiting(mq)) == ([1, 4], [2, 3])
 
 
@@ -192,15 +192,15 @@ def test_payloads_are_checked_at_push(mq: psycopg.Connection):
     assert (waiting(mq), stored(mq)) == ([], [])
 
 
-def test_a_message_that_was_accepted_is_appended_whatever_the_options_are_now(mq: psycopg.Connection):
+def test_a_message_that_was_accepted_is_appended_whatever_the_options_are_later(mq: psycopg.Connection):
     delayed(mq, "x" * 200)
     configure(mq, "q", max_payload_bytes=100, semantics="pub_sub", block_without_subscribers=True)
     pass_time(mq, HOUR)
     assert append(mq) == (1, ["q"])
 
 
-def test_a_transaction_id_that_waits_is_a_duplicate(mq: psycopg.Connection):
-    """Of a delayed push and of another; it answers with the one that waits, and later with the one that is stored."""
+def test_the_transaction_id_of_a_delayed_message_makes_duplicates(mq: psycopg.Connection):
+    """A duplicate, delayed or not, returns the delayed message, and later the stored one."""
     first = delayed(mq, "first", transaction_id="t")
     for again in (delayed(mq, "again", 1, transaction_id="t"), push(mq, "q", "now", transaction_ids=["t"])[0]):
         assert (again.status, again.offset, again.due_at) == ("duplicate", None, first.due_at)
@@ -218,25 +218,25 @@ def test_a_stored_transaction_id_is_a_duplicate_within_its_window(mq: psycopg.Co
     push(mq, "q", "stored", transaction_ids=["t"])
     assert delayed(mq, "later", transaction_id="t").status == "duplicate"
     pass_time(mq, 61)
-    told = delayed(mq, "later", transaction_id="t")
-    assert told.status == "delayed"
+    result = delayed(mq, "later", transaction_id="t")
+    assert result.status == "delayed"
     again = push(mq, "q", "again", transaction_ids=["t"])[0]
-    assert (again.status, again.delayed_id) == ("duplicate", told.id)
+    assert (again.status, again.delayed_id) == ("duplicate", result.id)
 
 
-def test_twins_in_one_call(mq: psycopg.Connection):
-    """The first of them counts, delayed or not."""
+def test_duplicates_in_one_call(mq: psycopg.Connection):
+    """The first of them is stored, delayed or not."""
     at = datetime.now(UTC) + timedelta(hours=1)
-    told = push(mq, "q", *"abcd", transaction_ids=["t", "t", "u", "u"], deliver_at=[at, None, None, at])
-    assert [row.status for row in told] == ["delayed", "duplicate", "queued", "duplicate"]
-    assert (told[1].delayed_id, told[3].offset) == (told[0].delayed_id, 0)
+    result = push(mq, "q", *"abcd", transaction_ids=["t", "t", "u", "u"], deliver_at=[at, None, None, at])
+    assert [row.status for row in result] == ["delayed", "duplicate", "queued", "duplicate"]
+    assert (result[1].delayed_id, result[3].offset) == (result[0].delayed_id, 0)
     assert (stored(mq), waiting(mq)) == (["c"], ["a"])
 
 
-def test_cancel(mq: psycopg.Connection):
-    told, kept = delayed(mq, "cancelled", transaction_id="t"), delayed(mq, "kept")
-    assert call(mq, "cancel_delayed", id=told.id) == [(True,)]
-    assert call(mq, "cancel_delayed", id=told.id) == [(False,)]
+def test_cancel_a_delayed_message(mq: psycopg.Connection):
+    result, kept = delayed(mq, "cancelled", transaction_id="t"), delayed(mq, "kept")
+    assert call(mq, "cancel_delayed", id=result.id) == [(True,)]
+    assert call(mq, "cancel_delayed", id=result.id) == [(False,)]
     assert push(mq, "q", "free again", transaction_ids=["t"])[0].status == "queued"
     pass_time(mq, HOUR)
     append(mq)
@@ -244,7 +244,7 @@ def test_cancel(mq: psycopg.Connection):
     assert stored(mq) == ["free again", "kept"]
 
 
-def test_lists(mq: psycopg.Connection):
+def test_delayed_messages_are_listed(mq: psycopg.Connection):
     for number in range(6):
         delayed(mq, number, HOUR + number, queue=f"q{number % 2}", partition=f"p{number % 3}")
     assert waiting(mq) == list(range(6))
@@ -254,7 +254,7 @@ def test_lists(mq: psycopg.Connection):
     assert call(mq, "list_delayed", queue="nowhere") == []
 
 
-def test_clear_and_delete_cover_them(mq: psycopg.Connection):
+def test_clear_and_delete_remove_delayed_messages(mq: psycopg.Connection):
     def fill() -> None:
         push_to(mq, [("q", "x", 1), ("q", "y", 2)])
         for partition in ("x", "y"):
@@ -272,23 +272,23 @@ def test_clear_and_delete_cover_them(mq: psycopg.Connection):
     assert (waiting(mq), append(mq), broken(mq)) == ([], (0, []), {})
 
 
-def test_a_partition_in_which_one_waits_is_not_idle(mq: psycopg.Connection):
+def test_a_partition_with_a_delayed_message_is_not_idle(mq: psycopg.Connection):
     configure(mq, "q", drop_idle_seconds=1, retention_seconds=1)
-    told = delayed(mq, "later", 10 * HOUR)
+    result = delayed(mq, "later", 10 * HOUR)
     pass_time(mq, HOUR)
     assert call(mq, "drop_idle_partitions") == [(0,)]
-    call(mq, "cancel_delayed", id=told.id)
+    call(mq, "cancel_delayed", id=result.id)
     assert call(mq, "drop_idle_partitions") == [(1,)]
 
 
-def test_the_check_finds_one_without_a_partition(mq: psycopg.Connection):
+def test_check_consistency_finds_a_delayed_message_without_a_partition(mq: psycopg.Connection):
     delayed(mq, "later")
     mq.execute("UPDATE skep.delayed_messages SET partition_id = 99")
     assert broken(mq) == {"delayed messages belong to a partition of their queue": 1}
 
 
-def test_a_clock_that_is_set_back_loses_and_doubles_nothing(mq: psycopg.Connection):
-    """Before and after the append: times in a partition never decrease, and what is due is due later."""
+def test_a_clock_that_is_set_back_neither_loses_nor_duplicates_messages(mq: psycopg.Connection):
+    """Before and after the append: times in a partition never decrease, and messages become due later."""
     for payload in "ab":
         delayed(mq, payload)
     pass_time(mq, HOUR)
@@ -302,8 +302,8 @@ def test_a_clock_that_is_set_back_loses_and_doubles_nothing(mq: psycopg.Connecti
     assert (take(mq, "q"), broken(mq)) == (["now", "a", "c", "b"], {})
 
 
-def test_a_group_that_starts_with_what_is_new(mq: psycopg.Connection):
-    """A message is as new as its append."""
+def test_a_delayed_message_counts_as_new_from_its_append(mq: psycopg.Connection):
+    """A group in mode new receives it."""
     delayed(mq, "later")
     call(mq, "subscribe", group_name="g", queue="q", mode="new")
     pass_time(mq, HOUR)
@@ -312,8 +312,8 @@ def test_a_group_that_starts_with_what_is_new(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-def test_the_outbox(mq: psycopg.Connection, isolation: str):
-    """A delay counts from the publication."""
+def test_a_delayed_message_through_the_outbox(mq: psycopg.Connection, isolation: str):
+    """The delay counts from the publication."""
     with mq.transaction():
         mq.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}".encode())
         call(mq, "push_to_outbox", messages=Jsonb([{"queue": "q", "payload": 1, "delay": 600}]))
@@ -338,10 +338,10 @@ def test_the_outbox_refuses_a_wrong_delay(mq: psycopg.Connection, columns: str, 
         mq.execute(f"INSERT INTO skep.outbox (queue, payload, {columns}) VALUES ('q', '1', {values})".encode())
 
 
-def test_a_transaction_that_cannot_see_what_waits(
+def test_a_transaction_that_cannot_see_the_delayed_message(
     mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]
 ):
-    """Under REPEATABLE READ a repeat that is not visible is a conflict to try again, not a second message."""
+    """Under REPEATABLE READ a duplicate that is not visible is a retryable conflict, not a second message."""
     push(mq, "q", "first")
     other = connect_module()
     with refused("40001"), mq.transaction():
@@ -366,7 +366,7 @@ POPS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("how", POPS)
 @pytest.mark.parametrize("known", [True, False])
 def test_a_pop_appends_what_is_due(mq: psycopg.Connection, how: str, *, known: bool):
-    """Of a group that knows the partition and of one that does not."""
+    """For a group that knows the partition, and for one that does not."""
     options = POPS[how]
     if known:
         push(mq, "ns.q", "first", partition="p")
@@ -385,10 +385,10 @@ def test_a_pop_of_shared_partitions_appends_what_is_due(mq: psycopg.Connection):
     assert take(mq, "q") == ["later"]
 
 
-def test_a_pop_whose_transaction_goes_on_appends_nothing(
+def test_a_pop_whose_transaction_stays_open_appends_nothing(
     mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]
 ):
-    """It would hold up pushes to the partition until it ends."""
+    """It would block pushes to the partition until it ends."""
     delayed(mq, "later")
     pass_time(mq, HOUR)
     other = connect_module()
@@ -400,14 +400,14 @@ def test_a_pop_whose_transaction_goes_on_appends_nothing(
 
 
 def test_a_pop_from_psql_appends_what_is_due(module_database_url: str, mq: psycopg.Connection):
-    """It need not say that its transaction ends: its first statement is taken for the only one."""
+    """A pop outside of an explicit transaction is taken for the only statement of its transaction."""
     delayed(mq, "later")
     pass_time(mq, HOUR)
     with psycopg.connect(module_database_url, autocommit=True, cursor_factory=psycopg.ClientCursor) as psql:
         assert psql.execute("SELECT payload FROM skep.pop('q')").fetchall() == [("later",)]
 
 
-def test_the_server_asks_for_queues_in_which_something_is_due(mq: psycopg.Connection):
+def test_the_server_finds_queues_with_due_messages(mq: psycopg.Connection):
     delayed(mq, "later")
     assert (take(mq, "q"), take(mq, "q")) == ([], [])
     assert call(mq, "_has_work", queues=["q"], groups=["g"]) == [([False],)]
@@ -416,7 +416,9 @@ def test_the_server_asks_for_queues_in_which_something_is_due(mq: psycopg.Connec
     assert call(mq, "_has_work", queues=["q"], groups=["g"]) == [([True],)]
 
 
-def test_others_are_woken_when_a_pop_appends(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
+def test_an_append_by_a_pop_notifies_other_consumers(
+    mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]
+):
     listener = connect_module()
     listener.execute("LISTEN skep")
     delayed(mq, "later")
@@ -429,7 +431,7 @@ def test_others_are_woken_when_a_pop_appends(mq: psycopg.Connection, connect_mod
 
 @pytest.fixture(scope="module", params=["never_analyzed", "analyzed"])
 def big(module_database_url: str, request: pytest.FixtureRequest):
-    """Many that wait and some that are due, in many partitions."""
+    """Many messages that wait and some that are due, in many partitions."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         connection.execute(FREEZE)
         at = datetime.now(UTC) + timedelta(hours=1)
@@ -446,7 +448,7 @@ def big(module_database_url: str, request: pytest.FixtureRequest):
 DUE = {"delayed_messages_partition", "partitions_pkey", "messages_pkey", "partition_floors_pkey"}
 
 
-def test_every_query_goes_by_its_index(big: psycopg.Connection):
+def test_every_query_uses_its_index(big: psycopg.Connection):
     one = lambda: call(big, "append_delayed", queue="big", max_rows=100)  # noqa: E731
     every = lambda: call(big, "append_delayed", max_rows=100)  # noqa: E731
     assert_indexed(explained(big, one), *DUE, "delayed_messages_queue")

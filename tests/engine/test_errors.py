@@ -1,4 +1,4 @@
-"""Errors raised in SQL arrive as Skep's own."""
+"""Errors that SQL raises become Skep's own classes."""
 
 import psycopg
 import pytest
@@ -8,7 +8,7 @@ from skep.errors import from_sqlstate
 from tests.engine.verbs import call, pop, push, refused
 
 
-def test_the_words_of_the_server_are_kept(conn: psycopg.Connection):
+def test_the_text_of_the_server_is_kept(conn: psycopg.Connection):
     raised = "DO $$ BEGIN RAISE 'no queue' USING ERRCODE = 'SK002', DETAIL = 'orders', HINT = 'create it'; END $$"
     with pytest.raises(psycopg.Error) as caught:
         conn.execute(raised)
@@ -18,14 +18,14 @@ def test_the_words_of_the_server_are_kept(conn: psycopg.Connection):
 
 
 def test_an_error_has_no_empty_lines(mq: psycopg.Connection):
-    """In psql an empty DETAIL or HINT is a line of its own."""
+    """psql prints an empty DETAIL or HINT as a line of its own."""
     with pytest.raises(psycopg.Error) as caught:
         pop(mq, "q", batch=0)
     assert caught.value.diag.message_primary == "batch must be between 1 and 100000, got 0"
     assert (caught.value.diag.message_detail, caught.value.diag.message_hint) == (None, None)
 
 
-def test_a_wrong_position_is_told_what_a_position_is(mq: psycopg.Connection):
+def test_the_error_for_a_wrong_position_says_what_a_position_is(mq: psycopg.Connection):
     push(mq, "q", 1)
     with pytest.raises(psycopg.Error) as caught:
         call(mq, "seek", group_name="g", queue="q", position="start")
@@ -55,7 +55,7 @@ def test_a_cancelled_subscription_is_named(mq: psycopg.Connection):
         call(mq, "heartbeat", group_name="g")
 
 
-def test_a_group_without_subscription_is_named_without_a_queue(mq: psycopg.Connection):
+def test_the_error_for_a_group_without_a_subscription_names_the_group_alone(mq: psycopg.Connection):
     with pytest.raises(psycopg.Error) as caught:
         call(mq, "pause", group_name="nobody")
     assert caught.value.diag.message_primary == 'group "nobody" has no subscription'

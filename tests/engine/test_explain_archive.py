@@ -1,4 +1,5 @@
-"""The manifest is asked by its indexes, with and without statistics, and costs what is asked for, not what it has."""
+"""The archive's manifest is read by its indexes, with and without statistics; the cost does not grow with the
+manifest."""
 
 from collections.abc import Callable, Generator
 from uuid import uuid4
@@ -15,7 +16,7 @@ RUNS = 2_000
 
 @pytest.fixture(scope="module", params=["never_analyzed", "analyzed"])
 def old(module_database_url: str, request: pytest.FixtureRequest) -> Generator[psycopg.Connection]:
-    """A partition that was archived message by message, but for the last one, and others."""
+    """A partition that was archived message by message, except the last one, and others."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         if not connection.execute("SELECT count(*) FROM skep.queues").fetchall()[0][0]:
             connection.execute(FREEZE)
@@ -55,7 +56,7 @@ def test_a_run_is_found_by_its_partition_and_offset(old: psycopg.Connection):
     assert cost(old, find) < 20
 
 
-def test_a_plan_looks_behind_the_mark(old: psycopg.Connection):
+def test_a_plan_reads_behind_the_mark(old: psycopg.Connection):
     def plan() -> list[tuple[object, ...]]:
         return old.execute("SELECT first_offset, end_offset FROM skep._plan_archive('{q}')").fetchall()
 

@@ -1,4 +1,4 @@
-"""Reading outside of groups and writing in batches goes by indexes, with and without statistics."""
+"""Reading outside of groups and writing in batches use indexes, with and without statistics."""
 
 from collections.abc import Generator
 
@@ -16,11 +16,11 @@ WINDOW = "SELECT * FROM skep._read_window(ARRAY[1], %s::pg_snapshot, pg_current_
 
 @pytest.fixture(scope="module", params=["never_analyzed", "analyzed"])
 def wide(module_database_url: str, request: pytest.FixtureRequest) -> Generator[psycopg.Connection]:
-    """A queue of many partitions; the plans are made anew for each parameter, in a session of its own."""
+    """A queue of many partitions, in a session of its own that makes a new plan for each parameter."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         if not connection.execute("SELECT count(*) FROM skep.queues").fetchall()[0][0]:
             connection.execute(FREEZE)
-            push_to(connection, [("q", f"lane {n}", n) for n in range(PARTITIONS)])
+            push_to(connection, [("q", f"partition {n}", n) for n in range(PARTITIONS)])
             push_to(connection, [(f"other {n}", "p", n) for n in range(PARTITIONS)])
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         if request.param == "analyzed":
@@ -28,10 +28,10 @@ def wide(module_database_url: str, request: pytest.FixtureRequest) -> Generator[
         yield connection
 
 
-def test_news_cost_what_changed(wide: psycopg.Connection):
-    """One push after the snapshot: the journal's row of it, and the partitions it names."""
+def test_changed_partitions_cost_what_changed(wide: psycopg.Connection):
+    """One push after the snapshot reads its journal row and the partitions that it names."""
     since = snapshot(wide)
-    push(wide, "q", 1, partition="lane 7")
+    push(wide, "q", 1, partition="partition 7")
     wide.execute(WINDOW, [since])
     plans = explained(wide, lambda: wide.execute(WINDOW, [since]), analyze=True)
     assert_indexed(plans, "journal_pkey", "partitions_pkey", "partition_floors_pkey")
@@ -39,7 +39,7 @@ def test_news_cost_what_changed(wide: psycopg.Connection):
     assert len(wide.execute(WINDOW, [since]).fetchall()) == 1
 
 
-def test_messages_come_by_their_key(wide: psycopg.Connection):
+def test_messages_are_read_by_their_key(wide: psycopg.Connection):
     def read() -> list[tuple[object, ...]]:
         return wide.execute("SELECT \"offset\" FROM skep._read('{1,5,9}', '{0,0,0}', '{1,1,1}')").fetchall()
 
@@ -47,13 +47,13 @@ def test_messages_come_by_their_key(wide: psycopg.Connection):
     assert_indexed(explained(wide, read), "messages_pkey")
 
 
-def test_every_partition_is_asked_by_its_keys(wide: psycopg.Connection):
+def test_every_partition_is_read_by_its_keys(wide: psycopg.Connection):
     ask = "SELECT * FROM skep._read_window(ARRAY[1], NULL, pg_current_snapshot())"
     plans = explained(wide, lambda: wide.execute(ask))
     assert_indexed(plans, "partitions_queue_id_name_key", "partition_floors_pkey", "messages_pkey")
 
 
-@pytest.mark.parametrize("partition", [None, "lane 7"])
+@pytest.mark.parametrize("partition", [None, "partition 7"])
 def test_a_peek_reads_what_it_shows(wide: psycopg.Connection, partition: str | None):
     def peek() -> list[Row]:
         return call(wide, "peek", queue="q", partition=partition, max_rows=10)
@@ -68,8 +68,8 @@ def test_a_peek_reads_what_it_shows(wide: psycopg.Connection, partition: str | N
 
 
 @pytest.mark.parametrize("transaction_ids", [None, ["t1", "t2"]])
-def test_a_batch_is_published_by_keys(wide: psycopg.Connection, transaction_ids: list[str] | None):
-    """However many partitions and pieces of others there are: a batch touches its own."""
+def test_a_batch_is_published_by_its_keys(wide: psycopg.Connection, transaction_ids: list[str] | None):
+    """A batch reads its own partitions and staged runs, however many others there are."""
     for _ in range(50):
         stage(wide, 0, 1, sink="another")
 

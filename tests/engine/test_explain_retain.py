@@ -1,4 +1,4 @@
-"""Retention, detection and redrive go by their indexes, with and without statistics, and cost what changes."""
+"""Retention, detection and redrive use their indexes, with and without statistics, and cost what they change."""
 
 from collections.abc import Callable, Generator
 from typing import Any
@@ -9,39 +9,44 @@ import pytest
 from tests.engine.plans import FREEZE, assert_indexed, explained, scans
 from tests.engine.verbs import ack, call, configure, drain, pass_time, pop, push, push_to
 
-LANES, MESSAGES, QUEUES, LETTERS = 1_000, 20_000, 3_000, 5_000
-LANE = {"partitions_pkey", "partition_floors_pkey", "queues_pkey"}
-GROUP = {"subscriptions_queue", "subscriptions_scope", "runs_pkey"}  # and one of group_queues
+PARTITIONS, MESSAGES, QUEUES, DEAD_LETTERS = 1_000, 20_000, 3_000, 5_000
+PARTITION = {"partitions_pkey", "partition_floors_pkey", "queues_pkey"}
+GROUP = {"subscriptions_queue", "subscriptions_scope", "runs_pkey"}  # and one row of group_queues
 
 
-def page_after(connection: psycopg.Connection, lane: int) -> list:
-    return call(connection, "_partitions_to_retain", after=lane, max_partitions=10)
+def page_after(connection: psycopg.Connection, partition: int) -> list:
+    return call(connection, "_partitions_to_retain", after=partition, max_partitions=10)
 
 
 def load(connection: psycopg.Connection) -> None:
-    """A queue of many lanes that two groups have read, dead letters, and many queues, groups and leases beside it."""
+    """A queue of many partitions that two groups have read, dead letters, and many other queues, groups and leases."""
     connection.execute(FREEZE)
     configure(connection, "big", completed_retention_seconds=0)
     for _ in range(2):
-        push_to(connection, [("big", f"lane {n % LANES}", n) for n in range(MESSAGES // 2)])
+        push_to(connection, [("big", f"partition {n % PARTITIONS}", n) for n in range(MESSAGES // 2)])
     for group in ("a", "b"):
         drain(connection, "big", group, batch=100_000, partitions=10_000)
     push_to(connection, [(f"ns.small{n}", "p", n) for n in range(QUEUES)])
     connection.execute("SELECT skep._mark_archived(id, 0) FROM skep.partitions")
-    pop(connection, None, "wide", namespace="ns", batch=QUEUES, partitions=QUEUES)  # a reader and a lease on each
+    pop(connection, None, "wide", namespace="ns", batch=QUEUES, partitions=QUEUES)  # a group and a lease on each
     connection.execute(
         "SELECT skep.subscribe('group ' || n, 'ns.small' || n) FROM generate_series(0, %s - 1) n", [QUEUES]
     )
-    push(connection, "letters", *range(LETTERS))
+    push(connection, "letters", *range(DEAD_LETTERS))
     configure(connection, "letters", retry_limit=0)
     for group in ("a", "b"):
-        call(connection, "fail", lease=pop(connection, "letters", group, batch=LETTERS)[0].lease, error=f"of {group}")
-    push_to(connection, [("big", f"lane {n}", n) for n in range(10)])
+        call(
+            connection,
+            "fail",
+            lease=pop(connection, "letters", group, batch=DEAD_LETTERS)[0].lease,
+            error=f"of {group}",
+        )
+    push_to(connection, [("big", f"partition {n}", n) for n in range(10)])
 
 
 @pytest.fixture(scope="module", params=["never_analyzed", "analyzed"])
 def big(module_database_url: str, request: pytest.FixtureRequest) -> Generator[psycopg.Connection]:
-    """The loaded queue; the plans are made anew for each parameter, in a session of its own."""
+    """The loaded queue, in a session of its own that makes a new plan for each parameter."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:
         if not connection.execute("SELECT count(*) FROM skep.queues").fetchall()[0][0]:
             load(connection)
@@ -51,19 +56,19 @@ def big(module_database_url: str, request: pytest.FixtureRequest) -> Generator[p
         yield connection
 
 
-def some_lanes(connection: psycopg.Connection, number: int) -> list[int]:
-    query = "SELECT min(id) FROM skep.partitions WHERE name = 'lane 0'"
+def some_partitions(connection: psycopg.Connection, number: int) -> list[int]:
+    query = "SELECT min(id) FROM skep.partitions WHERE name = 'partition 0'"
     ((first,),) = connection.execute(query).fetchall()
     return call(connection, "_partitions_to_retain", after=first - 1, max_partitions=number)[0][0]
 
 
-@pytest.mark.parametrize("lanes", [1, 200])
+@pytest.mark.parametrize("partitions", [1, 200])
 @pytest.mark.parametrize("function", ["_group_cursors", "_retainable"])
-def test_what_is_owed(big: psycopg.Connection, function: str, lanes: int):
-    ids = some_lanes(big, lanes)
-    for _ in range(2):  # also once the functions have their plans
+def test_pending_groups(big: psycopg.Connection, function: str, partitions: int):
+    ids = some_partitions(big, partitions)
+    for _ in range(2):  # also after the functions have cached their plans
         plans = explained(big, lambda: call(big, function, partition_ids=ids))
-    assert_indexed(plans, *LANE, *GROUP)
+    assert_indexed(plans, *PARTITION, *GROUP)
     if function == "_group_cursors":
         assert "messages" not in {table for table, _ in scans(plans)}
 
@@ -78,22 +83,22 @@ RULES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("rule", RULES, ids=["completed", "max_size", "retention"])
 @pytest.mark.parametrize("behind", [False, True], ids=["done", "overtaken"])
 def test_deleting(big: psycopg.Connection, rule: dict[str, Any], *, behind: bool):
-    """Whether every group is done with it, or one is overtaken."""
+    """Messages that every group has completed, and messages that a group misses."""
     with big.transaction(force_rollback=True):
         configure(big, "big", **rule)
         if behind:
             call(big, "seek", group_name="b", queue="big", position="beginning")
         if "retention_seconds" in rule:
             pass_time(big, 100)
-        ids = some_lanes(big, 50)
+        ids = some_partitions(big, 50)
         found: list = []
         plans = explained(big, lambda: found.extend(call(big, "retain", partition_ids=ids, max_messages=150)))
         assert len(found) == (0 if behind and rule == RULES[0] else 50)
-        assert_indexed(plans, *LANE, *GROUP, *({"messages_pkey"} if found else set()))
+        assert_indexed(plans, *PARTITION, *GROUP, *({"messages_pkey"} if found else set()))
 
 
-def test_a_page_of_lanes(big: psycopg.Connection):
-    """Of queues that have a retention rule; whether there is one at all is asked first."""
+def test_a_page_of_partitions(big: psycopg.Connection):
+    """Of queues that have a retention rule; retention first checks whether there is one at all."""
     pages: list = []
     plans = explained(big, lambda: pages.extend(page_after(big, 100)), analyze=True)
     assert pages[0][0] == list(range(101, 111))
@@ -107,7 +112,7 @@ def test_a_page_of_lanes(big: psycopg.Connection):
 
 
 def test_detecting_the_dead(big: psycopg.Connection):
-    """All subscriptions are looked at; of what suspects have done, only their own lanes."""
+    """Detection reads all subscriptions; of the partitions, only those that the suspects have read."""
     with big.transaction(force_rollback=True):
         pass_time(big, 350)
         found: list = []
@@ -118,14 +123,14 @@ def test_detecting_the_dead(big: psycopg.Connection):
 
 
 @pytest.mark.parametrize("suspects", [1, 100])
-def test_a_suspect_costs_its_own_lanes(big: psycopg.Connection, suspects: int):
-    """However many lanes, cursors and queues there are besides."""
+def test_a_suspect_costs_its_own_partitions(big: psycopg.Connection, suspects: int):
+    """However many other partitions, cursors and queues there are."""
     with big.transaction(force_rollback=True):
         quiet = [f"group {n}" for n in range(suspects)]
         query = "UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '350 s' WHERE group_name = ANY (%s)"
         big.execute(query, [quiet])
         plans = explained(big, lambda: call(big, "detect_dead_groups"), analyze=True)
-        assert sum(plan.rows_touched() for plan in plans) < 10_000 + 50 * suspects  # a look at all subscriptions
+        assert sum(plan.rows_touched() for plan in plans) < 10_000 + 50 * suspects  # reads all subscriptions
 
 
 LETTER_CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -151,8 +156,8 @@ def cost(connection: psycopg.Connection, job: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("option", ["completed_retention_seconds", "retention_seconds", "max_size"])
-def test_a_pass_costs_nothing_for_what_is_kept(mq: psycopg.Connection, option: str):
-    """100 and 20,000 messages that somebody is owed, or that are too young: a look at a lane is a look at its edges."""
+def test_a_retention_pass_costs_nothing_for_kept_messages(mq: psycopg.Connection, option: str):
+    """100 and 20,000 uncompleted or young messages: a visit reads the ends of a partition only."""
     configure(mq, "q", **{option: 100_000})
     call(mq, "subscribe", group_name="behind", queue="q")
     costs = []
@@ -160,11 +165,11 @@ def test_a_pass_costs_nothing_for_what_is_kept(mq: psycopg.Connection, option: s
         push(mq, "q", *range(messages))
         drain(mq, "q", "ahead", batch=10_000)
         costs.append(cost(mq, lambda: call(mq, "retain")))
-    assert costs[1] <= costs[0] + 20  # a time is found by halves
+    assert costs[1] <= costs[0] + 20  # a time is found by binary search
 
 
-def test_a_pass_costs_what_it_deletes(mq: psycopg.Connection):
-    """Ten messages of a lane that keeps 20, and of one that keeps 20,000."""
+def test_a_retention_pass_costs_what_it_deletes(mq: psycopg.Connection):
+    """Ten messages of a partition that keeps 20, and of one that keeps 20,000."""
     configure(mq, "q", completed_retention_seconds=0)
     costs = []
     for messages in (20, 20_000):

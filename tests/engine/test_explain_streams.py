@@ -1,4 +1,4 @@
-"""Steps of streams, their state and the sample for Prometheus: each by its index, however much there is."""
+"""Steps of streams, their state and the sample for Prometheus use their indexes, however many rows there are."""
 
 from uuid import UUID
 
@@ -14,7 +14,7 @@ OPS = [{"type": "upsert", "key": "key 7", "value": 1}, {"type": "delete", "key":
 
 @pytest.fixture(params=["never analyzed", "analyzed"])
 def query(mq: psycopg.Connection, request: pytest.FixtureRequest) -> UUID:
-    """A stream with much state, in a partition with messages."""
+    """A stream with many rows of state, in a partition with messages."""
     push(mq, "q", *range(10))
     push(mq, "other", *range(10))
     asked = {"name": "s", "source_queue": "q", "sink_queue": None, "config_hash": "h", "reset": False}
@@ -67,7 +67,7 @@ def test_the_last_sample(mq: psycopg.Connection):
     assert_indexed(explained(mq, lambda: call(mq, "_metrics")), "samples_at")
 
 
-def test_where_everything_stands(mq: psycopg.Connection):
+def test_the_positions_of_all_groups(mq: psycopg.Connection):
     push(mq, "q", 1)
     mq.execute(
         """INSERT INTO skep.samples (at, queue, group_name, total, lag, leased, dead)

@@ -1,9 +1,9 @@
-"""A message that fails alone: it is retried by itself, in order, whatever became of the other messages of its lease."""
+"""A message that fails alone is retried by itself, in order, whatever happened to the other messages of its lease."""
 
 import psycopg
 import pytest
 
-from tests.engine.answers import as_batch, dead_letters, dead_offsets, in_transaction, runs, say
+from tests.engine.acks import ack_one, as_batch, dead_letters, dead_offsets, in_transaction, runs
 from tests.engine.verbs import Row, ack, broken, call, configure, lag, pass_time, pop, push, refused
 
 Q = "orders"
@@ -13,19 +13,19 @@ def fail(connection: psycopg.Connection, message: Row, **options: object) -> Non
     call(connection, "fail", lease=message.lease, error=f"error {message.offset}", id=message.id, alone=True, **options)
 
 
-@pytest.mark.parametrize("answer", [as_batch, in_transaction])
-def test_only_the_failed_message_is_retried(mq: psycopg.Connection, answer):
-    """Messages before it are done; those behind it come again after it, and no attempt of theirs is counted."""
+@pytest.mark.parametrize("acknowledge", [as_batch, in_transaction])
+def test_only_the_failed_message_is_retried(mq: psycopg.Connection, acknowledge):
+    """Messages before it are done. Messages after it are delivered after it, and their attempt does not count."""
     configure(mq, Q, retry_delay=0)
     push(mq, Q, *range(6))
-    answer(mq, pop(mq, Q, batch=5), "cca..")
+    acknowledge(mq, pop(mq, Q, batch=5), "cca..")
     assert dead_offsets(mq, Q) == []
     assert runs(mq, Q) == [([2], 2), ([3, 4], 1), ([5], 1)]
     assert (lag(mq), broken(mq)) == ({"Default": 0}, {})
 
 
-def test_it_has_its_own_count(mq: psycopg.Connection):
-    """Up to the retry limit, then it is a dead letter, and the rest goes on at once with its first attempt."""
+def test_a_message_that_fails_alone_has_its_own_attempts(mq: psycopg.Connection):
+    """It is retried up to the retry limit, then dead-lettered; the rest continues at once with its first attempt."""
     configure(mq, Q, retry_limit=2, retry_delay=0)
     push(mq, Q, *range(4))
     as_batch(mq, pop(mq, Q), "ca..")
@@ -38,18 +38,18 @@ def test_it_has_its_own_count(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_the_lease_ends_with_it(mq: psycopg.Connection):
+def test_failing_alone_ends_the_lease(mq: psycopg.Connection):
     configure(mq, Q, retry_delay=0)
     push(mq, Q, *range(3))
     batch = pop(mq, Q)
     fail(mq, batch[0])
     with refused("SK003"):
-        say(mq, batch[1], "c")
+        ack_one(mq, batch[1], "c")
     assert runs(mq, Q) == [([0], 2), ([1, 2], 1)]
 
 
 def test_the_rest_of_the_partition_waits(mq: psycopg.Connection):
-    """Strict order: nothing of the partition is delivered before the retry. Other partitions go on."""
+    """In strict order nothing of the partition is delivered before the retry. Other partitions continue."""
     configure(mq, Q, retry_delay=100, retry_jitter=0)
     push(mq, Q, *range(4), partition="a")
     push(mq, Q, "b", partition="b")
@@ -60,13 +60,13 @@ def test_the_rest_of_the_partition_waits(mq: psycopg.Connection):
 
 
 def test_without_order_only_the_failed_message_waits(mq: psycopg.Connection):
-    """concurrency > 1: the messages around it are delivered at once, each once."""
+    """With concurrency above 1 the other messages are delivered at once, each once."""
     configure(mq, Q, retry_delay=100, retry_jitter=0, concurrency=3)
     push(mq, Q, *range(8))
     as_batch(mq, pop(mq, Q, batch=7), ".ca.a.c")
     assert broken(mq) == {}
     assert sorted(runs(mq, Q, batch=100)) == [([0], 1), ([3], 1), ([5], 1), ([7], 1)]
-    assert lag(mq) == {"Default": 6}  # the cursor is the lowest message that is not done
+    assert lag(mq) == {"Default": 6}  # the cursor is at the lowest message that is not done
     pass_time(mq, 101)
     assert sorted(runs(mq, Q, batch=100)) == [([2], 2), ([4], 2)]
     assert (lag(mq), broken(mq)) == ({"Default": 0}, {})
@@ -82,12 +82,12 @@ def test_several_fail_alone(mq: psycopg.Connection):
 
 
 def test_plain_failures_of_the_lease_are_retried_with_it(mq: psycopg.Connection):
-    """They were to wait for the verdict of the batch, which is over: each is retried by itself, too."""
+    """The verdict of the batch is over, so each of them is retried by itself too."""
     configure(mq, Q, retry_delay=0)
     push(mq, Q, *range(4))
     batch = pop(mq, Q)
-    say(mq, batch[0], "f")
-    say(mq, batch[1], "c")
+    ack_one(mq, batch[0], "f")
+    ack_one(mq, batch[1], "c")
     fail(mq, batch[2])
     assert dead_offsets(mq, Q) == []
     assert runs(mq, Q) == [([0], 2), ([2], 2), ([3], 1)]
@@ -103,18 +103,18 @@ def test_the_rest_is_completed_in_the_same_call(mq: psycopg.Connection):
     assert runs(mq, Q) == [([2], 2)]
 
 
-def test_a_completed_message_does_not_fail(mq: psycopg.Connection):
-    """The lease goes on, as after any late failure."""
+def test_a_completed_message_does_not_fail_alone(mq: psycopg.Connection):
+    """The lease stays, as after any late failure."""
     push(mq, Q, *range(2))
     batch = pop(mq, Q)
-    say(mq, batch[0], "c")
+    ack_one(mq, batch[0], "c")
     fail(mq, batch[0])
-    say(mq, batch[1], "c")
+    ack_one(mq, batch[1], "c")
     assert runs(mq, Q) == []
 
 
-def test_a_returned_batch_keeps_its_attempt(mq: psycopg.Connection):
-    """Of a batch at its second attempt, the failed message is at its third and the others stay at the second."""
+def test_other_messages_of_a_returned_batch_keep_their_attempt(mq: psycopg.Connection):
+    """In a batch at its second attempt, the failed message goes to its third and the others stay at the second."""
     configure(mq, Q, retry_delay=0)
     push(mq, Q, *range(4))
     call(mq, "fail", lease=pop(mq, Q, batch=3)[0].lease, error="all")
@@ -122,7 +122,7 @@ def test_a_returned_batch_keeps_its_attempt(mq: psycopg.Connection):
     assert runs(mq, Q) == [([0], 2), ([1], 3), ([2], 2), ([3], 1)]
 
 
-def test_auto_ack_takes_the_parts(mq: psycopg.Connection):
+def test_auto_ack_completes_the_parts(mq: psycopg.Connection):
     configure(mq, Q, retry_delay=0)
     push(mq, Q, *range(6))
     as_batch(mq, pop(mq, Q, batch=5), ".aca.")
@@ -133,8 +133,8 @@ def test_auto_ack_takes_the_parts(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_a_deleted_message_holds_nothing_up(mq: psycopg.Connection, concurrency: int):
-    """It failed alone, and is deleted before its retry: the cursor goes past it."""
+def test_a_deleted_message_that_failed_alone_holds_nothing_up(mq: psycopg.Connection, concurrency: int):
+    """It is deleted before its retry, and the cursor passes it."""
     configure(mq, Q, retry_delay=0, concurrency=concurrency)
     push(mq, Q, *range(3))
     batch = pop(mq, Q)
@@ -144,8 +144,8 @@ def test_a_deleted_message_holds_nothing_up(mq: psycopg.Connection, concurrency:
     assert (lag(mq), broken(mq)) == ({"Default": 0}, {})
 
 
-def test_completing_a_deleted_message_is_no_success(mq: psycopg.Connection):
-    """All that is left has failed: it is retried, although the word for the rest was completed."""
+def test_completing_a_deleted_message_is_not_a_success(mq: psycopg.Connection):
+    """All messages that are left have failed: they are retried, although the rest of the lease was completed."""
     configure(mq, Q, retry_delay=0)
     push(mq, Q, *range(3))
     call(mq, "delete_message", id=pop(mq, Q)[1].id)
@@ -167,7 +167,7 @@ def test_retry_after(mq: psycopg.Connection):
     assert runs(mq, Q) == [([0], 2), ([1], 1)]
 
 
-def test_the_limit_is_the_one_of_the_group(mq: psycopg.Connection):
+def test_the_retry_limit_of_the_group_applies(mq: psycopg.Connection):
     configure(mq, Q, retry_limit=9)
     call(mq, "subscribe", group_name="g", queue=Q, retry_limit=0)
     push(mq, Q, *range(2))
@@ -176,7 +176,7 @@ def test_the_limit_is_the_one_of_the_group(mq: psycopg.Connection):
     assert runs(mq, Q) == [([1], 1)]
 
 
-def test_it_is_logged(mq: psycopg.Connection):
+def test_a_failure_alone_is_logged(mq: psycopg.Connection):
     configure(mq, Q, retry_delay=0, lease_log_seconds=60)
     push(mq, Q, *range(3))
     as_batch(mq, pop(mq, Q), "ca.")

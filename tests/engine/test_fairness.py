@@ -1,11 +1,11 @@
-"""Which lane is served: none waits for a slow, a large, a delayed or a failing one."""
+"""Fairness: no partition waits for a slow, a large, a delayed or a failing one."""
 
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.engine.answers import one_by_one
+from tests.engine.acks import one_by_one
 from tests.engine.verbs import Row, ack, broken, configure, drain, pass_time, pop, push, push_to
 
 Q = "orders"
@@ -13,29 +13,34 @@ HOUR = 3600
 MANY = 200
 
 
-def lanes(deliveries: list[Row]) -> list[str]:
+def partitions(deliveries: list[Row]) -> list[str]:
     return [message.partition for message in deliveries]
 
 
-def push_many_lanes(connection: psycopg.Connection, queue: str = Q) -> None:
-    push_to(connection, [(queue, f"lane {number:03}", number) for number in range(MANY)])
+def push_many_partitions(connection: psycopg.Connection, queue: str = Q) -> None:
+    push_to(connection, [(queue, f"partition {number:03}", number) for number in range(MANY)])
 
 
-def test_a_slow_partition_delays_nobody(mq: psycopg.Connection):
-    """C9: while one lane is held, the others go on and on."""
+def test_a_slow_partition_delays_no_other(mq: psycopg.Connection):
+    """While one partition is leased, the others continue (scenario C9)."""
     push(mq, Q, *range(5), partition="slow")
-    held = pop(mq, Q, batch=1)
+    leased = pop(mq, Q, batch=1)
     for number in range(5):
         push(mq, Q, number, partition="quick")
         push(mq, Q, number, partition=f"new {number}")
-        assert {*lanes(drain(mq, Q))} == {"quick", f"new {number}"}
-    ack(mq, held)
-    assert lanes(pop(mq, Q)) == ["slow"] * 4
+        assert {*partitions(drain(mq, Q))} == {"quick", f"new {number}"}
+    ack(mq, leased)
+    assert partitions(pop(mq, Q)) == ["slow"] * 4
 
 
-@pytest.mark.parametrize("looks", [True, False], ids=["new lane", "known lane"])
-def test_a_pop_in_an_open_transaction_loses_nothing(mq: psycopg.Connection, module_database_url: str, *, looks: bool):
-    """C9: the others find new work meanwhile, never hang, and get what the transaction held when it ends."""
+@pytest.mark.parametrize("discovers", [True, False], ids=["new partition", "known partition"])
+def test_a_pop_in_an_open_transaction_loses_nothing(
+    mq: psycopg.Connection, module_database_url: str, *, discovers: bool
+):
+    """Other consumers find new work meanwhile, never hang, and get the messages of the transaction when it ends.
+
+    Scenario c9.
+    """
     push(mq, Q, 0, partition="slow")
     push(mq, Q, 0, partition="quick")
     drain(mq, Q)
@@ -44,20 +49,23 @@ def test_a_pop_in_an_open_transaction_loses_nothing(mq: psycopg.Connection, modu
     push(mq, Q, 1, partition="slow")
     mq.execute("SET statement_timeout = '2s'")
     with psycopg.connect(module_database_url) as slow:
-        assert lanes(pop(slow, Q, partition="slow")) == ["slow"]
+        assert partitions(pop(slow, Q, partition="slow")) == ["slow"]
         slow.execute("SELECT count(*) FROM skep.pop(%s, 'g', partitions => 1)", [Q])
-        push(mq, Q, 1, partition="new" if looks else "quick")
-        assert lanes(drain(mq, Q)) == ["new" if looks else "quick"]
+        push(mq, Q, 1, partition="new" if discovers else "quick")
+        assert partitions(drain(mq, Q)) == ["new" if discovers else "quick"]
         slow.rollback()
-    assert {*lanes(drain(mq, Q))} == {"known", "slow"}
+    assert {*partitions(drain(mq, Q))} == {"known", "slow"}
 
 
 @pytest.mark.parametrize("option", ["delayed_processing", "window_buffer"])
 @pytest.mark.parametrize("group", ["g", "late"])
-def test_lanes_that_are_not_ready_never_hide_one_that_is(mq: psycopg.Connection, option: str, group: str):
-    """C10: two hundred lanes that wait are first in line; the one that is ready is served at once."""
+def test_partitions_that_are_not_ready_never_hide_a_ready_one(mq: psycopg.Connection, option: str, group: str):
+    """Two hundred waiting partitions are first in the ready list.
+
+    The one that is ready is served at once (scenario C10).
+    """
     configure(mq, Q, **{option: HOUR})
-    push_many_lanes(mq)
+    push_many_partitions(mq)
     push(mq, Q, 0, partition="ready")
     assert pop(mq, Q) == []
     pass_time(mq, HOUR)
@@ -66,29 +74,29 @@ def test_lanes_that_are_not_ready_never_hide_one_that_is(mq: psycopg.Connection,
         pop(mq, Q, group, subscription_mode="timestamp", subscription_from="now")
     push(mq, Q, 1, partition="ready")
     pass_time(mq, HOUR)
-    push_many_lanes(mq)
+    push_many_partitions(mq)
 
-    assert lanes(drain(mq, Q, group, partitions=10)) == ["ready"]
+    assert partitions(drain(mq, Q, group, partitions=10)) == ["ready"]
     pass_time(mq, HOUR)
     assert len(drain(mq, Q, group, partitions=50)) == MANY
     assert broken(mq) == {}
 
 
-def test_failing_lanes_never_hide_one_that_is_ready(mq: psycopg.Connection):
-    """C10: two hundred lanes that wait for their retry."""
+def test_failing_partitions_never_hide_a_ready_one(mq: psycopg.Connection):
+    """Two hundred partitions wait for their retry (scenario C10)."""
     configure(mq, Q, retry_delay=HOUR)
-    push_many_lanes(mq)
+    push_many_partitions(mq)
     while batch := pop(mq, Q):
         one_by_one(mq, batch, "f")
     push(mq, Q, 0, partition="ready")
-    assert lanes(drain(mq, Q)) == ["ready"]
+    assert partitions(drain(mq, Q)) == ["ready"]
     pass_time(mq, 2 * HOUR)
     assert len(drain(mq, Q, partitions=50)) == MANY
 
 
 @pytest.mark.parametrize("changed", [{"window_buffer": 0}, {"concurrency": 1}, {"delayed_processing": 0}])
 def test_a_waiting_retry_hides_nothing_after_a_change_of_options(mq: psycopg.Connection, changed: dict[str, Any]):
-    """C10: clients configure their queues whenever they start."""
+    """Clients configure their queues whenever they start (scenario C10)."""
     configure(mq, Q, retry_delay=HOUR)
     push(mq, Q, 0, 1, partition="a")
     mq.execute("SELECT skep.release(%s)", [pop(mq, Q)[0].lease])
@@ -96,21 +104,21 @@ def test_a_waiting_retry_hides_nothing_after_a_change_of_options(mq: psycopg.Con
     configure(mq, Q, **changed)
     for number in range(3):
         push(mq, Q, number, partition="b")
-        assert lanes(drain(mq, Q)) == ["b"]
+        assert partitions(drain(mq, Q)) == ["b"]
 
 
-def test_an_important_queue_that_waits_does_not_hide_a_lesser_one(mq: psycopg.Connection):
-    """C10: priority is between messages that are ready."""
+def test_a_waiting_queue_of_high_priority_does_not_hide_a_lower_one(mq: psycopg.Connection):
+    """Priority orders messages that are ready (scenario C10)."""
     configure(mq, "n.high", priority=9, delayed_processing=HOUR)
-    push_many_lanes(mq, "n.high")
+    push_many_partitions(mq, "n.high")
     push(mq, "n.low", 0)
     assert [message.queue for message in pop(mq, None, namespace="n")] == ["n.low"]
     pass_time(mq, HOUR)
     assert [message.queue for message in pop(mq, None, namespace="n")] == ["n.high"]
 
 
-def test_a_delay_holds_back_the_tail_of_a_lane(mq: psycopg.Connection):
-    """C10: what is old enough is served, what is behind it waits."""
+def test_a_delay_holds_back_the_tail_of_a_partition(mq: psycopg.Connection):
+    """Messages that are old enough are served, later ones wait (scenario C10)."""
     configure(mq, Q, delayed_processing=HOUR)
     push(mq, Q, *range(3))
     pass_time(mq, HOUR)
@@ -122,8 +130,8 @@ def test_a_delay_holds_back_the_tail_of_a_lane(mq: psycopg.Connection):
     assert [message.offset for message in drain(mq, Q)] == [3, 4]
 
 
-def test_a_window_opens_when_the_lane_is_quiet(mq: psycopg.Connection):
-    """C10: every push starts the quiet period anew."""
+def test_a_window_opens_when_the_partition_is_quiet(mq: psycopg.Connection):
+    """Every push restarts the quiet period (scenario C10)."""
     configure(mq, Q, window_buffer=HOUR)
     for number in range(4):
         push(mq, Q, number)
@@ -134,8 +142,8 @@ def test_a_window_opens_when_the_lane_is_quiet(mq: psycopg.Connection):
     assert [message.offset for message in drain(mq, Q)] == [0, 1, 2, 3]
 
 
-def test_a_window_does_not_hold_back_what_comes_again(mq: psycopg.Connection):
-    """C10: the quiet period was for the first delivery."""
+def test_a_window_does_not_hold_back_returned_messages(mq: psycopg.Connection):
+    """The quiet period applies to the first delivery only (scenario C10)."""
     configure(mq, Q, window_buffer=HOUR, retry_delay=0)
     push(mq, Q, 0)
     pass_time(mq, HOUR)
@@ -152,16 +160,19 @@ def test_removing_the_delay_takes_effect_at_once(mq: psycopg.Connection):
     assert len(pop(mq, Q)) == 1
 
 
-@pytest.mark.parametrize("held", [True, False])
-def test_small_lanes_beside_a_large_one(mq: psycopg.Connection, *, held: bool):
-    """C13: two hundred partitions with one message each are served within 0.25 s, beside one with twenty thousand."""
+@pytest.mark.parametrize("leased", [True, False])
+def test_small_partitions_beside_a_large_one(mq: psycopg.Connection, *, leased: bool):
+    """Two hundred partitions with one message each are served within 0.25 s, beside one with twenty thousand.
+
+    Scenario c13.
+    """
     push(mq, Q, *range(20_000), partition="large")
     for _ in range(3):
         ack(mq, pop(mq, Q, batch=10))
-    if held:
+    if leased:
         pop(mq, Q, batch=10)
-    push_many_lanes(mq)
-    pass_time(mq, 0.25)  # so long at most may consumers that have work not look for more
+    push_many_partitions(mq)
+    pass_time(mq, 0.25)  # consumers that have work may put off discovery for this long
 
     served: list[str] = []
     while len({*served} - {"large"}) < MANY:
@@ -172,52 +183,52 @@ def test_small_lanes_beside_a_large_one(mq: psycopg.Connection, *, held: bool):
     assert len(served) <= MANY + 1
 
 
-def test_the_large_lane_is_not_starved(mq: psycopg.Connection):
-    """C13: fairness goes both ways: lanes that fill again and again take their turn."""
+def test_the_large_partition_is_not_starved(mq: psycopg.Connection):
+    """Partitions that are refilled again and again take turns with it (scenario C13)."""
     push(mq, Q, *range(100), partition="large")
     served: list[str] = []
     for number in range(30):
-        for lane in "abc":
-            push(mq, Q, number, partition=lane)
+        for partition in "abc":
+            push(mq, Q, number, partition=partition)
         batch = pop(mq, Q, batch=1)
         ack(mq, batch)
-        served += lanes(batch)
-    assert [served.count(lane) for lane in ("large", "a", "b", "c")] == pytest.approx([7.5] * 4, abs=1)
+        served += partitions(batch)
+    assert [served.count(partition) for partition in ("large", "a", "b", "c")] == pytest.approx([7.5] * 4, abs=1)
 
 
 def test_round_robin(mq: psycopg.Connection):
-    """C13: least recently served first."""
-    for lane in "abc":
-        push(mq, Q, *range(4), partition=lane)
+    """The partition that was served longest ago is served first (scenario C13)."""
+    for partition in "abc":
+        push(mq, Q, *range(4), partition=partition)
     served = []
     while batch := pop(mq, Q, batch=1):
         ack(mq, batch)
-        served += lanes(batch)
+        served += partitions(batch)
     assert "".join(served) == "abc" * 4
 
 
 @pytest.mark.parametrize("option", ["delayed_processing", "window_buffer"])
 def test_round_robin_after_a_delay(mq: psycopg.Connection, option: str):
-    """C13: lanes that were put off take their turns as others do: forty lanes, forty pops, each served once."""
+    """Delayed partitions take turns as others do: forty partitions, forty pops, each served once (scenario C13)."""
     configure(mq, Q, **{option: HOUR})
-    push_to(mq, [(Q, f"lane {number % 40}", number) for number in range(400)])
+    push_to(mq, [(Q, f"partition {number % 40}", number) for number in range(400)])
     assert pop(mq, Q) == []
     pass_time(mq, HOUR)
     served: list[str] = []
     for _ in range(40):
         batch = pop(mq, Q, batch=1)
         ack(mq, batch)
-        served += lanes(batch)
+        served += partitions(batch)
     assert len({*served}) == 40
 
 
-def test_a_lane_that_was_asked_for_by_name_goes_to_the_end_of_the_line(mq: psycopg.Connection):
-    """C13: served is served, whoever chose the lane."""
-    for lane in "abc":
-        push(mq, Q, *range(3), partition=lane)
+def test_a_partition_popped_by_name_goes_to_the_end_of_the_ready_list(mq: psycopg.Connection):
+    """It was served, no matter how it was chosen (scenario C13)."""
+    for partition in "abc":
+        push(mq, Q, *range(3), partition=partition)
     served = []
-    for partition in (None, "b", None, None, None):
-        batch = pop(mq, Q, batch=1, partition=partition)
+    for name in (None, "b", None, None, None):
+        batch = pop(mq, Q, batch=1, partition=name)
         ack(mq, batch)
-        served += lanes(batch)
+        served += partitions(batch)
     assert "".join(served) == "abcab"

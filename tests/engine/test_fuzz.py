@@ -1,4 +1,4 @@
-"""Every function that a role may call, with arguments that nobody should give: a clear error, nothing is damaged."""
+"""Every public function with absurd arguments: each call raises a clear error, and nothing is damaged."""
 
 import json
 import random
@@ -21,10 +21,10 @@ CALLED = """
       AND has_function_privilege('skep_admin', p.oid, 'EXECUTE') AND p.proname <> ALL (%s)
     ORDER BY p.proname, p.oid
 """
-# Raises what it is told to.
+# Raises the error that it is asked for.
 LEFT_OUT = ["_refuse"]
-# SK is Skep's own; PostgreSQL's 22 is for values that are none of their type, 23 names the column of a table that may
-# not be so (functions for pipelines, which nobody else calls).
+# SK is Skep's own; PostgreSQL's 22 is for values that do not fit their type, 23 names the column of a table whose
+# constraint fails (only functions for pipelines).
 CLEAR = ("SK", "22", "23")
 TEXTS = [
     "",
@@ -74,9 +74,9 @@ def argument(kind: str, rand: random.Random, known: list[Any]) -> Any:
 
 @pytest.fixture
 def busy(connect: Callable[..., psycopg.Connection]) -> tuple[psycopg.Connection, list[Any]]:
-    """A database with something of everything, and the leases and ids that are real."""
+    """A database with some of everything, and the real leases and ids."""
     connection = connect()
-    push_to(connection, [("q", lane, n) for lane in ("a", "b", "Default") for n in range(4)])
+    push_to(connection, [("q", partition, n) for partition in ("a", "b", "Default") for n in range(4)])
     leased = pop(connection, "q", batch=2) + pop(connection, "q", "h", batch=2)
     connection.execute("SELECT skep.dead_letter(%s, 'no')", [pop(connection, "q", "i", batch=1)[0].lease])
     return connection, [str(each) for row in leased for each in (row.lease, row.id)]
@@ -84,7 +84,7 @@ def busy(connect: Callable[..., psycopg.Connection]) -> tuple[psycopg.Connection
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))
-def test_functions_refuse_what_is_none(busy: tuple[psycopg.Connection, list[Any]], seed: int):
+def test_functions_refuse_absurd_arguments(busy: tuple[psycopg.Connection, list[Any]], seed: int):
     connection, known = busy
     rand = random.Random(seed)
     connection.execute("SET statement_timeout = '10s'")

@@ -1,4 +1,4 @@
-"""What the hot path costs after a burst over many partitions, and in a namespace of many queues, in buffers."""
+"""The cost of the hot path in buffers after a burst over many partitions, and in a namespace of many queues."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.engine.buffers import (
-    ACK_HELD,
+    ACK_LEASED,
     IN_READY_LIST,
     POP,
     POP_ALL,
@@ -33,7 +33,7 @@ LEASES = """
 
 @pytest.fixture
 def measured(new_database: Callable[..., str], template: str) -> Measure:
-    """Measure something of a size in a database of its own; the figures come in order."""
+    """Measure each size in a database of its own; the figures are in the order of the sizes."""
 
     def run(measure: Callable[..., Measured], size: int) -> list[float]:
         with closing(psycopg.connect(new_database(template), autocommit=True)) as connection:
@@ -43,14 +43,14 @@ def measured(new_database: Callable[..., str], template: str) -> Measure:
 
 
 def test_pops_after_a_burst_cost_the_same(measured: Measure):
-    """Beside 5,000 drained partitions, once they are out of the ready list, a pop costs what it does beside ten."""
+    """Beside 5,000 drained partitions, once they have left the ready list, a pop costs as much as beside ten."""
     few, many = measured(measure_drained, 10), measured(measure_drained, PARTITIONS)
     for small, large in zip(few[:2], many[:2], strict=True):
         assert large <= 1.3 * small
 
 
 def test_no_pop_pays_for_all_of_a_burst(mq: psycopg.Connection):
-    """Drained partitions leave the ready list in small steps: a few hundred at a time, each in a few buffers."""
+    """Drained partitions leave the ready list in small steps: a few hundred at a time, each for a few buffers."""
     push_to(mq, [("q", f"p{number}") for number in range(PARTITIONS)])
     taken = 0
     while taken < PARTITIONS:
@@ -61,22 +61,22 @@ def test_no_pop_pays_for_all_of_a_burst(mq: psycopg.Connection):
     while mq.execute(IN_READY_LIST).fetchall()[0][0] > 2:
         push(mq, "q", 1, partition="p0")
         used.append(buffers(mq, POP, queue="q", batch=1))
-        mq.execute(ACK_HELD)
+        mq.execute(ACK_LEASED)
         assert len(used) < 5_000, "drained partitions stay in the ready list"
     assert max(used) <= 2 * PARTITIONS
     assert sum(used) <= 20 * PARTITIONS
 
 
-def test_a_namespace_of_many_queues_costs_what_one_queue_does(measured: Measure):
+def test_a_namespace_of_many_queues_costs_as_much_as_one_queue(measured: Measure):
     one, many = measured(measure_namespace, 1), measured(measure_namespace, 1_000)
     for small, large in zip(one, many, strict=True):
         assert large <= 3 * small
 
 
 def test_named_partitions_share_a_call(mq: psycopg.Connection):
-    """One call of the server serves many pops that name a partition, and costs no more than they do one by one."""
+    """One call of the server serves many pops by name, and costs no more than the pops one by one."""
     names = [f"p{number}" for number in range(64)]
-    for group in ("alone", "together"):  # they have read from every partition before
+    for group in ("alone", "together"):  # the group has read every partition before
         push_to(mq, [("q", name) for name in names])
         for name in names:
             ack(mq, pop(mq, "q", group, partition=name))

@@ -1,4 +1,4 @@
-"""What people see of groups: the fan-out of messages, and what each group has processed."""
+"""Reports about groups: the fan-out of messages, and how many messages each group has processed."""
 
 import random
 import time
@@ -28,7 +28,7 @@ def buffers(connection: psycopg.Connection, max_rows: int) -> int:
     return plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
 
 
-def test_the_fan_out_of_many_messages_asks_the_groups_once(mq: psycopg.Connection):
+def test_the_fan_out_of_many_messages_reads_the_groups_once(mq: psycopg.Connection):
     push(mq, "q", *range(MESSAGES))
     for number in range(GROUPS):
         call(mq, "subscribe", group_name=f"g{number:02}", queue="q", mode="all")
@@ -51,20 +51,20 @@ def test_the_state_of_a_message_for_each_group(mq: psycopg.Connection, concurren
     for group in ("done", "half", "idle", "gone"):
         call(mq, "subscribe", group_name=group, queue="q", mode="all")
     drain(mq, "q", "done")
-    held = pop(mq, "q", "half", batch=4)
-    call(mq, "ack", lease=held[1].lease, id=held[1].id)
+    leased = pop(mq, "q", "half", batch=4)
+    call(mq, "ack", lease=leased[1].lease, id=leased[1].id)
     call(mq, "cancel", group_name="gone", queue="q")
     rest = {"done": "completed", "idle": "pending", "gone": "released"}
     expected = ["leased", "completed", "leased", "leased", "pending"]
     assert [states(mq, n) for n in range(5)] == [{**rest, "half": state} for state in expected]
-    call(mq, "release", lease=held[0].lease)
+    call(mq, "release", lease=leased[0].lease)
     pass_time(mq, 1)
     expected = ["waiting", "completed", "waiting", "waiting", "pending"]
     assert [states(mq, n)["half"] for n in range(5)] == expected
     assert status(mq, max_rows=2) == [(3, 1, ["half", "idle"]), (3, 2, ["idle"])]
 
 
-def test_one_message_and_many_say_the_same(mq: psycopg.Connection):
+def test_the_status_of_one_message_equals_that_of_many(mq: psycopg.Connection):
     """After random work of many groups: leases, retries, failures and dead letters."""
     chance = random.Random(7)
     configure(mq, "q", concurrency=3, retry_delay=0, retry_limit=1, partial_failure="retry")
@@ -75,9 +75,9 @@ def test_one_message_and_many_say_the_same(mq: psycopg.Connection):
     for _ in range(120):
         found = pop(mq, "q", chance.choice(groups), batch=chance.randint(1, 6))
         for message in found:
-            said = chance.choice(["completed", "completed", "failed", "dead_letter", None])
-            if said:
-                call(mq, "ack_many", leases=[message.lease], ids=[message.id], statuses=[said])
+            status_of_ack = chance.choice(["completed", "completed", "failed", "dead_letter", None])
+            if status_of_ack:
+                call(mq, "ack_many", leases=[message.lease], ids=[message.id], statuses=[status_of_ack])
     push(mq, "q", *range(5))
     for offset, row in enumerate(status(mq)):
         id_ = mq.execute("SELECT skep.message_id(1, %s)", [offset]).fetchall()[0][0]
@@ -94,8 +94,8 @@ def processed(connection: psycopg.Connection, group: str = "g") -> tuple[int, in
     return row.processed, row.lag, row.missed
 
 
-def test_processed_messages_are_those_that_the_group_completed(mq: psycopg.Connection):
-    """Neither messages that retention deleted before, nor those that somebody completed by force."""
+def test_processed_counts_the_messages_that_the_group_completed(mq: psycopg.Connection):
+    """It counts neither messages that retention deleted before nor messages completed by force."""
     configure(mq, "q", max_size=4)
     push(mq, "q", *range(10))
     call(mq, "subscribe", group_name="g", queue="q", mode="all")
@@ -112,21 +112,21 @@ def test_processed_messages_are_those_that_the_group_completed(mq: psycopg.Conne
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_force_complete_leaves_leases_alone(mq: psycopg.Connection, concurrency: int):
-    """It completes up to the first lease of a partition, and everything of partitions that were never read."""
+    """It completes up to the first lease of a partition, and everything in partitions that were never read."""
     configure(mq, "q", concurrency=concurrency)
     push(mq, "q", *range(6), partition="read")
     push(mq, "q", *range(3), partition="unread")
     call(mq, "subscribe", group_name="g", queue="q", mode="all")
     ack(mq, pop(mq, "q", batch=2, partition="read"))
-    held = pop(mq, "q", batch=2, partition="read")
+    leased = pop(mq, "q", batch=2, partition="read")
     assert call(mq, "force_complete", group_name="g", queue="q", older_than=timedelta())[0][0] == 3
     assert processed(mq) == (2, 4, 0)
-    ack(mq, held)
+    ack(mq, leased)
     assert [delivery.payload for delivery in drain(mq, "q")] == [4, 5]
     assert (processed(mq), broken(mq)) == ((6, 0, 0), {})
 
 
-def test_a_live_lease_is_a_sign_of_life(mq: psycopg.Connection):
+def test_a_live_lease_counts_as_a_heartbeat(mq: psycopg.Connection):
     push(mq, "q", 1)
     call(mq, "subscribe", group_name="g", queue="q", mode="all")
     pop(mq, "q", lease_time=3600)

@@ -1,4 +1,4 @@
-"""A user who may create objects in the database does not get the rights of those who install or use Skep there."""
+"""A user who may create objects in the database does not get the rights of users who install or use Skep there."""
 
 from collections.abc import Callable, Generator
 
@@ -13,7 +13,7 @@ from skep.engine.script import script
 from skep.errors import Conflict, PermissionDenied, SchemaMismatch
 from tests.engine.verbs import refused
 
-# trap() tells who has called it: the installer, if the trap works.
+# trap() records its caller: the installer, if the trap works.
 TRAP = """
     CREATE SCHEMA skep;
     CREATE TABLE public.trapped (who name);
@@ -55,7 +55,7 @@ FUNCTIONS = f"""
 
 @pytest.fixture
 def mallory(empty_database_url: str, template: str) -> Generator[psycopg.Connection]:
-    """A session of a user who may create schemas in an empty database; `template` has made the roles."""
+    """A session of a user who may create schemas in an empty database; `template` has created the roles."""
     with psycopg.connect(empty_database_url, autocommit=True) as owner:
         owner.execute("DROP ROLE IF EXISTS mallory, owner; CREATE ROLE mallory; CREATE ROLE owner CREATEROLE LOGIN")
         database = sql.Identifier(owner.info.dbname)
@@ -80,10 +80,10 @@ def test_the_traps_work(mallory: psycopg.Connection):
 
 @pytest.mark.parametrize("role", ["", "owner"], ids=["a superuser", "another user"])
 @pytest.mark.parametrize("trap", [VIEWS, POLICIES, FUNCTIONS], ids=["views", "policies", "functions"])
-def test_a_schema_that_is_laid_out_before_the_install_gets_no_rights(
+def test_a_schema_created_before_the_install_gets_no_rights(
     mallory: psycopg.Connection, empty_database_url: str, trap: str, role: str
 ):
-    """Neither the install nor the uninstall calls anything in a schema that belongs to another user."""
+    """Neither install nor uninstall calls anything in a schema that belongs to another user."""
     mallory.execute(trap.encode())
     url = make_conninfo(empty_database_url, options=f"-crole={role}") if role else empty_database_url
     with pytest.raises((SchemaMismatch, PermissionDenied)):
@@ -104,7 +104,7 @@ def test_an_uninstall_by_a_superuser_calls_nothing_of_the_schema(mallory: psycop
 
 
 def test_functions_in_public_are_not_called_by_the_installer(mallory: psycopg.Connection, empty_database_url: str):
-    """In databases of PostgreSQL 14 everybody may create functions in public."""
+    """In databases of PostgreSQL 14 every user may create functions in public."""
     mallory.execute("DROP SCHEMA skep CASCADE")
     mallory.execute("""
         CREATE FUNCTION public.unnest(text[]) RETURNS SETOF text LANGUAGE sql AS
@@ -116,7 +116,7 @@ def test_functions_in_public_are_not_called_by_the_installer(mallory: psycopg.Co
 
 
 def test_functions_in_public_are_not_called_by_functions_of_skep(connect: Callable[..., psycopg.Connection]):
-    """_queen_transaction() runs with the rights of the server, and uses the functions of the system only."""
+    """_queen_transaction() runs with the rights of the server, and uses only functions of the system."""
     owner = connect()
     owner.execute("""
         CREATE FUNCTION public.format(text, jsonb) RETURNS text LANGUAGE plpgsql AS
@@ -130,9 +130,11 @@ def test_functions_in_public_are_not_called_by_functions_of_skep(connect: Callab
         owner.execute("SELECT skep._queen_transaction('{}', '{}', '{}', '{}', '{}', '{}', %s)", [messages])
 
 
-def test_every_open_function_is_fixed(conn: psycopg.Connection):
-    """It has a search_path, or its body was read at the install. _head_of() would not be inlined any more with either;
-    its operators match exactly, so that nothing else can be chosen."""
+def test_every_open_function_has_a_fixed_search_path(conn: psycopg.Connection):
+    """It has a search_path, or its body was parsed at the install.
+
+    _head_of() could not be inlined with either; its operators match exactly, so that no other can be chosen.
+    """
     loose = conn.execute("""
         SELECT p.proname FROM pg_proc p
         WHERE p.pronamespace = 'skep'::regnamespace AND p.prosqlbody IS NULL

@@ -1,4 +1,4 @@
-"""Installing, upgrading and verifying the schema, on tiny sources of its own and on those of the package."""
+"""Install, upgrade and verify the schema, with tiny sources and with those of the package."""
 
 import threading
 import time
@@ -46,7 +46,7 @@ def test_the_package_installs_and_verifies(url: str, session: psycopg.Connection
     assert install(url) == InstallReport(packaged().version)
 
 
-def test_an_install_says_what_it_did(url: str, session: psycopg.Connection):
+def test_an_install_reports_what_it_did(url: str, session: psycopg.Connection):
     assert install(url, TINY) == InstallReport(1, ("0001_create_thing",), functions=True)
     assert session.execute("SELECT number, name, checksum FROM skep.migrations").fetchall() == [
         (1, "0001_create_thing", THING.checksum)
@@ -55,7 +55,7 @@ def test_an_install_says_what_it_did(url: str, session: psycopg.Connection):
     assert recorded == [(1, "1.2.3", TINY.functions_checksum)]
 
 
-def test_nothing_to_do_takes_no_lock(url: str, session: psycopg.Connection):
+def test_an_install_without_changes_takes_no_lock(url: str, session: psycopg.Connection):
     install(url, TINY)
     session.execute("SELECT pg_advisory_lock(%s)", [LOCK])
     assert install(url, TINY) == InstallReport(1)
@@ -90,14 +90,14 @@ def test_an_upgrade_keeps_state_and_replaces_code(url: str, session: psycopg.Con
     assert install(url, UPGRADED) == InstallReport(2, ("0002_add_colour",), functions=True)
     session.execute("INSERT INTO skep.thing VALUES (2)")
     things = session.execute("SELECT id, seen FROM skep.thing ORDER BY id").fetchall()
-    assert things == [(1, 1), (2, 1), (7, 0)]  # (7, 0): migrations run while no code is there
+    assert things == [(1, 1), (2, 1), (7, 0)]  # (7, 0): migrations run after the code was dropped
     assert routines(session) == ["all_things()", "answer()", "forget(integer)", "new_name()", "see()"]
     assert one(session, "SELECT pg_typeof(skep.answer())::text") == "bigint"
     assert one(session, "SELECT count FROM skep.many") == 3
     verify(session, UPGRADED)
 
 
-def test_changed_functions_alone_are_replaced(url: str, session: psycopg.Connection):
+def test_only_changed_functions_are_replaced(url: str, session: psycopg.Connection):
     install(url, TINY)
     assert install(url, replace(TINY, functions=(NEW_CODE,))) == InstallReport(1, functions=True)
     assert "new_name()" in routines(session)
@@ -124,7 +124,9 @@ def test_changed_functions_alone_are_replaced(url: str, session: psycopg.Connect
         ),
     ],
 )
-def test_what_depends_on_the_code_is_never_lost(url: str, session: psycopg.Connection, dependent: str, named: str):
+def test_objects_that_depend_on_the_code_are_never_lost(
+    url: str, session: psycopg.Connection, dependent: str, named: str
+):
     install(url, TINY)
     session.execute(dependent.encode())
     with pytest.raises(errors.Conflict) as caught:
@@ -154,7 +156,7 @@ GRANTS = """
 
 
 class TestGrantsOfUsers:
-    """Grants that users made on functions and views survive an upgrade, which drops and creates both."""
+    """An upgrade drops and creates functions and views, and keeps the grants that users made on them."""
 
     @pytest.fixture
     def app(self, session: psycopg.Connection):
@@ -196,7 +198,7 @@ class TestGrantsOfUsers:
         assert session.execute(GRANTS).fetchall() == []
 
     def test_the_roles_of_skep_get_what_the_package_grants(self, url: str, session: psycopg.Connection):
-        """So that a right which a new version takes away from a role is really gone."""
+        """A right that a new version takes away from a role is really gone."""
         install(url)
         session.execute("GRANT EXECUTE ON FUNCTION skep.delete_queue TO skep_consumer")
         install(url, again=True)
@@ -224,7 +226,7 @@ def test_an_install_waits_for_a_long_transaction_and_lets_others_pass(url: str, 
 
 
 def test_a_call_under_way_during_an_upgrade_can_be_made_again(url: str, session: psycopg.Connection):
-    """It finds that its function is gone, which is nobody's fault and over at once."""
+    """The call fails because its function is gone; it is retryable and succeeds after the upgrade."""
     install(url)
     session.execute("SELECT pg_advisory_lock(7)")
     newer = replace(packaged(), functions=(*packaged().functions, SqlFile("99_more", "-- more\n")))
@@ -284,7 +286,7 @@ FIRST_EDITION = replace(
 
 
 @pytest.mark.parametrize("attempt", [try_install, try_verify, try_script])
-def test_the_first_edition_is_refused_with_the_way_out(url: str, session: psycopg.Connection, attempt: Callable):
+def test_the_first_edition_is_refused_with_instructions(url: str, session: psycopg.Connection, attempt: Callable):
     install(url, FIRST_EDITION)
     with pytest.raises(errors.SchemaMismatch, match="the first edition of Skep.* cannot be upgraded") as caught:
         attempt(url, session, UPGRADED)
@@ -294,7 +296,7 @@ def test_the_first_edition_is_refused_with_the_way_out(url: str, session: psycop
     assert install(url, UPGRADED).version == 2
 
 
-def test_the_first_edition_in_the_embedded_database_is_refused_by_its_folder(url: str):
+def test_the_first_edition_in_the_embedded_database_is_refused_with_its_folder(url: str):
     install(url, FIRST_EDITION)
     with pytest.raises(
         errors.SchemaMismatch, match="embedded database in /data/skep holds the first edition"
@@ -303,7 +305,7 @@ def test_the_first_edition_in_the_embedded_database_is_refused_by_its_folder(url
     assert all(way in (caught.value.hint or "") for way in ("drain it", "move the folder", "--data-dir"))
 
 
-def test_another_build_in_the_embedded_database_is_refused_with_the_way_out(url: str):
+def test_another_build_in_the_embedded_database_is_refused_with_instructions(url: str):
     install(url, TINY)
     changed = replace(TINY, migrations=(Migration(THING.name, THING.sql + "-- changed"),))
     with pytest.raises(errors.SchemaMismatch, match="0001_create_thing") as caught:
@@ -341,11 +343,11 @@ def test_a_database_without_skep_is_refused_at_start(session: psycopg.Connection
 
 
 @pytest.mark.parametrize(
-    ("sources", "says"), [(UPGRADED, "version 1 .* needs 2"), (replace(TINY, functions=(NEW_CODE,)), "functions")]
+    ("sources", "message"), [(UPGRADED, "version 1 .* needs 2"), (replace(TINY, functions=(NEW_CODE,)), "functions")]
 )
-def test_an_older_schema_is_refused_at_start(url: str, session: psycopg.Connection, sources: Sources, says: str):
+def test_an_older_schema_is_refused_at_start(url: str, session: psycopg.Connection, sources: Sources, message: str):
     install(url, TINY)
-    with pytest.raises(errors.SchemaMismatch, match=says) as caught:
+    with pytest.raises(errors.SchemaMismatch, match=message) as caught:
         verify(session, sources)
     assert "skep install" in (caught.value.hint or "")
 
@@ -417,7 +419,7 @@ class TestUninstall:
             ("CREATE TABLE public.mine (colour skep.colour)", "column colour of table mine"),
         ],
     )
-    def test_what_depends_on_the_schema_is_never_lost(
+    def test_objects_that_depend_on_the_schema_are_never_lost(
         self, url: str, session: psycopg.Connection, dependent: str, named: str
     ):
         sources = replace(TINY, migrations=(THING, Migration("0002_add_type", "CREATE TYPE skep.colour AS ENUM ()")))
@@ -464,7 +466,9 @@ class TestRights:
             install(as_nobody, UPGRADED)
         assert 'install as "postgres"' in (caught.value.hint or "")
 
-    def test_verify_works_for_whoever_may_use_the_schema(self, url: str, as_nobody: str, session: psycopg.Connection):
+    def test_verify_works_for_any_role_that_may_use_the_schema(
+        self, url: str, as_nobody: str, session: psycopg.Connection
+    ):
         install(url, TINY)
         session.execute("GRANT USAGE ON SCHEMA skep TO skep_test_nobody")
         with psycopg.connect(as_nobody) as connection:

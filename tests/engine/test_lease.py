@@ -1,4 +1,4 @@
-"""Leases: who may answer, for how long, and that a lease which is over changes nothing."""
+"""Leases: which acks are accepted and for how long; an ended lease changes nothing."""
 
 import uuid
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tests.engine.answers import as_batch, one_by_one, progress, runs, say
+from tests.engine.acks import ack_one, as_batch, one_by_one, progress, runs
 from tests.engine.verbs import Row, ack, broken, call, configure, lag, pass_time, pop, push, refused
 
 Q = "orders"
@@ -61,7 +61,7 @@ ENDS = [
 
 
 def assert_refused(connection: psycopg.Connection, lease: uuid.UUID | None, message: uuid.UUID) -> None:
-    """Assert that no verb accepts the lease, and that none of them changes anything."""
+    """Assert that every function refuses the lease, and changes nothing."""
     before = progress(connection)
     for which in (None, message):
         with refused("SK003", "has ended"):
@@ -81,18 +81,18 @@ def assert_refused(connection: psycopg.Connection, lease: uuid.UUID | None, mess
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_stale_token_is_refused(mq: psycopg.Connection, end: Callable[..., None]):
-    """C5: however the lease ended, its token changes nothing any more."""
+def test_a_stale_lease_id_is_refused(mq: psycopg.Connection, end: Callable[..., None]):
+    """However the lease ended, its id changes nothing any more (scenario C5)."""
     push(mq, Q, *range(6))
     batch = pop(mq, Q, batch=3)
-    say(mq, batch[0], "c")
+    ack_one(mq, batch[0], "c")
     end(mq, batch)
     for message in batch:
         assert_refused(mq, message.lease, message.id)
 
 
-def test_tokens_that_never_were(mq: psycopg.Connection):
-    """C5: a made-up token, and none at all."""
+def test_lease_ids_that_never_existed(mq: psycopg.Connection):
+    """A made-up lease id, and none at all (scenario C5)."""
     push(mq, Q, 0)
     message = pop(mq, Q)[0]
     assert_refused(mq, uuid.uuid4(), message.id)
@@ -100,7 +100,7 @@ def test_tokens_that_never_were(mq: psycopg.Connection):
 
 
 def test_a_takeover_is_unharmed(mq: psycopg.Connection):
-    """C5: the one who took over finishes as if the stale consumer had said nothing."""
+    """The new consumer finishes as if the stale one had sent nothing (scenario C5)."""
     configure(mq, Q, retry_delay=0)
     push(mq, Q, *range(4))
     stale = pop(mq, Q, batch=2)
@@ -114,27 +114,27 @@ def test_a_takeover_is_unharmed(mq: psycopg.Connection):
 
 
 def test_a_message_outside_the_lease_is_refused(mq: psycopg.Connection):
-    """C5: a live token answers for its own messages only; below the cursor nothing happens and it never goes back."""
+    """A live lease id accepts acks for its own messages only; an ack below the cursor changes nothing (scenario C5)."""
     push(mq, Q, *range(6))
     push(mq, Q, *range(3), partition="other")
     first = pop(mq, Q, batch=2, partition="Default")
     ack(mq, first)
-    held = pop(mq, Q, batch=2, partition="Default")
+    leased = pop(mq, Q, batch=2, partition="Default")
     other = pop(mq, Q, batch=2, partition="other")
-    address = {"partition_id": held[0].partition_id}
+    address = {"partition_id": leased[0].partition_id}
     later = mq.execute("SELECT skep.message_id(%(partition_id)s, 4)", address).fetchone()
     assert later
     before = progress(mq)
     for stranger in (first[0].id, first[1].id, later[0], other[0].id, uuid.uuid4()):
         for status in ("completed", "failed", "dead_letter", "release"):
-            answers = call(mq, "ack_many", leases=[held[0].lease], ids=[stranger], statuses=[status])
+            answers = call(mq, "ack_many", leases=[leased[0].lease], ids=[stranger], statuses=[status])
             assert [answer.applied for answer in answers] == [False]
     assert progress(mq) == before
     assert lag(mq) == {"Default": 4, "other": 3}
 
 
-def test_one_stale_answer_does_not_touch_the_others(mq: psycopg.Connection):
-    """C5: in one call each answer is judged alone."""
+def test_one_stale_ack_does_not_affect_the_others(mq: psycopg.Connection):
+    """In one call each ack is applied or refused by itself (scenario C5)."""
     push(mq, Q, *range(3), partition="a")
     push(mq, Q, *range(3), partition="b")
     stale = pop(mq, Q, partition="a")
@@ -152,7 +152,7 @@ def test_one_stale_answer_does_not_touch_the_others(mq: psycopg.Connection):
 
 
 def test_an_unknown_status_is_refused(mq: psycopg.Connection):
-    """C5: a wrong word changes nothing, not even beside a right one."""
+    """An unknown status changes nothing, not even beside a known one (scenario C5)."""
     push(mq, Q, 0, 1)
     batch = pop(mq, Q)
     before = progress(mq)
@@ -170,7 +170,7 @@ def test_an_unknown_status_is_refused(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("answer", [one_by_one, as_batch])
 def test_ack_twice_is_harmless(mq: psycopg.Connection, answer: Callable[..., None]):
-    """C5: within the lease it is accepted, afterwards refused; nothing is counted twice."""
+    """Within the lease it is accepted, afterwards refused; nothing is counted twice (scenario C5)."""
     push(mq, Q, *range(4))
     batch = pop(mq, Q, batch=3)
     answer(mq, batch[:2], "cc")
@@ -183,17 +183,17 @@ def test_ack_twice_is_harmless(mq: psycopg.Connection, answer: Callable[..., Non
 
 
 def test_a_lease_is_exclusive(mq: psycopg.Connection):
-    """C8: the lane is the holder's until the lease ends; asking for it by name does not help."""
+    """No other consumer gets the partition until the lease ends, not even by name (scenario C8)."""
     push(mq, Q, *range(10))
-    held = pop(mq, Q, batch=2)
+    leased = pop(mq, Q, batch=2)
     assert pop(mq, Q) == []
     assert pop(mq, Q, partition="Default") == []
-    ack(mq, held)
+    ack(mq, leased)
     assert [message.offset for message in pop(mq, Q, batch=1)] == [2]
 
 
-def test_groups_hold_their_own_leases(mq: psycopg.Connection):
-    """C8: one group's lease is nothing to another."""
+def test_groups_have_their_own_leases(mq: psycopg.Connection):
+    """One group's lease does not affect another group (scenario C8)."""
     push(mq, Q, *range(3))
     batches = [pop(mq, Q, group) for group in ("a", "b", "__QUEUE_MODE__")]
     assert [[message.offset for message in batch] for batch in batches] == [[0, 1, 2]] * 3
@@ -211,7 +211,7 @@ def test_extend_keeps_the_lease(mq: psycopg.Connection):
     assert (deadline - batch[0].lease_expires_at).total_seconds() == pytest.approx(50, abs=2)
     pass_time(mq, 30)
     assert pop(mq, Q) == []
-    say(mq, batch[0], "c")
+    ack_one(mq, batch[0], "c")
     pass_time(mq, 40)
     assert_refused(mq, batch[0].lease, batch[1].id)
     assert runs(mq, Q) == [([1], 2)]
@@ -226,8 +226,8 @@ def test_extend_never_shortens(mq: psycopg.Connection):
 
 def test_extend_all_leases_of_a_pop(mq: psycopg.Connection):
     configure(mq, Q, lease_time=10)
-    for lane in "abc":
-        push(mq, Q, 0, partition=lane)
+    for partition in "abc":
+        push(mq, Q, 0, partition=partition)
     batch = pop(mq, Q, partitions=3)
     call(mq, "extend_all", leases=[message.lease for message in batch], seconds=100)
     pass_time(mq, 50)
@@ -237,7 +237,7 @@ def test_extend_all_leases_of_a_pop(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize("seconds", [0, -1, None, 604_801])
-def test_extend_by_nonsense_is_refused(mq: psycopg.Connection, seconds: float | None):
+def test_extend_by_an_invalid_time_is_refused(mq: psycopg.Connection, seconds: float | None):
     push(mq, Q, 0)
     with refused("SK001", "seconds must be between"):
         call(mq, "extend", lease=pop(mq, Q)[0].lease, seconds=seconds)
@@ -257,13 +257,13 @@ def test_lease_time_of_the_pop_comes_before_that_of_the_queue(mq: psycopg.Connec
     assert [message.attempt for message in pop(mq, Q)] == [3]
 
 
-def test_ids_of_groups_are_used_again(mq: psycopg.Connection):
+def test_ids_of_groups_are_reused(mq: psycopg.Connection):
     """A lease id has room for 2^21 of them."""
     push(mq, "q", 1)
     kept = pop(mq, "q", group="kept")
     last = "SELECT setval(pg_get_serial_sequence('skep.group_queues', 'id'), 2097150)"
     mq.execute(last)
-    leases = [pop(mq, "q", group=name) for name in ("a", "b")]  # the last id, and the first that is free
+    leases = [pop(mq, "q", group=name) for name in ("a", "b")]  # the last id, and the first free one
     assert [len(got) for got in leases] == [1, 1]
     ids = dict(mq.execute("SELECT group_name, id FROM skep.group_queues").fetchall())
     assert (ids["a"], ids["b"] < 2097151, len(set(ids.values()))) == (2097151, True, len(ids))

@@ -1,4 +1,4 @@
-"""The log of finished leases: one row for each that ended, of queues that want it, for as long as they want it."""
+"""The log of finished leases: one row per lease, for queues that enable it, kept as long as the queue says."""
 
 import psycopg
 import pytest
@@ -16,20 +16,20 @@ def logged(mq: psycopg.Connection) -> psycopg.Connection:
 
 
 def log(connection: psycopg.Connection) -> list[Row]:
-    """What is in the log, oldest first: reason, run, attempt, what came again."""
+    """Return the log, oldest first: reason, run, attempt, returned messages."""
     return connection.execute(
         "SELECT reason, first_offset, end_offset, attempt, returned::text FROM skep.lease_log ORDER BY finished_at"
     ).fetchall()
 
 
-def test_there_is_no_log_unless_a_queue_wants_it(mq: psycopg.Connection):
+def test_there_is_no_log_unless_a_queue_enables_it(mq: psycopg.Connection):
     push(mq, Q, 1, 2)
     take(mq, Q, batch=1)
     call(mq, "fail", lease=pop(mq, Q)[0].lease, error="no")
     assert log(mq) == []
 
 
-def test_a_row_has_when_it_was_pushed_leased_and_finished(logged: psycopg.Connection):
+def test_a_row_has_the_times_of_push_lease_and_end(logged: psycopg.Connection):
     push(logged, Q, 1, partition="a")
     pass_time(logged, 10)
     push(logged, Q, 2, 3, partition="a")
@@ -37,23 +37,23 @@ def test_a_row_has_when_it_was_pushed_leased_and_finished(logged: psycopg.Connec
     deliveries = pop(logged, Q, "g")
     pass_time(logged, 2)
     ack(logged, deliveries)
-    ((queue, group, lane, *seconds),) = logged.execute(
+    ((queue, group, partition, *seconds),) = logged.execute(
         "SELECT q.name, g.group_name, p.name, round(extract(epoch FROM g.finished_at - g.first_pushed_at)),"
         " round(extract(epoch FROM g.finished_at - g.last_pushed_at)),"
         " round(extract(epoch FROM g.finished_at - g.leased_at)) FROM skep.lease_log g"
         " JOIN skep.queues q ON q.id = g.queue_id JOIN skep.partitions p ON p.id = g.partition_id"
     ).fetchall()
-    assert (queue, group, lane, seconds) == (Q, "g", "a", [17, 7, 2])
+    assert (queue, group, partition, seconds) == (Q, "g", "a", [17, 7, 2])
     assert log(logged) == [("completed", 0, 3, 1, "{}")]
 
 
-def test_every_way_to_end_is_a_row(logged: psycopg.Connection):
+def test_every_end_of_a_lease_is_a_row(logged: psycopg.Connection):
     push(logged, Q, *range(4))
     deliveries = pop(logged, Q, batch=2)
-    call(logged, "fail", lease=deliveries[0].lease, error="no")  # all failed: it comes again
+    call(logged, "fail", lease=deliveries[0].lease, error="no")  # all failed: the batch is delivered again
     deliveries = pop(logged, Q, batch=2)
     call(logged, "ack", lease=deliveries[0].lease, id=deliveries[0].id)
-    call(logged, "fail", lease=deliveries[0].lease, error="no", id=deliveries[1].id)  # some failed: a dead letter
+    call(logged, "fail", lease=deliveries[0].lease, error="no", id=deliveries[1].id)  # some failed: dead letter
     call(logged, "release", lease=pop(logged, Q, batch=2)[0].lease)
     pop(logged, Q, batch=2, lease_time=0.001)
     logged.execute("SELECT pg_sleep(0.01)")
@@ -78,16 +78,16 @@ def test_acks_one_by_one_are_one_lease(logged: psycopg.Connection):
     assert log(logged) == [("completed", 0, 3, 1, "{}")]
 
 
-def test_a_lease_of_many_lanes_is_a_row_for_each(logged: psycopg.Connection):
+def test_a_lease_of_many_partitions_is_a_row_for_each(logged: psycopg.Connection):
     configure(logged, "other")
-    push_to(logged, [(Q, f"lane {n % 3}", n) for n in range(9)])
+    push_to(logged, [(Q, f"partition {n % 3}", n) for n in range(9)])
     push(logged, "other", 1)
     assert len(drain(logged, None, batch=10, partitions=10, namespace=Q)) == 9
     assert len(take(logged, "other")) == 1
     assert log(logged) == [("completed", 0, 3, 1, "{}")] * 3
 
 
-def test_auto_ack_is_logged_and_what_is_dropped_is_not(logged: psycopg.Connection):
+def test_auto_ack_is_logged_and_dropped_messages_are_not(logged: psycopg.Connection):
     push(logged, Q, 1, 2)
     pop(logged, Q, batch=1, auto_ack=True)
     pop(logged, Q, batch=1)
@@ -95,18 +95,18 @@ def test_auto_ack_is_logged_and_what_is_dropped_is_not(logged: psycopg.Connectio
     assert log(logged) == [("completed", 0, 1, 1, "{}")]
 
 
-def test_shared_lanes_keep_their_times_apart(logged: psycopg.Connection):
+def test_leases_of_a_shared_partition_keep_their_own_times(logged: psycopg.Connection):
     configure(logged, Q, concurrency=2)
     push(logged, Q, 1, 2)
     first = pop(logged, Q, batch=1)
     pass_time(logged, 10)
     second = pop(logged, Q, batch=1)
     ack(logged, [*first, *second])
-    held = "SELECT round(extract(epoch FROM finished_at - leased_at)) FROM skep.lease_log ORDER BY first_offset"
-    assert logged.execute(held).fetchall() == [(10,), (0,)]
+    leased = "SELECT round(extract(epoch FROM finished_at - leased_at)) FROM skep.lease_log ORDER BY first_offset"
+    assert logged.execute(leased).fetchall() == [(10,), (0,)]
 
 
-def test_each_queue_says_how_long_it_is_kept(logged: psycopg.Connection):
+def test_each_queue_sets_how_long_its_log_is_kept(logged: psycopg.Connection):
     configure(logged, "short", lease_log_seconds=60)
     for queue in (Q, "short"):
         push(logged, queue, *range(3))
@@ -120,7 +120,7 @@ def test_each_queue_says_how_long_it_is_kept(logged: psycopg.Connection):
     assert log(logged) == []
 
 
-def test_it_goes_with_its_queue(logged: psycopg.Connection):
+def test_the_log_is_deleted_with_its_queue(logged: psycopg.Connection):
     push(logged, Q, 1)
     take(logged, Q)
     call(logged, "delete_queue", queue=Q)
@@ -129,16 +129,16 @@ def test_it_goes_with_its_queue(logged: psycopg.Connection):
 
 @pytest.fixture
 def long(logged: psycopg.Connection) -> psycopg.Connection:
-    """A log that is worth an index."""
+    """A log long enough to need an index."""
     logged.execute(FREEZE)
-    push_to(logged, [(Q, f"lane {n}", n) for n in range(2000)])
+    push_to(logged, [(Q, f"partition {n}", n) for n in range(2000)])
     drain(logged, Q, batch=2000, partitions=2000)
-    push_to(logged, [(Q, f"lane {n}", n) for n in range(2000)])
+    push_to(logged, [(Q, f"partition {n}", n) for n in range(2000)])
     logged.execute("ANALYZE skep.messages, skep.lease_log")
     return logged
 
 
-def test_writing_and_pruning_go_by_indexes(long: psycopg.Connection):
+def test_writing_and_pruning_use_indexes(long: psycopg.Connection):
     deliveries = pop(long, Q, batch=10, partitions=10)
     plans = explained(long, lambda: ack(long, deliveries))
     assert_indexed(plans, "runs_pkey", "messages_pkey", "group_queues_pkey")

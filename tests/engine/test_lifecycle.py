@@ -1,4 +1,4 @@
-"""The life of a subscription: active, paused, dead, cancelled."""
+"""The statuses of a subscription: active, paused, dead, cancelled."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ def detect(mq: psycopg.Connection) -> dict[str, bool]:
 
 
 def test_defaults(mq: psycopg.Connection):
-    """11: active, from now or the beginning, 60/300/3."""
+    """A subscription is active, starts from now or at the beginning, and has 60/300/3 (scenario 11)."""
     row = subscribe(mq, mode="new")
     assert (row.status, row.mode, row.backfill) == ("ACTIVE", "new", False)
     assert (row.heartbeat_interval, row.heartbeat_timeout, row.miss_threshold) == (60, 300, 3)
@@ -34,11 +34,11 @@ def test_defaults(mq: psycopg.Connection):
 
 
 def test_options_round_trip(mq: psycopg.Connection):
-    """12: and an existing subscription keeps them."""
-    given = {"heartbeat_interval": 5, "heartbeat_timeout": 20, "miss_threshold": 2, "backfill": False}
-    for options in (given, {"heartbeat_interval": 1, "backfill": True}):
+    """A second subscribe does not change them (scenario 12)."""
+    options_given = {"heartbeat_interval": 5, "heartbeat_timeout": 20, "miss_threshold": 2, "backfill": False}
+    for options in (options_given, {"heartbeat_interval": 1, "backfill": True}):
         row = subscribe(mq, mode="all", **options)
-        assert {name: getattr(row, name) for name in given} == given
+        assert {name: getattr(row, name) for name in options_given} == options_given
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,17 @@ def test_options_round_trip(mq: psycopg.Connection):
     ],
 )  # fmt: skip
 def test_options_are_checked(mq: psycopg.Connection, options: dict[str, Any]):
-    """13"""
+    """A wrong option is refused (scenario 13)."""
     with refused("SK001"):
         subscribe(mq, **options)
     assert mq.execute("SELECT FROM skep.subscriptions").fetchall() == []
 
 
 def test_pause_and_resume(mq: psycopg.Connection):
-    """16, 32, 89: nothing is delivered, answers are refused, nothing is lost, the position stays."""
+    """While paused nothing is delivered and acks are refused.
+
+    Afterwards nothing is lost and the cursor is unchanged (scenarios 16, 32, 89).
+    """
     push(mq, Q, *range(5))
     take(mq, Q, batch=1)
     batch = pop(mq, Q, batch=2)
@@ -67,15 +70,15 @@ def test_pause_and_resume(mq: psycopg.Connection):
         call(mq, "ack", lease=batch[0].lease)
     assert pop(mq, Q) == []
     pass_time(mq, 3600)
-    assert detect(mq) == {}  # 53: a paused group is never dead
-    assert call(mq, "pause", group_name="g", queue=Q) == []  # harmless to repeat
+    assert detect(mq) == {}  # a paused group is never declared dead
+    assert call(mq, "pause", group_name="g", queue=Q) == []  # a second call changes nothing
     assert [row.status for row in call(mq, "resume", group_name="g", queue=Q)] == ["ACTIVE"]
     assert [(row.offset, row.attempt) for row in drain(mq, Q)] == [(2, 1), (3, 1), (4, 1)]
     assert broken(mq) == {}
 
 
-def test_cancel_is_final_until_subscribed_anew(mq: psycopg.Connection):
-    """17, 18: a new life begins at its own start."""
+def test_cancel_is_final_until_subscribed_again(mq: psycopg.Connection):
+    """The new subscription has a start of its own (scenarios 17, 18)."""
     push(mq, Q, *range(3))
     take(mq, Q, batch=1)
     batch = pop(mq, Q)
@@ -89,14 +92,17 @@ def test_cancel_is_final_until_subscribed_anew(mq: psycopg.Connection):
         call(mq, "ack", lease=batch[0].lease)
     assert call(mq, "cancel", group_name="g", queue=Q) == []
     assert status(mq) == "CANCELLED"
-    assert lag(mq) == {"Default": 2}  # what it has done stays on record
+    assert lag(mq) == {"Default": 2}  # the record of completed messages stays
     assert subscribe(mq, mode="all").status == "ACTIVE"
     assert take(mq, Q) == [0, 1, 2]
     assert broken(mq) == {}
 
 
 def test_remove(mq: psycopg.Connection):
-    """64: counts what no longer waits for it; unknown is not found, twice is a conflict."""
+    """It counts the messages that no longer wait for the group.
+
+    Unknown is not found, twice is a conflict (scenario 64).
+    """
     push(mq, Q, *range(4))
     take(mq, Q, batch=1)
     assert call(mq, "cancel_group", group_name="g", queue=Q)[0].cancel_group == 3
@@ -106,8 +112,8 @@ def test_remove(mq: psycopg.Connection):
         call(mq, "cancel_group", group_name="nobody", queue=Q)
 
 
-def test_a_new_life_has_every_partition(mq: psycopg.Connection):
-    """Also one that had a start of its own, by a seek, and was cancelled with the queue."""
+def test_a_new_subscription_covers_every_partition(mq: psycopg.Connection):
+    """Also a partition whose start was set by a seek, and that was cancelled with the queue."""
     push(mq, Q, 0, partition="a")
     push(mq, Q, 1, partition="b")
     subscribe(mq)
@@ -122,13 +128,13 @@ def test_a_new_life_has_every_partition(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "cancel", "heartbeat"])
 def test_unknown_subscriptions(mq: psycopg.Connection, verb: str):
-    """20"""
+    """Every function refuses an unknown subscription (scenario 20)."""
     with refused("SK002", "nobody", Q):
         call(mq, verb, group_name="nobody", queue=Q)
 
 
 def test_one_queue_of_a_namespace_is_paused(mq: psycopg.Connection):
-    """The most specific subscription decides."""
+    """The most specific subscription applies."""
     push(mq, "shop.a", 1)
     push(mq, "shop.b", 2)
     subscribe(mq, queue=None, namespace="shop")
@@ -146,14 +152,17 @@ LIMITS = ("heartbeat_interval", "heartbeat_timeout", "miss_threshold")
     ("limits", "seconds", "missed"),
     [
         ((60, 300, 3), 299, None), ((60, 300, 3), 301, 5), ((60, 300, 3), 10_000, 166),  # the timeout is later
-        ((60, 90, 3), 89, None), ((60, 90, 3), 91, 1), ((60, 90, 3), 179, 2), ((60, 90, 3), 181, 3),  # the misses are
+        ((60, 90, 3), 89, None), ((60, 90, 3), 91, 1), ((60, 90, 3), 179, 2), ((60, 90, 3), 181, 3),  # misses are later
         ((10, 20, 1), 19, None), ((10, 20, 1), 21, 2), ((10, 20, 5), 49, 4), ((10, 20, 5), 51, 5),
     ],
 )  # fmt: skip
-def test_a_group_dies_by_the_clock(
+def test_a_group_dies_after_its_timeout_and_its_missed_heartbeats(
     mq: psycopg.Connection, limits: tuple[float, float, int], seconds: float, missed: int | None
 ):
-    """When its silence reaches the greater of the timeout and of so many heartbeats; misses are computed."""
+    """It dies when its silence reaches the timeout and that many heartbeat intervals.
+
+    Missed heartbeats are computed.
+    """
     subscribe(mq, **dict(zip(LIMITS, limits, strict=True)))
     pass_time(mq, seconds)
     died = missed is not None and missed >= limits[2]
@@ -165,20 +174,20 @@ def test_a_group_dies_by_the_clock(
 
 @pytest.mark.parametrize(("timeout", "pace"), [(300, 301), (300, 86_400), (5, 60)])
 def test_detection_depends_on_the_clock_alone(mq: psycopg.Connection, timeout: float, pace: float):
-    """It finds a silent group though it runs less often than the timeout, and it writes no heartbeat itself."""
+    """It finds a silent group even if it runs less often than the timeout, and it never writes a heartbeat itself."""
     subscribe(mq, heartbeat_interval=timeout / 3, heartbeat_timeout=timeout)
     subscribe(mq, "long", heartbeat_timeout=30 * 86_400, heartbeat_interval=86_400)
     subscribe(mq, "late", heartbeat_timeout=timeout, heartbeat_interval=timeout / 3, miss_threshold=10**6)
     for number in range(5):
-        beats = "SELECT array_agg(last_heartbeat_at ORDER BY id) FROM skep.subscriptions"
+        heartbeats = "SELECT array_agg(last_heartbeat_at ORDER BY id) FROM skep.subscriptions"
         pass_time(mq, pace)
-        before = mq.execute(beats).fetchall()
+        before = mq.execute(heartbeats).fetchall()
         assert detect(mq) == ({"g": True, "late": False} if number == 0 else {"late": False})
-        assert mq.execute(beats).fetchall() == before
+        assert mq.execute(heartbeats).fetchall() == before
 
 
-def test_when_a_group_died(mq: psycopg.Connection):
-    """The grace of a dead group counts from the detection: while nobody looked, nobody could warn."""
+def test_the_time_of_death(mq: psycopg.Connection):
+    """The grace period of a dead group begins with the detection: before it, no alert was possible."""
     subscribe(mq)
     pass_time(mq, 86_400)
     detect(mq)
@@ -192,8 +201,8 @@ def test_when_a_group_died(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize(("grace", "kept"), [(None, True), (86_400, True), (0, False)])
-def test_a_dead_group_keeps_its_claim(mq: psycopg.Connection, grace: float | None, *, kept: bool):
-    """For a grace period, 7 days by default: an outage of some minutes takes nothing from anybody."""
+def test_a_dead_group_keeps_its_backlog(mq: psycopg.Connection, grace: float | None, *, kept: bool):
+    """For a grace period, 7 days by default: an outage of some minutes loses no message."""
     configure(mq, Q, completed_retention_seconds=0, **({} if grace is None else {"dead_group_grace_seconds": grace}))
     subscribe(mq)
     subscribe(mq, "other")
@@ -209,7 +218,10 @@ def test_a_dead_group_keeps_its_claim(mq: psycopg.Connection, grace: float | Non
 
 
 def test_any_number_of_detectors_agree(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
-    """50, 52, 102: runs are not counted; several queues in one run; the dead and cancelled are not looked at again."""
+    """Detector runs are not counted; one run covers several queues.
+
+    Dead and cancelled groups are skipped (scenarios 50, 52, 102).
+    """
     subscribe(mq, miss_threshold=8)
     subscribe(mq, "h", queue="other", miss_threshold=8)
     pass_time(mq, 310)
@@ -221,35 +233,35 @@ def test_any_number_of_detectors_agree(mq: psycopg.Connection, connect_module: C
     assert [detect(each) for each in detectors] == [{"g": True}, {}, {}]
 
 
-@pytest.mark.parametrize("sign", ["pop", "heartbeat", "ack", "extend", "lease", "subscribe"])
-def test_signs_of_life(mq: psycopg.Connection, sign: str):
-    """51, 54: each of them resets the misses."""
+@pytest.mark.parametrize("heartbeat_by", ["pop", "heartbeat", "ack", "extend", "lease", "subscribe"])
+def test_every_heartbeat_resets_missed_heartbeats(mq: psycopg.Connection, heartbeat_by: str):
+    """Each kind of heartbeat does (scenarios 51, 54)."""
     push(mq, Q, 1, 2)
     batch = pop(mq, Q, batch=1, lease_time=604800)
     pass_time(mq, 410)
-    if sign == "pop":
+    if heartbeat_by == "pop":
         pop(mq, Q, "g", partition="elsewhere")
         pop(mq, Q)
-    elif sign == "heartbeat":
+    elif heartbeat_by == "heartbeat":
         call(mq, "heartbeat", group_name="g", queue=Q)
-    elif sign == "ack":
+    elif heartbeat_by == "ack":
         ack(mq, batch)
-    elif sign == "extend":
+    elif heartbeat_by == "extend":
         call(mq, "extend", lease=batch[0].lease)
-    if sign != "lease":
+    if heartbeat_by != "lease":
         mq.execute("UPDATE skep.runs SET expires_at = now() - interval '1 s' WHERE lease_id IS NOT NULL")
-    if sign == "subscribe":
+    if heartbeat_by == "subscribe":
         pass_time(mq, 100)
         assert detect(mq) == {"g": True}
         assert subscribe(mq).status == "ACTIVE"
     else:
-        pass_time(mq, 100 if sign != "lease" else 10_000)
+        pass_time(mq, 100 if heartbeat_by != "lease" else 10_000)
     assert not any(detect(mq).values())
     assert status(mq) == "ACTIVE"
 
 
 def test_idle_pops_keep_a_group_alive(mq: psycopg.Connection):
-    """101: for a quarter of an hour, and hardly a write."""
+    """For a quarter of an hour, with hardly a write (scenario 101)."""
     pop(mq, Q)
     push(mq, Q, 1)
     drain(mq, Q)
@@ -260,8 +272,8 @@ def test_idle_pops_keep_a_group_alive(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize("own", [{"queue": "shop.a"}, {"queue": "shop.a", "partition": "p"}])
-def test_pops_of_a_namespace_keep_its_queues_alive(mq: psycopg.Connection, own: dict[str, Any]):
-    """Also a queue or a partition that has a subscription of its own, because it was paused for a while, say."""
+def test_pops_of_a_namespace_keep_subscriptions_of_its_queues_alive(mq: psycopg.Connection, own: dict[str, Any]):
+    """Also a queue or a partition with a subscription of its own, for example because it was paused for a while."""
     push(mq, "shop.a", 1, partition="p")
     subscribe(mq, queue=None, namespace="shop")
     subscribe(mq, **own)
@@ -273,7 +285,7 @@ def test_pops_of_a_namespace_keep_its_queues_alive(mq: psycopg.Connection, own: 
 
 
 def test_a_pop_revives(mq: psycopg.Connection):
-    """63: and it continues at its cursor."""
+    """It continues at its cursor (scenario 63)."""
     push(mq, Q, *range(3))
     take(mq, Q, batch=1)
     pass_time(mq, 1000)
@@ -290,7 +302,10 @@ def test_queue_mode_never_dies(mq: psycopg.Connection):
 
 
 def test_write_block(mq: psycopg.Connection):
-    """8, 9, 10: pub_sub only, when asked for, and only ACTIVE counts."""
+    """Pushes are refused for pub_sub queues only, if the option is set, and only ACTIVE groups count.
+
+    Scenarios 8, 9, 10.
+    """
     push(mq, Q, 0)
     configure(mq, Q, block_without_subscribers=True)
     push(mq, Q, 1)  # mixed
@@ -314,13 +329,16 @@ VIEW = """
 
 
 def test_fan_out_of_a_message(mq: psycopg.Connection):
-    """4, 27, 31: required by those subscribed, completed one by one, whoever still owes it is named."""
+    """A message is required by the subscribed groups, completed one by one, and names its pending groups.
+
+    Scenarios 4, 27, 31.
+    """
 
     def state() -> list[tuple[int, int, list[str]]]:
         rows = call(mq, "message_status", queue=Q, partition="Default")
-        told = [(row.required_consumer_groups, row.completed_consumer_groups, row.pending_groups) for row in rows]
-        assert mq.execute(VIEW, [Q]).fetchall() == told
-        return told
+        counts = [(row.required_consumer_groups, row.completed_consumer_groups, row.pending_groups) for row in rows]
+        assert mq.execute(VIEW, [Q]).fetchall() == counts
+        return counts
 
     for group in "abc":
         subscribe(mq, group)
@@ -339,7 +357,7 @@ def test_fan_out_of_a_message(mq: psycopg.Connection):
 
 
 def test_force_complete(mq: psycopg.Connection):
-    """Orphans older than T; what is leased is not touched."""
+    """It completes orphans older than T, and leaves leased messages alone."""
     push(mq, Q, *range(4))
     subscribe(mq)
     pass_time(mq, 3600)

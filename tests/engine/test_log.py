@@ -1,4 +1,4 @@
-"""The log: dense offsets in commit order, times that never go back, and pushes that never deadlock."""
+"""The log: dense offsets in commit order, times that never decrease, and pushes that never deadlock."""
 
 import random
 import threading
@@ -10,27 +10,27 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.crowd import PATIENCE, at_once
+from tests.engine.threads import PATIENCE, at_once
 from tests.engine.verbs import ack, broken, call, configure, drain, lag, pass_time, pop, push, push_to, take
 
 Connect = Callable[..., psycopg.Connection]
 
 
 def produce(connection: psycopg.Connection, producer: int, messages: int) -> None:
-    """Push one by one, each in a transaction that dawdles before and after its push."""
+    """Push one by one, each in a transaction that waits before and after its push."""
     dice = random.Random(producer)
     for number in range(messages):
         with connection.transaction():
             connection.execute(
                 "SELECT pg_current_xact_id()"
-            )  # the transaction has its place in line before the lane's lock
+            )  # the transaction gets its id before it locks the partition
             time.sleep(dice.uniform(0, 0.003))
             push(connection, "q", [producer, number])
             time.sleep(dice.uniform(0, 0.003))
 
 
 def consume(connection: psycopg.Connection, messages: int) -> list:
-    """Pop and acknowledge until so many messages have come."""
+    """Pop and acknowledge until this many messages have arrived."""
     received = []
     deadline = time.monotonic() + PATIENCE
     while len(received) < messages and time.monotonic() < deadline:
@@ -40,8 +40,11 @@ def consume(connection: psycopg.Connection, messages: int) -> list:
     return received
 
 
-def test_eight_dawdling_producers_lose_nothing(connect: Connect):
-    """L1: every message is delivered, in offset order, offsets dense, each producer's in its own order."""
+def test_eight_slow_producers_lose_nothing(connect: Connect):
+    """Every message is delivered, in offset order, offsets dense, the messages of each producer in its order.
+
+    Scenario l1.
+    """
     producers, messages = 8, 20
     jobs = [partial(produce, connect(), producer, messages) for producer in range(producers)]
     received = at_once(partial(consume, connect(), producers * messages), *jobs)[0] or []
@@ -54,8 +57,8 @@ def test_eight_dawdling_producers_lose_nothing(connect: Connect):
     assert broken(observer) == {}
 
 
-def test_offsets_are_dense_per_lane_and_rolled_back_pushes_leave_no_gap(connect: Connect):
-    """L1, L3: an offset taken by a transaction that rolls back is taken again."""
+def test_offsets_are_dense_per_partition_and_rolled_back_pushes_leave_no_gap(connect: Connect):
+    """The offset of a transaction that rolls back is used again (scenarios L1, L3)."""
     session = connect()
     push(session, "q", "a")
     with session.transaction(force_rollback=True):
@@ -66,8 +69,8 @@ def test_offsets_are_dense_per_lane_and_rolled_back_pushes_leave_no_gap(connect:
     assert broken(session) == {}
 
 
-def test_every_message_lands_in_its_own_lane(mq: psycopg.Connection):
-    """Lanes are matched to messages by rank: names that sort differently in other collations must not be mixed up."""
+def test_every_message_is_stored_in_its_own_partition(mq: psycopg.Connection):
+    """Names that sort differently in other collations must not be mixed up: messages find partitions by rank."""
     names = [
         "a",
         "B",
@@ -92,28 +95,28 @@ def test_every_message_lands_in_its_own_lane(mq: psycopg.Connection):
     ]
     random.Random(1).shuffle(names)
     items = [(queue, name, [queue, name, n]) for n in range(3) for queue in ("q", "Q", "q.ä") for name in names]
-    answers = push_to(mq, items)
+    results = push_to(mq, items)
     stored = mq.execute(
         'SELECT q.name, p.name, m.payload, m.partition_id, m."offset" FROM skep.messages m'
         " JOIN skep.partitions p ON p.id = m.partition_id JOIN skep.queues q ON q.id = p.queue_id"
     ).fetchall()
     assert {(queue, name) == tuple(payload[:2]) for queue, name, payload, _, _ in stored} == {True}
     by_address = {(partition_id, offset): payload for _, _, payload, partition_id, offset in stored}
-    assert [by_address[row.partition_id, row.offset] for row in answers] == [payload for _, _, payload in items]
-    assert all(row.offset == payload[2] for row, (_, _, payload) in zip(answers, items, strict=True))
+    assert [by_address[row.partition_id, row.offset] for row in results] == [payload for _, _, payload in items]
+    assert all(row.offset == payload[2] for row, (_, _, payload) in zip(results, items, strict=True))
     assert broken(mq) == {}
 
 
-def test_all_that_a_message_carries_comes_out_again(mq: psycopg.Connection):
+def test_every_field_of_a_message_is_delivered(mq: psycopg.Connection):
     headers, trace = {"k": ["v", None]}, "0f0e0d0c-0b0a-0908-0706-050403020100"
     message = {
         "queue": "a.b", "partition": "ü", "payload": None, "transaction_id": "t", "headers": headers, "trace_id": trace,
     }  # fmt: skip
-    (answer,) = call(mq, "push", messages=Jsonb([message]))
+    (result,) = call(mq, "push", messages=Jsonb([message]))
     (got,) = pop(mq, "a.b")
     assert (got.queue, got.partition, got.offset, got.payload) == ("a.b", "ü", 0, None)
     assert (got.headers, got.transaction_id, str(got.trace_id), got.attempt) == (headers, "t", trace, 1)
-    assert (got.id, got.partition_id, got.created_at) == (answer.id, answer.partition_id, answer.created_at)
+    assert (got.id, got.partition_id, got.created_at) == (result.id, result.partition_id, result.created_at)
     assert (call(mq, "partition_of", id=got.id), call(mq, "offset_of", id=got.id)) == ([(got.partition_id,)], [(0,)])
     labels = mq.execute("SELECT namespace, task, semantics FROM skep.queues WHERE name = 'a.b'").fetchone()
     assert labels == ("a", "b", "mixed")
@@ -122,10 +125,10 @@ def test_all_that_a_message_carries_comes_out_again(mq: psycopg.Connection):
 def in_random_order(
     connection: psycopg.Connection, dice: random.Random, barrier: threading.Barrier, turns: list[list]
 ) -> list[str]:
-    """Push to some of the lanes in random order, turn by turn with everybody else; return what went wrong."""
+    """Push to some of the partitions in random order, in turns with the other producers; return the errors."""
     wrong = []
-    for lanes in turns:
-        chosen = dice.sample(lanes, dice.randint(1, len(lanes)))
+    for partitions in turns:
+        chosen = dice.sample(partitions, dice.randint(1, len(partitions)))
         barrier.wait(PATIENCE)
         try:
             push_to(connection, [(queue, name, None) for queue, name in chosen])
@@ -134,9 +137,9 @@ def in_random_order(
     return wrong
 
 
-@pytest.mark.parametrize("exist", [True, False], ids=["lanes_exist", "lanes_are_created"])
-def test_pushes_to_many_lanes_in_any_order_never_deadlock(connect: Connect, *, exist: bool):
-    """L4: eight producers name the same lanes and queues in different orders."""
+@pytest.mark.parametrize("exist", [True, False], ids=["partitions_exist", "partitions_are_created"])
+def test_pushes_to_many_partitions_in_any_order_never_deadlock(connect: Connect, *, exist: bool):
+    """Eight producers name the same partitions and queues in different orders (scenario L4)."""
     turns = [
         [(f"{name}{'' if exist else turn // 4}", f"{n}{'' if exist else turn}") for name in "ab" for n in range(4)]
         for turn in range(40)
@@ -150,34 +153,40 @@ def test_pushes_to_many_lanes_in_any_order_never_deadlock(connect: Connect, *, e
 
 
 def test_a_clock_set_back_never_decreases_created_at(mq: psycopg.Connection):
-    """L9: the stored times are an hour ahead of the clock, as after a step backwards."""
+    """The stored times are an hour ahead of the clock, as after a step backwards (scenario L9)."""
     (before,) = push(mq, "q", "before")
     pass_time(mq, -3600)
     ahead = mq.execute("SELECT created_at FROM skep.messages").fetchall()[0][0]
     assert ahead > before.created_at
-    answers = push(mq, "q", "after", "after")
-    assert {answer.created_at for answer in answers} == {ahead}
+    results = push(mq, "q", "after", "after")
+    assert {result.created_at for result in results} == {ahead}
     stored = mq.execute('SELECT created_at FROM skep.messages ORDER BY "offset"').fetchall()
     assert stored == [(ahead,)] * 3
     (fresh,) = push(mq, "q", "fresh", partition="other")
-    assert fresh.created_at < ahead  # only the lane that is ahead waits for the clock
+    assert fresh.created_at < ahead  # only the partition that is ahead keeps its time
     assert broken(mq) == {}
 
 
 def test_a_clock_set_back_does_not_withhold_messages(mq: psycopg.Connection):
-    """L9: what was stored before the step and what is pushed after it is delivered at once, met lane or not."""
-    push(mq, "q", "done", partition="met")
+    """Messages stored before the step or pushed after it are delivered at once, in known and in new partitions.
+
+    Scenario l9.
+    """
+    push(mq, "q", "done", partition="known")
     assert take(mq, "q") == ["done"]
-    push(mq, "q", "before", partition="unmet")
+    push(mq, "q", "before", partition="unknown")
     pass_time(mq, -3600)
-    push(mq, "q", "after", partition="unmet")
-    push(mq, "q", "after", partition="met")
+    push(mq, "q", "after", partition="unknown")
+    push(mq, "q", "after", partition="known")
     assert sorted(delivery.payload for delivery in drain(mq, "q")) == ["after", "after", "before"]
-    assert lag(mq) == {"met": 0, "unmet": 0}
+    assert lag(mq) == {"known": 0, "unknown": 0}
 
 
-def test_a_clock_set_back_does_not_hold_what_was_returned(mq: psycopg.Connection):
-    """L9: what failed before the step comes again after its delay, not when the clock has caught up."""
+def test_a_clock_set_back_does_not_hold_back_returned_messages(mq: psycopg.Connection):
+    """A message that failed before the step is delivered after its delay, not when the clock has caught up.
+
+    Scenario l9.
+    """
     configure(mq, "q", retry_delay=5)
     push(mq, "q", "a", "b")
     call(mq, "fail", lease=pop(mq, "q", batch=1)[0].lease, error="no")
@@ -190,7 +199,7 @@ def test_a_clock_set_back_does_not_hold_what_was_returned(mq: psycopg.Connection
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_a_clock_set_back_does_not_prolong_a_dead_consumers_lease(mq: psycopg.Connection, concurrency: int):
-    """L9: it is over when it would have been; others of the lane are served meanwhile, if there may be others."""
+    """It ends when it would have ended; other messages of a shared partition are delivered meanwhile (scenario L9)."""
     configure(mq, "q", concurrency=concurrency)
     push(mq, "q", "a", "b")
     pop(mq, "q", batch=1, lease_time=60)
@@ -202,13 +211,16 @@ def test_a_clock_set_back_does_not_prolong_a_dead_consumers_lease(mq: psycopg.Co
 
 
 def test_a_clock_set_back_leaves_leases_unharmed(mq: psycopg.Connection):
-    """L9: a lease taken before the step can still be answered and extended, and nobody else gets its messages."""
+    """A lease from before the step can be acknowledged and extended, and no other consumer gets its messages.
+
+    Scenario l9.
+    """
     push(mq, "q", "a", "b")
-    held = pop(mq, "q", batch=1, lease_time=60)
+    leased = pop(mq, "q", batch=1, lease_time=60)
     pass_time(mq, -3600)
     assert pop(mq, "q") == []
     deadline = mq.execute("SELECT expires_at FROM skep.leases").fetchall()[0][0]
-    assert call(mq, "extend", lease=held[0].lease, seconds=5)[0][0] == deadline  # never shortened
-    ack(mq, held)
+    assert call(mq, "extend", lease=leased[0].lease, seconds=5)[0][0] == deadline  # never shortened
+    ack(mq, leased)
     assert lag(mq) == {"Default": 1}
     assert broken(mq) == {}

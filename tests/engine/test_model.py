@@ -1,4 +1,4 @@
-"""The engine against the model: thousands of random steps, and what it delivers is always what the design allows."""
+"""The engine against the model: in thousands of random steps it delivers only what the design allows."""
 
 import os
 import sys
@@ -21,13 +21,13 @@ from hypothesis.stateful import (
 from psycopg.rows import namedtuple_row
 from psycopg.types.json import Jsonb
 
-from tests.engine.answers import STATUSES
-from tests.engine.model import FAILED, Lane, Lease, Model, Options, Place
+from tests.engine.acks import STATUSES
+from tests.engine.model import FAILED, Lease, Model, Options, Partition, Progress
 from tests.engine.verbs import Row, broken, call, configure, pop, push, refused
 
 NAMESPACE = "n"
 QUEUES = [f"{NAMESPACE}.x", f"{NAMESPACE}.y"]
-LANES = ["a", "b"]
+PARTITIONS = ["a", "b"]
 GROUPS = ["steady", "wanderer"]  # only the wanderer seeks and is deleted
 EVERYTHING = bool(os.environ.get("SKEP_TEST_ALL"))
 
@@ -37,9 +37,9 @@ queue_options = st.builds(
     partial_failure=st.sampled_from(["dead_letter", "retry"]),
     retry_limit=st.integers(0, 2),
 )
-queues, lanes, groups = st.sampled_from(QUEUES), st.sampled_from(LANES), st.sampled_from(GROUPS)
+queues, partition_names, groups = st.sampled_from(QUEUES), st.sampled_from(PARTITIONS), st.sampled_from(GROUPS)
 recent = st.integers(0, 5)  # counted back from the last one
-letters = st.one_of(st.sampled_from(["c", "f", "a", "d"]), st.text("cfad.", min_size=1, max_size=6))
+patterns = st.one_of(st.sampled_from(["c", "f", "a", "d"]), st.text("cfad.", min_size=1, max_size=6))
 DELAY = 1000  # seconds: longer than the test
 
 FORGET = "; ".join(
@@ -51,21 +51,21 @@ FORGET = "; ".join(
 )  # fmt: skip
 
 
-def message_id(lane: Lane, offset: int) -> uuid.UUID:
-    partition = f"{lane.id:015x}"
-    return uuid.UUID(f"{partition[:12]}8{partition[12:]}{offset | 1 << 63:016x}")
+def message_id(partition: Partition, offset: int) -> uuid.UUID:
+    digits = f"{partition.id:015x}"
+    return uuid.UUID(f"{digits[:12]}8{digits[12:]}{offset | 1 << 63:016x}")
 
 
 class Engine(RuleBasedStateMachine):
-    """Does the same to the engine and to the model, and compares them after every step."""
+    """Takes each step in the engine and in the model, and compares them after every step."""
 
     mq: psycopg.Connection
 
     def __init__(self) -> None:
         super().__init__()
         self.mq.execute(FORGET)
-        self.held: list[list[Lease]] = []
-        self.met: set[tuple[str, str]] = set()
+        self.leased: list[list[Lease]] = []
+        self.known: set[tuple[str, str]] = set()
 
     @initialize(x=queue_options, y=queue_options)
     def begin(self, x: Options, y: Options) -> None:
@@ -73,32 +73,32 @@ class Engine(RuleBasedStateMachine):
         for queue, options in self.model.options.items():
             configure(self.mq, queue, retry_delay=0, **asdict(options))
 
-    @rule(queue=queues, lane=lanes, count=st.integers(1, 9))
-    def push(self, queue: str, lane: str, count: int) -> None:
-        stored = self.model.lane(queue, lane)
+    @rule(queue=queues, partition=partition_names, count=st.integers(1, 9))
+    def push(self, queue: str, partition: str, count: int) -> None:
+        stored = self.model.partition(queue, partition)
         first = len(stored.payloads)
-        payloads = [f"{queue} {lane} {first + number}" for number in range(count)]
+        payloads = [f"{queue} {partition} {first + number}" for number in range(count)]
         ids = [f"id {first + number}" for number in range(count)]
-        answers = push(self.mq, queue, *payloads, partition=lane, transaction_ids=ids)
-        assert [(row.status, row.offset) for row in answers] == [("queued", first + number) for number in range(count)]
+        acks = push(self.mq, queue, *payloads, partition=partition, transaction_ids=ids)
+        assert [(row.status, row.offset) for row in acks] == [("queued", first + number) for number in range(count)]
         stored.payloads += payloads
-        stored.id = answers[0].partition_id
+        stored.id = acks[0].partition_id
 
-    @precondition(lambda self: self.model.lanes)
+    @precondition(lambda self: self.model.partitions)
     @rule(which=recent, offset=st.integers(0, 30))
     def push_duplicate(self, which: int, offset: int) -> None:
-        lane = list(self.model.lanes.values())[which % len(self.model.lanes)]
-        known = offset % len(lane.payloads)
-        (row,) = push(self.mq, lane.queue, "again", partition=lane.name, transaction_ids=[f"id {known}"])
+        partition = list(self.model.partitions.values())[which % len(self.model.partitions)]
+        known = offset % len(partition.payloads)
+        (row,) = push(self.mq, partition.queue, "again", partition=partition.name, transaction_ids=[f"id {known}"])
         assert (row.status, row.offset) == ("duplicate", known)
 
     @rule(group=groups, queue=queues, batch=st.integers(1, 8), partitions=st.integers(1, 3))
     def pop_queue(self, group: str, queue: str, batch: int, partitions: int) -> None:
         self.pop(group, [queue], batch=batch, partitions=partitions)
 
-    @rule(group=groups, queue=queues, lane=lanes, batch=st.integers(1, 8))
-    def pop_partition(self, group: str, queue: str, lane: str, batch: int) -> None:
-        self.pop(group, [queue], lane, batch=batch)
+    @rule(group=groups, queue=queues, partition=partition_names, batch=st.integers(1, 8))
+    def pop_partition(self, group: str, queue: str, partition: str, batch: int) -> None:
+        self.pop(group, [queue], partition, batch=batch)
 
     @rule(group=groups, batch=st.integers(1, 8), partitions=st.integers(1, 5))
     def pop_namespace(self, group: str, batch: int, partitions: int) -> None:
@@ -112,111 +112,117 @@ class Engine(RuleBasedStateMachine):
         self,
         group: str,
         queues: list[str],
-        lane: str | None = None,
+        partition: str | None = None,
         *,
         batch: int,
         partitions: int = 1,
         auto_ack: bool = False,
     ) -> list[Row]:
-        scope = {"queue": queues[0], "partition": lane} if len(queues) == 1 else {"queue": None, "namespace": NAMESPACE}
+        scope = (
+            {"queue": queues[0], "partition": partition}
+            if len(queues) == 1
+            else {"queue": None, "namespace": NAMESPACE}
+        )
         batch_size = {"batch": batch, "partitions": partitions, "auto_ack": auto_ack}
         rows = pop(self.mq, group=group, **scope, **batch_size)
-        self.met |= {(group, queue) for queue in queues}
-        self.model.subscribe(group, scope["queue"], lane)
-        in_scope = [place for queue in queues for place in self.model.places_of(group, queue, lane)]
+        self.known |= {(group, queue) for queue in queues}
+        self.model.subscribe(group, scope["queue"], partition)
+        in_scope = [progress for queue in queues for progress in self.model.progress_of(group, queue, partition)]
         self.return_expired(group)
         if not rows:
-            assert [lease for place in in_scope for lease in place.leases if lease.expired] == [], "not returned"
-            assert [place for place in in_scope if place.has_something_ready()] == [], "nothing, although it was ready"
+            assert [lease for progress in in_scope for lease in progress.leases if lease.expired] == [], "not returned"
+            assert [progress for progress in in_scope if progress.has_ready_messages()] == [], (
+                "nothing, although it was ready"
+            )
             return rows
         assert len(rows) <= batch
         self.accept(group, rows, in_scope, partitions, auto_ack=auto_ack)
         return rows
 
     def return_expired(self, group: str) -> None:
-        """Leases that are over end with some pop of the group, at the latest with one that finds nothing else."""
+        """End expired leases in the model that a pop of the group has ended in the engine."""
         kept = {lease for (lease,) in self.mq.execute("SELECT lease_id FROM skep.leases").fetchall()}
-        for place in (place for queue in QUEUES for place in self.model.places_of(group, queue)):
-            for lease in [lease for lease in place.leases if lease.expired and lease.id not in kept]:
-                place.judge(lease, "expired")
+        for progress in (progress for queue in QUEUES for progress in self.model.progress_of(group, queue)):
+            for lease in [lease for lease in progress.leases if lease.expired and lease.id not in kept]:
+                progress.apply_verdict(lease, "expired")
 
-    def accept(self, group: str, rows: list[Row], in_scope: list[Place], partitions: int, *, auto_ack: bool) -> None:
+    def accept(self, group: str, rows: list[Row], in_scope: list[Progress], partitions: int, *, auto_ack: bool) -> None:
         leases = []
         for (queue, name), run in groupby(rows, key=lambda row: (row.queue, row.partition)):
             messages = list(run)
-            place = self.model.place(group, self.model.lane(queue, name))
-            assert place in in_scope
-            lease = place.take([row.offset for row in messages], messages[0].attempt)
-            assert [row.payload for row in messages] == [place.lane.payloads[row.offset] for row in messages]
+            progress = self.model.progress(group, self.model.partition(queue, name))
+            assert progress in in_scope
+            lease = progress.take([row.offset for row in messages], messages[0].attempt)
+            assert [row.payload for row in messages] == [progress.partition.payloads[row.offset] for row in messages]
             (lease_id,) = {row.lease for row in messages}
             lease.id = lease_id or uuid.uuid4()
             leases.append(lease)
         assert len(leases) <= partitions
         if auto_ack:
             self.complete(leases)
-        self.held.append(leases)
+        self.leased.append(leases)
 
     def pick(self, which: int) -> list[Lease]:
-        return self.held[-1 - which % len(self.held)]
+        return self.leased[-1 - which % len(self.leased)]
 
-    @precondition(lambda self: self.held)
-    @rule(which=recent, pattern=letters, rest=st.sampled_from([None, None, "c", "f", "d"]), delayed=st.booleans())
-    def answer_some(self, which: int, pattern: str, rest: str | None, *, delayed: bool) -> None:
-        """One call for some messages of a lease, in any mixture, and perhaps for everything not answered yet."""
+    @precondition(lambda self: self.leased)
+    @rule(which=recent, pattern=patterns, rest=st.sampled_from([None, None, "c", "f", "d"]), delayed=st.booleans())
+    def ack_some(self, which: int, pattern: str, rest: str | None, *, delayed: bool) -> None:
+        """Acknowledge some messages of a lease in one call, in any mixture, and perhaps the rest of it."""
         leases = self.pick(which)
         messages = [(lease, offset) for lease in leases for offset in lease.offsets]
-        given = {message: STATUSES[letter] for message, letter in zip(messages, cycle(pattern)) if letter != "."}
-        if given or rest:
-            self.answer(leases, given, STATUSES[rest] if rest else None, delayed=delayed)
+        acked = {message: STATUSES[letter] for message, letter in zip(messages, cycle(pattern)) if letter != "."}
+        if acked or rest:
+            self.ack(leases, acked, STATUSES[rest] if rest else None, delayed=delayed)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.leased)
     @rule(which=recent, status=st.sampled_from(["completed", "failed", "failed", "dead_letter"]))
-    def answer_the_rest(self, which: int, status: str) -> None:
-        self.answer(self.pick(which), {}, status)
+    def ack_the_rest(self, which: int, status: str) -> None:
+        self.ack(self.pick(which), {}, status)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.leased)
     @rule(which=recent, number=recent, letter=st.sampled_from("cfad"))
-    def answer_one(self, which: int, number: int, letter: str) -> None:
+    def ack_single(self, which: int, number: int, letter: str) -> None:
         leases = self.pick(which)
         lease = leases[number % len(leases)]
-        self.answer(leases, {(lease, lease.offsets[number % len(lease.offsets)]): STATUSES[letter]}, None)
+        self.ack(leases, {(lease, lease.offsets[number % len(lease.offsets)]): STATUSES[letter]}, None)
 
-    def answer(
-        self, leases: list[Lease], given: dict[tuple[Lease, int], str], rest: str | None, *, delayed: bool = False
+    def ack(
+        self, leases: list[Lease], acked: dict[tuple[Lease, int], str], rest: str | None, *, delayed: bool = False
     ) -> None:
         whole = leases if rest else []
-        statuses = [*given.values(), *([rest] * len(whole))]
+        statuses = [*acked.values(), *([rest] * len(whole))]
         rows = call(
             self.mq, "ack_many",
-            leases=[lease.id for lease, _ in given] + [lease.id for lease in whole],
-            ids=[message_id(lease.place.lane, offset) for lease, offset in given] + [None] * len(whole),
+            leases=[lease.id for lease, _ in acked] + [lease.id for lease in whole],
+            ids=[message_id(lease.progress.partition, offset) for lease, offset in acked] + [None] * len(whole),
             statuses=statuses,
             delays=[DELAY if delayed and status in FAILED else None for status in statuses],
         )  # fmt: skip
-        assert [row.applied for row in rows] == [lease.live for lease, _ in given] + [lease.live for lease in whole]
+        assert [row.applied for row in rows] == [lease.live for lease, _ in acked] + [lease.live for lease in whole]
         for lease in leases:
-            said = {rest} | {status for (of, _), status in given.items() if of is lease}
-            lease.retry_after |= delayed and bool(said & {*FAILED})
+            statuses_of_lease = {rest} | {status for (of, _), status in acked.items() if of is lease}
+            lease.retry_after |= delayed and bool(statuses_of_lease & {*FAILED})
         if rest:
-            unanswered = ((lease, offset) for lease in leases for offset in lease.unanswered())
-            given = dict.fromkeys(unanswered, rest) | given
-        self.settle({*whole, *(lease for lease, _ in given)}, given)
+            unacknowledged = ((lease, offset) for lease in leases for offset in lease.unacknowledged())
+            acked = dict.fromkeys(unacknowledged, rest) | acked
+        self.apply_acks({*whole, *(lease for lease, _ in acked)}, acked)
 
     def complete(self, leases: list[Lease]) -> None:
-        self.settle({*leases}, {(lease, offset): "completed" for lease in leases for offset in lease.offsets})
+        self.apply_acks({*leases}, {(lease, offset): "completed" for lease in leases for offset in lease.offsets})
 
-    def settle(self, answered: set[Lease], given: dict[tuple[Lease, int], str]) -> None:
-        for (lease, offset), status in given.items():
+    def apply_acks(self, acknowledged: set[Lease], acked: dict[tuple[Lease, int], str]) -> None:
+        for (lease, offset), status in acked.items():
             if lease.live:
-                lease.answer(offset, status)
-        for lease in answered:
+                lease.ack(offset, status)
+        for lease in acknowledged:
             lease.retry_after &= bool(lease.failed())
-            if lease.live and "failed_alone" in lease.answers.values():
-                lease.place.judge_alone(lease)
-            elif lease.live and lease.is_answered:
-                lease.place.judge(lease, "answered")
+            if lease.live and "failed_alone" in lease.acks.values():
+                lease.progress.apply_failed_alone(lease)
+            elif lease.live and lease.is_acknowledged:
+                lease.progress.apply_verdict(lease, "acknowledged")
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.leased)
     @rule(which=recent, delayed=st.booleans())
     def release(self, which: int, *, delayed: bool) -> None:
         leases = self.pick(which)
@@ -227,25 +233,25 @@ class Engine(RuleBasedStateMachine):
                 call(self.mq, "release_all", **arguments)
         else:
             call(self.mq, "release_all", **arguments)
-        for lease in live:  # if the last messages without ack were deleted, the verdict was due before
-            reason = "answered" if lease.is_answered else "released"
-            lease.place.judge(lease, reason, delayed=delayed and reason == "released")
+        for lease in live:  # if the last messages without ack were deleted, the verdict was already due
+            reason = "acknowledged" if lease.is_acknowledged else "released"
+            lease.progress.apply_verdict(lease, reason, delayed=delayed and reason == "released")
 
     @rule()
     def pass_time(self) -> None:
-        """Every delay is over."""
+        """Let every delay pass."""
         self.mq.execute("UPDATE skep.runs SET ready_at = now() WHERE ready_at > now() AND lease_id IS NULL")
-        for place in self.model.places.values():
-            place.pass_time()
+        for progress in self.model.progresses.values():
+            progress.pass_time()
 
-    @precondition(lambda self: self.met)
+    @precondition(lambda self: self.known)
     @rule(which=recent, limit=st.none() | st.integers(0, 2))
     def configure_group(self, which: int, limit: int | None) -> None:
-        group, queue = sorted(self.met)[which % len(self.met)]
+        group, queue = sorted(self.known)[which % len(self.known)]
         call(self.mq, "configure_group", group_name=group, queue=queue, options=Jsonb({"retry_limit": limit}))
         self.model.configure_group(group, queue, limit)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.leased)
     @rule(which=recent)
     def extend(self, which: int) -> None:
         leases = self.pick(which)
@@ -256,7 +262,7 @@ class Engine(RuleBasedStateMachine):
             with refused("SK003"):
                 call(self.mq, "extend_all", leases=ids, seconds=100)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.leased)
     @rule(which=recent)
     def expire(self, which: int) -> None:
         leases = self.pick(which)
@@ -265,27 +271,27 @@ class Engine(RuleBasedStateMachine):
         for lease in leases:
             lease.expired = True
 
-    @rule(queue=queues, lane=st.none() | lanes, offset=st.none() | st.integers(0, 12))
-    def seek(self, queue: str, lane: str | None, offset: int | None) -> None:
+    @rule(queue=queues, partition=st.none() | partition_names, offset=st.none() | st.integers(0, 12))
+    def seek(self, queue: str, partition: str | None, offset: int | None) -> None:
         position = {None: "end", 0: "beginning"}.get(offset, str(offset))
-        call(self.mq, "seek", group_name="wanderer", queue=queue, position=position, partition=lane)
-        self.met.add(("wanderer", queue))
-        self.model.seek("wanderer", queue, lane, offset)
+        call(self.mq, "seek", group_name="wanderer", queue=queue, position=position, partition=partition)
+        self.known.add(("wanderer", queue))
+        self.model.seek("wanderer", queue, partition, offset)
 
-    @precondition(lambda self: self.model.lanes)
+    @precondition(lambda self: self.model.partitions)
     @rule(which=recent, back=st.integers(0, 12))
     def delete_message(self, which: int, back: int) -> None:
-        lane = list(self.model.lanes.values())[which % len(self.model.lanes)]
-        offset = max(0, len(lane.payloads) - 1 - back)
-        (row,) = call(self.mq, "delete_message", id=message_id(lane, offset))
-        assert row.delete_message == (offset not in lane.deleted)
-        lane.deleted.add(offset)
+        partition = list(self.model.partitions.values())[which % len(self.model.partitions)]
+        offset = max(0, len(partition.payloads) - 1 - back)
+        (row,) = call(self.mq, "delete_message", id=message_id(partition, offset))
+        assert row.delete_message == (offset not in partition.deleted)
+        partition.deleted.add(offset)
 
-    @precondition(lambda self: any(group == "wanderer" for group, _ in self.met))
+    @precondition(lambda self: any(group == "wanderer" for group, _ in self.known))
     @rule(queue=queues, keep=st.booleans())
     def delete_group(self, queue: str, *, keep: bool) -> None:
         call(self.mq, "delete_group", group_name="wanderer", queue=queue, keep_subscription=keep)
-        self.met.discard(("wanderer", queue))
+        self.known.discard(("wanderer", queue))
         self.model.forget("wanderer", queue)
         if not keep:
             self.model.unsubscribe("wanderer", queue)
@@ -298,37 +304,42 @@ class Engine(RuleBasedStateMachine):
         assert sorted(self.mq.execute(dead).fetchall()) == sorted(self.model.dead_letters)
         query = "SELECT g, l.* FROM unnest(%s::text[]) AS g CROSS JOIN LATERAL skep.lag(g) l"
         rows: list[Row] = self.mq.cursor(row_factory=namedtuple_row).execute(query, [GROUPS]).fetchall()
-        met = {(group, *lane) for group, queue in self.met for lane in self.model.lanes if lane[0] == queue}
-        assert met <= {(row.g, row.queue, row.partition) for row in rows}
+        known = {
+            (group, *partition)
+            for group, queue in self.known
+            for partition in self.model.partitions
+            if partition[0] == queue
+        }
+        assert known <= {(row.g, row.queue, row.partition) for row in rows}
         for row in rows:
-            place = self.model.place(row.g, self.model.lanes[row.queue, row.partition])
-            place.check_cursor(row.cursor)
-            assert row.lag == max(0, len(place.lane.payloads) - row.cursor)
-            assert row.leased == len([lease for lease in place.leases if not lease.expired])
+            progress = self.model.progress(row.g, self.model.partitions[row.queue, row.partition])
+            progress.check_cursor(row.cursor)
+            assert row.lag == max(0, len(progress.partition.payloads) - row.cursor)
+            assert row.leased == len([lease for lease in progress.leases if not lease.expired])
 
     def teardown(self) -> None:
-        """Every message is completed or a dead letter in the end, once for each group."""
+        """Check that every message is completed or a dead letter in the end, once for each group."""
         if sys.exc_info()[0]:
             return
-        for which in range(len(self.held)):
+        for which in range(len(self.leased)):
             self.expire(which)
         self.pass_time()
         for group in GROUPS:
             while self.pop(group, QUEUES, batch=100, partitions=10):
-                leases = self.held[-1]
+                leases = self.leased[-1]
                 call(self.mq, "ack_all", leases=[lease.id for lease in leases])
                 self.complete(leases)
             self.agrees()
-            for place in (place for queue in QUEUES for place in self.model.places_of(group, queue)):
-                assert place.todo() == []
-                assert place.lowest_cursor == max(place.start, len(place.lane.payloads))
+            for progress in (progress for queue in QUEUES for progress in self.model.progress_of(group, queue)):
+                assert progress.todo() == []
+                assert progress.lowest_cursor == max(progress.start, len(progress.partition.payloads))
 
 
-@pytest.mark.timeout(900)  # finding the smallest example that fails takes up to five minutes
+@pytest.mark.timeout(900)  # to find the smallest failing example takes up to five minutes
 def test_the_engine_follows_the_model(module_database_url: str):
-    """C1, C3, C5, C7, C8, C11: deliveries, dead letters and lag agree with the design after every step."""
+    """Deliveries, dead letters and lag agree with the model after every step (scenarios C1, C3, C5, C7, C8, C11)."""
     with psycopg.connect(module_database_url, autocommit=True) as connection:
-        call(connection, "configure_defaults", max_poll_interval=1e-6)  # "end" looks back twice as far
+        call(connection, "configure_defaults", max_poll_interval=1e-6)  # start at once, without a lookback
 
         class Connected(Engine):
             mq = connection

@@ -1,4 +1,4 @@
-"""When a cron expression fires: fields, names, days that never come, and clocks that change."""
+"""The ticks of a cron expression: fields, names, days that do not exist, and clock changes."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -53,7 +53,7 @@ def ticks(
         ("0 0 29 2 *", "2026-01-01 00:00", "2028-02-29 00:00"),
         ("0 0 29 2 *", "2096-02-29 00:00", "2104-02-29 00:00"),
         ("59 23 31 12 *", "2026-12-31 23:59", "2027-12-31 23:59"),
-        # Both days restricted: one of them is enough. With a star only the other counts.
+        # If both days are restricted, one of them is enough. With a star only the other applies.
         ("0 0 13 * fri", "2026-02-01 00:00", "2026-02-06 00:00"),
         ("0 0 13 * fri", "2026-02-06 00:00", "2026-02-13 00:00"),
         ("0 0 14 * fri", "2026-02-13 00:00", "2026-02-14 00:00"),
@@ -87,7 +87,7 @@ def test_next(conn: psycopg.Connection, cron: str, after: str, tick: str):
         (BERLIN, "30 1-3 * * *", "2026-10-24 23:00", ["10-24 23:30", "10-25 00:30", "10-25 02:30", "10-26 00:30"]),
         (NEW_YORK, "30 1 * * *", "2026-10-31 12:00", ["11-01 05:30", "11-02 06:30"]),
         (NEW_YORK, "0 0 * * *", "2026-10-31 12:00", ["11-01 04:00", "11-02 05:00"]),
-        # Half an hour, and a day that was left out.
+        # A change of half an hour, and a day that was skipped.
         ("Australia/Lord_Howe", "15 2 * * *", "2026-10-02 12:00", ["10-02 15:45", "10-03 15:30", "10-04 15:15"]),
         ("Pacific/Apia", "0 12 30 12 *", "2011-12-01 00:00", ["12-30 10:00"]),
     ],
@@ -103,7 +103,7 @@ CRONS = ["* * * * *", "*/5 * * * *", "0 * * * *", "30 2 * * *", "15,45 1-3 * * *
 
 
 def reference(cron: str, zone: str, start: datetime, end: datetime) -> list[datetime]:
-    """Look at every minute: local times that match, the first time they exist; and those in a gap, at its end."""
+    """Check every minute: local times that match, the first time they exist; and times in a gap, at its end."""
     minutes, hours, *_, weekdays = (_values(field) for field in cron.split())
     seen: set[datetime] = set()
     found: list[datetime] = []
@@ -145,13 +145,13 @@ def _matches(time: datetime, minutes: set[int], hours: set[int], weekdays: set[i
     ],
 )
 def test_every_tick_around_a_change(conn: psycopg.Connection, cron: str, zone: str, start: str):
-    """The same as looking at every minute of seven hours."""
+    """The same as a check of every minute of seven hours."""
     begin, end = at(start), at(start) + timedelta(hours=7)
     assert ticks(conn, cron, begin, end, zone) == reference(cron, zone, begin, end)
 
 
 def test_ticks_only_grow(conn: psycopg.Connection):
-    """Whatever the expression, zone and moment: the next tick is later, and asking from between gives the same one."""
+    """For every expression, zone and time the next tick is later, and any time between the two gives the same tick."""
     dice = random.Random(7)
     for _ in range(150):
         cron = " ".join(
@@ -190,7 +190,7 @@ def test_ticks_only_grow(conn: psycopg.Connection):
         ("0 0 31 2 *", 'cron expression "0 0 31 2 *" matches no day'),
     ],
 )
-def test_what_is_wrong_is_said(conn: psycopg.Connection, cron: str, words: str):
+def test_errors_say_what_is_wrong(conn: psycopg.Connection, cron: str, words: str):
     with refused("SK001", words):
         next_tick(conn, cron, at("2026-01-01"))
 

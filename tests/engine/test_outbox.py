@@ -1,4 +1,4 @@
-"""The outbox: rows inserted in the caller's own transaction are in the log when, and only when, it commits."""
+"""The outbox: rows inserted in the caller's own transaction are in the log if, and only if, it commits."""
 
 import threading
 from collections.abc import Callable, Generator
@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from tests.engine.crowd import PATIENCE, at_once
+from tests.engine.threads import PATIENCE, at_once
 from tests.engine.verbs import broken, call, configure, drain, pass_time, pop, push, refused
 
 Connect = Callable[..., psycopg.Connection]
@@ -24,7 +24,7 @@ def publish(connection: psycopg.Connection, *payloads: object, queue: str = "q",
 
 
 def stored(connection: psycopg.Connection) -> list:
-    """Return the payloads in the log, lane by lane in offset order."""
+    """Return the payloads in the log, partition by partition in offset order."""
     rows = connection.execute('SELECT payload FROM skep.messages ORDER BY partition_id, "offset"').fetchall()
     return [payload for (payload,) in rows]
 
@@ -35,7 +35,7 @@ def left_behind(connection: psycopg.Connection) -> int:
 
 
 def in_a_long_transaction(connection: psycopg.Connection, producer: int, everyone: threading.Barrier) -> None:
-    """Insert, and commit only after every other producer has inserted too: whoever waited would stop them all."""
+    """Insert, and commit only after every other producer has inserted too, so that none may wait."""
     with connection.transaction():
         publish(connection, [producer, 0])
         everyone.wait(PATIENCE)
@@ -44,7 +44,10 @@ def in_a_long_transaction(connection: psycopg.Connection, producer: int, everyon
 
 
 def test_no_producer_waits_for_the_open_transaction_of_another(connect: Connect):
-    """L2: eight long transactions are open on one lane at once, and every message arrives, in order, offsets dense."""
+    """Eight long transactions are open on one partition at once.
+
+    Every message arrives, in order, with dense offsets (scenario L2).
+    """
     everyone = threading.Barrier(8)
     patience = {"options": "-c lock_timeout=5s -c statement_timeout=20s"}
     at_once(*[partial(in_a_long_transaction, connect(**patience), n, everyone) for n in range(8)])
@@ -56,8 +59,8 @@ def test_no_producer_waits_for_the_open_transaction_of_another(connect: Connect)
     assert (left_behind(observer), broken(observer)) == (0, {})
 
 
-def test_an_open_transaction_hides_nothing_of_the_others(connect: Connect):
-    """L2: a group reads on while an older transaction is open, and gets its rows when it commits."""
+def test_an_open_transaction_hides_no_message_of_others(connect: Connect):
+    """A group reads on while an older transaction is open, and gets its rows when it commits (scenario L2)."""
     slow, fast, reader = connect(), connect(options="-c lock_timeout=100ms"), connect()
     slow.execute("BEGIN")
     publish(slow, "slow")
@@ -69,7 +72,7 @@ def test_an_open_transaction_hides_nothing_of_the_others(connect: Connect):
 
 
 def test_rollback_publishes_nothing(mq: psycopg.Connection):
-    """L3: neither the transaction that rolls back nor the one that fails at commit leaves anything."""
+    """Neither a transaction that rolls back nor one that fails at commit leaves anything (scenario L3)."""
     with mq.transaction(force_rollback=True):
         publish(mq, "lost", partition="never")
     with refused("22012"), mq.transaction():
@@ -79,8 +82,8 @@ def test_rollback_publishes_nothing(mq: psycopg.Connection):
     assert mq.execute("SELECT count(*) FROM skep.queues").fetchall() == [(0,)]
 
 
-def test_savepoints_publish_what_they_keep(mq: psycopg.Connection):
-    """L3: rolled back savepoints publish nothing, in whatever order notes and rows came."""
+def test_savepoints_publish_the_rows_that_they_keep(mq: psycopg.Connection):
+    """Rolled back savepoints publish nothing, in whatever order notes and rows were written (scenario L3)."""
     with mq.transaction():
         with mq.transaction(force_rollback=True):
             publish(mq, "lost 1")
@@ -103,8 +106,11 @@ def test_savepoints_publish_what_they_keep(mq: psycopg.Connection):
     assert (stored(mq), left_behind(mq)) == (["kept 1", "kept 2", "kept 3", "kept 4"], 0)
 
 
-def test_many_statements_keep_their_order_in_each_lane(mq: psycopg.Connection):
-    """L2: lanes interleaved over many statements of one transaction; inserts of many rows keep their order too."""
+def test_many_statements_keep_their_order_in_each_partition(mq: psycopg.Connection):
+    """Rows for several partitions, over many statements of one transaction.
+
+    Inserts of many rows keep their order too (scenario L2).
+    """
     with mq.transaction():
         for number in range(30):
             publish(mq, number, partition=f"p{number % 3}")
@@ -113,16 +119,16 @@ def test_many_statements_keep_their_order_in_each_lane(mq: psycopg.Connection):
             " SELECT 'q', 'p' || n % 3, to_jsonb(n) FROM generate_series(30, 89) AS n ORDER BY n"
         )
         assert stored(mq) == []
-    for lane in range(3):
-        deliveries = drain(mq, "q", partition=f"p{lane}")
-        assert [d.payload for d in deliveries] == list(range(lane, 90, 3))
+    for partition in range(3):
+        deliveries = drain(mq, "q", partition=f"p{partition}")
+        assert [d.payload for d in deliveries] == list(range(partition, 90, 3))
         assert [d.offset for d in deliveries] == list(range(30))
     journal = mq.execute("SELECT count(*), max(cardinality(partition_ids)) FROM skep.journal").fetchall()
     assert journal == [(1, 3)]  # one transaction is one append
 
 
 def test_copy_into_the_outbox(mq: psycopg.Connection):
-    """L2: COPY publishes as INSERT does, headers and transaction ids included."""
+    """COPY publishes as INSERT does, headers and transaction ids included (scenario L2)."""
     columns = "queue, partition, payload, headers, transaction_id"
     rows = [("q", "p", Jsonb(n), Jsonb({"n": n}), f"t{n}") for n in range(50)]
     with mq.transaction(), mq.cursor().copy(f"COPY skep.outbox ({columns}) FROM STDIN") as copy:
@@ -133,7 +139,7 @@ def test_copy_into_the_outbox(mq: psycopg.Connection):
 
 
 def test_a_trigger_on_the_users_own_table_publishes(mq: psycopg.Connection):
-    """L2: business rows and messages commit or vanish as one."""
+    """Rows of the application and messages are committed or rolled back together (scenario L2)."""
     with own_table(mq, "AFTER INSERT ON orders"):
         with mq.transaction(force_rollback=True):
             mq.execute("INSERT INTO orders VALUES (1)")
@@ -143,8 +149,8 @@ def test_a_trigger_on_the_users_own_table_publishes(mq: psycopg.Connection):
         assert stored(mq) == [{"id": 2}, {"id": 3}]
 
 
-def test_a_deferred_trigger_of_the_user_publishes_too(mq: psycopg.Connection):
-    """L2: rows that come during COMMIT, after the outbox has moved once, are moved as well."""
+def test_a_deferred_trigger_of_the_user_publishes(mq: psycopg.Connection):
+    """Rows that are inserted during COMMIT, after the outbox has been moved once, are moved as well (scenario L2)."""
     with own_table(mq, "AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED", kind="CONSTRAINT TRIGGER"):
         with mq.transaction():
             publish(mq, "early")
@@ -153,7 +159,7 @@ def test_a_deferred_trigger_of_the_user_publishes_too(mq: psycopg.Connection):
 
 
 def test_constraints_set_immediate_publish_at_once(mq: psycopg.Connection):
-    """L2, L3: each INSERT is appended by itself, and still vanishes with the transaction."""
+    """Each INSERT is appended by itself, and still disappears if the transaction rolls back (scenarios L2, L3)."""
     with mq.transaction(force_rollback=True):
         mq.execute("SET CONSTRAINTS ALL IMMEDIATE")
         publish(mq, "lost")
@@ -180,7 +186,7 @@ def own_table(connection: psycopg.Connection, when: LiteralString, kind: Literal
 
 
 def test_created_at_is_taken_at_commit(connect: Connect):
-    """L2: the time of a message is that of its place in the log, not that of the INSERT."""
+    """The time of a message is that of its append, not that of the INSERT (scenario L2)."""
     slow, fast = connect(), connect()
     slow.execute("BEGIN")
     publish(slow, "slow")
@@ -193,7 +199,7 @@ def test_created_at_is_taken_at_commit(connect: Connect):
 
 
 def test_the_rules_of_push_hold_at_commit(mq: psycopg.Connection):
-    """L5, bad input: duplicates are left out; an item over the limit fails the commit and all of the transaction."""
+    """Duplicates are left out; an item over the limit fails the commit and the whole transaction (scenario L5)."""
     configure(mq, "q", max_payload_bytes=1000)
     with mq.transaction():
         for payload in ("first", "repeat"):
@@ -203,12 +209,12 @@ def test_the_rules_of_push_hold_at_commit(mq: psycopg.Connection):
     assert stored(mq) == ["first"]
     with refused("SK004", "item 1"), mq.transaction():
         publish(mq, "fine")
-        publish(mq, "x" * 100_000)  # compressed in the outbox, but measured as it is
+        publish(mq, "x" * 100_000)  # compressed in the outbox, but its full size counts
     assert (stored(mq), left_behind(mq)) == (["first"], 0)
 
 
-def test_outbox_messages_wait_for_nothing_but_their_commit(mq: psycopg.Connection):
-    """A group that has drained the lane long ago, and whose journal is pruned, is woken by an outbox commit."""
+def test_a_group_discovers_an_outbox_commit_after_its_journal_is_pruned(mq: psycopg.Connection):
+    """The group drained the partition long ago."""
     publish(mq, 1)
     assert [d.payload for d in drain(mq, "q")] == [1]
     pass_time(mq, 3600)
@@ -219,14 +225,14 @@ def test_outbox_messages_wait_for_nothing_but_their_commit(mq: psycopg.Connectio
 
 @pytest.fixture
 def producer(mq: psycopg.Connection) -> Generator[psycopg.Connection]:
-    """The connection, as a role that may only produce."""
+    """The connection, with a role that may only produce."""
     mq.execute("DROP ROLE IF EXISTS shop; CREATE ROLE shop IN ROLE skep_producer; SET ROLE shop")
     yield mq
     mq.execute("RESET ROLE; DROP ROLE shop")
 
 
 def test_a_producer_may_insert_into_the_outbox_and_no_more(producer: psycopg.Connection):
-    """L2: a role with skep_producer publishes through the outbox; it cannot read, change or forge rows."""
+    """A role with skep_producer publishes through the outbox; it cannot read, change or forge rows (scenario L2)."""
     publish(producer, "hello", partition="p")
     for forbidden in (
         "SELECT * FROM skep.outbox",
@@ -250,7 +256,7 @@ def status(connection: psycopg.Connection) -> tuple[int, float | None, int]:
     return connection.execute(columns).fetchall()[0]
 
 
-def test_the_status_tells_of_open_transactions(connect: Connect):
+def test_the_status_reports_open_transactions(connect: Connect):
     one, two, observer = connect(), connect(), connect()
     assert status(observer) == (0, None, 0)
     with one.transaction():
@@ -266,8 +272,8 @@ def test_the_status_tells_of_open_transactions(connect: Connect):
     assert status(observer) == (0, None, 0)
 
 
-def test_the_status_tells_of_rows_that_wait(connect: Connect):
-    """Rows that came while triggers were off wait for the mover, too; it publishes them in order."""
+def test_the_status_reports_waiting_rows(connect: Connect):
+    """Rows that were inserted while triggers were off wait for the mover too; it publishes them in order."""
     connection, observer = connect(), connect()
     connection.execute("SET session_replication_role = replica")
     connection.execute(
@@ -286,14 +292,14 @@ strict = pytest.mark.parametrize("level", STRICT)
 
 
 def move(connection: psycopg.Connection, max_rows: int = 10_000) -> tuple[int, int, list[str]]:
-    """Publish what was committed under REPEATABLE READ or SERIALIZABLE, as upkeep does once a second."""
+    """Publish rows committed under REPEATABLE READ or SERIALIZABLE, as upkeep does once a second."""
     columns = "SELECT messages, refused, queues FROM skep.move_committed_outbox(%s)"
     return connection.execute(columns, [max_rows]).fetchall()[0]
 
 
 @strict
 def test_strict_transactions_commit_while_others_push(connect: Connect, level: LiteralString):
-    """The COMMIT does not depend on what others have pushed since the snapshot; the messages follow, each once."""
+    """The COMMIT does not depend on pushes of others since the snapshot; the messages follow, each once."""
     own, other, observer = connect(), connect(), connect()
     own.execute("CREATE TABLE orders (id integer)")
     push(other, "q", "before")
@@ -327,7 +333,7 @@ def test_strict_transactions_publish_nothing_when_they_roll_back(mq: psycopg.Con
 
 @strict
 def test_strict_transactions_keep_the_rules_of_push(mq: psycopg.Connection, level: LiteralString):
-    """A payload over the limit and a queue that takes nothing fail the COMMIT; duplicates are left out later."""
+    """A payload over the limit and a queue that refuses pushes fail the COMMIT; duplicates are left out later."""
     configure(mq, "q", max_payload_bytes=1000)
     configure(mq, "closed", semantics="pub_sub", block_without_subscribers=True)
     for error, queue, payload in (("SK004", "q", "x" * 2000), ("SK006", "closed", 1)):
@@ -345,7 +351,7 @@ def test_strict_transactions_keep_the_rules_of_push(mq: psycopg.Connection, leve
 
 
 def test_a_connection_that_is_strict_by_default(connect: Connect):
-    """Each statement is a transaction of its own; so is the mover's, and it need not be READ COMMITTED."""
+    """Each statement is a transaction of its own; the mover's too, and it need not be READ COMMITTED."""
     own = connect(options="-c default_transaction_isolation=serializable")
     publish(own, 1)
     publish(own, 2)
@@ -375,7 +381,7 @@ def push_directly(connection: psycopg.Connection) -> None:
 
 
 def test_movers_at_once_publish_each_row_once_and_in_order(connect: Connect):
-    """Four producers, three movers and pushes beside them: every row once, each producer's in its order."""
+    """Four producers, three movers and direct pushes at once: every row once, the rows of each producer in order."""
     producers = [partial(produce_strictly, connect(), n) for n in range(4)]
     at_once(*producers, *[partial(keep_moving, connect()) for _ in range(3)], partial(push_directly, connect()))
     observer = connect()
@@ -390,25 +396,25 @@ def test_movers_at_once_publish_each_row_once_and_in_order(connect: Connect):
     assert (left_behind(observer), broken(observer)) == (0, {})
 
 
-def test_a_mover_waits_for_nobody(connect: Connect):
-    """A partition that another has locked is left for later, in order; the others are published."""
+def test_a_mover_does_not_wait_for_locks(connect: Connect):
+    """Rows of a locked partition stay for later, in order; the others are published."""
     holder, own, mover = connect(), connect(), connect(options="-c lock_timeout=100ms")
-    push(holder, "q", "there", partition="held")
+    push(holder, "q", "there", partition="leased")
     for number in (1, 2):
         own.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        publish(own, f"held {number}", partition="held")
+        publish(own, f"leased {number}", partition="leased")
         publish(own, f"free {number}", partition="free")
         own.execute("COMMIT")
     with holder.transaction():
-        push(holder, "q", "pushed", partition="held")
+        push(holder, "q", "pushed", partition="leased")
         assert move(mover) == (2, 0, ["q"])
         assert status(mover)[2] == 2
     assert move(mover) == (2, 0, ["q"])
-    assert stored(mover) == ["there", "pushed", "held 1", "held 2", "free 1", "free 2"]
+    assert stored(mover) == ["there", "pushed", "leased 1", "leased 2", "free 1", "free 2"]
 
 
-def test_rows_behind_one_that_another_mover_has_wait_for_it(connect: Connect):
-    """Two movers at once: the second does not overtake the first within a partition."""
+def test_a_mover_does_not_overtake_another_within_a_partition(connect: Connect):
+    """Two movers at once: the rows behind those of the first wait for it."""
     own, first, second = connect(), connect(), connect()
     push(own, "q", 0)
     push(own, "q", 0, partition="other")
@@ -426,7 +432,7 @@ def test_rows_behind_one_that_another_mover_has_wait_for_it(connect: Connect):
 
 
 def test_a_mover_does_not_wait_for_a_partition_to_be_created(connect: Connect):
-    """Another transaction is creating the queue, or one partition, and stays open: the rest is published."""
+    """Another transaction is creating the queue, or one partition, and stays open: the other rows are published."""
     holder, own, mover = connect(), connect(), connect()
     own.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     publish(own, "q")
@@ -439,8 +445,8 @@ def test_a_mover_does_not_wait_for_a_partition_to_be_created(connect: Connect):
     assert sorted(stored(mover)) == ["first", "q", "r"]
 
 
-def test_rows_that_are_refused_later_hold_up_their_partition_alone(mq: psycopg.Connection):
-    """The limit was lowered after the COMMIT: the row stays, with those behind it, until the limit is raised again."""
+def test_rows_that_are_refused_later_block_their_partition_only(mq: psycopg.Connection):
+    """The limit was lowered after the COMMIT: the row and those behind it stay until the limit is raised again."""
     mq.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     publish(mq, "x" * 2000, "behind", partition="large")
     publish(mq, "small", partition="small")
@@ -456,8 +462,8 @@ def test_rows_that_are_refused_later_hold_up_their_partition_alone(mq: psycopg.C
 
 
 @pytest.mark.parametrize("why", ["refused", "locked"])
-def test_rows_that_stay_do_not_hide_those_behind_them(connect: Connect, why: str):
-    """However many there are: a call passes them, and keeps the order of their partition."""
+def test_rows_that_stay_do_not_hide_rows_behind_them(connect: Connect, why: str):
+    """A call passes any number of them, and keeps the order of their partition."""
     own, mover, other = connect(), connect(), connect()
     push(other, "q", "first", partition="large")
     own.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")

@@ -1,4 +1,4 @@
-"""partition_lookup: no way of inserting leaves it stale, and a damaged floor can be repaired."""
+"""partition_lookup: no kind of insert leaves it stale, and a damaged floor can be repaired."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.crowd import PATIENCE, at_once, until
 from tests.engine.test_privileges import as_role
+from tests.engine.threads import PATIENCE, at_once, until
 from tests.engine.verbs import broken, call, drain, push, push_to, refused, take
 
 Connect = Callable[..., psycopg.Connection]
@@ -29,7 +29,7 @@ def rows(connection: psycopg.Connection) -> list[tuple]:
     return connection.execute(f"SELECT {columns} FROM skep.partition_lookup ORDER BY partition_id").fetchall()
 
 
-def test_every_way_in_keeps_the_row_right(mq: psycopg.Connection):
+def test_every_kind_of_push_keeps_the_row_right(mq: psycopg.Connection):
     """Push, push_many, push of JSON, transaction and outbox, one partition and many, committed and rolled back."""
     call(mq, "push", queue="q", payload=Jsonb(1))
     push_to(mq, [("q", "a", 1), ("q", "Default", 2), ("r", "a", 3), ("q", "a", 4)])
@@ -38,7 +38,7 @@ def test_every_way_in_keeps_the_row_right(mq: psycopg.Connection):
     mq.execute("INSERT INTO skep.outbox (queue, payload) VALUES ('q', '8'), ('s', '9')")
     with mq.transaction(force_rollback=True):
         push(mq, "q", "lost")
-    lanes = (
+    partitions = (
         "SELECT queue, partition, first_offset, last_offset, messages, last_message_id, last_created_at "
         "FROM skep.partition_list"
     )
@@ -48,7 +48,7 @@ def test_every_way_in_keeps_the_row_right(mq: psycopg.Connection):
         FROM (SELECT *, "offset" AS offset_ FROM skep.messages) m JOIN skep.partitions p ON p.id = m.partition_id
         JOIN skep.queues q ON q.id = p.queue_id GROUP BY q.name, p.name, p.id
     """
-    found = mq.execute(lanes).fetchall()
+    found = mq.execute(partitions).fetchall()
     assert len(found) == 5
     assert sorted(found) == sorted(mq.execute(counted).fetchall())
     assert (stale(mq), broken(mq)) == (0, {})
@@ -73,7 +73,7 @@ def test_a_raw_insert_is_refused(mq: psycopg.Connection, role: str):
 
 
 def test_the_owner_cannot_make_it_stale(mq: psycopg.Connection):
-    """The head is the last message: whatever the owner of the tables inserts, the next push goes behind it."""
+    """The head is the last message: the next push goes behind any row that the owner of the tables inserts."""
     push(mq, "q", 1)
     mq.execute(f"INSERT INTO {RAW} VALUES (1, 1, clock_timestamp(), '2')")
     assert [row[1:3] for row in rows(mq)] == [(0, 1)]
@@ -117,8 +117,8 @@ def test_resync_counts_missing_and_wrong_rows_together(mq: psycopg.Connection):
     assert (stale(mq), resync(mq), stale(mq)) == (2, 2, 0)
 
 
-def test_resync_keeps_what_retention_has_taken(mq: psycopg.Connection):
-    """The first retained offset follows the messages; an emptied partition goes on where its groups are."""
+def test_resync_respects_what_retention_has_deleted(mq: psycopg.Connection):
+    """The first retained offset follows the messages; an emptied partition continues where its groups are."""
     push(mq, "q", "a", "b", "c")
     assert take(mq, "q") == ["a", "b", "c"]
     mq.execute('DELETE FROM skep.messages WHERE "offset" < 2')
@@ -133,7 +133,7 @@ def test_resync_keeps_what_retention_has_taken(mq: psycopg.Connection):
     assert (take(mq, "q"), broken(mq)) == (["d"], {})
 
 
-def test_resync_waits_for_a_push_under_way(connect: Connect):
+def test_resync_waits_for_an_open_push(connect: Connect):
     """A push that has read the wrong floor commits first; the repair sees its message."""
     producer, observer, repairer = connect(), connect(), connect()
     push(observer, "q", "a")
@@ -158,17 +158,19 @@ def test_a_partition_without_messages_is_not_stale(mq: psycopg.Connection):
 
 
 def test_resync_is_safe_while_pushes_run(connect: Connect):
-    """Several servers: nothing is lost or overwritten with an older head, and nobody deadlocks."""
-    lanes = [("q", f"{n}") for n in range(6)]
+    """With several servers nothing is lost or overwritten with an older head, and there is no deadlock."""
+    partitions = [("q", f"{n}") for n in range(6)]
 
     def produce(connection: psycopg.Connection) -> None:
         for number in range(25):
-            push_to(connection, [(*lane, number) for lane in (lanes if number % 2 else reversed(lanes))])
+            push_to(
+                connection, [(*partition, number) for partition in (partitions if number % 2 else reversed(partitions))]
+            )
 
     def repair(connection: psycopg.Connection) -> int:
         return sum(resync(connection) for _ in range(25))
 
-    push_to(connect(), [(*lane, "first") for lane in lanes])
+    push_to(connect(), [(*partition, "first") for partition in partitions])
     repairs = at_once(*[partial(produce, connect()) for _ in range(3)], partial(repair, connect()))
     assert repairs[-1] == 0
     assert (stale(connect()), broken(connect())) == (0, {})

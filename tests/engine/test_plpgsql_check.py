@@ -1,8 +1,6 @@
-"""Every function as a checker sees it: plpgsql_check reads PL/pgSQL, PostgreSQL itself the bodies in SQL."""
+"""Static checks of every function: plpgsql_check reads PL/pgSQL, PostgreSQL itself the bodies in SQL."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 
 from skep import embedded
 from skep.engine.install import install
-from tests.conftest import FAST
+from tests.conftest import FAST, directory
 
 # A trigger function is checked with the row of its table.
 CHECK = """
@@ -34,12 +32,12 @@ SQL_BODIES = """
     WHERE p.pronamespace = 'skep'::regnamespace AND l.lanname = 'sql'
 """
 KNOWN_MESSAGES = (
-    "target type is different type than source type",  # one type of number stored in another: no cast is needed
+    "target type is different type than source type",  # a number type stored in another one, which needs no cast
     "control reached end of function without RETURN",  # it ends with _refuse(), which raises
     "composite OUT variable",  # a row beside other columns
-    'name of parameter "offset" is reserved keyword',  # it is quoted wherever it is written
+    'name of parameter "offset" is reserved keyword',  # it is quoted wherever it is used
 )
-KNOWN_DYNAMIC = "_write_options"  # its statement is made of the columns that a caller has named
+KNOWN_DYNAMIC = "_write_options"  # its statement is made of the columns that the caller names
 
 
 def checker() -> Path:
@@ -58,15 +56,11 @@ def checker() -> Path:
 def checked() -> Generator[psycopg.Connection]:
     """A database with Skep and the checker."""
     bin_dir = checker()
-    data_dir = Path(tempfile.mkdtemp(prefix="skep-test-"))
-    try:
-        with embedded.start(data_dir, settings=FAST, bin_dir=bin_dir) as server:
-            install(server.url)
-            with psycopg.connect(server.url, autocommit=True) as connection:
-                connection.execute("CREATE EXTENSION plpgsql_check")
-                yield connection
-    finally:
-        shutil.rmtree(data_dir)
+    with directory() as data_dir, embedded.start(data_dir, settings=FAST, bin_dir=bin_dir) as server:
+        install(server.url)
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION plpgsql_check")
+            yield connection
 
 
 def findings(connection: psycopg.Connection) -> list[tuple[str, str, str, int]]:
@@ -83,8 +77,8 @@ def test_plpgsql_check_finds_nothing(checked: psycopg.Connection):
     assert findings(checked) == []
 
 
-def test_the_checker_finds_what_is_broken(checked: psycopg.Connection):
-    """So that silence means something."""
+def test_plpgsql_check_finds_a_broken_function(checked: psycopg.Connection):
+    """This shows that the check above can fail."""
     body = "BEGIN UPDATE skep.queues SET nothing = 1; END"
     checked.execute(f"CREATE FUNCTION skep._broken() RETURNS void LANGUAGE plpgsql AS $$ {body} $$".encode())
     try:

@@ -1,11 +1,11 @@
-"""A message that kills its consumer ends alone in the dead letters."""
+"""A message that crashes its consumer is dead-lettered alone."""
 
 import math
 
 import psycopg
 import pytest
 
-from tests.engine.answers import dead_letters, say
+from tests.engine.acks import ack_one, dead_letters
 from tests.engine.verbs import Row, ack, broken, configure, lag, pass_time, pop, push
 
 Q = "orders"
@@ -14,7 +14,7 @@ MESSAGES = 100
 
 
 class Consumers:
-    """Consumers that die of some payloads, and new ones that take their place."""
+    """Consumers that crash on some payloads, and new ones that replace them."""
 
     def __init__(self, connection: psycopg.Connection, poison: set[int], *, ack_at_once: bool) -> None:
         self.connection = connection
@@ -38,7 +38,7 @@ class Consumers:
             if message.payload in self.poison:
                 return False
             if self.ack_at_once:
-                say(self.connection, message, "c")
+                ack_one(self.connection, message, "c")
                 self.completed.append(message.payload)
         if not self.ack_at_once:
             ack(self.connection, batch)
@@ -52,7 +52,7 @@ class Consumers:
 def test_only_the_poisonous_message_dies(
     conn: psycopg.Connection, poison: set[int], retry_limit: int, *, ack_at_once: bool
 ):
-    """C7: the others are completed once each, in order, and the number of deaths is bounded."""
+    """The others are completed once each, in order, and the number of crashes is bounded (scenario C7)."""
     configure(conn, Q, retry_limit=retry_limit)
     push(conn, Q, *range(MESSAGES))
     consumers = Consumers(conn, poison, ack_at_once=ack_at_once)
@@ -68,16 +68,16 @@ def test_only_the_poisonous_message_dies(
     assert len(consumers.sizes_at_death) <= worst * len(poison)
 
 
-def test_runs_get_smaller(conn: psycopg.Connection):
-    """C7: each death halves what the next consumer gets."""
+def test_runs_get_smaller_with_each_crash(conn: psycopg.Connection):
+    """Each crash halves the run that the next consumer gets (scenario C7)."""
     push(conn, Q, *range(MESSAGES))
     consumers = Consumers(conn, {0}, ack_at_once=False)
     consumers.work()
     assert consumers.sizes_at_death == [100, 50, 25, 13, 7, 4, 2, 1]
 
 
-def test_the_poison_is_not_retried_without_end_by_larger_batches(conn: psycopg.Connection):
-    """C7: what follows in the lane does not dilute it: a run that came back is never joined with others."""
+def test_larger_batches_do_not_retry_a_poisonous_message_without_end(conn: psycopg.Connection):
+    """A returned run is never joined with later messages of the partition (scenario C7)."""
     configure(conn, Q, retry_limit=0)
     push(conn, Q, *range(2))
     for size in (2, 1):

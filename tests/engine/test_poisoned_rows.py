@@ -109,7 +109,7 @@ def test_large_payloads_do_not_stop_the_outbox(connect: Callable[..., psycopg.Co
     assert large.fetchone() == (70, 0, 69)
 
 
-def test_missed_ticks_with_a_large_payload_come_in_steps(mq: psycopg.Connection):
+def test_missed_ticks_with_a_large_payload_are_pushed_in_steps(mq: psycopg.Connection):
     """1,000 ticks of 10 MB would be 10 GB in one statement."""
     call(mq, "create_schedule", name="s", cron="* * * * *", queue="q", payload=Jsonb("a" * 10_000_000), missed="all")
     mq.execute("UPDATE skep.schedules SET next_at = now() - interval '1 day'")
@@ -122,7 +122,7 @@ def test_a_cron_expression_is_short(mq: psycopg.Connection):
 
 
 def test_ids_of_groups_do_not_run_out(mq: psycopg.Connection):
-    """A first pop that is rolled back uses one of 2,097,151 ids up; a pop of namespaces takes several."""
+    """A first pop that is rolled back uses up one of 2,097,151 ids; a pop of namespaces takes several."""
     push(mq, "q", 1)
     assert len(pop(mq, "q", group="first")) == 1
     mq.execute("SELECT setval('skep.group_queues_id_seq', 2097151)")

@@ -1,26 +1,26 @@
-"""What pop gives: how much, from how many lanes, from which queues, and what it leaves behind."""
+"""The result of a pop: how many messages, from how many partitions, from which queues, and what stays behind."""
 
 import psycopg
 import pytest
 
-from tests.engine.answers import as_batch, dead_letters, one_by_one, progress, runs
+from tests.engine.acks import as_batch, dead_letters, one_by_one, progress, runs
 from tests.engine.verbs import ack, broken, call, configure, lag, pass_time, pop, push, refused
 
 Q = "orders"
 
 
 @pytest.mark.parametrize("batch", [1, 3, 5, 100])
-def test_up_to_a_batch_in_order(conn: psycopg.Connection, batch: int):
-    """C1: as many as are asked for and there, in offset order."""
+def test_a_pop_returns_up_to_a_batch_in_order(conn: psycopg.Connection, batch: int):
+    """At most as many as requested, in offset order (scenario C1)."""
     push(conn, Q, *range(12))
     offsets = [run for run, _ in runs(conn, Q, batch=batch)]
     assert offsets == [list(range(first, min(first + batch, 12))) for first in range(0, 12, batch)]
 
 
 def test_a_batch_over_several_partitions(mq: psycopg.Connection):
-    """batch is the total; the partitions keep their order; each has a lease of its own."""
-    for lane in "abc":
-        push(mq, Q, *range(5), partition=lane)
+    """The batch size is the total; the partitions keep their order; each has a lease of its own."""
+    for partition in "abc":
+        push(mq, Q, *range(5), partition=partition)
     batch = pop(mq, Q, batch=7, partitions=2)
     assert [(message.partition, message.offset) for message in batch] == [
         *(("a", offset) for offset in range(5)), ("b", 0), ("b", 1),
@@ -33,15 +33,15 @@ def test_a_batch_over_several_partitions(mq: psycopg.Connection):
     assert lag(mq) == {"a": 0, "b": 3, "c": 5}
 
 
-def test_a_batch_that_is_full_leaves_the_other_partitions_alone(mq: psycopg.Connection):
-    for lane in "ab":
-        push(mq, Q, *range(5), partition=lane)
+def test_a_full_batch_leaves_the_other_partitions_alone(mq: psycopg.Connection):
+    for partition in "ab":
+        push(mq, Q, *range(5), partition=partition)
     assert [message.partition for message in pop(mq, Q, batch=5, partitions=2)] == ["a"] * 5
     assert [message.partition for message in pop(mq, Q, batch=5, partitions=2)] == ["b"] * 5
 
 
 def test_a_batch_of_returned_and_new_messages(mq: psycopg.Connection):
-    """What comes again from one lane and what is new in another share the total."""
+    """Returned messages of one partition and new ones of another share the total."""
     configure(mq, Q, partial_failure="retry", retry_delay=0)
     push(mq, Q, *range(6), partition="a")
     as_batch(mq, pop(mq, Q), "fcfcff")
@@ -57,8 +57,8 @@ def test_a_batch_of_returned_and_new_messages(mq: psycopg.Connection):
     assert lag(mq) == {"a": 0, "b": 0}
 
 
-def test_a_returned_run_in_halves_fills_its_place_in_the_batch(mq: psycopg.Connection):
-    """The first half is delivered; what was completed in the second half makes no room in the batch."""
+def test_half_of_a_returned_run_fills_its_share_of_the_batch(mq: psycopg.Connection):
+    """The first half is delivered; completed messages in the second half make no room in the batch."""
     configure(mq, Q, lease_time=10)
     for partition in "ab":
         push(mq, Q, *range(3), partition=partition)
@@ -69,7 +69,7 @@ def test_a_returned_run_in_halves_fills_its_place_in_the_batch(mq: psycopg.Conne
 
 
 def test_a_batch_counts_messages_and_not_offsets(mq: psycopg.Connection):
-    """What was completed between messages that come again takes no room from the next lane."""
+    """Completed messages between returned ones take no room from the next partition."""
     configure(mq, Q, partial_failure="retry", retry_delay=0)
     push(mq, Q, *range(6), partition="a")
     as_batch(mq, pop(mq, Q), "fcfcff")
@@ -83,10 +83,10 @@ def test_a_batch_counts_messages_and_not_offsets(mq: psycopg.Connection):
 
 
 def test_each_partition_of_a_lease_gets_its_own_verdict(mq: psycopg.Connection):
-    """C1: all failed in one lane, all completed in another, mixed in a third: three verdicts."""
+    """All failed in one partition, all completed in another, mixed in a third: three verdicts (scenario C1)."""
     configure(mq, Q, retry_delay=0)
-    for lane in "abc":
-        push(mq, Q, 0, 1, partition=lane)
+    for partition in "abc":
+        push(mq, Q, 0, 1, partition=partition)
     as_batch(mq, pop(mq, Q, partitions=3), "ffcccf")
     assert [(row.partition, row.offset) for row in dead_letters(mq, Q)] == [("c", 1)]
     assert lag(mq) == {"a": 2, "b": 0, "c": 0}
@@ -94,14 +94,14 @@ def test_each_partition_of_a_lease_gets_its_own_verdict(mq: psycopg.Connection):
 
 
 def test_one_partition_by_name(mq: psycopg.Connection):
-    for lane in "abc":
-        push(mq, Q, lane, partition=lane)
+    for partition in "abc":
+        push(mq, Q, partition, partition=partition)
     assert [message.payload for message in pop(mq, Q, partition="b")] == ["b"]
     assert pop(mq, Q, partition="nowhere") == []
     assert {message.payload for message in pop(mq, Q, partitions=10)} == {"a", "c"}
 
 
-def test_nothing_there(mq: psycopg.Connection):
+def test_pop_of_an_empty_queue(mq: psycopg.Connection):
     assert pop(mq, "unknown") == []
     configure(mq, Q)
     assert pop(mq, Q) == []
@@ -109,9 +109,9 @@ def test_nothing_there(mq: psycopg.Connection):
 
 
 def test_auto_ack_moves_the_cursor_at_delivery(mq: psycopg.Connection):
-    """auto_ack: nothing to answer, nothing comes again, and the token is already over."""
-    for lane in "ab":
-        push(mq, Q, *range(3), partition=lane)
+    """With auto_ack there is nothing to acknowledge, nothing is delivered again, and the lease has already ended."""
+    for partition in "ab":
+        push(mq, Q, *range(3), partition=partition)
     batch = pop(mq, Q, batch=2, auto_ack=True)
     assert [message.offset for message in batch] == [0, 1]
     assert lag(mq) == {"a": 1, "b": 3}
@@ -125,7 +125,7 @@ def test_auto_ack_moves_the_cursor_at_delivery(mq: psycopg.Connection):
     assert mq.execute("SELECT count(*) FROM skep.leases").fetchone() == (0,)
 
 
-def test_auto_ack_of_what_comes_again(mq: psycopg.Connection):
+def test_auto_ack_of_returned_messages(mq: psycopg.Connection):
     configure(mq, Q, partial_failure="retry", retry_delay=0)
     push(mq, Q, *range(4))
     one_by_one(mq, pop(mq, Q, batch=3), "fcf")
@@ -134,7 +134,7 @@ def test_auto_ack_of_what_comes_again(mq: psycopg.Connection):
 
 
 def test_auto_ack_does_not_depend_on_the_lease_time(mq: psycopg.Connection):
-    """auto_ack: a delivery that takes longer than its lease is still acknowledged, once."""
+    """A delivery that takes longer than its lease is still acknowledged, once."""
     push(mq, Q, *range(5_000))
     assert len(pop(mq, Q, batch=5_000, auto_ack=True, lease_time=0.001)) == 5_000
     assert lag(mq) == {"Default": 0}
@@ -156,11 +156,11 @@ def test_a_namespace_and_a_task(mq: psycopg.Connection):
 
 
 def test_priority_between_queues(mq: psycopg.Connection):
-    """The highest priority first, whatever came first or waits longest; then the next."""
+    """The highest priority first, no matter which was pushed first or waits longest; then the next."""
     for queue, priority in (("n.low", -1), ("n.middle", 0), ("n.high", 5)):
         configure(mq, queue, priority=priority)
-        for lane in "ab":
-            push(mq, queue, *range(2), partition=lane)
+        for partition in "ab":
+            push(mq, queue, *range(2), partition=partition)
     served = []
     while batch := pop(mq, None, batch=1, namespace="n"):
         served.append(batch[0].queue)
@@ -171,14 +171,14 @@ def test_priority_between_queues(mq: psycopg.Connection):
 def test_priority_across_the_partitions_of_one_pop(mq: psycopg.Connection):
     for queue, priority in (("n.low", 0), ("n.high", 1)):
         configure(mq, queue, priority=priority)
-        for lane in "ab":
-            push(mq, queue, 0, partition=lane)
+        for partition in "ab":
+            push(mq, queue, 0, partition=partition)
     batch = pop(mq, None, batch=3, partitions=4, namespace="n")
     assert sorted(message.queue for message in batch) == ["n.high", "n.high", "n.low"]
 
 
 def test_a_pop_and_a_push_in_one_transaction(mq: psycopg.Connection, module_database_url: str):
-    """Nothing is skipped: a lane that grows after the pop, in the same transaction, is found by the next pop."""
+    """The next pop finds messages that the same transaction pushed after its first pop."""
     push(mq, Q, 0, partition="a")
     ack(mq, pop(mq, Q))
     assert pop(mq, Q) == []

@@ -1,4 +1,4 @@
-"""What a pop costs, counted in rows touched: flat in lanes, messages, groups and what is consumed."""
+"""The cost of a pop in rows read does not depend on partitions, messages, groups and consumed messages."""
 
 from typing import Any
 
@@ -10,39 +10,39 @@ from tests.engine.verbs import ack, call, configure, drain, pop, push, push_to, 
 
 
 def cost(connection: psycopg.Connection, **options: Any) -> int:
-    """Rows that a pop of three messages touches, once the plans are warm and the line is tidy."""
+    """Return the rows that a pop of three messages reads, with cached plans and a short ready list."""
     for _ in range(2):
         push(connection, "q", 1, 2, 3, partition="busy")
         assert len(take(connection, "q", **options)) == 3
         assert take(connection, "q", **options) == []
     push(connection, "q", 1, 2, 3, partition="busy")
-    held = []
-    plans = explained(connection, lambda: held.extend(pop(connection, "q", **options)), analyze=True)
-    ack(connection, held)
-    assert len(held) == 3
+    leased = []
+    plans = explained(connection, lambda: leased.extend(pop(connection, "q", **options)), analyze=True)
+    ack(connection, leased)
+    assert len(leased) == 3
     return sum(plan.rows_touched() for plan in plans)
 
 
-def idle_lanes(connection: psycopg.Connection, number: int) -> None:
-    """Lanes that the group has met and drained."""
+def idle_partitions(connection: psycopg.Connection, number: int) -> None:
+    """Create partitions that the group has drained."""
     if number:
         push_to(connection, [("q", f"idle {n}", n) for n in range(number)])
         drain(connection, "q", partitions=10_000, batch=100_000)
 
 
 @pytest.mark.parametrize("options", [{}, {"partition": "busy"}], ids=["wildcard", "by_name"])
-def test_idle_lanes_cost_nothing(mq: psycopg.Connection, options: dict):
-    """L7: 10 and 2,000 drained lanes beside a busy one."""
-    idle_lanes(mq, 10)
+def test_idle_partitions_cost_nothing(mq: psycopg.Connection, options: dict):
+    """10 and 2,000 drained partitions beside a busy one (scenario L7)."""
+    idle_partitions(mq, 10)
     few = cost(mq, **options)
-    idle_lanes(mq, 2_000)
+    idle_partitions(mq, 2_000)
     while pop(mq, "q"):
         pass
     assert cost(mq, **options) <= few + 10
 
 
 def test_messages_cost_nothing(mq: psycopg.Connection):
-    """L7: 100 and 20,000 messages in the lane, nearly all consumed."""
+    """100 and 20,000 messages in the partition, nearly all consumed (scenario L7)."""
     push(mq, "q", *range(100), partition="busy")
     drain(mq, "q")
     few = cost(mq)
@@ -51,22 +51,22 @@ def test_messages_cost_nothing(mq: psycopg.Connection):
     assert cost(mq) <= few + 5
 
 
-def test_what_is_consumed_makes_no_difference(mq: psycopg.Connection):
-    """L7: a lane of 20,000 messages of which 1 % are consumed, and the same with 99 %."""
+def test_consumed_messages_make_no_difference(mq: psycopg.Connection):
+    """A partition of 20,000 messages of which 1 % are consumed, and the same with 99 % (scenario L7)."""
     push(mq, "q", *range(20_000), partition="busy")
     costs = []
     for consumed in (200, 19_600):
         take(mq, "q", batch=consumed)
         take(mq, "q")  # discovery is due, because that took a while
-        held: list = []
-        plans = explained(mq, lambda held=held: held.extend(pop(mq, "q", batch=3)), analyze=True)
-        ack(mq, held)
+        leased: list = []
+        plans = explained(mq, lambda leased=leased: leased.extend(pop(mq, "q", batch=3)), analyze=True)
+        ack(mq, leased)
         costs.append(sum(plan.rows_touched() for plan in plans))
     assert abs(costs[1] - costs[0]) <= 10
 
 
 def test_other_groups_and_queues_cost_nothing(mq: psycopg.Connection):
-    """L7, L8: twenty groups with something to do, a hundred queues beside this one."""
+    """Twenty groups with work, a hundred queues beside this one (scenarios L7, L8)."""
     push(mq, "q", 0, partition="busy")
     take(mq, "q")
     alone = cost(mq)
@@ -76,11 +76,11 @@ def test_other_groups_and_queues_cost_nothing(mq: psycopg.Connection):
     assert cost(mq) <= alone + 5
 
 
-def test_busy_lanes_cost_no_more_than_the_candidates(mq: psycopg.Connection):
-    """L7: 40 and 1,000 lanes in line: a pop looks at the front only."""
+def test_busy_partitions_cost_no_more_than_the_candidates(mq: psycopg.Connection):
+    """40 and 1,000 partitions in the ready list: a pop reads the front only (scenario L7)."""
     costs = []
-    for lanes in (40, 1_000):
-        push_to(mq, [("q", f"{lanes} {n}", n) for n in range(lanes)])
+    for partitions in (40, 1_000):
+        push_to(mq, [("q", f"{partitions} {n}", n) for n in range(partitions)])
         take(mq, "q")
         plans = explained(mq, lambda: take(mq, "q"), analyze=True)
         costs.append(sum(plan.rows_touched() for plan in plans))
@@ -88,8 +88,8 @@ def test_busy_lanes_cost_no_more_than_the_candidates(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize("waiting", ["leased", "retried"])
-def test_lanes_that_wait_cost_nothing(mq: psycopg.Connection, waiting: str):
-    """C9, L7: lanes that are leased or put off for a retry do not stand in the way of a ready one."""
+def test_waiting_partitions_cost_nothing(mq: psycopg.Connection, waiting: str):
+    """Partitions that are leased or wait for a retry do not slow down a ready one (scenarios C9, L7)."""
     configure(mq, "q", retry_delay=3600)
     hold(mq, waiting, 5)
     few = cost(mq)
@@ -97,10 +97,10 @@ def test_lanes_that_wait_cost_nothing(mq: psycopg.Connection, waiting: str):
     assert cost(mq) <= few + 10
 
 
-def hold(connection: psycopg.Connection, waiting: str, lanes: int) -> None:
-    """Bring so many lanes into a state in which they have messages that cannot be served now."""
-    push_to(connection, [("q", f"{waiting} {lanes} {n}", n) for n in range(lanes)])
-    held = pop(connection, "q", partitions=lanes, batch=lanes)
-    assert len(held) == lanes
+def hold(connection: psycopg.Connection, waiting: str, partitions: int) -> None:
+    """Bring this many partitions into a state in which their messages cannot be delivered now."""
+    push_to(connection, [("q", f"{waiting} {partitions} {n}", n) for n in range(partitions)])
+    leased = pop(connection, "q", partitions=partitions, batch=partitions)
+    assert len(leased) == partitions
     if waiting == "retried":
-        call(connection, "fail_all", leases=[message.lease for message in held], error="oops")
+        call(connection, "fail_all", leases=[message.lease for message in leased], error="oops")

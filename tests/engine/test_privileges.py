@@ -1,4 +1,4 @@
-"""Who may do what: each role exactly what it should, PUBLIC nothing, and nobody smuggles code into the functions."""
+"""Privileges: each role has exactly its rights, PUBLIC has none, and no caller can inject code into the functions."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -54,7 +54,7 @@ ADMIN = {
 }  # fmt: skip
 # These touch no table.
 HARMLESS = {"message_id", "partition_of", "offset_of", "_refuse", "_queen_time"}
-OF_VIEWS = {"_head_of"}  # runs with the rights of whoever reads the view
+OF_VIEWS = {"_head_of"}  # runs with the rights of the user who reads the view
 ROLES = {
     "skep_producer": PRODUCER | HARMLESS,
     "skep_consumer": CONSUMER | HARMLESS,
@@ -65,7 +65,7 @@ FUNCTIONS = "SELECT oid, proname::text FROM pg_proc WHERE pronamespace = 'skep':
 
 @contextmanager
 def as_role(connection: psycopg.Connection, *roles: str) -> Generator[psycopg.Connection]:
-    """Be a user with these roles and no other rights, until the end of the block."""
+    """Act as a user with these roles and no other rights, until the end of the block."""
     granted = sql.SQL(", ").join(map(sql.Identifier, roles))
     connection.execute("DROP ROLE IF EXISTS somebody; CREATE ROLE somebody")
     if roles:
@@ -85,7 +85,7 @@ def test_a_role_may_call_exactly_its_functions(mq: psycopg.Connection, role: str
 
 
 def test_public_may_call_nothing(mq: psycopg.Connection):
-    """New functions are executable by everybody until that is revoked."""
+    """PostgreSQL lets everyone execute a new function until that is revoked."""
     with as_role(mq):
         may = mq.execute(f"SELECT proname FROM ({FUNCTIONS}) f WHERE has_function_privilege(oid, 'EXECUTE')").fetchall()
         assert may == []
@@ -99,7 +99,7 @@ def test_public_may_call_nothing(mq: psycopg.Connection):
 
 
 def test_public_has_no_rights_on_tables_and_sequences(mq: psycopg.Connection):
-    """But for the two that the start-up check reads, and those only for who may use the schema."""
+    """Except the two that the start-up check reads, and those only for roles that may use the schema."""
     granted = """
         SELECT c.relname::text FROM pg_class c, aclexplode(coalesce(c.relacl, acldefault(
             CASE c.relkind WHEN 'S' THEN 's'::"char" ELSE 'r' END, c.relowner))) a
@@ -115,7 +115,7 @@ def test_public_has_no_rights_on_tables_and_sequences(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_has_its_rights_on_tables_and_no_more(mq: psycopg.Connection, role: str):
-    """Producers insert into the outbox, administrators read everything, nobody writes past functions."""
+    """Producers insert into the outbox, administrators read everything, no role writes except through functions."""
     rights = """
         SELECT c.relname::text, privilege FROM pg_class c,
             unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS privilege
@@ -134,7 +134,7 @@ def test_a_role_has_its_rights_on_tables_and_no_more(mq: psycopg.Connection, rol
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_who_inserts_into_the_outbox_forges_neither_transaction_nor_order(mq: psycopg.Connection, role: str):
+def test_a_producer_cannot_forge_transaction_or_order_in_the_outbox(mq: psycopg.Connection, role: str):
     columns = """
         SELECT attname::text FROM pg_attribute
         WHERE attrelid = 'skep.outbox'::regclass AND attnum > 0 AND has_column_privilege(%s, attrelid, attnum, 'INSERT')
@@ -158,7 +158,10 @@ def test_search_path_is_pinned(mq: psycopg.Connection):
 
 
 def test_only_public_functions_run_with_the_installers_rights(mq: psycopg.Connection):
-    """Inner functions have no need to; those that push and answer must not, or a consumer could push through them."""
+    """Private functions do not need them.
+
+    Functions that push and ack must not, or a consumer could push through them.
+    """
     definers = {name for (_, name) in mq.execute(f"{FUNCTIONS} AND prosecdef").fetchall()}
     both = {"transaction", "_queen_transaction", "_queen_stream_cycle"}
     assert definers == (PRODUCER | CONSUMER | ADMIN | {"_record_outbox_transaction", "_move_outbox"}) - both
@@ -166,7 +169,7 @@ def test_only_public_functions_run_with_the_installers_rights(mq: psycopg.Connec
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_role_may_run_the_start_up_check(mq: psycopg.Connection, role: str):
-    """The client and the server ask what is installed before anything else, as whoever they are."""
+    """The client and the server check the installed version before anything else, under their own role."""
     with as_role(mq, role):
         verify(mq)
 
@@ -189,20 +192,20 @@ def test_a_consumer_consumes(mq: psycopg.Connection):
     push(mq, "q", *range(6))
     with as_role(mq, "skep_consumer"):
         call(mq, "subscribe", group_name="g", queue="q")
-        (held,) = pop(mq, "q", batch=1)
-        call(mq, "extend", lease=held.lease)
-        call(mq, "ack", lease=held.lease, id=held.id)
-        (held,) = pop(mq, "q", batch=1)
-        call(mq, "fail", lease=held.lease, error="oops")
-        (held,) = pop(mq, "q", "other", batch=1)
-        call(mq, "dead_letter", lease=held.lease, error="oops")
-        (held,) = pop(mq, "q", "other", batch=1)
-        call(mq, "release", lease=held.lease)
-        (held,) = pop(mq, "q", "other", batch=1)
-        assert call(mq, "ack_many", leases=[held.lease], ids=[held.id], statuses=["completed"]) == [(1, True)]
+        (leased,) = pop(mq, "q", batch=1)
+        call(mq, "extend", lease=leased.lease)
+        call(mq, "ack", lease=leased.lease, id=leased.id)
+        (leased,) = pop(mq, "q", batch=1)
+        call(mq, "fail", lease=leased.lease, error="oops")
+        (leased,) = pop(mq, "q", "other", batch=1)
+        call(mq, "dead_letter", lease=leased.lease, error="oops")
+        (leased,) = pop(mq, "q", "other", batch=1)
+        call(mq, "release", lease=leased.lease)
+        (leased,) = pop(mq, "q", "other", batch=1)
+        assert call(mq, "ack_many", leases=[leased.lease], ids=[leased.id], statuses=["completed"]) == [(1, True)]
         assert call(mq, "lag", group_name="other")[0].lag == 4
         with refused("SK003"):
-            call(mq, "ack", lease=held.lease)
+            call(mq, "ack", lease=leased.lease)
         for forbidden in (
             "push('q', '1')",
             "seek('g', 'q', 'end')",
@@ -215,8 +218,8 @@ def test_a_consumer_consumes(mq: psycopg.Connection):
 
 
 def operations(connection: psycopg.Connection) -> list[dict[str, Any]]:
-    held = pop(connection, "q", batch=1)[0]
-    return [{"push": {"queue": "next", "payload": 1}}, {"ack": {"lease": str(held.lease)}}]
+    leased = pop(connection, "q", batch=1)[0]
+    return [{"push": {"queue": "next", "payload": 1}}, {"ack": {"lease": str(leased.lease)}}]
 
 
 def test_a_transaction_needs_the_rights_of_its_parts(mq: psycopg.Connection):
@@ -235,7 +238,7 @@ def test_a_transaction_needs_the_rights_of_its_parts(mq: psycopg.Connection):
 
 
 def test_an_administrator_administers(mq: psycopg.Connection):
-    """Reads every table and view, runs every function, but writes to no table."""
+    """It reads every table and view and calls every function, but writes to no table."""
     push(mq, "q", 1)
     with as_role(mq, "skep_admin"):
         relations = {"partition_list", "fanout", "messages", "subscriptions", "settings", "dead_letters"}
@@ -286,7 +289,7 @@ HOSTILE = """
 
 @pytest.fixture
 def hostile(connect: Callable[..., psycopg.Connection]) -> Generator[psycopg.Connection]:
-    """A session of an administrator who has laid traps: his own objects by the names that functions use."""
+    """A session of an administrator who created objects with the names that functions use."""
     owner, caller = connect(), connect()
     owner.execute("DROP ROLE IF EXISTS hostile; CREATE ROLE hostile IN ROLE skep_admin")
     owner.execute(sql.SQL("GRANT CREATE ON DATABASE {} TO hostile").format(sql.Identifier(owner.info.dbname)))
@@ -306,14 +309,14 @@ def test_the_traps_work(hostile: psycopg.Connection):
 
 @pytest.mark.parametrize("path", ["evil, pg_temp, pg_catalog", "pg_temp, evil, skep", "''"])
 def test_a_hostile_search_path_hijacks_nothing(hostile: psycopg.Connection, path: LiteralString):
-    """Functions, operators, tables and views of the caller's with the names of the system's are never used."""
+    """Objects of the caller with the names of system functions, operators, tables and views are never used."""
     hostile.execute(sql.SQL("SET search_path = ") + sql.SQL(path))
     use_everything(hostile)
     assert hostile.execute("SELECT * FROM evil.stolen").fetchall() == []
 
 
 def use_everything(connection: psycopg.Connection) -> None:
-    """Each public function once, without an operator of the caller's search_path."""
+    """Call each public function once, without an operator of the caller's search_path."""
     run = connection.execute
     run("SELECT skep.configure_queue('q', '{\"priority\": 1}')")
     run("SELECT skep.configure_defaults('all', 2)")
@@ -334,7 +337,7 @@ def use_everything(connection: psycopg.Connection) -> None:
     run("SELECT skep.delete_group('g'), skep.delete_partition('q', 'Default'), skep.delete_queue('q')")
 
 
-def test_no_role_writes_into_the_log_past_the_functions(mq: psycopg.Connection):
+def test_no_role_writes_into_the_log_except_through_functions(mq: psycopg.Connection):
     push(mq, "q", 1)
     raw = "INSERT INTO skep.messages (partition_id, \"offset\", created_at, payload) VALUES (1, 1, now(), '1')"
     for role in ROLES:

@@ -1,4 +1,4 @@
-"""What a push writes and reads: the same with ten groups as with none."""
+"""A push writes and reads the same with ten groups as with none."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ WORK = """
 
 
 def work(connection: psycopg.Connection, job: Callable[[], object]) -> dict[str, list[int]]:
-    """Return what a job did to each table, in rows and scans: counted by the server, not timed."""
+    """Return the rows and scans of each table that a job caused, as the server counted them."""
     with connection.transaction():
         before = {name: counts for name, *counts in connection.execute(WORK).fetchall()}
         job()
@@ -25,7 +25,7 @@ def work(connection: psycopg.Connection, job: Callable[[], object]) -> dict[str,
 
 
 def subscribe_ten(connection: psycopg.Connection) -> None:
-    """Ten groups: drained, lagging, with a lease out, in another mode, only subscribed."""
+    """Ten groups: drained, lagging, with a lease, in another mode, only subscribed."""
     for number in range(10):
         group = f"g{number}"
         if number % 5 == 4:
@@ -38,10 +38,10 @@ def subscribe_ten(connection: psycopg.Connection) -> None:
             pop(connection, "q", group, subscription_mode="new")
 
 
-@pytest.mark.parametrize("lanes", [1, 50])
-def test_ten_groups_cost_the_push_nothing(mq: psycopg.Connection, lanes: int):
-    """L8: rows written and scans made, table by table."""
-    items = [("q", f"p{n % lanes}", n) for n in range(100)]
+@pytest.mark.parametrize("partitions", [1, 50])
+def test_ten_groups_cost_the_push_nothing(mq: psycopg.Connection, partitions: int):
+    """Rows written and scans made, table by table (scenario L8)."""
+    items = [("q", f"p{n % partitions}", n) for n in range(100)]
     push_to(mq, items)
     alone = work(mq, lambda: push_to(mq, items))
     subscribe_ten(mq)
@@ -53,7 +53,7 @@ def test_ten_groups_cost_the_push_nothing(mq: psycopg.Connection, lanes: int):
 
 
 def test_ten_groups_add_no_statement_to_a_push(mq: psycopg.Connection):
-    """L8: the statements inside push_many, counted by auto_explain."""
+    """The statements inside push_many, counted by auto_explain (scenario L8)."""
     push(mq, "q", 1)
     alone = explained(mq, lambda: push(mq, "q", 1, 2, 3))
     subscribe_ten(mq)
@@ -62,10 +62,12 @@ def test_ten_groups_add_no_statement_to_a_push(mq: psycopg.Connection):
 
 
 def test_one_journal_row_per_push_and_queue(mq: psycopg.Connection):
-    """L8, section 2: one more row for a push, not one per message or lane."""
+    """A push adds one row, not one per message or partition (scenario L8)."""
     done = work(mq, lambda: push_to(mq, [("q", f"{n % 40}", n) for n in range(200)]))
     assert done["journal"][0] == 1
     done = work(mq, lambda: push_to(mq, [(f"{n % 3}", f"{n % 40}", n) for n in range(200)]))
     assert done["journal"][0] == 3
-    lanes = mq.execute("SELECT cardinality(partition_ids), first_offsets[1], last_offsets[1] FROM skep.journal LIMIT 1")
-    assert lanes.fetchall() == [(40, 0, 4)]
+    partitions = mq.execute(
+        "SELECT cardinality(partition_ids), first_offsets[1], last_offsets[1] FROM skep.journal LIMIT 1"
+    )
+    assert partitions.fetchall() == [(40, 0, 4)]

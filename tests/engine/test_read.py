@@ -11,8 +11,8 @@ import pytest
 from skep import embedded
 from skep.engine.install import install
 from tests.conftest import FAST
-from tests.engine.crowd import at_once, until
 from tests.engine.test_privileges import as_role
+from tests.engine.threads import at_once, until
 from tests.engine.verbs import broken, call, configure, drain, push, push_to, refused
 
 
@@ -21,9 +21,7 @@ def snapshot(connection: psycopg.Connection) -> str:
     return view
 
 
-def test_the_journal_and_the_partitions_say_the_same(
-    mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]
-):
+def test_the_journal_and_the_partitions_agree(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
     """Also about transactions that were open at one end of the window, or at both, and about those rolled back."""
     push_to(mq, [("q", partition, 0) for partition in "abcd"])
     writers = {partition: connect_module() for partition in "bcd"}
@@ -46,30 +44,30 @@ def test_the_journal_and_the_partitions_say_the_same(
     assert by_journal == mq.execute(ask.replace("{}", partitions, 1).encode(), view).fetchall()
 
 
-def test_a_group_is_put_where_a_reader_is(mq: psycopg.Connection):
-    """Forward and back, leases dropped; nothing of it breaks what consumers rely on."""
+def test_a_group_follows_the_position_of_a_reader(mq: psycopg.Connection):
+    """Forward and back, without leases; every invariant of consumers holds."""
     push(mq, "q", *range(10))
     with as_role(mq, "skep_consumer"):
         call(mq, "subscribe", group_name="g", queue="q", mode="all")
-        (held,) = call(mq, "pop", queue="q", group_name="g")
+        (leased,) = call(mq, "pop", queue="q", group_name="g")
         for at in (7, 3):
             call(mq, "_move_group", group_name="g", partition_ids=[1], start_offsets=[0], offsets=[at])
             assert call(mq, "lag", group_name="g")[0].lag == 10 - at
         with refused("SK003"):
-            call(mq, "ack", lease=held.lease)
+            call(mq, "ack", lease=leased.lease)
     assert broken(mq) == {}
     assert [delivery.payload for delivery in drain(mq, "q", "g")] == list(range(3, 10))
 
 
 @pytest.mark.parametrize(("way", "queue"), [("retain", {}), ("clear_queue", {"queue": "q"})])
-def test_what_is_deleted_unread_is_noticed(mq: psycopg.Connection, way: str, queue: dict[str, str]):
-    """By the journal and, where it does not reach back, by the partitions. A reader that has seen it misses nothing."""
+def test_messages_deleted_before_they_are_read_are_reported(mq: psycopg.Connection, way: str, queue: dict[str, str]):
+    """By the journal, and by the partitions where the journal is pruned. A reader that has read them misses nothing."""
     configure(mq, "q", retention_seconds=0.000001)
     push_to(mq, [("q", "a", 0), ("q", "b", 0)])
     since = snapshot(mq)
     push(mq, "q", 1, 2, partition="a")
     up_to_date = snapshot(mq)
-    for _ in range(2):  # the second finds nothing, and does not forget what the first deleted
+    for _ in range(2):  # the second finds nothing, and keeps the record of what the first deleted
         call(mq, way, **queue)
 
     def lost(view: str) -> list[tuple[int, int, bool]]:
@@ -89,12 +87,12 @@ def progress(connection: psycopg.Connection, group: str = "g") -> list[tuple[int
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_a_follower_loses_its_leases_and_retries(mq: psycopg.Connection, concurrency: int):
-    """Closed runs of a shared partition too: one open run is left, at the reader's place, and nothing is leased."""
+    """Also those of a shared partition: one open run is left, at the reader's position, and nothing is leased."""
     configure(mq, "q", concurrency=concurrency, retry_delay=0)
     push(mq, "q", *range(10))
     call(mq, "subscribe", group_name="g", queue="q", mode="all")
-    held = [call(mq, "pop", queue="q", group_name="g", batch=2) for _ in range(concurrency)]
-    call(mq, "fail", lease=held[0][0].lease, error="no")
+    leased = [call(mq, "pop", queue="q", group_name="g", batch=2) for _ in range(concurrency)]
+    call(mq, "fail", lease=leased[0][0].lease, error="no")
     call(mq, "pop", queue="q", group_name="g", batch=2)
     call(mq, "_move_group", group_name="g", partition_ids=[1], start_offsets=[0], offsets=[5])
     assert mq.execute("SELECT first_offset, end_offset, lease_id, leases, attempts FROM skep.runs").fetchall() == [
@@ -105,7 +103,7 @@ def test_a_follower_loses_its_leases_and_retries(mq: psycopg.Connection, concurr
     assert broken(mq) == {}
 
 
-def test_a_follower_has_never_processed_less_than_nothing(mq: psycopg.Connection):
+def test_the_processed_count_of_a_follower_is_never_negative(mq: psycopg.Connection):
     """Messages that it skipped are below its cursor; a reader that goes back to before them has skipped fewer."""
     push(mq, "q", *range(10))
     call(mq, "subscribe", group_name="g", queue="q", mode="all")
@@ -117,7 +115,7 @@ def test_a_follower_has_never_processed_less_than_nothing(mq: psycopg.Connection
 
 
 def test_a_follower_stays_within_the_partition(mq: psycopg.Connection):
-    """A reader that is below the floor, or whose partition is gone, breaks nothing. New partitions get a run."""
+    """A reader below the floor, or whose partition is deleted, breaks nothing. New partitions get a run."""
     configure(mq, "q", max_size=4)
     push_to(mq, [("q", partition, n) for partition in "ab" for n in range(10)])
     call(mq, "retain")
@@ -137,7 +135,7 @@ def test_a_follower_is_alive(mq: psycopg.Connection):
 
 
 def test_following_waits_for_retention_and_for_consumers(connect: Callable[..., psycopg.Connection]):
-    """Against a random mix of consumers, retention and seeks: no deadlock, and nothing is broken."""
+    """Against a random mix of consumers, retention and seeks: no deadlock, and no broken invariant."""
     setup = connect()
     configure(setup, "q", retention_seconds=0.001, concurrency=2)
     for number in range(4):
@@ -173,8 +171,11 @@ def mark(connection: psycopg.Connection, view: str | None = None) -> str:
     return connection.execute("SELECT skep._journal_mark(%s::pg_snapshot)", [view]).fetchall()[0][0]
 
 
-def test_a_mark_tells_whether_the_log_is_the_same(mq: psycopg.Connection):
-    """The log goes on, or is pruned: the same. A disk snapshot was started again: its rows are gone, or others."""
+def test_a_mark_shows_whether_the_log_is_the_same(mq: psycopg.Connection):
+    """A log that grows or is pruned is the same.
+
+    After a restore from a disk snapshot its rows are gone, or different.
+    """
 
     def is_there() -> bool | None:
         return mq.execute("SELECT skep._has_journal_mark(%s::pg_snapshot, %s)", [view, seen]).fetchall()[0][0]
@@ -192,7 +193,7 @@ def test_a_mark_tells_whether_the_log_is_the_same(mq: psycopg.Connection):
     for change, after in (
         ("DELETE FROM skep.journal WHERE id = %s", False),
         ("UPDATE skep.journal SET created_at = created_at + interval '1 us' WHERE id = %s", False),
-        # The transaction id of an earlier row stands for one that was used again: the snapshot sees it as read.
+        # The transaction id of an earlier row stands for a reused one: the snapshot has read it.
         (
             "UPDATE skep.journal SET xid = (SELECT xid FROM skep.journal WHERE id = %s), id = DEFAULT WHERE id = 3",
             False,

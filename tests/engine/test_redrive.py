@@ -1,4 +1,4 @@
-"""Dead letters that come back, or go for good."""
+"""Dead letters are redriven or purged."""
 
 import threading
 from collections.abc import Callable
@@ -12,8 +12,8 @@ Q = "orders"
 
 
 @pytest.fixture
-def letters(mq: psycopg.Connection) -> list[Row]:
-    """Two groups have given up messages 0 to 2 of a lane, with two kinds of error."""
+def dead_letters(mq: psycopg.Connection) -> list[Row]:
+    """Two groups have dead-lettered messages 0 to 2 of a partition, with two kinds of error."""
     configure(mq, Q, retry_limit=0)
     push(mq, Q, *range(3), partition="p")
     for group in ("a", "b"):
@@ -22,15 +22,15 @@ def letters(mq: psycopg.Connection) -> list[Row]:
     return call(mq, "list_dead_letters")
 
 
-def test_to_the_same_group_only(mq: psycopg.Connection, letters: list[Row]):
-    """99: in order, with where it comes from; the other group sees nothing of it."""
-    driven = call(mq, "redrive", group_name="a")
-    assert len(driven) == 3
+def test_redrive_to_the_same_group_only(mq: psycopg.Connection, dead_letters: list[Row]):
+    """In order, with the origin; the other group does not receive them (scenario 99)."""
+    redriven = call(mq, "redrive", group_name="a")
+    assert len(redriven) == 3
     assert pop(mq, Q, "b", partitions=10) == []
     assert lag(mq, "b") == {"p": 0}
     again = drain(mq, Q, "a", partitions=10)
     assert [row.payload for row in again] == [0, 1, 2]
-    assert [row.id for row in again] == [row.message_id for row in driven]
+    assert [row.id for row in again] == [row.message_id for row in redriven]
     assert again[0].headers["skep-redriven"] == {"queue": Q, "partition": "p", "offset": 0, "error": "Error 0"}
     assert {row.group_name for row in call(mq, "list_dead_letters")} == {"b"}
     call(mq, "subscribe", group_name="later", queue=Q)
@@ -38,14 +38,14 @@ def test_to_the_same_group_only(mq: psycopg.Connection, letters: list[Row]):
     assert broken(mq) == {}
 
 
-def test_to_a_queue(mq: psycopg.Connection, letters: list[Row]):
-    """47: as new messages, for everyone who reads it."""
+def test_redrive_to_a_queue(mq: psycopg.Connection, dead_letters: list[Row]):
+    """As new messages, for every group that reads it (scenario 47)."""
     call(mq, "redrive", group_name="a", to_queue="second chance")
     assert take(mq, "second chance", "x") == take(mq, "second chance", "y") == [0, 1, 2]
 
 
-def test_filters_and_dry_run(mq: psycopg.Connection, letters: list[Row]):
-    newest = max(row.id for row in letters)
+def test_filters_and_dry_run(mq: psycopg.Connection, dead_letters: list[Row]):
+    newest = max(row.id for row in dead_letters)
     assert len(call(mq, "redrive", error="error 1", dry_run=True)) == 2
     assert [row.dead_letter_id for row in call(mq, "redrive", ids=[newest], dry_run=True)] == [newest]
     assert len(call(mq, "redrive", max_rows=4, dry_run=True)) == 4
@@ -58,33 +58,33 @@ def test_filters_and_dry_run(mq: psycopg.Connection, letters: list[Row]):
     assert counts == {("a", "Error 0"): 2, ("a", "Error 1"): 1, ("b", "Error 0"): 2, ("b", "Error 1"): 1}
 
 
-def test_once_under_concurrency(
-    mq: psycopg.Connection, letters: list[Row], connect_module: Callable[[], psycopg.Connection]
+def test_concurrent_redrives_redrive_each_dead_letter_once(
+    mq: psycopg.Connection, dead_letters: list[Row], connect_module: Callable[[], psycopg.Connection]
 ):
-    """47: eight at once drive each letter once."""
-    driven: list[int] = []
+    """Eight at once redrive each dead letter once (scenario 47)."""
+    redriven: list[int] = []
 
-    def drive(connection: psycopg.Connection) -> None:
+    def redrive(connection: psycopg.Connection) -> None:
         while rows := call(connection, "redrive", max_rows=1):
-            driven.extend(row.dead_letter_id for row in rows)
+            redriven.extend(row.dead_letter_id for row in rows)
 
-    threads = [threading.Thread(target=drive, args=[connect_module()]) for _ in range(8)]
+    threads = [threading.Thread(target=redrive, args=[connect_module()]) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(driven) == sorted(row.id for row in letters)
+    assert sorted(redriven) == sorted(row.id for row in dead_letters)
     assert len(drain(mq, Q, "a", partitions=10)) == len(drain(mq, Q, "b", partitions=10)) == 3
 
 
-def test_a_redrive_that_is_rolled_back(mq: psycopg.Connection, letters: list[Row]):
+def test_a_redrive_that_is_rolled_back(mq: psycopg.Connection, dead_letters: list[Row]):
     with mq.transaction(force_rollback=True):
         assert len(call(mq, "redrive")) == 6
-    assert call(mq, "list_dead_letters") == letters
+    assert call(mq, "list_dead_letters") == dead_letters
     assert pop(mq, Q, "a", partitions=10) == []
 
 
-def test_purge(mq: psycopg.Connection, letters: list[Row]):
+def test_purge(mq: psycopg.Connection, dead_letters: list[Row]):
     assert call(mq, "purge_dead_letters", group_name="a", dry_run=True)[0].purge_dead_letters == 3
     assert call(mq, "purge_dead_letters", group_name="a", done_by="ann")[0].purge_dead_letters == 3
     call(mq, "redrive", done_by="bob")
@@ -95,15 +95,15 @@ def test_purge(mq: psycopg.Connection, letters: list[Row]):
     assert call(mq, "list_dead_letters") == []
 
 
-def test_a_lane_of_that_name_is_not_taken_over(mq: psycopg.Connection, letters: list[Row]):
+def test_an_existing_partition_of_that_name_is_not_used(mq: psycopg.Connection, dead_letters: list[Row]):
     push(mq, Q, "mine", partition="p (redriven for a)")
     with refused("SK007", "in use"):
         call(mq, "redrive", group_name="a")
     assert len(call(mq, "list_dead_letters")) == 6
 
 
-def test_failing_again(mq: psycopg.Connection, letters: list[Row]):
-    """43, 98: it ends in the dead letters again, and can be driven again."""
+def test_a_redriven_message_that_fails_again(mq: psycopg.Connection, dead_letters: list[Row]):
+    """It is dead-lettered again, and can be redriven again (scenarios 43, 98)."""
     for _ in range(3):
         assert len(call(mq, "redrive", group_name="a")) == 3
         for message in pop(mq, Q, "a", partitions=10):
@@ -112,9 +112,9 @@ def test_failing_again(mq: psycopg.Connection, letters: list[Row]):
     assert broken(mq) == {}
 
 
-def test_with_another_payload(mq: psycopg.Connection, letters: list[Row]):
-    """The copy says that it was edited; the seal of the old payload goes with it."""
-    first, second, *_ = sorted(letters, key=lambda row: row.id)
+def test_redrive_with_another_payload(mq: psycopg.Connection, dead_letters: list[Row]):
+    """The copy is marked as edited; the seal of the old payload is removed."""
+    first, second, *_ = sorted(dead_letters, key=lambda row: row.id)
     mq.execute('UPDATE skep.dead_letters SET headers = \'{"kept": 1, "skep-sealed": {}}\'')
     call(mq, "redrive", ids=[first.id], payload='{"n": 12345678901234567890}', headers='{"added": 2}')
     call(mq, "redrive", ids=[second.id])
@@ -127,15 +127,17 @@ def test_with_another_payload(mq: psycopg.Connection, letters: list[Row]):
 
 
 @pytest.mark.parametrize("named", [{}, {"ids": []}, {"ids": [1, 2]}, {"queue": Q}])
-def test_a_payload_is_for_one(mq: psycopg.Connection, letters: list[Row], named: dict[str, object]):
+def test_a_new_payload_is_for_one_dead_letter(
+    mq: psycopg.Connection, dead_letters: list[Row], named: dict[str, object]
+):
     with refused("SK001", "one dead letter"):
         call(mq, "redrive", payload="1", **named)
     assert len(call(mq, "list_dead_letters")) == 6
 
 
 @pytest.mark.parametrize("start", ["seek", "subscribe"])
-def test_an_offset_of_the_queue_is_none_among_letters(mq: psycopg.Connection, start: str):
-    """99: whoever was told to start at offset 2 gets dead letters again all the same."""
+def test_a_start_offset_does_not_apply_to_redriven_dead_letters(mq: psycopg.Connection, start: str):
+    """A group that starts at offset 2 still receives them (scenario 99)."""
     configure(mq, Q, retry_limit=0)
     push(mq, Q, *range(4), partition="p")
     if start == "seek":
@@ -150,13 +152,13 @@ def test_an_offset_of_the_queue_is_none_among_letters(mq: psycopg.Connection, st
     assert [row.payload for row in drain(mq, Q, "a")] == [3], "and is not given them once more"
 
 
-def test_who_pops_one_partition_gets_its_letters(mq: psycopg.Connection):
-    """99: also a group that has nothing but this partition; what it is owed is kept for it."""
+def test_a_group_of_one_partition_gets_its_redriven_dead_letters(mq: psycopg.Connection):
+    """Also if the group reads nothing but this partition; retention keeps its backlog (scenario 99)."""
     configure(mq, Q, retry_limit=0, zero_subscriber_retention_seconds=1, completed_retention_seconds=1)
     push(mq, Q, 0, partition="p")
     (message,) = pop(mq, Q, "a", partition="p")
     call(mq, "fail", lease=message.lease, id=message.id, error="no")
-    for _ in range(2):  # it fails once more, and comes again in the same lane
+    for _ in range(2):  # it fails once more, and is redriven in the same partition
         call(mq, "redrive")
         pass_time(mq, 60)
         call(mq, "retain")

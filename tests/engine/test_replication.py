@@ -1,4 +1,4 @@
-"""Skep in a database that is published: every table can be replicated, and no call stops because of it."""
+"""Skep in a published database: every table can be replicated, and no call fails because of it."""
 
 import time
 from collections.abc import Generator
@@ -41,7 +41,7 @@ class Replicated:
     subscriber: psycopg.Connection
 
     def await_subscriber(self, query: LiteralString) -> list[tuple]:
-        """Return the answer of the publisher once the subscriber gives the same."""
+        """Return the result of the publisher once the subscriber has the same."""
         expected = self.publisher.execute(query).fetchall()
         deadline = time.monotonic() + 60
         while (found := self.subscriber.execute(query).fetchall()) != expected:
@@ -86,12 +86,12 @@ def _address(url: str) -> str:
 
 
 def test_every_table_has_a_replica_identity(conn: psycopg.Connection):
-    """Without one, a publication stops every UPDATE and DELETE."""
+    """Without one, a publication refuses every UPDATE and DELETE."""
     assert [table for table, columns, _ in conn.execute(IDENTITIES) if not columns] == []
 
 
 def test_no_replica_identity_has_a_generated_column(conn: psycopg.Connection):
-    """It is not published: PostgreSQL 18 refuses the write, older ones send rows that the subscriber cannot find."""
+    """PostgreSQL 18 refuses such a write, older versions send rows that the subscriber cannot find."""
     assert [(table, columns) for table, _, columns in conn.execute(IDENTITIES) if columns] == []
 
 
@@ -107,13 +107,13 @@ def test_the_subscriber_receives_messages(replicated: Replicated):
 def test_everything_works_in_a_published_database(replicated: Replicated):
     mq = replicated.publisher
     configure(mq, "orders", completed_retention_seconds=0, lease_log_seconds=1, retry_limit=0)
-    answers = push(mq, "orders", *range(1, 601))
+    results = push(mq, "orders", *range(1, 601))
     push(mq, "gone", 1)
     assert len(drain(mq, "orders")) == 600
-    (held,) = pop(mq, "orders", "other", batch=1)
-    call(mq, "fail", lease=held.lease, error="oops")
+    (leased,) = pop(mq, "orders", "other", batch=1)
+    call(mq, "fail", lease=leased.lease, error="oops")
     push(mq, "orders", 601)
-    call(mq, "delete_message", id=call(mq, "message_id", partition_id=answers[0].partition_id, offset=600)[0][0])
+    call(mq, "delete_message", id=call(mq, "message_id", partition_id=results[0].partition_id, offset=600)[0][0])
     call(mq, "delete_group", group_name="other")
     pass_time(mq, 3600)
     call(mq, "retain")
@@ -121,7 +121,7 @@ def test_everything_works_in_a_published_database(replicated: Replicated):
     call(mq, "prune_journal", older_than="0 s")
     call(mq, "purge_dead_letters")
     call(mq, "delete_queue", queue="gone")
-    mq.execute("GRANT EXECUTE ON FUNCTION skep.message_id TO pg_monitor")  # an upgrade keeps it, and sends no row of it
+    mq.execute("GRANT EXECUTE ON FUNCTION skep.message_id TO pg_monitor")  # an upgrade keeps it and sends no row of it
     install(replicated.url, again=True)
     push(mq, "orders", 602)
     assert [delivery.payload for delivery in drain(mq, "orders")] == [602]
@@ -129,5 +129,5 @@ def test_everything_works_in_a_published_database(replicated: Replicated):
     left = replicated.await_subscriber(MESSAGES)
     assert [payload for _, _, payload in left][-1] == 602
     assert len(left) < 601
-    assert replicated.await_subscriber("SELECT count(*) FROM skep.lease_log") == [(1,)]  # of the last lease
+    assert replicated.await_subscriber("SELECT count(*) FROM skep.lease_log") == [(1,)]  # from the last lease
     assert replicated.await_subscriber("SELECT count(*) FROM skep.dead_letters") == [(0,)]

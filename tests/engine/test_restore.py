@@ -1,4 +1,4 @@
-"""A dump of another cluster brings transaction ids that are still to come here; settle_restored() makes it at home."""
+"""settle_restored() repairs the transaction ids of a dump from another cluster, which may lie in the future here."""
 
 import psycopg
 
@@ -24,7 +24,7 @@ def views(connection: psycopg.Connection) -> dict[str, bool]:
     return dict(connection.execute("SELECT group_name, start_snapshot IS NOT NULL FROM skep.subscriptions").fetchall())
 
 
-def test_what_was_restored_is_visible_and_goes_on(mq: psycopg.Connection):
+def test_restored_messages_are_visible_and_groups_continue(mq: psycopg.Connection):
     push(mq, "q", "done", "a")
     push(mq, "q", "b", partition="other")
     assert take(mq, "q", batch=1, partition="Default") == ["done"]
@@ -46,8 +46,8 @@ def test_what_was_restored_is_visible_and_goes_on(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_what_is_from_here_stays_as_it_is(mq: psycopg.Connection):
-    """Also messages of the transaction that asks, whose id no snapshot has seen yet."""
+def test_local_messages_are_unchanged(mq: psycopg.Connection):
+    """Also messages of the calling transaction, whose id no snapshot has seen yet."""
     push(mq, "q", 1)
     pop(mq, "q")
     with mq.transaction():

@@ -1,4 +1,4 @@
-"""Retention: deletes exactly what the rules allow, and says exactly what a group missed."""
+"""Retention deletes exactly what the rules allow, and records exactly what a group missed."""
 
 from collections.abc import Callable
 from typing import Any, LiteralString
@@ -24,7 +24,7 @@ def kept(mq: psycopg.Connection, queue: str = Q, partition: str = "Default") -> 
 
 
 def retain(mq: psycopg.Connection, **options: Any) -> list[tuple[str, int, int, int]]:
-    """Run it once; (rule, first deleted, behind the last deleted, missed) for each lane."""
+    """Run retention once; return (rule, first deleted, after the last deleted, missed) for each partition."""
     return [(row.rule, row.first_offset, row.end_offset, row.missed) for row in call(mq, "retain", **options)]
 
 
@@ -42,7 +42,7 @@ def processed(mq: psycopg.Connection) -> dict[str, int]:
 
 
 def fall_silent(mq: psycopg.Connection, group: str) -> None:
-    """Let a group be found dead."""
+    """Let a group be declared dead."""
     query = "UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '1 day' WHERE group_name = %s"
     mq.execute(query, [group])
     assert [row.group_name for row in call(mq, "detect_dead_groups") if row.died] == [group]
@@ -54,7 +54,7 @@ def subscribe(mq: psycopg.Connection, *groups: str, **options: Any) -> None:
 
 
 def test_nothing_is_deleted_unless_asked(mq: psycopg.Connection):
-    """81: no option, no deletion."""
+    """No option, no deletion (scenario 81)."""
     push(mq, Q, *range(3))
     drain(mq, Q)
     pass_time(mq, 365 * 24 * HOUR)
@@ -63,7 +63,10 @@ def test_nothing_is_deleted_unless_asked(mq: psycopg.Connection):
 
 
 def test_finished_and_past_retention(mq: psycopg.Connection):
-    """31, 81: completed by all for long enough; counted by a dry run just as deleted."""
+    """Messages are deleted when all groups completed them long enough ago.
+
+    A dry run counts the same (scenarios 31, 81).
+    """
     configure(mq, Q, completed_retention_seconds=HOUR)
     subscribe(mq, "a", "b")
     push(mq, Q, *range(4))
@@ -87,7 +90,7 @@ def test_finished_and_past_retention(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_the_time_counts_from_completion(mq: psycopg.Connection):
+def test_retention_counts_from_completion(mq: psycopg.Connection):
     """A message that was pushed long ago is kept for its whole time after the last group has completed it."""
     configure(mq, Q, completed_retention_seconds=HOUR)
     subscribe(mq, "a", "b")
@@ -124,7 +127,9 @@ def skip_to_the_end(mq: psycopg.Connection) -> None:
 @pytest.mark.parametrize(
     ("change", "old"), [(join_late, []), (read_again, [0, 1]), (join_from_now, range(4)), (skip_to_the_end, range(4))]
 )
-def test_who_comes_after_a_sample_completes_later(mq: psycopg.Connection, change: Callable[..., None], old: list[int]):
+def test_a_group_that_joins_or_seeks_after_a_sample_completes_later(
+    mq: psycopg.Connection, change: Callable[..., None], old: list[int]
+):
     """A group that joins or goes back completes messages later than the others, even if no visit saw it behind."""
     configure(mq, Q, completed_retention_seconds=HOUR)
     push(mq, Q, *range(4))
@@ -143,9 +148,9 @@ def test_who_comes_after_a_sample_completes_later(mq: psycopg.Connection, change
 
 
 def test_samples_are_few(mq: psycopg.Connection):
-    """However long something holds retention back, and none is left of what is deleted."""
+    """However long a group holds retention back; samples of deleted messages are deleted."""
     configure(mq, Q, completed_retention_seconds=HOUR, retain_until_archived=True)
-    lane = push(mq, Q, 0)[0].partition_id
+    partition = push(mq, Q, 0)[0].partition_id
     for number in range(1, 40):
         drain(mq, Q)
         retain(mq)
@@ -156,7 +161,7 @@ def test_samples_are_few(mq: psycopg.Connection):
     assert 5 <= len(offsets) == len(times) <= 10
     assert (offsets, times) == (sorted(set(offsets)), sorted(times))
     drain(mq, Q)
-    call(mq, "_mark_archived", partition_id=lane, end_offset=100)
+    call(mq, "_mark_archived", partition_id=partition, end_offset=100)
     retain(mq)
     pass_time(mq, HOUR + 1)
     retain(mq)
@@ -165,8 +170,8 @@ def test_samples_are_few(mq: psycopg.Connection):
     assert (kept(mq), mq.execute(query).fetchall()) == ([], [(None, None)])
 
 
-def test_zero_subscribers_have_their_own_retention(mq: psycopg.Connection):
-    """3, 82: owed by none, and kept until its own time."""
+def test_messages_without_subscribers_have_their_own_retention(mq: psycopg.Connection):
+    """They have no pending group, and are kept for their own time (scenarios 3, 82)."""
     configure(mq, Q, **AT_ONCE, zero_subscriber_retention_seconds=HOUR)
     push(mq, Q, 0)
     assert retain(mq) == []
@@ -174,8 +179,8 @@ def test_zero_subscribers_have_their_own_retention(mq: psycopg.Connection):
     assert retain(mq) == [("zero_subscriber_retention_seconds", 0, 1, 0)]
 
 
-def test_a_group_that_has_not_come_yet_is_owed_from_its_start(mq: psycopg.Connection):
-    """A missing cursor means the subscription's start, not "nothing owed"."""
+def test_a_group_that_has_not_popped_yet_is_pending_from_its_start(mq: psycopg.Connection):
+    """A missing cursor means the subscription's start, not an empty backlog."""
     configure(mq, Q, **AT_ONCE)
     push(mq, Q, *range(3))
     subscribe(mq, "late")
@@ -186,7 +191,7 @@ def test_a_group_that_has_not_come_yet_is_owed_from_its_start(mq: psycopg.Connec
 
 
 def test_from_now_does_not_hold_the_past(mq: psycopg.Connection):
-    """5: subscribing afterwards from now does not change what older messages are owed to."""
+    """A group that subscribes from now does not change the pending groups of older messages (scenario 5)."""
     configure(mq, Q, **AT_ONCE)
     push(mq, Q, *range(3))
     pass_time(mq, 60)
@@ -195,26 +200,29 @@ def test_from_now_does_not_hold_the_past(mq: psycopg.Connection):
     assert retain(mq) == [("completed_retention_seconds", 0, 3, 0)]
 
 
-@pytest.mark.parametrize(("backfill", "held"), [(True, [0, 1, 2]), (False, [])])
-def test_backfill(mq: psycopg.Connection, *, backfill: bool, held: list[int]):
-    """65, 71: with backfill the history is owed from the moment of joining; without it is read while it lasts."""
+@pytest.mark.parametrize(("backfill", "leased"), [(True, [0, 1, 2]), (False, [])])
+def test_backfill(mq: psycopg.Connection, *, backfill: bool, leased: list[int]):
+    """With backfill the group is pending for the history from the moment of joining.
+
+    Without it reads what is left (scenarios 65, 71).
+    """
     configure(mq, Q, **AT_ONCE)
     push(mq, Q, *range(3))
     drain(mq, Q, "early")
     subscribe(mq, "late", mode="all", backfill=backfill)
     retain(mq)
-    assert kept(mq) == held
+    assert kept(mq) == leased
     assert missed(mq) == {}
     push(mq, Q, "after")
     drain(mq, Q, "early")
     retain(mq)
-    assert [row.offset for row in drain(mq, Q, "late")] == [*held, 3]
+    assert [row.offset for row in drain(mq, Q, "late")] == [*leased, 3]
     assert broken(mq) == {}
 
 
 @pytest.mark.parametrize(("rule", "option"), [("retention_seconds", HOUR), ("max_size", 2)])
 def test_a_hard_limit_counts_what_is_missed(mq: psycopg.Connection, rule: str, option: int):
-    """89: owed or not; the exact number each group missed is written down, whatever it had done in between."""
+    """It deletes messages of pending groups; the exact number that each group missed is recorded (scenario 89)."""
     configure(mq, Q, **{rule: option}, partial_failure="retry", retry_delay=0)
     subscribe(mq, "idle", "fast", "gaps")
     push(mq, Q, *range(6))
@@ -228,17 +236,17 @@ def test_a_hard_limit_counts_what_is_missed(mq: psycopg.Connection, rule: str, o
     drain(mq, Q, "fast")
     assert retain(mq, dry_run=True) == [(rule, 0, 6, 8)]
     assert retain(mq) == [(rule, 0, 6, 8)]
-    assert missed(mq) == {"idle": 5, "gaps": 3}  # 3 was deleted by hand; gaps had not done 1, 4 and 5
+    assert missed(mq) == {"idle": 5, "gaps": 3}  # 3 was deleted by hand; gaps had not completed 1, 4 and 5
     assert retain(mq) == []
     assert lag(mq, "idle") == lag(mq, "gaps") == {"Default": 2}
     assert [row.offset for row in drain(mq, Q, "gaps")] == [6, 7]
     assert [row.offset for row in drain(mq, Q, "idle")] == [6, 7]
-    assert processed(mq) == {"fast": 8, "gaps": 4, "idle": 2}  # not what was missed
+    assert processed(mq) == {"fast": 8, "gaps": 4, "idle": 2}  # without missed messages
     assert broken(mq) == {}
 
 
 def test_a_run_that_is_cut_in_two(mq: psycopg.Connection):
-    """The part of a returned run that is kept comes again, with its attempt."""
+    """The part of a returned run that is kept is delivered again, with its attempt."""
     configure(mq, Q, max_size=2, retry_delay=0)
     push(mq, Q, *range(4))
     call(mq, "fail", lease=pop(mq, Q, "g", batch=4)[0].lease, error="x")
@@ -247,7 +255,7 @@ def test_a_run_that_is_cut_in_two(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_a_leased_message_is_never_taken(mq: psycopg.Connection):
+def test_a_leased_message_is_never_deleted(mq: psycopg.Connection):
     configure(mq, Q, retention_seconds=HOUR)
     push(mq, Q, *range(4))
     take(mq, Q, "g", batch=1)
@@ -262,8 +270,8 @@ def test_a_leased_message_is_never_taken(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_idle_lanes_hold_nothing_back(mq: psycopg.Connection):
-    """95: another lane that nobody touches has no say."""
+def test_idle_partitions_hold_nothing_back(mq: psycopg.Connection):
+    """A partition that no group reads does not affect another (scenario 95)."""
     configure(mq, Q, **AT_ONCE)
     push(mq, Q, 0, partition="idle")
     drain(mq, Q)
@@ -277,8 +285,13 @@ def test_idle_lanes_hold_nothing_back(mq: psycopg.Connection):
     ("end", "expected"),
     [("pause", [0, 1, 2]), ("cancel", []), ("die", [])],
 )
-def test_status_decides_what_is_owed(mq: psycopg.Connection, end: str, expected: list[int]):
-    """18, 57, 58: a paused group keeps its backlog; nothing waits for a cancelled one, or a dead one without grace."""
+def test_the_status_of_a_group_decides_whether_messages_wait_for_it(
+    mq: psycopg.Connection, end: str, expected: list[int]
+):
+    """A paused group keeps its backlog.
+
+    No message waits for a cancelled group, or a dead one without grace (scenarios 18, 57, 58).
+    """
     configure(mq, Q, **AT_ONCE, dead_group_grace_seconds=0)
     subscribe(mq, "other", "g")
     push(mq, Q, *range(3))
@@ -293,28 +306,34 @@ def test_status_decides_what_is_owed(mq: psycopg.Connection, end: str, expected:
 
 
 @pytest.mark.parametrize(("grace", "options"), [(WEEK, {}), (HOUR, {"dead_group_grace_seconds": HOUR})])
-@pytest.mark.parametrize("met", [True, False])
+@pytest.mark.parametrize("known", [True, False])
 def test_a_dead_group_keeps_its_backlog_for_a_while(
-    mq: psycopg.Connection, grace: int, options: dict[str, int], *, met: bool
+    mq: psycopg.Connection, grace: int, options: dict[str, int], *, known: bool
 ):
-    """An outage over a weekend loses nothing; after the grace period retention goes on, and counts what is missed."""
+    """An outage over a weekend loses nothing.
+
+    After the grace period retention continues, and counts missed messages.
+    """
     configure(mq, Q, **AT_ONCE, **options)
     subscribe(mq, "other", "g")
     push(mq, Q, *range(3))
     drain(mq, Q, "other")
-    assert take(mq, Q, "g", batch=1) == [0] if met else True
+    assert take(mq, Q, "g", batch=1) == [0] if known else True
     fall_silent(mq, "g")
     pass_time(mq, grace - 10)
-    assert retain(mq) == ([("completed_retention_seconds", 0, 1, 0)] if met else [])
+    assert retain(mq) == ([("completed_retention_seconds", 0, 1, 0)] if known else [])
     pass_time(mq, 11)
-    assert retain(mq) == [("completed_retention_seconds", met, 3, 3 - met)]
-    assert missed(mq) == {"g": 3 - met}
+    assert retain(mq) == [("completed_retention_seconds", known, 3, 3 - known)]
+    assert missed(mq) == {"g": 3 - known}
     assert drain(mq, Q, "g") == []
     assert broken(mq) == {}
 
 
-def test_the_dead_come_back_to_what_is_left(mq: psycopg.Connection):
-    """63, 88: it continues at its cursor, without what it had done, and retention waits for it again."""
+def test_a_revived_group_continues_with_what_is_left(mq: psycopg.Connection):
+    """It continues at its cursor, without what it had completed, and retention waits for it again.
+
+    Scenarios 63, 88.
+    """
     configure(mq, Q, **AT_ONCE, dead_group_grace_seconds=0)
     subscribe(mq, "other", "g")
     push(mq, Q, *range(4))
@@ -331,8 +350,8 @@ def test_the_dead_come_back_to_what_is_left(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_a_work_queue_is_owed_to_somebody_before_anyone_came(mq: psycopg.Connection):
-    """2: whatever groups subscribe."""
+def test_messages_of_a_work_queue_wait_for_the_first_consumer(mq: psycopg.Connection):
+    """Subscriptions of other groups do not change that (scenario 2)."""
     configure(mq, Q, semantics="queue", **AT_ONCE, zero_subscriber_retention_seconds=1)
     push(mq, Q, *range(3))
     subscribe(mq, "a", "b", "c")
@@ -353,7 +372,7 @@ def test_small_steps(mq: psycopg.Connection):
     assert ends == [3, 6, 9, 10]
 
 
-def test_what_one_call_deletes_is_shared_out(mq: psycopg.Connection):
+def test_the_limit_of_a_call_is_shared(mq: psycopg.Connection):
     """max_messages is the total of a call: small partitions are done, large ones get equal shares of the rest."""
     configure(mq, Q, max_size=1)
     push_to(mq, [(Q, "small", n) for n in range(3)] + [(Q, f"large {n % 4}", n) for n in range(400)])
@@ -368,8 +387,8 @@ def test_what_one_call_deletes_is_shared_out(mq: psycopg.Connection):
 
 
 @pytest.mark.timeout(300)
-def test_so_many_partitions_that_there_are_not_locks_for_all(mq: psycopg.Connection):
-    """25,001 partitions in one call: rows are locked, and there is room for any number of these."""
+def test_more_partitions_than_there_are_locks(mq: psycopg.Connection):
+    """25,001 partitions in one call: rows are locked, and any number of rows can be."""
     configure(mq, Q, max_size=1)
     for _ in range(2):
         push_to(mq, [(Q, str(n), n) for n in range(25_001)])
@@ -377,21 +396,21 @@ def test_so_many_partitions_that_there_are_not_locks_for_all(mq: psycopg.Connect
     assert retain(mq) == []
 
 
-def test_it_waits_for_the_archive(mq: psycopg.Connection):
+def test_retention_waits_for_the_archive(mq: psycopg.Connection):
     configure(mq, Q, **AT_ONCE, retain_until_archived=True)
-    lane = push(mq, Q, *range(4))[0].partition_id
+    partition = push(mq, Q, *range(4))[0].partition_id
     drain(mq, Q)
     assert retain(mq) == []
-    call(mq, "_mark_archived", partition_id=lane, end_offset=3)
-    call(mq, "_mark_archived", partition_id=lane, end_offset=1)  # never goes back
+    call(mq, "_mark_archived", partition_id=partition, end_offset=3)
+    call(mq, "_mark_archived", partition_id=partition, end_offset=1)  # never goes back
     assert retain(mq) == [("completed_retention_seconds", 0, 3, 0)]
 
 
 def test_idle_partitions_are_dropped(mq: psycopg.Connection):
-    """A push makes the lane anew."""
+    """A push creates the partition again."""
     configure(mq, Q, **AT_ONCE, drop_idle_seconds=HOUR)
     push(mq, Q, 0, partition="done")
-    push(mq, Q, 0, partition="owed")
+    push(mq, Q, 0, partition="pending")
     for row in pop(mq, Q, partition="done"):
         ack(mq, [row])
     retain(mq)
@@ -399,7 +418,7 @@ def test_idle_partitions_are_dropped(mq: psycopg.Connection):
     pass_time(mq, HOUR + 1)
     assert call(mq, "drop_idle_partitions")[0].drop_idle_partitions == 1
     assert [row.offset for row in push(mq, Q, 1, partition="done")] == [0]
-    assert sorted(row.partition for row in drain(mq, Q)) == ["done", "owed"]
+    assert sorted(row.partition for row in drain(mq, Q)) == ["done", "pending"]
     assert broken(mq) == {}
 
 
@@ -414,8 +433,10 @@ STARTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("moved", [False, True])
-def test_no_group_skips_what_comes_to_a_partition_that_was_dropped(mq: psycopg.Connection, start: str, *, moved: bool):
-    """A push creates it again at offset 0: whatever a subscription or a seek said was about the one that is gone."""
+def test_no_group_skips_messages_of_a_partition_that_is_created_again(
+    mq: psycopg.Connection, start: str, *, moved: bool
+):
+    """A push creates it again at offset 0: a subscription or a seek referred to the deleted one."""
     configure(mq, Q, **AT_ONCE, drop_idle_seconds=HOUR)
     push(mq, Q, *range(5), partition="done")
     subscribe(mq, "g", **STARTS[start])
@@ -433,8 +454,8 @@ def test_no_group_skips_what_comes_to_a_partition_that_was_dropped(mq: psycopg.C
     assert broken(mq) == {}
 
 
-def test_two_at_once_change_nothing_twice(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
-    """84: the second finds the lane taken, or nothing left to do; what is missed is counted once."""
+def test_two_retentions_at_once(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
+    """The second finds the partition locked, or nothing to do; missed messages are counted once (scenario 84)."""
     configure(mq, Q, max_size=1)
     subscribe(mq, "idle")
     push(mq, Q, *range(5))
@@ -446,7 +467,7 @@ def test_two_at_once_change_nothing_twice(mq: psycopg.Connection, connect_module
     assert missed(mq) == {"idle": 4}
 
 
-def test_killed_in_the_middle(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
+def test_a_killed_retention(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
     """A retention that is rolled back, or killed, has deleted nothing."""
     configure(mq, Q, **AT_ONCE)
     push(mq, Q, *range(3))
@@ -466,10 +487,10 @@ def test_killed_in_the_middle(mq: psycopg.Connection, connect_module: Callable[[
         ("delete_partition", {"queue": Q, "partition": "p"}),
     ],
 )  # fmt: skip
-def test_an_old_snapshot_decides_nothing(
+def test_a_retention_with_an_old_snapshot_deletes_nothing(
     mq: psycopg.Connection, level: IsolationLevel, function: str, arguments: dict[str, str]
 ):
-    """It does not show the groups that have come since."""
+    """The snapshot does not show groups that have subscribed since."""
     mq.isolation_level = level
     with mq.transaction(force_rollback=True), refused("SK001", function, "READ COMMITTED"):
         call(mq, function, **arguments)
@@ -507,8 +528,8 @@ def test_a_returned_run_of_a_shared_partition_is_cut(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_what_was_to_be_retried_is_gone(mq: psycopg.Connection):
-    """The messages behind it do not wait for its retry."""
+def test_a_message_that_waited_for_its_retry_is_deleted(mq: psycopg.Connection):
+    """The messages behind it do not wait for the retry."""
     configure(mq, Q, max_size=2, retry_delay=HOUR)
     push(mq, Q, *range(4))
     fail_all(mq, pop(mq, Q, "g", batch=2))
@@ -518,7 +539,7 @@ def test_what_was_to_be_retried_is_gone(mq: psycopg.Connection):
 
 
 def test_clearing_a_queue(mq: psycopg.Connection):
-    """Everything goes, leased, returned or unread; nothing of it was processed, and groups go on behind it."""
+    """Leased, returned and unread messages are deleted and not counted as processed; groups continue after them."""
     for queue, concurrency in ((Q, 1), ("shared", 4)):
         configure(mq, queue, concurrency=concurrency, retry_delay=0, partial_failure="retry")
         push(mq, queue, *range(10))
@@ -549,7 +570,7 @@ def count(mq: psycopg.Connection, table: LiteralString) -> int:
 
 
 def test_nothing_stays_of_a_queue(mq: psycopg.Connection):
-    """Also not in the tables of discovery; what belongs to another queue does."""
+    """No row of a deleted queue is left, also in the tables of discovery; rows of other queues stay."""
     for queue in (Q, "other"):
         push(mq, queue, *range(3))
         configure(mq, queue, concurrency=3, lease_log_seconds=HOUR)

@@ -1,4 +1,4 @@
-"""Which partitions upkeep visits for retention: all that have something to delete, and few others."""
+"""Upkeep visits all partitions that have something to delete, and few others."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def idle(mq: psycopg.Connection) -> set[int]:
 
 
 def deletable(mq: psycopg.Connection) -> set[int]:
-    """Return the partitions in which retention would delete something, asked one by one."""
+    """Return the partitions in which retention would delete something, checked one by one."""
     return {row.partition_id for row in call(mq, "retain", dry_run=True)}
 
 
@@ -34,7 +34,7 @@ def drained(mq: psycopg.Connection, number: int, *groups: str) -> None:
         assert len(take(mq, Q, group, partitions=10_000, batch=10_000)) == number
 
 
-def test_nothing_to_do_is_not_visited(mq: psycopg.Connection):
+def test_partitions_with_nothing_to_delete_are_not_visited(mq: psycopg.Connection):
     configure(mq, Q, retention_seconds=HOUR, completed_retention_seconds=HOUR)
     drained(mq, 20, "a", "b")
     assert due(mq) == set(partitions(mq)), "they have to be known as completed first"
@@ -64,14 +64,14 @@ def test_completed_messages_age_without_a_push(mq: psycopg.Connection):
 def test_an_ack_without_a_push(mq: psycopg.Connection):
     configure(mq, Q, completed_retention_seconds=0)
     drained(mq, 3, "a")
-    held = pop(mq, Q, "b", partitions=3, batch=3)
+    leased = pop(mq, Q, "b", partitions=3, batch=3)
     assert [due(mq) for _ in range(2)] == [set()] * 2
-    ack(mq, held)
+    ack(mq, leased)
     assert due(mq) == deletable(mq) == set(partitions(mq))
 
 
-def test_a_group_that_stays_behind(mq: psycopg.Connection):
-    """Partitions that wait for a group are not visited until it moves."""
+def test_a_group_that_lags_behind(mq: psycopg.Connection):
+    """Partitions that wait for a group are not visited until its cursor moves."""
     configure(mq, Q, completed_retention_seconds=HOUR)
     drained(mq, 5, "a")
     pop(mq, Q, "slow", partitions=5, batch=5)
@@ -80,7 +80,7 @@ def test_a_group_that_stays_behind(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize("end", ["cancel", "detect_dead_groups"])
-def test_groups_that_are_gone_do_not_count(mq: psycopg.Connection, end: str):
+def test_cancelled_and_dead_groups_do_not_count(mq: psycopg.Connection, end: str):
     configure(mq, Q, completed_retention_seconds=0, dead_group_grace_seconds=0)
     drained(mq, 3, "a")
     pop(mq, Q, "gone", partitions=3, batch=3, lease_time=1)
@@ -112,8 +112,8 @@ def test_too_many_messages(mq: psycopg.Connection):
     assert due(mq) == deletable(mq) == {partitions(mq)[1]}
 
 
-def test_pushes_come_first(mq: psycopg.Connection):
-    """A partition with a push is visited by the next call, wherever the turn through all partitions is."""
+def test_partitions_with_pushes_are_visited_first(mq: psycopg.Connection):
+    """The next call visits a partition with a push, wherever the scan through all partitions is."""
     configure(mq, Q, max_size=1)
     push_to(mq, [(Q, f"p{n}", n) for n in range(6_000)])
     due(mq)
@@ -123,8 +123,8 @@ def test_pushes_come_first(mq: psycopg.Connection):
     assert due(mq) == deletable(mq) == {partitions(mq)[0]}
 
 
-def test_calls_take_turns(mq: psycopg.Connection, connect_module: Callable[..., psycopg.Connection]):
-    """A call goes on where the one before has stopped, and begins again after the last partition."""
+def test_calls_continue_the_scan(mq: psycopg.Connection, connect_module: Callable[..., psycopg.Connection]):
+    """A call continues where the one before stopped, and starts again after the last partition."""
     configure(mq, Q, retention_seconds=HOUR)
     push_to(mq, [(Q, f"p{n}", n) for n in range(2_500)])
     due(mq)

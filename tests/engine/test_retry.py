@@ -1,13 +1,13 @@
-"""Failing and coming again: how often, when, and in which order."""
+"""Failed messages are delivered again: how often, when, and in which order."""
 
 import psycopg
 import pytest
 
-from tests.engine.answers import WAYS, dead_letters, dead_offsets, one_by_one, runs, say
+from tests.engine.acks import WAYS, ack_one, dead_letters, dead_offsets, one_by_one, runs
 from tests.engine.verbs import ack, broken, call, configure, lag, pass_time, pop, push
 
 Q = "orders"
-LONG = 86_400  # seconds: past every retry
+LONG = 86_400  # seconds: later than every retry
 
 
 def seconds_until_retry(connection: psycopg.Connection) -> float:
@@ -16,10 +16,13 @@ def seconds_until_retry(connection: psycopg.Connection) -> float:
     return float(row[0])
 
 
-@pytest.mark.parametrize("answer", WAYS)
+@pytest.mark.parametrize("acknowledge", WAYS)
 @pytest.mark.parametrize("retry_limit", [0, 1, 3])
-def test_a_failing_batch(conn: psycopg.Connection, answer, retry_limit: int):
-    """C3: retry_limit = N gives N + 1 deliveries of the same batch, then dead letters; the next batch starts afresh."""
+def test_a_failing_batch(conn: psycopg.Connection, acknowledge, retry_limit: int):
+    """retry_limit = N gives N + 1 deliveries of the same batch, then dead letters.
+
+    The next batch starts at attempt 1 (scenario C3).
+    """
     configure(conn, Q, retry_limit=retry_limit, retry_delay=0)
     push(conn, Q, *range(6))
     for first in (0, 3):
@@ -28,23 +31,23 @@ def test_a_failing_batch(conn: psycopg.Connection, answer, retry_limit: int):
             assert [(message.offset, message.attempt) for message in batch] == [
                 (first, attempt), (first + 1, attempt), (first + 2, attempt),
             ]  # fmt: skip
-            answer(conn, batch, "fff")
+            acknowledge(conn, batch, "fff")
     assert pop(conn, Q) == []
     assert dead_offsets(conn, Q) == [0, 1, 2, 3, 4, 5]
     assert {row.attempts for row in dead_letters(conn, Q)} == {retry_limit + 1}
     assert lag(conn) == {"Default": 0}
 
 
-def test_the_same_batch_comes_even_if_more_is_asked_for(conn: psycopg.Connection):
-    """C3: later messages do not join a batch that comes again."""
+def test_the_same_batch_is_delivered_again_even_if_more_is_requested(conn: psycopg.Connection):
+    """Later messages do not join a returned batch (scenario C3)."""
     configure(conn, Q, retry_delay=0)
     push(conn, Q, *range(5))
     one_by_one(conn, pop(conn, Q, batch=2), "ff")
     assert runs(conn, Q, batch=100) == [([0, 1], 2), ([2, 3, 4], 1)]
 
 
-def test_a_smaller_batch_takes_the_front_of_what_comes_again(conn: psycopg.Connection):
-    """C3: a returned batch that is popped in parts keeps its order and its count."""
+def test_a_smaller_batch_takes_the_front_of_a_returned_one(conn: psycopg.Connection):
+    """A returned batch that is popped in parts keeps its order and its attempt (scenario C3)."""
     configure(conn, Q, retry_delay=0)
     push(conn, Q, *range(6))
     one_by_one(conn, pop(conn, Q, batch=5), "fffff")
@@ -55,8 +58,8 @@ def test_a_smaller_batch_takes_the_front_of_what_comes_again(conn: psycopg.Conne
     assert broken(conn) == {}
 
 
-def test_failed_messages_come_again_before_later_ones(conn: psycopg.Connection):
-    """C1: partial_failure = 'retry': in order, until retry_limit, then dead letters."""
+def test_failed_messages_are_delivered_again_before_later_ones(conn: psycopg.Connection):
+    """With partial_failure = 'retry': in order, until retry_limit, then dead letters (scenario C1)."""
     configure(conn, Q, partial_failure="retry", retry_limit=2, retry_delay=0)
     push(conn, Q, *range(8))
     one_by_one(conn, pop(conn, Q, batch=6), "fcfcfc")
@@ -72,7 +75,7 @@ def test_failed_messages_come_again_before_later_ones(conn: psycopg.Connection):
 
 
 def test_failed_messages_are_popped_in_parts(conn: psycopg.Connection):
-    """C1: what comes again with gaps between is cut by the number of messages, not of offsets."""
+    """A returned run with gaps is cut by the number of messages, not of offsets (scenario C1)."""
     configure(conn, Q, partial_failure="retry", retry_delay=0)
     push(conn, Q, *range(9))
     one_by_one(conn, pop(conn, Q, batch=8), "fcfccfcf")
@@ -80,8 +83,8 @@ def test_failed_messages_are_popped_in_parts(conn: psycopg.Connection):
     assert broken(conn) == {}
 
 
-def test_what_was_completed_before_does_not_spare_a_batch_that_fails(conn: psycopg.Connection):
-    """C1: each delivery is judged by its own answers: what was completed before does not count as success."""
+def test_earlier_completions_do_not_count_for_a_batch_that_fails(conn: psycopg.Connection):
+    """Each delivery is judged by its own acks (scenario C1)."""
     configure(conn, Q, retry_delay=0, lease_time=10)
     push(conn, Q, *range(3))
     one_by_one(conn, pop(conn, Q), "c..")
@@ -94,8 +97,8 @@ def test_what_was_completed_before_does_not_spare_a_batch_that_fails(conn: psyco
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_released_is_not_charged(conn: psycopg.Connection, batch_size: int):
-    """C1: release gives everything back at once, as often as one likes; the attempt stays."""
+def test_a_release_does_not_count_as_an_attempt(conn: psycopg.Connection, batch_size: int):
+    """A release returns everything at once, any number of times; the attempt stays (scenario C1)."""
     configure(conn, Q, retry_limit=0, retry_delay=LONG)
     push(conn, Q, *range(batch_size))
     for _ in range(5):
@@ -106,8 +109,11 @@ def test_released_is_not_charged(conn: psycopg.Connection, batch_size: int):
     assert dead_offsets(conn, Q) == []
 
 
-def test_release_keeps_what_was_answered(conn: psycopg.Connection):
-    """C1: completed ones are done, a failed one beside them is a dead letter, the rest comes again uncharged."""
+def test_a_release_keeps_earlier_acks(conn: psycopg.Connection):
+    """Completed messages are done, a failed one is a dead letter, the rest is delivered again at the same attempt.
+
+    Scenario c1.
+    """
     configure(conn, Q, retry_delay=LONG)
     push(conn, Q, *range(5))
     batch = pop(conn, Q, batch=4)
@@ -118,7 +124,7 @@ def test_release_keeps_what_was_answered(conn: psycopg.Connection):
 
 
 def test_the_status_retry_releases_the_lease(conn: psycopg.Connection):
-    """C1: 'release' for one message: the lease is released, what the same call completed is kept."""
+    """'release' for one message releases the lease; what the same call completed stays completed (scenario C1)."""
     configure(conn, Q, retry_delay=LONG)
     push(conn, Q, *range(3))
     batch = pop(conn, Q)
@@ -128,8 +134,8 @@ def test_the_status_retry_releases_the_lease(conn: psycopg.Connection):
     assert runs(conn, Q) == [([1], 1)]
 
 
-def test_release_after_failures_does_not_reset_the_count(conn: psycopg.Connection):
-    """C3: what is released goes on with the attempt it had."""
+def test_a_release_after_failures_keeps_the_attempt(conn: psycopg.Connection):
+    """A released batch is delivered again at the attempt it had (scenario C3)."""
     configure(conn, Q, retry_delay=0, retry_limit=1)
     push(conn, Q, 0)
     one_by_one(conn, pop(conn, Q), "f")
@@ -145,8 +151,8 @@ def test_release_after_failures_does_not_reset_the_count(conn: psycopg.Connectio
     (0.5, [0.5, 1, 2, 4]),
     (7200, [7200, 7200]),
 ])  # fmt: skip
-def test_the_wait_doubles(conn: psycopg.Connection, retry_delay: float, expected: list[float]):
-    """C1: retry_delay grows exponentially up to an hour, a quarter more or less."""
+def test_the_retry_delay_doubles(conn: psycopg.Connection, retry_delay: float, expected: list[float]):
+    """retry_delay grows exponentially up to an hour, a quarter more or less (scenario C1)."""
     configure(conn, Q, retry_delay=retry_delay, retry_limit=100)
     push(conn, Q, 0)
     for delay in expected:
@@ -157,11 +163,11 @@ def test_the_wait_doubles(conn: psycopg.Connection, retry_delay: float, expected
         pass_time(conn, 1.25 * delay)
 
 
-def test_the_wait_is_jittered(conn: psycopg.Connection):
-    """C1: batches that failed together do not come again together."""
+def test_the_retry_delay_has_jitter(conn: psycopg.Connection):
+    """Batches that failed together are not all delivered again at the same time (scenario C1)."""
     configure(conn, Q, retry_delay=1000)
-    for lane in range(40):
-        push(conn, Q, lane, partition=f"lane {lane}")
+    for partition in range(40):
+        push(conn, Q, partition, partition=f"partition {partition}")
     while batch := pop(conn, Q):
         one_by_one(conn, batch, "f")
     spread = conn.execute("SELECT extract(epoch FROM max(ready_at) - min(ready_at)) FROM skep.runs").fetchone()
@@ -169,8 +175,8 @@ def test_the_wait_is_jittered(conn: psycopg.Connection):
     assert spread[0] > 100
 
 
-def test_nothing_overtakes_a_batch_that_waits(conn: psycopg.Connection):
-    """C1: strict order: later messages of the lane wait for the retry, other lanes do not."""
+def test_nothing_overtakes_a_batch_that_waits_for_its_retry(conn: psycopg.Connection):
+    """In strict order later messages of the partition wait, other partitions do not (scenario C1)."""
     configure(conn, Q, retry_delay=100)
     push(conn, Q, *range(2), partition="a")
     one_by_one(conn, pop(conn, Q, batch=1), "f")
@@ -179,8 +185,8 @@ def test_nothing_overtakes_a_batch_that_waits(conn: psycopg.Connection):
     assert runs(conn, Q) == [([0], 2), ([1], 1)]
 
 
-def test_an_expired_lease_is_not_made_to_wait(conn: psycopg.Connection):
-    """C1: the lease itself was the wait: retry_delay is for failures."""
+def test_an_expired_lease_is_retried_without_delay(conn: psycopg.Connection):
+    """The lease itself was the delay: retry_delay is for failures (scenario C1)."""
     configure(conn, Q, retry_delay=LONG, lease_time=10)
     push(conn, Q, 0)
     pop(conn, Q)
@@ -188,14 +194,14 @@ def test_an_expired_lease_is_not_made_to_wait(conn: psycopg.Connection):
     assert runs(conn, Q) == [([0], 2)]
 
 
-def test_groups_fail_alone(mq: psycopg.Connection):
-    """C1: one group done, one retrying, one with a dead letter: independent outcomes (scenario 45)."""
+def test_groups_fail_independently(mq: psycopg.Connection):
+    """One group is done, one retries, one has a dead letter (scenarios C1, 45)."""
     configure(mq, Q, retry_delay=0, retry_limit=1)
     push(mq, Q, 0)
     ack(mq, pop(mq, Q, "done"))
-    say(mq, pop(mq, Q, "retrying")[0], "f")
+    ack_one(mq, pop(mq, Q, "retrying")[0], "f")
     for _ in range(2):
-        say(mq, pop(mq, Q, "dead")[0], "f")
+        ack_one(mq, pop(mq, Q, "dead")[0], "f")
     assert [row.group_name for row in dead_letters(mq, Q)] == ["dead"]
     came = {group: [message.attempt for message in pop(mq, Q, group)] for group in ("done", "retrying", "dead")}
     assert came == {"done": [], "retrying": [2], "dead": []}

@@ -1,4 +1,4 @@
-"""Retry policy of a group over the options of the queue; delays that a consumer asks for."""
+"""Retry policy of a group, which overrides the options of the queue; delays that a consumer requests."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.answers import dead_letters, dead_offsets, one_by_one, runs, say
+from tests.engine.acks import ack_one, dead_letters, dead_offsets, one_by_one, runs
 from tests.engine.test_retry import LONG, seconds_until_retry
 from tests.engine.verbs import Row, ack, broken, call, configure, pass_time, pop, push, refused
 
@@ -20,7 +20,7 @@ def configure_group(connection: psycopg.Connection, group: str = "g", **argument
 
 
 def deliveries_until_dead(connection: psycopg.Connection, group: str = "g", **options: Any) -> int:
-    """Fail one message until it is a dead letter; return how often it was delivered."""
+    """Fail one message until it is a dead letter; return the number of deliveries."""
     count = 0
     while batch := pop(connection, Q, group, **options):
         one_by_one(connection, batch, "f" * len(batch))
@@ -28,7 +28,7 @@ def deliveries_until_dead(connection: psycopg.Connection, group: str = "g", **op
     return count
 
 
-def test_a_group_has_its_own_limit(mq: psycopg.Connection):
+def test_a_group_has_its_own_retry_limit(mq: psycopg.Connection):
     configure(mq, Q, retry_limit=1, retry_delay=0)
     push(mq, Q, 0)
     call(mq, "subscribe", group_name="patient", queue=Q, retry_limit=4)
@@ -37,8 +37,8 @@ def test_a_group_has_its_own_limit(mq: psycopg.Connection):
     assert [(row.group_name, row.attempts) for row in dead_letters(mq, Q)] == [("patient", 5), ("plain", 2)]
 
 
-def test_a_group_has_its_own_delay(conn: psycopg.Connection):
-    """Doubled up to its own maximum, without jitter if it wants none."""
+def test_a_group_has_its_own_retry_delay(conn: psycopg.Connection):
+    """Doubled up to its own maximum, without jitter if it has none."""
     configure(conn, Q, retry_delay=LONG, retry_limit=100)
     call(conn, "subscribe", group_name="g", queue=Q, retry_delay=10, max_retry_delay=35, retry_jitter=0)
     push(conn, Q, 0)
@@ -60,22 +60,22 @@ def test_the_options_of_the_queue_are_the_default(conn: psycopg.Connection):
 
 def test_jitter_is_a_share_of_the_delay(conn: psycopg.Connection):
     configure(conn, Q, retry_delay=1000, retry_jitter=1)
-    for lane in range(60):
-        push(conn, Q, lane, partition=f"lane {lane}")
+    for partition in range(60):
+        push(conn, Q, partition, partition=f"partition {partition}")
     while batch := pop(conn, Q):
         one_by_one(conn, batch, "f")
     query = "SELECT extract(epoch FROM ready_at - clock_timestamp())::float FROM skep.runs"
     waits = [wait for (wait,) in conn.execute(query).fetchall()]
-    assert -5 <= min(waits) < 300  # a quarter would be 750 at least
+    assert -5 <= min(waits) < 300  # a quarter would give 750 at least
     assert 1700 < max(waits) <= 2000
 
 
-def test_the_most_specific_subscription_that_says_so_decides(mq: psycopg.Connection):
+def test_the_most_specific_subscription_with_the_option_decides(mq: psycopg.Connection):
     """Option by option: partition, queue, namespace, queue option."""
     configure(mq, Q, retry_limit=9, retry_delay=0)
     call(mq, "subscribe", group_name="g", namespace="orders", retry_limit=3)
-    for lane in ("a", "b"):
-        push(mq, Q, lane, partition=lane)
+    for partition in ("a", "b"):
+        push(mq, Q, partition, partition=partition)
     call(mq, "subscribe", group_name="g", queue=Q, partition="a", retry_limit=1)
     assert deliveries_until_dead(mq, partition="a") == 2
     assert deliveries_until_dead(mq, partition="b") == 4
@@ -88,7 +88,7 @@ def test_the_most_specific_subscription_that_says_so_decides(mq: psycopg.Connect
     assert deliveries_until_dead(mq, partition="b") == 3
 
 
-def test_the_policy_of_a_work_queue_is_that_of_its_one_group(mq: psycopg.Connection):
+def test_a_work_queue_has_the_policy_of_its_one_group(mq: psycopg.Connection):
     configure(mq, Q, semantics="queue", retry_limit=9, retry_delay=0)
     call(mq, "subscribe", group_name="anyone", queue=Q, retry_limit=0)
     push(mq, Q, 0)
@@ -96,7 +96,7 @@ def test_the_policy_of_a_work_queue_is_that_of_its_one_group(mq: psycopg.Connect
 
 
 def test_a_policy_is_changed_later(mq: psycopg.Connection):
-    """Only the options that are given; null is the queue's again."""
+    """Only the given options change; null restores the queue's."""
     configure(mq, Q, retry_limit=1, retry_delay=0)
     call(mq, "subscribe", group_name="g", queue=Q, retry_limit=7, retry_jitter=0.5)
     (changed,) = configure_group(mq, queue=Q, retry_limit=2, retry_delay=0.5)
@@ -111,7 +111,7 @@ def test_a_policy_is_changed_later(mq: psycopg.Connection):
 
 
 def test_a_stored_policy_stays(mq: psycopg.Connection):
-    """As the start does: by a second subscribe, a pop, a pause and a seek."""
+    """A second subscribe, a pop, a pause and a seek keep it, as they keep the start."""
     call(mq, "subscribe", group_name="g", queue=Q, retry_limit=7)
     assert call(mq, "subscribe", group_name="g", queue=Q, retry_limit=1)[0].retry_limit == 7
     push(mq, Q, 0)
@@ -155,7 +155,7 @@ def test_a_wrong_policy_is_refused(mq: psycopg.Connection, option: str, value: A
     assert stored.fetchall() == [(None, None, None, None)]
 
 
-def test_options_that_no_group_has_are_refused(mq: psycopg.Connection):
+def test_options_that_groups_do_not_have_are_refused(mq: psycopg.Connection):
     call(mq, "subscribe", group_name="g", queue=Q)
     with refused("SK001", 'unknown group option "lease_time"'):
         configure_group(mq, queue=Q, lease_time=5)
@@ -167,7 +167,7 @@ def test_options_that_no_group_has_are_refused(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_release_with_a_delay(mq: psycopg.Connection, concurrency: int):
-    """It comes again after the delay, at the same attempt."""
+    """The message is delivered again after the delay, at the same attempt."""
     configure(mq, Q, concurrency=concurrency)
     push(mq, Q, *range(3))
     call(mq, "release", lease=pop(mq, Q)[0].lease, delay=100)
@@ -180,8 +180,8 @@ def test_release_with_a_delay(mq: psycopg.Connection, concurrency: int):
 
 
 def test_release_all_with_a_delay(mq: psycopg.Connection):
-    for lane in "ab":
-        push(mq, Q, lane, partition=lane)
+    for partition in "ab":
+        push(mq, Q, partition, partition=partition)
     leases = [message.lease for message in pop(mq, Q, partitions=2)]
     call(mq, "release_all", leases=leases, delay=100)
     assert pop(mq, Q) == []
@@ -189,7 +189,7 @@ def test_release_all_with_a_delay(mq: psycopg.Connection):
     assert len(runs(mq, Q)) == 2
 
 
-def test_a_message_that_is_pushed_does_not_end_a_delay(mq: psycopg.Connection):
+def test_a_push_does_not_end_a_delay(mq: psycopg.Connection):
     push(mq, Q, 0)
     call(mq, "release", lease=pop(mq, Q)[0].lease, delay=100)
     push(mq, Q, 1)
@@ -200,8 +200,8 @@ def test_a_message_that_is_pushed_does_not_end_a_delay(mq: psycopg.Connection):
     assert runs(mq, Q) == [([0], 1), ([1], 1)]
 
 
-def test_a_release_of_nothing_holds_nothing_up(mq: psycopg.Connection):
-    """What was leased is deleted meanwhile: messages behind it do not wait."""
+def test_a_release_of_deleted_messages_holds_nothing_up(mq: psycopg.Connection):
+    """The leased messages were deleted meanwhile: messages behind them do not wait."""
     push(mq, Q, *range(2))
     (message,) = pop(mq, Q, batch=1)
     call(mq, "delete_message", id=message.id)
@@ -211,7 +211,7 @@ def test_a_release_of_nothing_holds_nothing_up(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("by_id", [False, True])
 def test_fail_with_retry_after(conn: psycopg.Connection, *, by_id: bool):
-    """The delay that is asked for, instead of the computed one; the attempt counts."""
+    """The requested delay replaces the computed one; the attempt counts."""
     configure(conn, Q, retry_delay=1, retry_limit=1)
     push(conn, Q, 0)
     for attempt in (1, 2):
@@ -225,8 +225,8 @@ def test_fail_with_retry_after(conn: psycopg.Connection, *, by_id: bool):
 
 
 def test_fail_all_with_retry_after(mq: psycopg.Connection):
-    for lane in "ab":
-        push(mq, Q, lane, partition=lane)
+    for partition in "ab":
+        push(mq, Q, partition, partition=partition)
     leases = [message.lease for message in pop(mq, Q, partitions=2)]
     call(mq, "fail_all", leases=leases, error="busy", retry_after=100)
     pass_time(mq, 99)
@@ -235,7 +235,7 @@ def test_fail_all_with_retry_after(mq: psycopg.Connection):
     assert [attempt for _, attempt in runs(mq, Q)] == [2, 2]
 
 
-def test_retry_after_zero_is_at_once(mq: psycopg.Connection):
+def test_retry_after_zero_retries_at_once(mq: psycopg.Connection):
     configure(mq, Q, retry_delay=LONG)
     push(mq, Q, 0)
     call(mq, "fail", lease=pop(mq, Q)[0].lease, error="busy", retry_after=0)
@@ -243,7 +243,7 @@ def test_retry_after_zero_is_at_once(mq: psycopg.Connection):
 
 
 def test_a_failure_with_retry_after_among_completed_ones_is_retried(mq: psycopg.Connection):
-    """Whoever says when to retry does not want a dead letter. The longest of several delays counts."""
+    """retry_after requests a retry, so the message is not dead-lettered. The longest of several delays applies."""
     configure(mq, Q, retry_delay=LONG)
     push(mq, Q, *range(4))
     batch = pop(mq, Q)
@@ -257,13 +257,13 @@ def test_a_failure_with_retry_after_among_completed_ones_is_retried(mq: psycopg.
     assert runs(mq, Q) == [([1, 2], 2)]
 
 
-def test_a_failure_that_was_taken_back_leaves_no_delay(mq: psycopg.Connection):
+def test_a_failure_that_was_replaced_leaves_no_delay(mq: psycopg.Connection):
     configure(mq, Q, retry_delay=0)
     push(mq, Q, *range(2))
     batch = pop(mq, Q)
     call(mq, "fail", lease=batch[0].lease, error="busy", id=batch[0].id, retry_after=100)
-    say(mq, batch[0], "c")
-    say(mq, batch[1], "f")
+    ack_one(mq, batch[0], "c")
+    ack_one(mq, batch[1], "f")
     assert dead_offsets(mq, Q) == [1]
     push(mq, Q, 2)
     one_by_one(mq, pop(mq, Q), "f")
@@ -297,7 +297,7 @@ def test_a_wrong_delay_is_refused(mq: psycopg.Connection, delay: object):
 
 
 @pytest.mark.parametrize("status", ["completed", "dead_letter"])
-def test_only_what_comes_again_has_a_delay(mq: psycopg.Connection, status: str):
+def test_only_failed_and_released_messages_have_a_delay(mq: psycopg.Connection, status: str):
     push(mq, Q, 0)
     (message,) = pop(mq, Q)
     with refused("SK001", f'item 0: status "{status}" cannot have a delay'):
@@ -308,14 +308,14 @@ def test_only_what_comes_again_has_a_delay(mq: psycopg.Connection, status: str):
     assert pop(mq, Q) == []
 
 
-def test_completed_leases_do_not_look_at_the_policy(mq: psycopg.Connection):
-    """The policy is looked up for failures only: an ack of any kind works without it."""
+def test_completed_leases_do_not_read_the_policy(mq: psycopg.Connection):
+    """The policy is read for failures only: an ack of any kind works without it."""
     configure(mq, Q, lease_log_seconds=60)
     push(mq, Q, *range(3))
     with mq.transaction(force_rollback=True):
         mq.execute("DROP FUNCTION skep._retry_policy")
         first, *others = pop(mq, Q)
-        say(mq, first, "c")
+        ack_one(mq, first, "c")
         ack(mq, others)
         push(mq, Q, 3)
         call(mq, "release", lease=pop(mq, Q)[0].lease)

@@ -38,7 +38,7 @@ class Cluster:
         self._users.append(name)
 
     def owner(self, name: str, options: LiteralString = "") -> str:
-        """Create a user and a database of the same name that belongs to him; return its URL as this user."""
+        """Create a user who owns a database of the same name; return its URL as this user."""
         self.user(name, options)
         self.execute("CREATE DATABASE {name} OWNER {name} ENCODING 'UTF8' TEMPLATE template0", name=name)
         return self.url_as(name, name)
@@ -175,7 +175,7 @@ def test_a_superuser_upgrades_as_the_owner_only(cluster: Cluster):
 
 
 def test_an_administrator_may_produce_and_consume_in_every_database(cluster: Cluster):
-    """In a second database, too, whose owner may not make skep_admin a member of the other roles."""
+    """Also in a second database, whose owner may not make skep_admin a member of the other roles."""
     install(cluster.owner("ann", "CREATEROLE"))
     install(cluster.owner("bob"))
     cluster.user("boss", "IN ROLE skep_admin")

@@ -1,4 +1,4 @@
-"""Samples of heads and cursors: exact rates and lags, of bounded size."""
+"""Samples of heads and cursors give exact rates and lags, and their number is bounded."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ def test_rates_and_lags(mq: psycopg.Connection):
     assert [round(row.lag_seconds) for row in history(mq, "g")] == [0, 0]
 
 
-def test_totals_do_not_fall_when_lanes_go(mq: psycopg.Connection):
+def test_totals_do_not_fall_when_partitions_are_deleted(mq: psycopg.Connection):
     configure(mq, Q, completed_retention_seconds=0, drop_idle_seconds=1)
     push(mq, Q, *range(10))
     take(mq, Q)
@@ -55,7 +55,7 @@ def test_servers_take_turns(mq: psycopg.Connection):
     assert [call(mq, "sample")[0].sample for _ in range(3)] == [1, 0, 0]
 
 
-def test_bounded(mq: psycopg.Connection):
+def test_old_samples_are_thinned_out(mq: psycopg.Connection):
     """Every sample for an hour, one a minute for a week, then none."""
     push(mq, Q, 1)
     for _ in range(30):
@@ -71,7 +71,7 @@ def test_bounded(mq: psycopg.Connection):
 
 
 def counted(mq: psycopg.Connection) -> bool:
-    """Write a sample; tell whether the queue was counted for it."""
+    """Write a sample; return whether the queue was counted for it."""
     before = mq.execute("SELECT counted_at FROM skep.sample_counts").fetchall()
     sample(mq)
     return mq.execute("SELECT counted_at FROM skep.sample_counts").fetchall() != before
@@ -130,7 +130,7 @@ CHANGES = [do_push, do_seek, do_clear, do_retain, do_delete_partition, do_subscr
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changes_are_counted(mq: psycopg.Connection, change: Callable[[psycopg.Connection], None]):
-    """The sample after a change is the same as a count of everything."""
+    """The sample after a change is the same as a full count."""
     push(mq, Q, *range(10))
     take(mq, Q, batch=10)
     sample(mq)
@@ -145,10 +145,10 @@ def test_changes_are_counted(mq: psycopg.Connection, change: Callable[[psycopg.C
 
 def test_leases_are_counted(mq: psycopg.Connection):
     push(mq, Q, *range(10))
-    held = pop(mq, Q, batch=10)
+    leased = pop(mq, Q, batch=10)
     sample(mq)
     assert [row.leased for row in samples(mq)] == [0, 1]
-    ack(mq, held)
+    ack(mq, leased)
     sample(mq)
     assert [(row.lag, row.leased) for row in samples(mq)][1] == (0, 0)
 
@@ -161,8 +161,8 @@ def do_pop(mq: psycopg.Connection) -> None:
 
 
 @pytest.mark.parametrize(("change", "share"), [(do_push, 10), (do_pop, 10), (None, 100)])
-def test_what_takes_long_is_counted_less_often(mq: psycopg.Connection, change: Any, share: int):
-    """A queue whose count took 5 seconds is counted every 50 seconds while it is busy, and every 500 at rest."""
+def test_a_queue_that_takes_long_to_count_is_counted_less_often(mq: psycopg.Connection, change: Any, share: int):
+    """A queue whose count took 5 seconds is counted every 50 seconds while it is busy, and every 500 when idle."""
     push(mq, Q, *range(10))
     take(mq, Q, batch=4)
     sample(mq)

@@ -1,4 +1,4 @@
-"""Schedules: each tick is pushed once, whatever was missed and whoever is late."""
+"""Schedules: each tick is pushed once, whatever was missed and however late the call is."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ def create(connection: psycopg.Connection, name: str = "s", cron: str = "* * * *
 
 
 def wind_back(connection: psycopg.Connection, length: timedelta) -> datetime:
-    """Let every schedule have been asleep for so long; return its next tick."""
+    """Let this much time pass for every schedule since its last tick; return the next tick."""
     query = "UPDATE skep.schedules SET next_at = date_trunc('minute', clock_timestamp()) - %s RETURNING next_at"
     return connection.execute(query, [length]).fetchall()[0][0].astimezone(UTC)
 
@@ -76,7 +76,7 @@ def test_an_outage_whose_last_tick_is_old(mq: psycopg.Connection, missed: str, e
     assert call(mq, "list_schedules")[0].next_at == noon + timedelta(days=1)
 
 
-def test_all_has_a_bound_in_each_call(mq: psycopg.Connection):
+def test_each_call_pushes_a_bounded_number_of_missed_ticks(mq: psycopg.Connection):
     create(mq, missed="all")
     first = wind_back(mq, 1500 * MINUTE)
     runs = [run(mq)[0] for _ in range(3)]
@@ -87,7 +87,7 @@ def test_all_has_a_bound_in_each_call(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("missed", ["one", "skip"])
 def test_an_outage_of_years_costs_no_more(mq: psycopg.Connection, missed: str):
-    """Not a step for each tick that was missed."""
+    """It does not take a step for each tick that was missed."""
     create(mq, missed=missed)
     wind_back(mq, timedelta(minutes=2))
     few = len(explained(mq, lambda: run(mq)))
@@ -97,8 +97,8 @@ def test_an_outage_of_years_costs_no_more(mq: psycopg.Connection, missed: str):
     assert len(pushed(mq)) == 2
 
 
-def test_create_again(mq: psycopg.Connection):
-    """Other content leaves the next tick alone; another time does not. A tick that is due is not skipped by it."""
+def test_create_an_existing_schedule_again(mq: psycopg.Connection):
+    """Other content does not change the next tick; another time does. A tick that is due is not skipped by it."""
     create(mq)
     tick = wind_back(mq, timedelta())
     assert create(mq, payload=Jsonb("new"), missed="all").next_at == tick
@@ -109,7 +109,7 @@ def test_create_again(mq: psycopg.Connection):
 
 
 def test_pause_and_resume(mq: psycopg.Connection):
-    """Ticks of the pause are not missed ones."""
+    """Ticks during the pause are not missed ticks."""
     create(mq, missed="all")
     assert call(mq, "pause_schedule", name="s")[0].paused
     wind_back(mq, 10 * MINUTE)
@@ -148,14 +148,14 @@ def test_list_and_delete(mq: psycopg.Connection):
         ({"headers": Jsonb([])}, "headers must be a JSON object, got a JSON array"),
     ],
 )
-def test_what_is_wrong_is_said(mq: psycopg.Connection, wrong: dict[str, Any], words: str):
+def test_errors_say_what_is_wrong(mq: psycopg.Connection, wrong: dict[str, Any], words: str):
     with refused("SK001", words):
         create(mq, **wrong)
     assert call(mq, "list_schedules") == []
 
 
-def test_a_refused_tick_waits_and_stops_no_other(mq: psycopg.Connection):
-    """The error is in the row; when the queue takes messages again the tick is pushed."""
+def test_a_refused_tick_waits_and_delays_no_other(mq: psycopg.Connection):
+    """The row has the error; the tick is pushed when the queue accepts messages again."""
     configure(mq, "blocked", semantics="pub_sub", block_without_subscribers=True)
     create(mq, "a", queue="blocked")
     create(mq, "b")
@@ -168,8 +168,10 @@ def test_a_refused_tick_waits_and_stops_no_other(mq: psycopg.Connection):
     assert call(mq, "list_schedules", queue="blocked")[0].error is None
 
 
-def test_a_locked_partition_is_left_for_later(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
-    """An open push holds up its own schedule, and no other."""
+def test_a_tick_for_a_locked_partition_is_left_for_later(
+    mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]
+):
+    """An open push delays its own schedule, and no other."""
     push(mq, "q", 0)
     create(mq, "a")
     create(mq, "b", queue="free")
@@ -181,8 +183,8 @@ def test_a_locked_partition_is_left_for_later(mq: psycopg.Connection, connect_mo
     assert run(mq) == (1, 0, ["q"])
 
 
-def test_many_that_are_refused_stop_no_other(mq: psycopg.Connection):
-    """They are due for longer than the others, and will be: they come last."""
+def test_many_refused_ticks_delay_no_other(mq: psycopg.Connection):
+    """They have been due for longer than the others: they are tried last."""
     configure(mq, "blocked", semantics="pub_sub", block_without_subscribers=True)
     for number in range(3):
         create(mq, f"refused {number}", queue="blocked")
@@ -195,10 +197,10 @@ def test_many_that_are_refused_stop_no_other(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["locked", "being_created"])
-def test_many_that_are_locked_stop_no_other(
+def test_many_locked_ticks_delay_no_other(
     mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection], *, is_new: bool
 ):
-    """They do not count; and the partition, if it is being created, is waited for once."""
+    """They do not count towards the limit; a partition that is being created is waited for once."""
     if not is_new:
         push(mq, "q", 0)
     for number in range(20):
@@ -221,14 +223,14 @@ def test_a_clock_that_is_set_back_repeats_no_tick(mq: psycopg.Connection):
     assert (run(mq)[0], len(pushed(mq)), broken(mq)) == (0, 1, {})
 
 
-def test_a_call_takes_no_more_schedules_than_it_is_told(mq: psycopg.Connection):
+def test_a_call_runs_at_most_its_limit_of_schedules(mq: psycopg.Connection):
     for number in range(5):
         create(mq, f"s{number}", partition=f"p{number}")
     wind_back(mq, timedelta())
     assert [run(mq, max_schedules=2)[0] for _ in range(4)] == [2, 2, 1, 0]
 
 
-def test_it_goes_by_its_index(mq: psycopg.Connection):
+def test_running_schedules_uses_the_index(mq: psycopg.Connection):
     for number in range(20):
         create(mq, f"s{number}")
     mq.execute("ANALYZE skep.schedules")

@@ -1,4 +1,4 @@
-"""What a group has on a queue, on single partitions and on a namespace lives, ends and begins together."""
+"""The subscriptions of a group to a queue, single partitions and a namespace live, end and start together."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ HOUR = 3600
 
 
 def status(mq: psycopg.Connection) -> dict[tuple[str, str | None], str]:
-    """Return the states of all subscriptions, by group and partition."""
+    """Return the status of every subscription, by group and partition."""
     rows = mq.execute("SELECT group_name, partition, status FROM skep.subscriptions").fetchall()
     return {(group, partition): state for group, partition, state in rows}
 
@@ -21,8 +21,8 @@ def seek(mq: psycopg.Connection, position: str, partition: str | None = None) ->
 
 
 @pytest.mark.parametrize("scope", [{"queue": "q"}, {"namespace": "n"}, {"queue": "q", "partition": "p"}])
-def test_any_pop_is_a_sign_of_life_for_all_of_the_group(mq: psycopg.Connection, scope: dict[str, Any]):
-    """Section 5: a group that polls and gets nothing is not dead, in no partition, and keeps what it is owed there."""
+def test_any_pop_is_a_heartbeat_for_all_subscriptions_of_the_group(mq: psycopg.Connection, scope: dict[str, Any]):
+    """A group that polls and gets nothing is dead in no partition, and keeps its backlog there."""
     call(mq, "configure_queue", queue="q", namespace="n")
     configure(mq, "q", completed_retention_seconds=0.001, zero_subscriber_retention_seconds=0.001)
     call(mq, "subscribe", group_name="g", **scope)
@@ -37,7 +37,7 @@ def test_any_pop_is_a_sign_of_life_for_all_of_the_group(mq: psycopg.Connection, 
     assert call(mq, "retain") == []
 
 
-def test_who_comes_back_comes_back_everywhere(mq: psycopg.Connection):
+def test_a_group_is_revived_in_every_partition(mq: psycopg.Connection):
     push(mq, "q", 1, partition="p")
     take(mq, "q")
     seek(mq, "beginning", "p")
@@ -48,8 +48,8 @@ def test_who_comes_back_comes_back_everywhere(mq: psycopg.Connection):
     assert status(mq) == {("g", None): "ACTIVE", ("g", "p"): "ACTIVE"}
 
 
-def test_a_new_life_is_one_in_every_partition(mq: psycopg.Connection):
-    """Section 5: cancelled until subscribed anew, and then from the beginning of the new subscription."""
+def test_a_new_subscription_starts_in_every_partition(mq: psycopg.Connection):
+    """A group is cancelled until it subscribes again, and then starts at the beginning of the new subscription."""
     push_to(mq, [("q", "p", 1), ("q", "other", 2)])
     take(mq, "q", partitions=2)
     seek(mq, "end", "p")
@@ -68,8 +68,8 @@ def jobs(mq: psycopg.Connection) -> None:
 
 @pytest.mark.usefixtures("jobs")
 @pytest.mark.parametrize("first", ["subscribe", "pop", "pop with a mode"])
-def test_names_on_a_work_queue_mean_everybody(mq: psycopg.Connection, first: str):
-    """Section 5: every message to exactly one consumer, whatever group name it gives; so for its life."""
+def test_group_names_on_a_work_queue_mean_its_one_group(mq: psycopg.Connection, first: str):
+    """Every message goes to exactly one consumer, whatever group name it gives; the same holds for heartbeats."""
     if first == "subscribe":
         call(mq, "subscribe", group_name="workers", queue="jobs")
     else:
@@ -90,8 +90,8 @@ def ids(mq: psycopg.Connection) -> list[Row]:
     return mq.execute("SELECT last_value FROM skep.subscriptions_id_seq").fetchall()
 
 
-def test_a_name_from_before_the_queue_was_one_of_work_does_not_die(mq: psycopg.Connection):
-    """Nobody can give a sign of life in that name any more."""
+def test_a_group_from_before_the_queue_became_a_work_queue_does_not_die(mq: psycopg.Connection):
+    """No consumer can send a heartbeat in its name any more."""
     call(mq, "subscribe", group_name="workers", queue="jobs")
     configure(mq, "jobs", semantics="queue")
     pass_time(mq, HOUR)
@@ -103,7 +103,7 @@ PAUSED = {"heartbeat_interval": 7.0, "heartbeat_timeout": 70.0, "miss_threshold"
 
 @pytest.mark.parametrize("partition", [None, "p"])
 def test_a_seek_moves_and_changes_nothing_else(mq: psycopg.Connection, partition: str | None):
-    """Section 5: who is paused stays paused, and keeps the options that were given."""
+    """A paused group stays paused, and keeps its options."""
     push(mq, "q", 1, 2, partition="p")
     call(mq, "subscribe", group_name="g", queue="q", **PAUSED)
     mq.execute("UPDATE skep.subscriptions SET conflation = true")
@@ -117,8 +117,8 @@ def test_a_seek_moves_and_changes_nothing_else(mq: psycopg.Connection, partition
     assert take(mq, "q") == [2]
 
 
-def test_what_is_owed_after_a_seek_is_owed(mq: psycopg.Connection):
-    """Section 5: also to a group that was born for what is new."""
+def test_messages_after_a_seek_are_pending(mq: psycopg.Connection):
+    """Also for a group whose subscription is for new messages."""
     configure(mq, "q", completed_retention_seconds=0.001)
     push(mq, "q", 1, 2)
     pass_time(mq, HOUR)

@@ -1,4 +1,4 @@
-"""`skep install --print`: the script does what an install does."""
+"""The script of `skep install --print` does what an install does."""
 
 import shutil
 import subprocess
@@ -95,7 +95,7 @@ def test_the_script_gives_up_on_a_lock_and_says_so(empty_database_url: str, sour
 
 
 def test_the_script_waits_for_another_install(empty_database_url: str):
-    """For longer than the half second that it waits for a table."""
+    """It waits longer than the half second that it waits for a table."""
     with ThreadPoolExecutor(1) as pool, psycopg.connect(empty_database_url) as other:
         other.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
         done = pool.submit(run_with_driver, empty_database_url, script(TINY))
@@ -107,7 +107,7 @@ def test_the_script_waits_for_another_install(empty_database_url: str):
 
 
 @pytest.mark.parametrize(
-    ("older", "says"),
+    ("older", "message"),
     [
         (TINY, "newer schema"),
         (
@@ -117,9 +117,9 @@ def test_the_script_waits_for_another_install(empty_database_url: str):
     ],
     ids=["newer", "another"],
 )
-def test_the_script_refuses_a_database_it_does_not_fit(empty_database_url: str, older: Sources, says: str):
+def test_the_script_refuses_a_database_it_does_not_fit(empty_database_url: str, older: Sources, message: str):
     install(empty_database_url, UPGRADED)
-    with pytest.raises(psycopg.Error, match=says) as caught:
+    with pytest.raises(psycopg.Error, match=message) as caught:
         run_with_driver(empty_database_url, script(older))
     assert caught.value.sqlstate == "SK008"
     with psycopg.connect(empty_database_url) as session:

@@ -1,10 +1,11 @@
-"""Seek: in partitions that were read or not, in queues that exist or not; it ends leases, and counts what it skips."""
+"""Seek: in known and unknown partitions, in existing and future queues; it ends leases, and counts what it skips."""
 
 from collections.abc import Callable
 
 import psycopg
 import pytest
 
+from tests.engine.threads import at_once
 from tests.engine.verbs import (
     Row,
     ack,
@@ -22,52 +23,54 @@ from tests.engine.verbs import (
 )
 
 
-def move(connection: psycopg.Connection, position: str, queue: str | None = "q", group: str = "g", **lane: str) -> Row:
+def move(
+    connection: psycopg.Connection, position: str, queue: str | None = "q", group: str = "g", **partition: str
+) -> Row:
     """Seek, and return (partitions, skipped, again)."""
-    (moved,) = call(connection, "seek", group_name=group, queue=queue, position=position, **lane)
+    (moved,) = call(connection, "seek", group_name=group, queue=queue, position=position, **partition)
     return moved
 
 
-def seek(connection: psycopg.Connection, position: str, queue: str = "q", group: str = "g", **lane: str) -> int:
-    return move(connection, position, queue, group, **lane).partitions
+def seek(connection: psycopg.Connection, position: str, queue: str = "q", group: str = "g", **partition: str) -> int:
+    return move(connection, position, queue, group, **partition).partitions
 
 
-def minute_by_minute(connection: psycopg.Connection, lanes: list[str]) -> list[str]:
-    """Four messages a minute apart in each lane; return a time before each of them."""
+def minute_by_minute(connection: psycopg.Connection, partitions: list[str]) -> list[str]:
+    """Push four messages a minute apart to each partition; return a time before each of them."""
     for number in range(4):
-        push_to(connection, [("q", lane, number) for lane in lanes])
+        push_to(connection, [("q", partition, number) for partition in partitions])
         pass_time(connection, 60)
     times = connection.execute("SELECT DISTINCT (created_at - interval '1 s')::text FROM skep.messages ORDER BY 1")
     return [time for (time,) in times.fetchall()]
 
 
 def drained(connection: psycopg.Connection, group: str = "g") -> dict[str, list]:
-    """What comes, by partition."""
+    """Return the remaining messages, by partition."""
     found: dict[str, list] = {}
     for delivery in drain(connection, "q", group):
         found.setdefault(delivery.partition, []).append(delivery.payload)
     return found
 
 
-@pytest.mark.parametrize("met", ["all", "none", "half"])
+@pytest.mark.parametrize("known", ["all", "none", "half"])
 @pytest.mark.parametrize(("position", "first"), [("beginning", 0), ("end", 4), ("2", 2), ("time", 3), ("Beginning", 0)])
-def test_seek_moves_every_lane(mq: psycopg.Connection, position: str, first: int, met: str):
-    """S7: a group that has drained, met half of, or never seen the lanes: all of them start at the place."""
+def test_seek_moves_every_partition(mq: psycopg.Connection, position: str, first: int, known: str):
+    """All partitions start at the position, whether the group has drained or never read them (scenario S7)."""
     times = minute_by_minute(mq, ["a", "b"])
-    if met == "all":
+    if known == "all":
         drain(mq, "q")
-    elif met == "half":
+    elif known == "half":
         take(mq, "q", partition="a")
     assert seek(mq, times[3] if position == "time" else position) == 2
     assert lag(mq) == {"a": 4 - first, "b": 4 - first}
-    push_to(mq, [("q", lane, "next") for lane in "abc"])
+    push_to(mq, [("q", partition, "next") for partition in "abc"])
     rest = [*range(first, 4), "next"]
     assert drained(mq) == {"a": rest, "b": rest, "c": ["next"]}
     assert broken(mq) == {}
 
 
 def test_partitions_that_are_created_later_start_at_their_beginning(mq: psycopg.Connection):
-    """An offset is for the partitions that exist: the first messages of a new one are not skipped."""
+    """An offset applies to existing partitions: the first messages of a new one are not skipped."""
     push(mq, "q", *range(4), partition="a")
     seek(mq, "2")
     push(mq, "q", *range(4), partition="later")
@@ -76,7 +79,7 @@ def test_partitions_that_are_created_later_start_at_their_beginning(mq: psycopg.
 
 @pytest.mark.parametrize("position", ["beginning", "end", "1"])
 def test_a_queue_that_does_not_exist(mq: psycopg.Connection, position: str):
-    """The seek is kept for the queue, as a subscription is; "end" of nothing is before the first message."""
+    """The seek is stored for the queue, as a subscription is; the end of an empty queue is before its first message."""
     assert move(mq, position) == (0, 0, 0)
     pass_time(mq, 600)
     push(mq, "q", "a", "b")
@@ -94,7 +97,7 @@ def test_a_partition_that_does_not_exist(mq: psycopg.Connection, position: str):
 
 @pytest.mark.parametrize("mode", ["new", "all"])
 def test_a_stored_mode_does_not_undo_a_seek(mq: psycopg.Connection, mode: str):
-    """S7: neither the subscription the group was born with nor the mode that its consumers go on to send."""
+    """Neither the group's first subscription nor the mode that its consumers send later (scenario S7)."""
     minute_by_minute(mq, ["a", "b"])
     take(mq, "q", partition="a", subscription_mode=mode)
     take(mq, "q", subscription_mode=mode, batch=1)
@@ -108,7 +111,7 @@ def test_a_stored_mode_does_not_undo_a_seek(mq: psycopg.Connection, mode: str):
 
 
 def test_a_namespace_subscription_does_not_undo_a_seek(mq: psycopg.Connection):
-    """S6, S7: the seek of a queue is more specific than the group's namespace."""
+    """The seek of a queue is more specific than the group's namespace (scenarios S6, S7)."""
     push(mq, "ns.q", *range(4))
     push(mq, "ns.other", "other")
     pass_time(mq, 3600)
@@ -119,7 +122,7 @@ def test_a_namespace_subscription_does_not_undo_a_seek(mq: psycopg.Connection):
 
 
 def test_one_partition_only(mq: psycopg.Connection):
-    """S7: the other lanes of the group, and the other groups, stay where they are."""
+    """The other partitions of the group, and the other groups, do not move (scenario S7)."""
     minute_by_minute(mq, ["a", "b"])
     drain(mq, "q")
     drain(mq, "q", "other")
@@ -130,20 +133,20 @@ def test_one_partition_only(mq: psycopg.Connection):
     assert drained(mq) == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}  # the queue's seek is later than the partition's
 
 
-def test_seek_drops_leases(mq: psycopg.Connection):
-    """S7, C5: the token is stale at once, the answer is refused and changes nothing."""
+def test_seek_ends_leases(mq: psycopg.Connection):
+    """The lease id is stale at once; an ack is refused and changes nothing (scenarios S7, C5)."""
     minute_by_minute(mq, ["a"])
-    held = pop(mq, "q", batch=2)
+    leased = pop(mq, "q", batch=2)
     failed = pop(mq, "q", "failing", batch=2)
     call(mq, "fail", lease=failed[0].lease, error="oops")
     seek(mq, "1")
     seek(mq, "0", group="failing")
     for stale in ("ack", "release", "extend"):
         with refused("SK003"):
-            call(mq, stale, lease=held[0].lease)
+            call(mq, stale, lease=leased[0].lease)
     for stale in ("fail", "dead_letter"):
         with refused("SK003"):
-            call(mq, stale, lease=held[0].lease, error="late")
+            call(mq, stale, lease=leased[0].lease, error="late")
     assert (lag(mq), broken(mq)) == ({"a": 3}, {})
     again = pop(mq, "q")
     assert [(delivery.payload, delivery.attempt) for delivery in again] == [(1, 1), (2, 1), (3, 1)]
@@ -152,12 +155,12 @@ def test_seek_drops_leases(mq: psycopg.Connection):
         1,
         1,
         1,
-    ]  # what was returned for a retry is forgotten too
+    ]  # returned runs are forgotten too
     assert mq.execute("SELECT count(*) FROM skep.dead_letters").fetchall() == [(0,)]
 
 
-def test_end_is_the_end_of_this_moment(mq: psycopg.Connection):
-    """S7: by offset, not by clock: also where the lane's time is ahead of the clock."""
+def test_end_is_the_end_at_the_moment_of_the_seek(mq: psycopg.Connection):
+    """By offset, not by clock: also where the partition's time is ahead of the clock (scenario S7)."""
     push(mq, "q", "a", "b")
     pass_time(mq, -3600)
     seek(mq, "end")
@@ -186,7 +189,7 @@ def processed(connection: psycopg.Connection) -> int:
     return connection.execute(query).fetchall()[0][0]
 
 
-def test_the_answer_counts(mq: psycopg.Connection):
+def test_seek_counts_skipped_and_repeated_messages(mq: psycopg.Connection):
     """Pending messages that are skipped, and completed ones that are delivered again; processed is never negative."""
     push(mq, "q", *range(10))
     take(mq, "q", batch=3)
@@ -200,21 +203,21 @@ def test_the_answer_counts(mq: psycopg.Connection):
     assert processed(mq) == 3
 
 
-def test_the_answer_counts_for_partitions_that_were_not_read(mq: psycopg.Connection):
-    """From where the group would have started. A group that is new skips nothing: it was nowhere."""
-    push_to(mq, [("q", lane, number) for lane in "ab" for number in range(4)])
+def test_seek_counts_for_partitions_that_were_not_read(mq: psycopg.Connection):
+    """It counts from the group's start. A new group skips nothing, because it had no position."""
+    push_to(mq, [("q", partition, number) for partition in "ab" for number in range(4)])
     pass_time(mq, 3600)
     call(mq, "subscribe", group_name="g", queue="q", mode="new")
     push(mq, "q", 4, partition="a")
-    assert move(mq, "3") == (2, 0, 2)  # a message of each that was before the start comes; none has been read
+    assert move(mq, "3") == (2, 0, 2)  # one message before the start is delivered in each; none has been read
     assert move(mq, "end") == (2, 3, 0)
     assert move(mq, "2", group="fresh") == (2, 0, 0)
     assert processed(mq) == 0
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_the_answer_counts_messages_and_not_offsets(mq: psycopg.Connection, concurrency: int):
-    """Acks out of order: a completed message above the cursor is not skipped, and comes again if the seek is below."""
+def test_seek_counts_messages_and_not_offsets(mq: psycopg.Connection, concurrency: int):
+    """A completed message above the cursor is not skipped, and is repeated by a seek below it."""
     configure(mq, "q", concurrency=concurrency)
     push(mq, "q", *range(8))
     if concurrency == 1:
@@ -240,13 +243,13 @@ def test_the_answer_counts_messages_and_not_offsets(mq: psycopg.Connection, conc
 
 
 def test_closed_runs_are_forgotten(mq: psycopg.Connection):
-    """With concurrency > 1: leased and returned runs are gone, and their leases with them."""
+    """With concurrency above 1, leased and returned runs are deleted with their leases."""
     configure(mq, "q", concurrency=4, retry_delay=3600)
     push(mq, "q", *range(8))
-    held = [pop(mq, "q", batch=2) for _ in range(3)]
-    call(mq, "fail", lease=held[0][0].lease, error="oops")
+    leased = [pop(mq, "q", batch=2) for _ in range(3)]
+    call(mq, "fail", lease=leased[0][0].lease, error="oops")
     assert move(mq, "2") == (1, 2, 0)
-    for batch in held:
+    for batch in leased:
         with refused("SK003"):
             call(mq, "ack", lease=batch[0].lease)
     assert mq.execute("SELECT first_offset, end_offset, leases FROM skep.runs").fetchall() == [(2, None, 0)]
@@ -261,7 +264,7 @@ def test_closed_runs_are_forgotten(mq: psycopg.Connection):
 def test_a_push_that_commits_later(
     mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection], position: str
 ):
-    """A message that was pushed before the seek and committed after it comes, also in a new partition."""
+    """A message that was pushed before the seek and committed after it is delivered, also in a new partition."""
     push(mq, "q", "a")
     slow = connect_module()
     with slow.transaction():
@@ -273,17 +276,18 @@ def test_a_push_that_commits_later(
 
 
 def test_a_transaction_that_holds_a_lease(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
-    """Seek and delete wait for it, five seconds at most, and then say so with an error that is worth a retry."""
+    """Seek and delete wait for it, five seconds at most, and then fail with a retryable error."""
     push(mq, "q", *range(4))
     take(mq, "q", batch=1)
     other, slow = connect_module(), connect_module()
+
+    def refuse(connection: psycopg.Connection, verb: str, **arguments: str) -> None:
+        with refused("55P03", 'group "g" is in use'):
+            call(connection, verb, group_name="g", **arguments)
+
     with slow.transaction():
         pop(slow, "q", batch=1)
-        for connection, verb, arguments in [
-            (mq, "seek", {"queue": "q", "position": "end"}), (other, "delete_group", {}),
-        ]:  # fmt: skip
-            with refused("55P03", 'group "g" is locked'):
-                call(connection, verb, group_name="g", **arguments)
+        at_once(lambda: refuse(mq, "seek", queue="q", position="end"), lambda: refuse(other, "delete_group"))
     assert move(mq, "end") == (1, 3, 0)
 
 
@@ -296,8 +300,8 @@ def test_seeking_back_and_forth(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_seek_on_queue_semantics_moves_the_one_cursor(mq: psycopg.Connection):
-    """Section 5: whatever group name the seek gives, it is the queue's cursor."""
+def test_seek_on_a_work_queue_moves_its_one_cursor(mq: psycopg.Connection):
+    """The group name of the call does not matter."""
     configure(mq, "q", semantics="queue")
     push(mq, "q", *range(6))
     seek(mq, "4", group="a")
@@ -315,36 +319,42 @@ def test_seek_creates_a_group_that_was_never_seen(mq: psycopg.Connection):
     assert take(mq, "q", "fresh") == ["b"]
 
 
-def test_who_is_cancelled_is_not_moved(mq: psycopg.Connection):
-    """Section 5: cancelled is final until subscribed anew."""
+def test_a_cancelled_group_does_not_seek(mq: psycopg.Connection):
+    """Cancelled is final until the group subscribes again."""
     push(mq, "q", 1)
     take(mq, "q")
     call(mq, "cancel", group_name="g", queue="q")
-    for lane in ({}, {"partition": "Default"}):
+    for partition in ({}, {"partition": "Default"}):
         with refused("SK007", "cancelled"):
-            seek(mq, "beginning", **lane)
+            seek(mq, "beginning", **partition)
 
 
 def test_all_queues_of_a_group(mq: psycopg.Connection):
-    """S7: those it has met, is subscribed to, or will find by its namespace; nobody else's, and none that it left."""
-    for queue in ("met", "left", "others"):
+    """Queues that it has read, is subscribed to, or covers by its namespace.
+
+    No queue of others or that it left (scenario S7).
+    """
+    for queue in ("known", "left", "others"):
         push(mq, queue, 0, 1)
-    take(mq, "met")
+    take(mq, "known")
     take(mq, "left")
     take(mq, "others", "h")
     call(mq, "cancel", group_name="g", queue="left")
     call(mq, "subscribe", group_name="g", queue="to come")
     call(mq, "subscribe", group_name="g", namespace="n")
     assert move(mq, "1", None) == (1, 0, 1)
-    call(mq, "configure_queue", queue="born", namespace="n")
-    for queue in ("to come", "born"):
+    call(mq, "configure_queue", queue="created", namespace="n")
+    for queue in ("to come", "created"):
         push(mq, queue, 0, 1)
-    assert [take(mq, queue) for queue in ("met", "to come", "born")] == [[1], [0, 1], [0, 1]]
+    assert [take(mq, queue) for queue in ("known", "to come", "created")] == [[1], [0, 1], [0, 1]]
     assert (lag(mq, "h"), broken(mq)) == ({"Default": 0}, {})
 
 
 def test_all_queues_of_a_namespace(mq: psycopg.Connection):
-    """The wide subscription moves, queues that it covers get no subscription of their own; "end" holds for new ones."""
+    """The namespace subscription moves, queues that it covers get no subscription of their own.
+
+    "end" covers new ones.
+    """
     push_to(mq, [("n.a", "p", 0), ("n.b", "p", 1)])
     assert sorted(take(mq, None, namespace="n", partitions=9)) == [0, 1]
     push_to(mq, [("n.a", "p", 2), ("n.a", "q", 3)])

@@ -1,4 +1,4 @@
-"""Writing in batches, as Spark does, with few rights: each batch once, and whole."""
+"""Writing in batches, as Spark does, with few rights: each batch is published once and completely."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.engine.crowd import until
 from tests.engine.test_privileges import as_role
+from tests.engine.threads import until
 from tests.engine.verbs import broken, call, drain, pass_time, push, push_to, refused
 
 Piece = dict[tuple[str, str], list[str]]  # the payloads for each partition
@@ -45,7 +45,7 @@ def publish(
 
 
 def test_a_batch_is_published_once(mq: psycopg.Connection):
-    """In the order of its pieces; what another attempt staged goes unpublished, and all of it is forgotten."""
+    """In the order of its runs; rows that another attempt staged are not published, and all of them are deleted."""
     with as_role(mq, "skep_producer"):
         stage(mq, 0, 7, 8)
         second, first = stage(mq, 0, 3, 4), stage(mq, 0, 1, 2)
@@ -61,7 +61,7 @@ def test_a_batch_is_published_once(mq: psycopg.Connection):
 
 
 def test_a_batch_that_lost_rows_is_refused(mq: psycopg.Connection):
-    """A crash of the database empties what is staged: the batch must be written again."""
+    """A crash of the database empties the staging table: the batch must be written again."""
     piece = stage(mq, 0, 1, 2)
     with refused("SK002", "the database crashed while it was written"):
         publish(mq, 0, piece, counts=[3])
@@ -72,7 +72,7 @@ def test_a_batch_that_lost_rows_is_refused(mq: psycopg.Connection):
     assert mq.execute("SELECT count(*) FROM skep.messages").fetchall() == [(0,)]
 
 
-def test_what_nobody_published_is_pruned(mq: psycopg.Connection):
+def test_staged_rows_that_were_not_published_are_pruned(mq: psycopg.Connection):
     call(mq, "_open_sink", sink="s", query="me")
     stage(mq, 0, 1, 2)
     assert call(mq, "_prune_sinks")[0][0] == 0
@@ -89,8 +89,8 @@ STORED = """
 """
 
 
-def test_pieces_are_appended_partition_by_partition(mq: psycopg.Connection):
-    """Behind what is there and behind each other, each message with its own headers, in any order of partitions."""
+def test_runs_are_appended_partition_by_partition(mq: psycopg.Connection):
+    """After existing messages and after each other, each message with its own headers, in any order of partitions."""
     push_to(mq, [("q", "b", 0), ("q", "z", 0)])
     trace = uuid4()
     first = stage_partitions(mq, 0, {("q", "z"): ["1", "2"], ("r", "a"): ["3"], ("q", "b"): ["4", "5"]},
@@ -115,7 +115,7 @@ def test_pieces_are_appended_partition_by_partition(mq: psycopg.Connection):
 
 
 def test_times_do_not_go_back(mq: psycopg.Connection):
-    """A clock that is set back changes nothing: later messages have later times."""
+    """After the clock was set back, later messages still have later times."""
     push(mq, "q", 0, partition="p")
     pass_time(mq, -3600)
     assert publish(mq, 0, stage(mq, 0, 1), counts=[1]) == 1
@@ -125,8 +125,8 @@ def test_times_do_not_go_back(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_repeats_are_not_appended(mq: psycopg.Connection):
-    """By transaction id: of what is stored, of another piece, within a piece."""
+def test_duplicates_are_not_appended(mq: psycopg.Connection):
+    """By transaction id: of stored messages, of another run, within a run."""
     push(mq, "q", 0, partition="p", transaction_ids=["a"])
     first = stage(mq, 0, 1, 2, 3, transaction_ids=["a", "b", None])
     second = stage(mq, 0, 4, 5, 6, 7, transaction_ids=["b", "c", "c", None])
@@ -138,13 +138,13 @@ def test_repeats_are_not_appended(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("payloads", [["1", "2\x1e3"], ["1\x1e2"], ['"a\x1eb"'], [""]])
 def test_a_separator_inside_a_payload_is_refused(mq: psycopg.Connection, payloads: list[str]):
-    """It would shift the payloads of others. JSON does not have it, but the text might not be JSON."""
+    """It would shift the payloads of others. JSON never has it, but the text might not be JSON."""
     with refused("SK001", "contains the character U+001E"):
         stage_partitions(mq, 0, {("q", "p"): payloads})
     assert mq.execute("SELECT count(*) FROM skep.sink_chunks").fetchall() == [(0,)]
 
 
-def test_what_is_not_json_is_an_error_of_its_task(mq: psycopg.Connection):
+def test_invalid_json_fails_its_task(mq: psycopg.Connection):
     with refused("22P02", "invalid input syntax for type json"):
         stage_partitions(mq, 0, {("q", "p"): ["1", "{"]})
 
@@ -163,18 +163,18 @@ def test_what_is_not_json_is_an_error_of_its_task(mq: psycopg.Connection):
         {"producers": []},
     ],
 )
-def test_a_piece_whose_arrays_are_wrong_is_refused(mq: psycopg.Connection, wrong: dict[str, list[object]]):
-    """Where a message goes is computed from the counts: a partition that is named twice would be written to twice."""
+def test_a_run_with_inconsistent_arrays_is_refused(mq: psycopg.Connection, wrong: dict[str, list[object]]):
+    """The counts decide where a message is stored: a partition that is named twice would be written to twice."""
     with refused("SK001", "the arrays of a chunk do not match"):
         stage(mq, 0, 1, 2, **wrong)
 
 
-def test_what_push_refuses_is_refused(mq: psycopg.Connection):
+def test_values_that_push_refuses_are_refused(mq: psycopg.Connection):
     mq.execute("SELECT skep.configure_queue('q', '{\"max_payload_bytes\": 1024}')")
     large = stage_partitions(mq, 0, {("q", "p"): ["1", f'"{"x" * 2000}"']})
     with refused("SK004", "item 1"):
         publish(mq, 0, large, counts=[2])
-    with refused("SK004", "item 0"):  # it is the text that is sent to consumers
+    with refused("SK004", "item 0"):  # the text is what consumers receive
         publish(mq, 0, stage_partitions(mq, 0, {("q", "p"): ["1e131071"]}), counts=[1])
     with refused("SK001", "headers must be a JSON object, got a JSON array"):
         publish(mq, 0, stage(mq, 0, 1, headers=["[]"]), counts=[1])
@@ -184,16 +184,18 @@ def test_what_push_refuses_is_refused(mq: psycopg.Connection):
 
 
 def test_publishers_do_not_deadlock(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection]):
-    """Each locks all its partitions before the first piece. Here their pieces come in opposite orders."""
+    """Each locks all its partitions before the first run. Here their runs are in opposite orders."""
     push_to(mq, [("q", "a", 0), ("q", "b", 0)])
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     holder, done = connect_module(), []
     holder.execute("BEGIN")
     push(holder, "q", 1, partition="a")
     with ThreadPoolExecutor() as pool:
-        for number, lanes in enumerate(("ab", "ba"), 1):
-            pieces = [stage_partitions(mq, 0, {("q", lane): [str(number)]}, sink=lanes) for lane in lanes]
-            done.append(pool.submit(publish, connect_module(), 0, *pieces, counts=[1, 1], sink=lanes))
+        for number, partitions in enumerate(("ab", "ba"), 1):
+            pieces = [
+                stage_partitions(mq, 0, {("q", partition): [str(number)]}, sink=partitions) for partition in partitions
+            ]
+            done.append(pool.submit(publish, connect_module(), 0, *pieces, counts=[1, 1], sink=partitions))
             until(lambda number=number: mq.execute(waiting).fetchall() == [(number,)], "the publishers to wait")
         holder.execute("ROLLBACK")
         assert [each.result() for each in done] == [2, 2]

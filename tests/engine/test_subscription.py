@@ -1,4 +1,4 @@
-"""Where a group starts: seed 000's tests and edge cases, seed 004's scenarios, and what follows from them."""
+"""The start of a group: the tests and edge cases of subscriptions, and what follows from them."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,15 +11,15 @@ from tests.engine.verbs import call, configure, drain, lag, pass_time, pop, push
 
 
 def stored(connection: psycopg.Connection, group: str = "g") -> list[tuple]:
-    """The subscriptions of a group: scope and mode, in the order they were made."""
+    """Return the subscriptions of a group, scope and mode, in the order of their creation."""
     return connection.execute(
         "SELECT queue, partition, namespace, task, mode FROM skep.subscriptions WHERE group_name = %s ORDER BY id",
         [group],
     ).fetchall()
 
 
-def birth(connection: psycopg.Connection, group: str = "g") -> tuple:
-    """Return when the group's only subscription starts, and the clock."""
+def start_and_clock(connection: psycopg.Connection, group: str = "g") -> tuple:
+    """Return when the group's only subscription starts, and the time of the database."""
     found = connection.execute(
         "SELECT start_at, clock_timestamp() FROM skep.subscriptions WHERE group_name = %s", [group]
     )
@@ -27,14 +27,14 @@ def birth(connection: psycopg.Connection, group: str = "g") -> tuple:
     return only
 
 
-def old(connection: psycopg.Connection, *payloads: object, **lane: str) -> None:
-    """Messages of an hour ago."""
-    push(connection, "q", *payloads, **lane)
+def old(connection: psycopg.Connection, *payloads: object, **partition: str) -> None:
+    """Push messages of an hour ago."""
+    push(connection, "q", *payloads, **partition)
     pass_time(connection, 3600)
 
 
 def test_new_mode_on_one_partition(mq: psycopg.Connection):
-    """S1, seed 000 test 1: the message that is there when the group is born, and those after it."""
+    """The group gets the message that is there at its start, and later ones (scenario S1)."""
     push(mq, "q", "M1", partition="p1")
     assert take(mq, "q", partition="p1", subscription_mode="new") == ["M1"]
     push(mq, "q", "M2", partition="p1")
@@ -43,8 +43,8 @@ def test_new_mode_on_one_partition(mq: psycopg.Connection):
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["group_has_met_p1", "group_has_met_nothing"])
-def test_a_partition_born_ten_minutes_later(mq: psycopg.Connection, *, known: bool):
-    """S1, seed 000 test 2, S4: the start is the group's birth, not the moment it meets the partition."""
+def test_a_partition_created_ten_minutes_later(mq: psycopg.Connection, *, known: bool):
+    """The start is that of the group, not the moment when it discovers the partition (scenarios S1, S4)."""
     if known:
         push(mq, "q", "M1", partition="p1")
     assert take(mq, "q", subscription_mode="new") == (["M1"] if known else [])
@@ -54,8 +54,11 @@ def test_a_partition_born_ten_minutes_later(mq: psycopg.Connection, *, known: bo
     assert take(mq, "q", subscription_mode="new") == ["M2", "M3", "M4"]
 
 
-def test_a_partition_with_history_met_later_starts_at_the_birth(mq: psycopg.Connection):
-    """S4: of a lane older than the group, everything before the birth is skipped and everything after it comes."""
+def test_a_partition_with_history_discovered_later_starts_at_the_start_of_the_group(mq: psycopg.Connection):
+    """In a partition older than the group, everything before its start is skipped and everything after it is delivered.
+
+    Scenario s4.
+    """
     old(mq, "history 1", "history 2", partition="p2")
     assert take(mq, "q", subscription_mode="new") == []
     pass_time(mq, 600)
@@ -65,13 +68,16 @@ def test_a_partition_with_history_met_later_starts_at_the_birth(mq: psycopg.Conn
     assert [delivery.payload for delivery in drain(mq, "q", batch=1)] == ["late 1", "late 2"]
 
 
-@pytest.mark.parametrize(("born", "later"), [({"queue": "ns.q"}, {"queue": "ns.q", "partition": "p"}),
+@pytest.mark.parametrize(("started", "later"), [({"queue": "ns.q"}, {"queue": "ns.q", "partition": "p"}),
                                              ({"queue": None, "namespace": "ns"}, {"queue": "ns.q"})])  # fmt: skip
-def test_a_pop_that_names_no_mode_keeps_the_birth(mq: psycopg.Connection, born: dict, later: dict):
-    """S4, S6: the default mode is for groups without a subscription; it does not outrank an older, wider one."""
+def test_a_pop_without_a_mode_keeps_the_start(mq: psycopg.Connection, started: dict, later: dict):
+    """The default mode is for groups without a subscription.
+
+    It does not override an older, wider one (scenarios S4, S6).
+    """
     push(mq, "ns.q", "history", partition="p")
     pass_time(mq, 3600)
-    assert take(mq, **born, subscription_mode="new") == []
+    assert take(mq, **started, subscription_mode="new") == []
     push(mq, "ns.q", "late", partition="p")
     pass_time(mq, 600)
     assert take(mq, **later) == ["late"]
@@ -91,7 +97,7 @@ WIDE_AND_NARROW: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_a_narrower_scope_keeps_the_start_of_a_wider_one(
     mq: psycopg.Connection, wide: dict[str, Any], narrow: dict[str, Any], named: dict[str, Any], how: str
 ):
-    """The first start wins for everything that a wide subscription covers, if its mode is repeated or none is named."""
+    """The start of a wide subscription applies to everything it covers, if its mode is repeated or left out."""
     push(mq, "ns.q", "history", partition="p")
     pass_time(mq, 3600)
     call(mq, "subscribe", group_name="g", mode="new", **wide)
@@ -107,7 +113,7 @@ def test_a_narrower_scope_keeps_the_start_of_a_wider_one(
 
 
 @pytest.mark.parametrize("named", [{"mode": "all"}, {"start_from": "2020-01-01"}, {"start_from": "0"}])
-def test_another_mode_or_place_starts_elsewhere(mq: psycopg.Connection, named: dict[str, Any]):
+def test_another_mode_or_position_starts_elsewhere(mq: psycopg.Connection, named: dict[str, Any]):
     """A narrower subscription that differs from the wider one has its own start."""
     push(mq, "ns.q", "history", partition="p")
     pass_time(mq, 3600)
@@ -117,7 +123,7 @@ def test_another_mode_or_place_starts_elsewhere(mq: psycopg.Connection, named: d
 
 
 def test_a_cancelled_scope_does_not_take_the_start_of_a_wider_one(mq: psycopg.Connection):
-    """Who subscribes again after a cancel starts again: now, if the mode is new."""
+    """A group that subscribes again after a cancel starts again: now, if the mode is new."""
     call(mq, "subscribe", group_name="g", mode="new", namespace="ns")
     push(mq, "ns.q", "before", partition="p")
     pass_time(mq, 900)
@@ -140,7 +146,7 @@ def test_a_message_that_commits_after_the_subscription_is_new(
     *,
     known: bool,
 ):
-    """It was pushed ten minutes before, in a transaction that stayed open; what was committed before stays history."""
+    """It was pushed ten minutes before, in a transaction that stayed open; messages committed before stay history."""
     if known:
         push(mq, "ns.q", "history", partition="p")
         pass_time(mq, 3600)
@@ -157,21 +163,21 @@ def test_a_message_that_commits_after_the_subscription_is_new(
     assert lag(mq) == {"p": 0}
 
 
-def test_a_namespace_shares_one_birth(mq: psycopg.Connection):
-    """S1, seed 000 test 3, S5: a queue that joins the namespace later starts at the same birth."""
+def test_a_namespace_shares_one_start(mq: psycopg.Connection):
+    """A queue that joins the namespace later has the same start (scenarios S1, S5)."""
     push(mq, "ns.q1", "M1")
     assert take(mq, None, namespace="ns", subscription_mode="new") == ["M1"]
-    born = birth(mq)[0]
+    started = start_and_clock(mq)[0]
     pass_time(mq, 900)
     push(mq, "ns.q2", "M2")
     pass_time(mq, 900)
     assert take(mq, None, namespace="ns", subscription_mode="new") == ["M2"]
-    assert birth(mq)[0] == born - timedelta(seconds=1800)
+    assert start_and_clock(mq)[0] == started - timedelta(seconds=1800)
     assert stored(mq) == [(None, None, "ns", None, "new")]
 
 
-def test_a_task_shares_one_birth(mq: psycopg.Connection):
-    """S5: the same across namespaces, by task; and by both, which is a third subscription."""
+def test_a_task_shares_one_start(mq: psycopg.Connection):
+    """The same across namespaces, by task; and by both, which is a third subscription (scenario S5)."""
     push_to(mq, [("a.mail", "p", "old"), ("b.mail", "p", "old"), ("b.sms", "p", "old")])
     pass_time(mq, 3600)
     assert take(mq, None, task="mail", subscription_mode="new") == []
@@ -184,8 +190,8 @@ def test_a_task_shares_one_birth(mq: psycopg.Connection):
     assert stored(mq) == [(None, None, None, "mail", "new"), (None, None, "b", "sms", "all")]
 
 
-def test_groups_are_born_independently(mq: psycopg.Connection):
-    """S1, seed 000 test 4: one group is new, the other reads everything; each keeps its own birth."""
+def test_groups_start_independently(mq: psycopg.Connection):
+    """One group is new, the other reads everything; each keeps its own start (scenario S1)."""
     old(mq, "old")
     push(mq, "q", "recent")
     assert take(mq, "q", "cg1", subscription_mode="new") == ["recent"]
@@ -194,11 +200,11 @@ def test_groups_are_born_independently(mq: psycopg.Connection):
     assert take(mq, "q", "cg3", subscription_mode="new") == []
     assert stored(mq, "cg1") == [("q", None, None, None, "new")]
     assert stored(mq, "cg2") == [("q", None, None, None, "all")]
-    assert birth(mq, "cg3")[0] - birth(mq, "cg1")[0] >= timedelta(seconds=60)
+    assert start_and_clock(mq, "cg3")[0] - start_and_clock(mq, "cg1")[0] >= timedelta(seconds=60)
 
 
 def test_a_group_without_a_subscription_starts_at_the_beginning(mq: psycopg.Connection):
-    """S1, edge case 1: consumers from before there were subscriptions."""
+    """Consumers from before there were subscriptions (scenario S1)."""
     old(mq, "a", "b")
     call(mq, "configure_defaults", subscription_mode="new")
     pop(mq, "empty", "g")
@@ -208,12 +214,12 @@ def test_a_group_without_a_subscription_starts_at_the_beginning(mq: psycopg.Conn
 
 
 def test_each_partition_has_its_own_subscription(mq: psycopg.Connection):
-    """S1, edge case 2: popped by name, p2 does not take the birth of p1."""
+    """Popped by name, p2 does not take the start of p1 (scenario S1)."""
     old(mq, 1, partition="p1")
     assert take(mq, "q", partition="p1", subscription_mode="new") == []
     push(mq, "q", 2, partition="p2")
     pass_time(mq, 600)
-    assert take(mq, "q", partition="p2", subscription_mode="new") == []  # born now, ten minutes after the message
+    assert take(mq, "q", partition="p2", subscription_mode="new") == []  # starts now, ten minutes after the message
     push(mq, "q", 3, partition="p1")
     push(mq, "q", 4, partition="p2")
     assert take(mq, "q", partition="p1") == [3]
@@ -222,7 +228,7 @@ def test_each_partition_has_its_own_subscription(mq: psycopg.Connection):
 
 
 def test_each_queue_has_its_own_mode(mq: psycopg.Connection):
-    """S1, edge case 3: new on one queue, all on another, the same group."""
+    """New on one queue, all on another, in the same group (scenario S1)."""
     push(mq, "q1", "old")
     push(mq, "q2", "old")
     pass_time(mq, 3600)
@@ -233,19 +239,19 @@ def test_each_queue_has_its_own_mode(mq: psycopg.Connection):
 
 @pytest.mark.parametrize(("first", "later"), [("new", "all"), ("all", "new"), ("new", None)])
 def test_the_first_mode_wins(mq: psycopg.Connection, first: str, later: str | None):
-    """S1, edge case 4: neither pop nor subscribe changes it afterwards."""
+    """Neither pop nor subscribe changes it afterwards (scenario S1)."""
     old(mq, "old")
     call(mq, "subscribe", group_name="g", queue="q", mode=first)
-    before = birth(mq)[0]
+    before = start_and_clock(mq)[0]
     assert take(mq, "q", subscription_mode=later) == (["old"] if first == "all" else [])
-    (answer,) = call(mq, "subscribe", group_name="g", queue="q", mode=later, start_from="2020-01-01" if later else None)
-    assert (answer.mode, birth(mq)[0]) == (first, before)
+    (result,) = call(mq, "subscribe", group_name="g", queue="q", mode=later, start_from="2020-01-01" if later else None)
+    assert (result.mode, start_and_clock(mq)[0]) == (first, before)
     old(mq, "older partition", partition="p2")
-    assert take(mq, "q") == ["older partition"]  # pushed after the birth
+    assert take(mq, "q") == ["older partition"]  # pushed after the start
 
 
 def test_a_changed_default_does_not_change_a_group(mq: psycopg.Connection):
-    """S1, edge case 5: born under `all` stays `all`, born under `new` stays `new`."""
+    """A group created under `all` stays `all`, one created under `new` stays `new` (scenario S1)."""
     old(mq, "old", partition="p1")
     pop(mq, "elsewhere", "g")
     call(mq, "subscribe", group_name="g", queue="q")
@@ -261,7 +267,7 @@ def test_a_changed_default_does_not_change_a_group(mq: psycopg.Connection):
 
 
 def test_new_mode_on_an_empty_partition(mq: psycopg.Connection):
-    """S2, scenario 1: nothing first, then the first message is not skipped."""
+    """The first pop is empty; the first message is not skipped (scenario S2)."""
     configure(mq, "q")
     assert take(mq, "q", partition="p1", subscription_mode="new") == []
     push(mq, "q", "M1", partition="p1")
@@ -269,14 +275,14 @@ def test_new_mode_on_an_empty_partition(mq: psycopg.Connection):
 
 
 def test_the_message_that_triggers_the_first_pop_is_not_skipped(mq: psycopg.Connection):
-    """S2, scenario 1 as built: pushed within two poll intervals before the birth."""
+    """It was pushed within two poll intervals before the start (scenario S2)."""
     old(mq, "M1", "M2", "M3")
     push(mq, "q", "M4")
     assert take(mq, "q", subscription_mode="new") == ["M4"]
 
 
 def test_new_mode_skips_history(mq: psycopg.Connection):
-    """S2, scenario 2: messages older than the lookback never come, new ones do."""
+    """Messages older than the lookback are never delivered, new ones are (scenario S2)."""
     old(mq, "M1", "M2", "M3")
     assert take(mq, "q", subscription_mode="new") == []
     push(mq, "q", "M4")
@@ -284,14 +290,14 @@ def test_new_mode_skips_history(mq: psycopg.Connection):
 
 
 def test_traditional_mode_gets_everything(mq: psycopg.Connection):
-    """S2, scenario 3: no mode named = from the beginning; so does queue mode, whatever it asks for."""
+    """A group without a mode starts at the beginning; so does queue mode, whatever mode it names (scenario S2)."""
     old(mq, "M1", "M2")
     assert take(mq, "q", "cg-old") == ["M1", "M2"]
     assert take(mq, "q", "__QUEUE_MODE__", subscription_mode="new") == ["M1", "M2"]
 
 
 def test_the_default_mode_of_the_server(mq: psycopg.Connection):
-    """S2, scenario 4: consumers that name no mode get the configured one."""
+    """Consumers that name no mode get the configured one (scenario S2)."""
     call(mq, "configure_defaults", subscription_mode="new")
     old(mq, "M1")
     assert take(mq, "q") == []
@@ -301,7 +307,7 @@ def test_the_default_mode_of_the_server(mq: psycopg.Connection):
 
 
 def test_pending_counts_of_a_new_group(mq: psycopg.Connection):
-    """S2, scenario 5: history is not pending, before and after the first pop."""
+    """History is not pending, before and after the first pop (scenario S2)."""
     old(mq, "M1", "M2", "M3")
     pop(mq, "q", subscription_mode="new")
     assert lag(mq) == {"Default": 0}
@@ -312,7 +318,7 @@ def test_pending_counts_of_a_new_group(mq: psycopg.Connection):
 
 
 def test_mixed_consumers(mq: psycopg.Connection):
-    """S2, scenario 6: two groups of different modes on one partition."""
+    """Two groups of different modes on one partition (scenario S2)."""
     old(mq, "M1")
     assert take(mq, "q", "cg-new", subscription_mode="new") == []
     assert take(mq, "q", "cg-all", subscription_mode="from_beginning") == ["M1"]
@@ -325,10 +331,10 @@ def test_mixed_consumers(mq: psycopg.Connection):
     ("interval", "age", "comes"), [(2, 3.5, True), (2, 4.5, False), (30, 59, True), (30, 61, False)]
 )
 def test_the_lookback_is_two_poll_intervals(mq: psycopg.Connection, interval: float, age: float, *, comes: bool):
-    """S2: 4 s by default, configurable."""
+    """4 s by default, configurable (scenario S2)."""
     call(mq, "configure_defaults", max_poll_interval=interval)
     push(mq, "q", "M")
     pass_time(mq, age)
     assert take(mq, "q", subscription_mode="new") == (["M"] if comes else [])
-    start, clock = birth(mq)
+    start, clock = start_and_clock(mq)
     assert timedelta(seconds=2 * interval) <= clock - start < timedelta(seconds=2 * interval + 5)

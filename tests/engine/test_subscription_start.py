@@ -1,4 +1,4 @@
-"""Starts in all their forms: queues that do not exist yet, specificity, modes by other names, times and offsets."""
+"""All kinds of starts: queues that do not exist yet, specificity, modes by other names, times and offsets."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,23 +16,23 @@ def modes(connection: psycopg.Connection) -> list[tuple]:
 
 @pytest.mark.parametrize("how", ["pop", "pop_partition", "subscribe"])
 def test_a_queue_that_does_not_exist_yet(mq: psycopg.Connection, how: str):
-    """S3: the group is born before the queue, and gets the first message pushed, however late."""
-    lane = {"partition": "p"} if how == "pop_partition" else {}
+    """The group subscribes before the queue exists, and gets the first message pushed, however late (scenario S3)."""
+    partition = {"partition": "p"} if how == "pop_partition" else {}
     if how == "subscribe":
         call(mq, "subscribe", group_name="g", queue="q", mode="new")
     else:
-        assert take(mq, "q", subscription_mode="new", **lane) == []
+        assert take(mq, "q", subscription_mode="new", **partition) == []
     assert mq.execute("SELECT count(*) FROM skep.queues").fetchall() == [(0,)]
     pass_time(mq, 600)
     push(mq, "q", "first", partition="p")
     pass_time(mq, 600)
     push(mq, "q", "second", partition="p")
-    assert take(mq, "q", **lane) == ["first", "second"]
+    assert take(mq, "q", **partition) == ["first", "second"]
     assert len(modes(mq)) == 1
 
 
 def test_a_namespace_without_queues(mq: psycopg.Connection):
-    """S3, S5: a wildcard group is born before any queue of its namespace."""
+    """A wildcard group subscribes before its namespace has a queue (scenarios S3, S5)."""
     assert take(mq, None, namespace="ns", subscription_mode="new") == []
     pass_time(mq, 600)
     push(mq, "ns.q", "first")
@@ -41,7 +41,7 @@ def test_a_namespace_without_queues(mq: psycopg.Connection):
 
 
 def test_a_partition_that_does_not_exist_yet(mq: psycopg.Connection):
-    """S3: a pop by name of a partition that is born later; other partitions stay untouched."""
+    """A pop by name of a partition that is created later does not affect other partitions (scenario S3)."""
     push(mq, "q", "other", partition="other")
     assert take(mq, "q", partition="p", subscription_mode="new") == []
     pass_time(mq, 600)
@@ -62,19 +62,19 @@ SCOPES = [
 @pytest.mark.parametrize("specific", range(5), ids=["partition", "queue", "namespace_and_task", "namespace", "task"])
 @pytest.mark.parametrize("order", [1, -1], ids=["specific_first", "general_first"])
 def test_the_most_specific_subscription_decides(mq: psycopg.Connection, specific: int, order: int):
-    """Partition, then queue, then namespace, then task; in whatever order they were stored."""
+    """Partition, then queue, then namespace, then task; in any order of creation."""
     push(mq, "ns.task", *range(9), partition="p")
     for rank, scope in list(enumerate(SCOPES[specific:]))[::order]:
         call(mq, "subscribe", group_name="g", mode="offset", start_from=f"{rank + 1}", **scope)
-    (told,) = explain(mq, "ns.task", "p")
+    (result,) = explain(mq, "ns.task", "p")
     named = ["partition", "queue", "namespace and task", "namespace", "task"][specific]
-    assert (told.scope, told.mode, told.requested_offset, told.start_offset, told.has_started) == (
+    assert (result.scope, result.mode, result.requested_offset, result.start_offset, result.has_started) == (
         named, "offset", 1, 1, False,
     )  # fmt: skip
     scope: dict[str, Any] = {"queue": "ns.task"} if specific < 2 else {"queue": None, **SCOPES[specific]}
     assert take(mq, **scope) == list(range(1, 9))
-    (told,) = explain(mq, "ns.task", "p")
-    assert (told.scope, told.start_offset, told.has_started) == (named, 1, True)
+    (result,) = explain(mq, "ns.task", "p")
+    assert (result.scope, result.start_offset, result.has_started) == (named, 1, True)
 
 
 def explain(connection: psycopg.Connection, queue: str, partition: str, group: str = "g") -> list[Any]:
@@ -82,25 +82,24 @@ def explain(connection: psycopg.Connection, queue: str, partition: str, group: s
 
 
 def test_explaining_a_start(mq: psycopg.Connection):
-    """One row in every case: by time, for a queue or partition to come, for a work queue, for an unknown group."""
+    """One row in every case: by time, for a future queue or partition, for a work queue, for an unknown group."""
     push(mq, "ns.q", "history", partition="p")
     pass_time(mq, 3600)
     (stored,) = call(mq, "subscribe", group_name="g", namespace="ns", mode="new")
     push(mq, "ns.q", "new", partition="p")
-    (told,) = explain(mq, "ns.q", "p")
-    assert (told.subscription_id, told.scope, told.mode, told.start_at, told.requested_offset, told.start_offset) == (
-        stored.id, "namespace", "new", stored.start_at, None, 1,
-    )  # fmt: skip
-    assert (told.subscribed_at, told.has_started) == (stored.created_at, False)
+    (result,) = explain(mq, "ns.q", "p")
+    assert (result.subscription_id, result.scope, result.mode) == (stored.id, "namespace", "new")
+    assert (result.start_at, result.requested_offset, result.start_offset) == (stored.start_at, None, 1)
+    assert (result.subscribed_at, result.has_started) == (stored.created_at, False)
     for queue, partition in (("ns.q", "to come"), ("ns.to come", "p")):
-        (told,) = explain(mq, queue, partition)
-        assert (told.scope, told.mode, told.start_offset, told.has_started) == ("namespace", "new", None, False)
+        (result,) = explain(mq, queue, partition)
+        assert (result.scope, result.mode, result.start_offset, result.has_started) == ("namespace", "new", None, False)
     assert explain(mq, "ns.q", "p", "nobody") == [(None,) * 7 + (False,)]
     configure(mq, "jobs", semantics="queue")
     push(mq, "jobs", 1)
     take(mq, "jobs", "workers")
-    (told,) = explain(mq, "jobs", "Default", "whoever")
-    assert (told.scope, told.mode, told.start_offset, told.has_started) == ("queue", "all", 0, True)
+    (result,) = explain(mq, "jobs", "Default", "whoever")
+    assert (result.scope, result.mode, result.start_offset, result.has_started) == ("queue", "all", 0, True)
 
 
 @pytest.mark.parametrize("scope", [{"queue": "q"}, {"queue": "q", "partition": "later"}, {"task": ""}])
@@ -114,8 +113,8 @@ def test_an_offset_is_for_partitions_that_exist(mq: psycopg.Connection, scope: d
         assert take(mq, "q", partition="there") == [2, 3]
 
 
-def test_subscriptions_of_others_do_not_count(mq: psycopg.Connection):
-    """S6: another group, another queue, another partition, another namespace."""
+def test_subscriptions_to_other_scopes_do_not_count(mq: psycopg.Connection):
+    """Another group, another queue, another partition, another namespace (scenario S6)."""
     push(mq, "ns.q", *range(4))
     for group, scope in [
         ("other", {"queue": "ns.q"}),
@@ -129,8 +128,8 @@ def test_subscriptions_of_others_do_not_count(mq: psycopg.Connection):
     assert take(mq, "ns.q") == [0, 1, 2, 3]
 
 
-def test_a_partition_subscription_beside_the_queue_s(mq: psycopg.Connection):
-    """S6: one partition from the beginning, the rest of the queue from now, by wildcard pops."""
+def test_a_subscription_to_one_partition_beside_that_of_the_queue(mq: psycopg.Connection):
+    """One partition from the beginning, the rest of the queue from now, by wildcard pops (scenario S6)."""
     push_to(mq, [("q", name, f"old {name}") for name in "abc"])
     pass_time(mq, 3600)
     call(mq, "subscribe", group_name="g", queue="q", partition="b", mode="all")
@@ -141,9 +140,9 @@ def test_a_partition_subscription_beside_the_queue_s(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("how", ["subscribe", "pop"])
 def test_a_second_wide_subscription(mq: psycopg.Connection, connect_module: Callable[[], psycopg.Connection], how: str):
-    """Discovery finds the history of its queues, though the group has read another namespace all the time.
+    """Discovery finds the history of its queues, although the group has read another namespace before.
 
-    It does not wait for a pop that is discovering in an open transaction, and that one does not hide the queues.
+    It does not wait for a pop that is discovering in an open transaction, and that pop does not hide the queues.
     """
     push_to(mq, [("a.q", "p", "a1"), ("b.q", "p", "b1")])
     assert take(mq, None, namespace="a") == ["a1"]
@@ -173,8 +172,8 @@ def test_modes_by_other_names(mq: psycopg.Connection, word: str, mode: str):
     assert call(mq, "subscribe", group_name="g", queue="q", mode=word)[0].mode == mode
 
 
-def test_now_as_a_place_to_start_from(mq: psycopg.Connection):
-    """Queen's subscriptionFrom: 'now' is new; a time beside a mode is the more exact wish."""
+def test_now_as_a_start(mq: psycopg.Connection):
+    """Queen's subscriptionFrom 'now' is mode new; a time overrides a mode."""
     assert call(mq, "subscribe", group_name="a", queue="q", start_from="now")[0].mode == "new"
     assert (
         call(mq, "subscribe", group_name="b", queue="q", mode="new", start_from="2026-01-01T00:00:00Z")[0].mode
@@ -185,7 +184,7 @@ def test_now_as_a_place_to_start_from(mq: psycopg.Connection):
 
 
 def spaced(connection: psycopg.Connection) -> list:
-    """Six messages a minute apart; return their times."""
+    """Push six messages a minute apart; return their times."""
     for number in range(6):
         pass_time(connection, 60)
         push(connection, "q", number)
@@ -195,7 +194,7 @@ def spaced(connection: psycopg.Connection) -> list:
 
 @pytest.mark.parametrize("shift", [-1, 0, 1], ids=["just_before", "exactly", "just_after"])
 def test_a_timestamp_is_inclusive(mq: psycopg.Connection, shift: int):
-    """S7: the first message at or after the time, at every place of the binary search, by wildcard and by name."""
+    """It starts at the first message at or after the time, by wildcard and by name (scenario S7)."""
     times = spaced(mq)
     for number, time in enumerate(times):
         start = (time + timedelta(microseconds=shift)).isoformat()
@@ -205,31 +204,31 @@ def test_a_timestamp_is_inclusive(mq: psycopg.Connection, shift: int):
     assert broken(mq) == {}
 
 
-def test_many_messages_of_one_moment(mq: psycopg.Connection):
-    """S7: equal times are not split: the first of them is the start."""
+def test_many_messages_with_the_same_time(mq: psycopg.Connection):
+    """The first of them is the start (scenario S7)."""
     push(mq, "q", *range(10))
     pass_time(mq, 60)
-    answers = push(mq, "q", *range(10, 30))
+    results = push(mq, "q", *range(10, 30))
     push(mq, "q", *range(30, 40))
-    start = answers[0].created_at.isoformat()
+    start = results[0].created_at.isoformat()
     assert take(mq, "q", subscription_from=start) == list(range(10, 40))
 
 
 @pytest.mark.parametrize(("start", "first"), [("0", 0), ("3", 3), ("5", 5), ("6", 6), ("100", 6)])
 def test_an_offset_is_inclusive_and_at_most_the_end(mq: psycopg.Connection, start: str, first: int):
-    """An offset beyond the end of a partition is its end: what is pushed afterwards is not skipped."""
+    """An offset beyond the end of a partition is its end: later messages are not skipped."""
     push(mq, "q", *range(6))
     assert take(mq, "q", subscription_from=start) == list(range(first, 6))
     push(mq, "q", *range(6, 102))
     assert take(mq, "q", batch=200) == list(range(6, 102))
 
 
-def id_of(connection: psycopg.Connection, answer: Any) -> str:
-    return str(call(connection, "message_id", partition_id=answer.partition_id, offset=answer.offset)[0][0])
+def id_of(connection: psycopg.Connection, result: Any) -> str:
+    return str(call(connection, "message_id", partition_id=result.partition_id, offset=result.offset)[0][0])
 
 
-def two_lanes(connection: psycopg.Connection) -> str:
-    """Two lanes whose offsets differ, and the id of `a3`, which was pushed together with `a2` and `a4`."""
+def two_partitions(connection: psycopg.Connection) -> str:
+    """Two partitions whose offsets differ, and the id of `a3`, which was pushed together with `a2` and `a4`."""
     push(connection, "ns.q", "a0", "a1", partition="a")
     push(connection, "ns.q", *(f"b{n}" for n in range(5)), partition="b")
     pass_time(connection, 60)
@@ -243,11 +242,11 @@ FROM_A3 = ["a3", "a4", "b5", "b6"]
 
 @pytest.mark.parametrize("scope", [{"queue": "ns.q"}, {"queue": None, "namespace": "ns"}, {"queue": None, "task": "q"}])
 @pytest.mark.parametrize("first", ["subscribe", "pop"])
-def test_a_message_id_is_a_place_in_its_lane_and_a_time_in_others(
+def test_a_message_id_is_an_offset_in_its_partition_and_a_time_in_others(
     mq: psycopg.Connection, scope: dict[str, Any], first: str
 ):
-    """Exact: nothing before it, nothing skipped, also in lanes that are born later."""
-    identity = two_lanes(mq)
+    """Nothing before it is delivered, nothing is skipped, also in partitions that are created later."""
+    identity = two_partitions(mq)
     if first == "subscribe":
         call(mq, "subscribe", group_name="g", mode="message_id", start_from=identity, **scope)
         assert lag(mq) == {"a": 2, "b": 2}
@@ -265,15 +264,15 @@ def test_a_message_id_is_a_place_in_its_lane_and_a_time_in_others(
 
 @pytest.mark.parametrize(("partition", "expected"), [("a", ["a3", "a4"]), ("b", ["b5", "b6"])])
 def test_a_message_id_for_one_partition(mq: psycopg.Connection, partition: str, expected: list[str]):
-    """Also one of a sister lane."""
-    identity = two_lanes(mq)
+    """Also the id of a message in another partition."""
+    identity = two_partitions(mq)
     call(mq, "subscribe", group_name="g", queue="ns.q", partition=partition, mode="message_id", start_from=identity)
     assert take(mq, "ns.q", partition=partition) == expected
 
 
-def test_a_message_id_that_is_not_there(mq: psycopg.Connection):
-    """Of another queue, of no message, of one that is gone: refused, and nothing is stored."""
-    two_lanes(mq)
+def test_an_unknown_message_id_is_refused(mq: psycopg.Connection):
+    """A message of another queue, no message, or a deleted one: nothing is stored."""
+    two_partitions(mq)
     (other,) = push(mq, "other", 1)
     (last,) = push(mq, "gone", 1)
     call(mq, "clear_queue", queue="gone")
@@ -288,9 +287,9 @@ def test_a_message_id_that_is_not_there(mq: psycopg.Connection):
     assert modes(mq) == []
 
 
-def test_a_message_id_whose_message_is_gone_since(mq: psycopg.Connection):
-    """The first mode stays: a consumer whose calls name its start can be restarted. A new life needs a message."""
-    identity = two_lanes(mq)
+def test_a_message_id_whose_message_was_deleted_since(mq: psycopg.Connection):
+    """The first mode stays, so a consumer that names its start can be restarted. A new subscription needs a message."""
+    identity = two_partitions(mq)
     start = {"subscription_mode": "message_id", "subscription_from": identity}
     assert sorted(take(mq, "ns.q", partitions=2, **start)) == FROM_A3
     call(mq, "clear_queue", queue="ns.q")
@@ -302,8 +301,8 @@ def test_a_message_id_whose_message_is_gone_since(mq: psycopg.Connection):
         call(mq, "subscribe", group_name="g", queue="ns.q", mode="message_id", start_from=identity)
 
 
-def test_a_message_id_after_the_end_of_a_life(mq: psycopg.Connection):
-    identity = two_lanes(mq)
+def test_a_message_id_after_a_cancel(mq: psycopg.Connection):
+    identity = two_partitions(mq)
     assert len(drain(mq, "ns.q")) == 12
     call(mq, "cancel", group_name="g", queue="ns.q")
     call(mq, "subscribe", group_name="g", queue="ns.q", mode="message_id", start_from=identity)
@@ -311,9 +310,9 @@ def test_a_message_id_after_the_end_of_a_life(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_a_message_id_does_not_move_who_has_started(mq: psycopg.Connection):
+def test_a_message_id_does_not_move_a_group_that_has_started(mq: psycopg.Connection):
     """The first mode wins, and a queue with one cursor for all has no starts of groups."""
-    identity = two_lanes(mq)
+    identity = two_partitions(mq)
     assert take(mq, "ns.q", partition="a", batch=1) == ["a0"]
     call(mq, "subscribe", group_name="g", queue="ns.q", mode="message_id", start_from=identity)
     assert take(mq, "ns.q", partition="a") == ["a1", "a2", "a3", "a4"]
@@ -333,7 +332,7 @@ def test_a_time_in_the_future_delivers_nothing_yet(mq: psycopg.Connection):
     assert take(mq, "q") == ["late enough"]
 
 
-def test_what_retention_has_taken_is_skipped(mq: psycopg.Connection):
+def test_messages_deleted_by_retention_are_skipped(mq: psycopg.Connection):
     """A start before the first retained offset is that offset, in every mode."""
     times = spaced(mq)
     mq.execute('DELETE FROM skep.messages WHERE "offset" < 4')
@@ -344,15 +343,15 @@ def test_what_retention_has_taken_is_skipped(mq: psycopg.Connection):
     assert take(mq, "q", "late", subscription_from=times[5].isoformat()) == [5]
 
 
-def test_queue_semantics_share_one_cursor(mq: psycopg.Connection):
-    """Section 5: every message of a `queue` queue goes to one consumer, whatever group and mode it names."""
+def test_a_work_queue_has_one_cursor(mq: psycopg.Connection):
+    """Every message of a `queue` queue goes to one consumer, whatever group and mode it names."""
     configure(mq, "q", semantics="queue", concurrency=1)
     push(mq, "q", *range(6))
     assert take(mq, "q", "a", batch=2) == [0, 1]
     assert take(mq, "q", "b", batch=2, subscription_mode="new") == [2, 3]
-    held = pop(mq, "q", "c", batch=1)
+    leased = pop(mq, "q", "c", batch=1)
     assert take(mq, "q", "__QUEUE_MODE__") == []  # one lease at a time: the partition is strict
-    call(mq, "ack", lease=held[0].lease)
+    call(mq, "ack", lease=leased[0].lease)
     assert take(mq, "q", "__QUEUE_MODE__") == [5]
     assert lag(mq, "a") == lag(mq, "whoever") == {"Default": 0}
 

@@ -1,4 +1,4 @@
-"""The public surface: what `\\df+ skep.*` and `\\dt+ skep.*` show, and that no private function is dead."""
+"""The public surface: what `\\df+ skep.*` and `\\dt+ skep.*` show, and that every private function is used."""
 
 import re
 from pathlib import Path
@@ -15,13 +15,13 @@ RELATIONS = """
     SELECT relname::text FROM pg_class
     WHERE relnamespace = 'skep'::regnamespace AND relkind IN ('r', 'v') AND obj_description(oid, 'pg_class') IS NULL
 """
-# Only functions read these.
+# Read by functions only.
 INTERNAL = {
     "migrations", "schema_info", "journal_floor", "discoveries", "starts", "deleted_totals", "outbox_transactions",
     "lease_sets", "retention_visits", "sample_counts", "sink_chunks", "stream_groups", "stream_queries", "trace_names",
     "traced_names", "stream_state",
 }  # fmt: skip
-# For readers by snapshot, which do not ask yet whether the database was set back.
+# For readers by snapshot, which do not check yet whether the database was set back.
 NOT_CALLED_YET = {"_has_journal_mark"}
 
 COMMENT = re.compile(r"--.*")
@@ -32,7 +32,7 @@ GRANT = re.compile(r"^CALL skep\._(?:allow|pin)\('[^;]*;", re.MULTILINE)
 
 
 def test_every_public_function_has_a_comment(conn: psycopg.Connection):
-    """One or two sentences, which end like sentences."""
+    """One or two sentences that end with a period."""
     comments = dict(conn.execute(PUBLIC).fetchall())
     assert [name for name, comment in comments.items() if not re.match(r"[A-Z].*\.$", comment)] == []
 
@@ -41,7 +41,7 @@ def test_there_are_80_public_functions_at_most(conn: psycopg.Connection):
     assert len(conn.execute(PUBLIC).fetchall()) <= MOST
 
 
-def test_every_table_and_view_that_people_read_has_a_comment(conn: psycopg.Connection):
+def test_every_public_table_and_view_has_a_comment(conn: psycopg.Connection):
     assert {name for (name,) in conn.execute(RELATIONS)} == INTERNAL
 
 
@@ -72,7 +72,7 @@ def test_the_page_of_sql_names_every_public_function_and_no_other(conn: psycopg.
     assert named == public
 
 
-# Other ways of a pop: named partitions, concurrency above 1, namespaces, first contact, lack of work, auto_ack.
+# Other kinds of pop: named partitions, concurrency above 1, namespaces, first pop, no work, auto_ack.
 OTHER_WAYS = {
     "_lease_next_named", "_lease_by_name", "_lease_named", "_lease_from_open", "_lease_shared", "_lease_wide",
     "_ensure_subscribed", "_ensure_subscribed_by_name", "_discover", "_append_for_pop", "_complete_leases",
@@ -80,8 +80,8 @@ OTHER_WAYS = {
 }  # fmt: skip
 
 
-def test_the_walk_from_pop_to_the_lease_is_short():
-    """What docs/architecture.md draws: 25 functions and 600 lines at most."""
+def test_the_path_from_pop_to_the_lease_is_short():
+    """The path that docs/architecture.md draws: 25 functions and 600 lines at most."""
     routines = {name: text for name, text in callers() if name}
     todo, walked = ["pop"], dict[str, int]()
     while todo:

@@ -1,4 +1,4 @@
-"""Pushes and answers that commit or fail as one."""
+"""Pushes and acks that commit or fail together."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.answers import progress, runs
-from tests.engine.crowd import until
+from tests.engine.acks import progress, runs
+from tests.engine.threads import until
 from tests.engine.verbs import Row, call, configure, lag, pass_time, pop, push, refused
 
 IN, OUT = "incoming", "outgoing"
@@ -32,7 +32,7 @@ def payloads(connection: psycopg.Connection, queue: str) -> list[Any]:
 
 
 def test_push_and_ack_together(mq: psycopg.Connection):
-    """C12: any mix of pushes and answers."""
+    """Any mix of pushes and acks (scenario C12)."""
     configure(mq, IN, retry_delay=0)
     push(mq, IN, *range(3))
     batch = pop(mq, IN)
@@ -52,7 +52,7 @@ def test_push_and_ack_together(mq: psycopg.Connection):
 
 
 def test_an_ack_for_the_whole_lease(mq: psycopg.Connection):
-    """C12: no message named: all of the lease."""
+    """An ack without a message is for the whole lease (scenario C12)."""
     push(mq, IN, *range(3))
     transact(mq, {"ack": {"lease": str(pop(mq, IN)[0].lease)}}, push_of(1))
     assert lag(mq, queue=IN) == {"Default": 0}
@@ -83,7 +83,7 @@ def unknown_operation(*_: Any) -> dict[str, Any]:
 def test_one_bad_operation_fails_them_all(
     mq: psycopg.Connection, bad: Callable[..., dict[str, Any]], sqlstate: str, place: int
 ):
-    """C12: nothing is pushed, nothing is answered."""
+    """Nothing is pushed, nothing is acknowledged (scenario C12)."""
     push(mq, IN, *range(2), partition="a")
     push(mq, IN, *range(2), partition="b")
     batch, other = pop(mq, IN, batch=2), pop(mq, IN, batch=2, lease_time=10 * LEASE_SECONDS)
@@ -105,7 +105,7 @@ def kill(victim: psycopg.Connection, killer: psycopg.Connection) -> None:
     victim.close()
 
 
-# Where the connection dies: after so many of the statements of its transaction.
+# The connection is lost after this many statements of its transaction.
 STATEMENTS: list[Callable[[psycopg.Connection, list[Row]], object]] = [
     lambda connection, batch: transact(connection, ack_of(batch[0]), push_of("one")),
     lambda connection, batch: call(connection, "ack", lease=batch[1].lease, id=batch[1].id),
@@ -118,46 +118,46 @@ STATEMENTS: list[Callable[[psycopg.Connection, list[Row]], object]] = [
 
 
 @pytest.mark.parametrize("statements", range(len(STATEMENTS) + 1))
-def test_a_connection_dies_before_commit(connect: Callable[..., psycopg.Connection], statements: int):
-    """C12: whatever was done in the transaction, it is as if it had not been."""
-    watcher, victim = connect(), connect(autocommit=False)
-    push(watcher, IN, *range(3))
-    batch = pop(watcher, IN)
-    before = progress(watcher)
+def test_a_connection_lost_before_commit(connect: Callable[..., psycopg.Connection], statements: int):
+    """Nothing of the transaction has an effect (scenario C12)."""
+    observer, victim = connect(), connect(autocommit=False)
+    push(observer, IN, *range(3))
+    batch = pop(observer, IN)
+    before = progress(observer)
     for statement in STATEMENTS[:statements]:
         statement(victim, batch)
-    kill(victim, watcher)
-    assert progress(watcher) == before
-    assert payloads(watcher, OUT) == []
-    call(watcher, "ack", lease=batch[0].lease)
-    assert lag(watcher, queue=IN) == {"Default": 0}
+    kill(victim, observer)
+    assert progress(observer) == before
+    assert payloads(observer, OUT) == []
+    call(observer, "ack", lease=batch[0].lease)
+    assert lag(observer, queue=IN) == {"Default": 0}
 
 
-def test_a_connection_dies_after_commit(connect: Callable[..., psycopg.Connection]):
-    """C12: all of it is there."""
-    watcher, victim = connect(), connect(autocommit=False)
-    push(watcher, IN, *range(3))
-    batch = pop(watcher, IN)
+def test_a_connection_lost_after_commit(connect: Callable[..., psycopg.Connection]):
+    """Everything is stored (scenario C12)."""
+    observer, victim = connect(), connect(autocommit=False)
+    push(observer, IN, *range(3))
+    batch = pop(observer, IN)
     for statement in STATEMENTS:
         statement(victim, batch)
     victim.commit()
-    kill(victim, watcher)
-    assert lag(watcher, queue=IN) == {"Default": 0}
-    assert payloads(watcher, OUT) == ["one", "two", "three"]
-    assert runs(watcher, IN) == []
+    kill(victim, observer)
+    assert lag(observer, queue=IN) == {"Default": 0}
+    assert payloads(observer, OUT) == ["one", "two", "three"]
+    assert runs(observer, IN) == []
 
 
-def test_a_connection_dies_with_a_pop_it_has_not_committed(connect: Callable[..., psycopg.Connection]):
-    """C12: a pop that was rolled back leaves no lease and charges nothing."""
-    watcher, victim = connect(), connect(autocommit=False)
-    push(watcher, IN, *range(3))
+def test_a_connection_lost_with_an_uncommitted_pop(connect: Callable[..., psycopg.Connection]):
+    """A pop that was rolled back leaves no lease and counts no attempt (scenario C12)."""
+    observer, victim = connect(), connect(autocommit=False)
+    push(observer, IN, *range(3))
     assert len(pop(victim, IN)) == 3
-    kill(victim, watcher)
-    assert runs(watcher, IN) == [([0, 1, 2], 1)]
+    kill(victim, observer)
+    assert runs(observer, IN) == [([0, 1, 2], 1)]
 
 
 def test_rolled_back_to_a_savepoint(connect: Callable[..., psycopg.Connection]):
-    """C12: a part of a transaction can be taken back; the rest stands."""
+    """A part of a transaction can be rolled back; the rest is committed (scenario C12)."""
     connection = connect(autocommit=False)
     push(connection, IN, *range(2))
     batch = pop(connection, IN)

@@ -1,4 +1,4 @@
-"""The verdict on a lease: every row of the table in the design, however the answers come."""
+"""The verdict on a lease: every row of the verdict table, in whatever way the acks are sent."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.engine.answers import WAYS, as_batch, dead_letters, dead_offsets, runs, say
+from tests.engine.acks import WAYS, ack_one, as_batch, dead_letters, dead_offsets, runs
 from tests.engine.verbs import broken, call, configure, lag, pass_time, pop, push
 
 Q = "orders"
@@ -14,7 +14,7 @@ LEASE_SECONDS = 300
 RETRY = {"partial_failure": "retry"}
 NO_RETRY = {"retry_limit": 0}
 
-# letters of the answers, options of the queue, offsets that end as dead letters, offsets that come again
+# letters of the acks, options of the queue, offsets that become dead letters, offsets that are delivered again
 TABLE: list[tuple[str, dict[str, Any], list[int], list[int]]] = [
     # all completed
     ("c", {}, [], []),
@@ -35,7 +35,7 @@ TABLE: list[tuple[str, dict[str, Any], list[int], list[int]]] = [
     ("fff", RETRY, [], [0, 1, 2]),
     ("fff", NO_RETRY, [0, 1, 2], []),
     ("fff", RETRY | NO_RETRY, [0, 1, 2], []),
-    # dlq: that message now, the others as if it were not there
+    # dlq: that message at once, the others as if it did not exist
     ("d", {}, [0], []),
     ("ddd", {}, [0, 1, 2], []),
     ("cdc", {}, [1], []),
@@ -45,8 +45,8 @@ TABLE: list[tuple[str, dict[str, Any], list[int], list[int]]] = [
     ("dff", NO_RETRY, [0, 1, 2], []),
 ]
 
-# The same for answers that are not complete (a dot) when the lease expires.
-UNANSWERED: list[tuple[str, dict[str, Any], list[int], list[int]]] = [
+# The same for leases that expire before every message has its ack (a dot: no ack).
+WITHOUT_ACK: list[tuple[str, dict[str, Any], list[int], list[int]]] = [
     ("...", {}, [], [0, 1, 2]),
     ("cc.", {}, [], [2]),
     ("c.c", {}, [], [1]),
@@ -58,7 +58,7 @@ UNANSWERED: list[tuple[str, dict[str, Any], list[int], list[int]]] = [
     ("f..", {}, [], [0, 1, 2]),
     ("df.", {}, [0], [1, 2]),
     ("cd.", {}, [1], [2]),
-    ("...", NO_RETRY, [], [0, 1, 2]),  # which of them killed the consumer is not known yet
+    ("...", NO_RETRY, [], [0, 1, 2]),  # it is not known yet which of them crashed the consumer
     ("cc.", NO_RETRY, [2], []),
     (".", NO_RETRY, [0], []),
     ("cf.", NO_RETRY, [1, 2], []),
@@ -66,21 +66,21 @@ UNANSWERED: list[tuple[str, dict[str, Any], list[int], list[int]]] = [
 ]
 
 
-@pytest.mark.parametrize("answer", WAYS)
-@pytest.mark.parametrize(("letters", "options", "dead", "again"), TABLE)
-def test_all_answered(
+@pytest.mark.parametrize("acknowledge", WAYS)
+@pytest.mark.parametrize(("pattern", "options", "dead", "again"), TABLE)
+def test_all_acknowledged(
     conn: psycopg.Connection,
-    answer: Callable[..., None],
-    letters: str,
+    acknowledge: Callable[..., None],
+    pattern: str,
     options: dict[str, Any],
     dead: list[int],
     again: list[int],
 ):
-    """C1: the verdict falls with the last answer, whatever the order and the number of calls."""
-    end = len(letters)
+    """The verdict follows the last ack, whatever the order and the number of calls (scenario C1)."""
+    end = len(pattern)
     configure(conn, Q, retry_delay=0, **options)
     push(conn, Q, *range(end + 1))
-    answer(conn, pop(conn, Q, batch=end), letters)
+    acknowledge(conn, pop(conn, Q, batch=end), pattern)
 
     assert dead_offsets(conn, Q) == dead
     assert lag(conn) == {"Default": end + 1 - min(again, default=end)}
@@ -89,23 +89,26 @@ def test_all_answered(
     assert broken(conn) == {}
 
 
-@pytest.mark.parametrize("answer", WAYS)
-@pytest.mark.parametrize(("letters", "options", "dead", "again"), UNANSWERED)
-def test_some_unanswered_when_the_lease_expires(
+@pytest.mark.parametrize("acknowledge", WAYS)
+@pytest.mark.parametrize(("pattern", "options", "dead", "again"), WITHOUT_ACK)
+def test_some_not_acknowledged_when_the_lease_expires(
     conn: psycopg.Connection,
-    answer: Callable[..., None],
-    letters: str,
+    acknowledge: Callable[..., None],
+    pattern: str,
     options: dict[str, Any],
     dead: list[int],
     again: list[int],
 ):
-    """C1: what was completed does not come again, what was not comes with attempt + 1, in order, before the rest."""
-    end = len(letters)
+    """Completed messages are not delivered again, the others are, with attempt + 1, in order, before the rest.
+
+    Scenario c1.
+    """
+    end = len(pattern)
     configure(conn, Q, retry_delay=0, **options)
     push(conn, Q, *range(end + 1))
     batch = pop(conn, Q, batch=end)
-    if letters.strip("."):
-        answer(conn, batch, letters)
+    if pattern.strip("."):
+        acknowledge(conn, batch, pattern)
     assert pop(conn, Q) == []
     pass_time(conn, LEASE_SECONDS + 1)
 
@@ -117,22 +120,25 @@ def test_some_unanswered_when_the_lease_expires(
 
 
 @pytest.mark.parametrize(("whole", "dead", "again"), [("ack", [1], []), ("fail", [1, 2], [])])
-def test_a_whole_lease_is_answered_but_for_what_has_its_answer(
+def test_an_ack_for_the_whole_lease_keeps_earlier_acks(
     conn: psycopg.Connection, whole: str, dead: list[int], again: list[int]
 ):
-    """C1: an answer without a message is for everything not answered yet."""
+    """An ack without a message is for every message without an ack (scenario C1)."""
     push(conn, Q, *range(3))
     batch = pop(conn, Q)
-    say(conn, batch[0], "c")
-    say(conn, batch[1], "f")
+    ack_one(conn, batch[0], "c")
+    ack_one(conn, batch[1], "f")
     call(conn, whole, lease=batch[0].lease, **({} if whole == "ack" else {"error": "the rest"}))
     assert dead_offsets(conn, Q) == dead
     assert [row.error for row in dead_letters(conn, Q)] == ["error 1", "the rest"][: len(dead)]
     assert lag(conn) == {"Default": 0}
 
 
-def test_completing_a_rest_of_nothing_is_no_success(conn: psycopg.Connection):
-    """C1: every message has its answer beside the word for the rest: one dead, one failed, and that one comes again."""
+def test_completing_an_empty_rest_is_not_a_success(conn: psycopg.Connection):
+    """Every message has its own ack beside that for the rest: one is dead, one failed and is delivered again.
+
+    Scenario c1.
+    """
     configure(conn, Q, retry_delay=0)
     push(conn, Q, *range(2))
     dead, failed = pop(conn, Q)
@@ -148,7 +154,7 @@ def test_completing_a_rest_of_nothing_is_no_success(conn: psycopg.Connection):
 
 
 def test_a_whole_lease_fails(conn: psycopg.Connection):
-    """C1: all failed by one word: the same batch again."""
+    """All failed by one call: the same batch again (scenario C1)."""
     configure(conn, Q, retry_delay=0)
     push(conn, Q, *range(3))
     call(conn, "fail", lease=pop(conn, Q)[0].lease, error="down")
@@ -156,21 +162,21 @@ def test_a_whole_lease_fails(conn: psycopg.Connection):
 
 
 def test_a_whole_lease_is_dead_lettered(conn: psycopg.Connection):
-    """C1: dlq for the lease: everything that is not completed yet, now."""
+    """dlq for the lease: everything that is not completed yet, at once (scenario C1)."""
     push(conn, Q, *range(3))
     batch = pop(conn, Q)
-    say(conn, batch[0], "c")
+    ack_one(conn, batch[0], "c")
     call(conn, "dead_letter", lease=batch[0].lease, error="hopeless")
     assert [(row.offset, row.error) for row in dead_letters(conn, Q)] == [(1, "hopeless"), (2, "hopeless")]
     assert runs(conn, Q) == []
 
 
-def test_a_whole_lease_is_dead_lettered_but_for_what_failed(conn: psycopg.Connection):
-    """C1: a failed message has its answer: it is retried, the rest is dead."""
+def test_dead_lettering_a_lease_spares_failed_messages(conn: psycopg.Connection):
+    """A failed message has its ack: it is retried, the rest is dead (scenario C1)."""
     configure(conn, Q, retry_delay=0)
     push(conn, Q, *range(3))
     batch = pop(conn, Q)
-    say(conn, batch[0], "f")
+    ack_one(conn, batch[0], "f")
     call(conn, "dead_letter", lease=batch[0].lease, error="hopeless")
     assert dead_offsets(conn, Q) == [1, 2]
     assert runs(conn, Q) == [([0], 2)]
@@ -178,24 +184,24 @@ def test_a_whole_lease_is_dead_lettered_but_for_what_failed(conn: psycopg.Connec
 
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_one_failed_of_ten_thousand(conn: psycopg.Connection, *, one_by_one: bool):
-    """C2: cursor at the end, one dead letter, the next pop starts after."""
+    """The cursor is at the end, there is one dead letter, and the next pop starts after (scenario C2)."""
     push(conn, Q, *range(10_001))
     batch = pop(conn, Q, batch=10_000)
-    say(conn, batch.pop(4_321), "f")
-    slowly = batch[::10] if one_by_one else []  # a tenth: in one transaction each answer leaves a dead row
+    ack_one(conn, batch.pop(4_321), "f")
+    slowly = batch[::10] if one_by_one else []  # a tenth: in one transaction each ack leaves a dead row
     as_batch(conn, sorted({*batch} - {*slowly}), "c" * (len(batch) - len(slowly)))
     for message in slowly:
-        say(conn, message, "c")
+        ack_one(conn, message, "c")
     assert lag(conn) == {"Default": 1}
     assert dead_offsets(conn, Q) == [4_321]
     assert [message.offset for message in pop(conn, Q)] == [10_000]
 
 
-def test_mixed_answers_in_one_call_lose_nothing(conn: psycopg.Connection):
-    """C4: ok / failed / ok in one call, over several leases."""
+def test_mixed_acks_in_one_call_lose_nothing(conn: psycopg.Connection):
+    """ok / failed / ok in one call, over several leases (scenario C4)."""
     configure(conn, Q, retry_delay=0)
-    for lane in "ab":
-        push(conn, Q, *range(3), partition=lane)
+    for partition in "ab":
+        push(conn, Q, *range(3), partition=partition)
     batches = pop(conn, Q, batch=3) + pop(conn, Q, batch=3)
     as_batch(conn, batches, "cfcfff")
     assert [(row.partition, row.offset) for row in dead_letters(conn, Q)] == [("a", 1)]
@@ -215,14 +221,17 @@ def test_mixed_answers_in_one_call_lose_nothing(conn: psycopg.Connection):
     ("dc", [0]),
     ("dd", [0]),
 ])  # fmt: skip
-def test_a_message_is_answered_twice(conn: psycopg.Connection, partial_failure: str, words: str, dead: list[int]):
-    """C5: completed and dead-lettered are final; a failure stands until the verdict. Nothing is counted twice."""
+def test_a_message_is_acknowledged_twice(conn: psycopg.Connection, partial_failure: str, words: str, dead: list[int]):
+    """Completed and dead-lettered are final; a failure can change until the verdict.
+
+    Nothing is counted twice (scenario C5).
+    """
     configure(conn, Q, partial_failure=partial_failure, retry_delay=0)
     push(conn, Q, 0, 1)
     first, second = pop(conn, Q)
     for letter in words:
-        say(conn, first, letter)
-    say(conn, second, "c")
+        ack_one(conn, first, letter)
+    ack_one(conn, second, "c")
     assert dead_offsets(conn, Q) == dead
     assert runs(conn, Q) == []
     assert lag(conn) == {"Default": 0}
@@ -231,21 +240,21 @@ def test_a_message_is_answered_twice(conn: psycopg.Connection, partial_failure: 
 @pytest.mark.parametrize(("words", "retried"), [
     ("cf", False), ("cd", False), ("fc", False), ("fd", True), ("df", True), ("dc", True), ("dd", True),
 ])  # fmt: skip
-def test_the_answer_that_stands_decides_about_the_others(conn: psycopg.Connection, words: str, *, retried: bool):
-    """C1: beside a completed message a failed one is a dead letter, beside a dead one it is retried."""
+def test_the_final_ack_of_each_message_decides_about_the_others(conn: psycopg.Connection, words: str, *, retried: bool):
+    """Beside a completed message a failed one is a dead letter, beside a dead one it is retried (scenario C1)."""
     configure(conn, Q, retry_delay=0)
     push(conn, Q, 0, 1)
     first, second = pop(conn, Q)
     for letter in words:
-        say(conn, first, letter)
-    say(conn, second, "f")
+        ack_one(conn, first, letter)
+    ack_one(conn, second, "f")
     assert runs(conn, Q) == ([([1], 2)] if retried else [])
     assert (1 in dead_offsets(conn, Q)) is not retried
 
 
 @pytest.mark.parametrize("words", ["cd", "cf"])
-def test_contrary_words_in_one_call(conn: psycopg.Connection, words: str):
-    """C5: a message that someone completed is completed."""
+def test_contradicting_acks_in_one_call(conn: psycopg.Connection, words: str):
+    """A message that was completed is completed (scenario C5)."""
     configure(conn, Q, retry_delay=0)
     push(conn, Q, 0, 1)
     first, second = pop(conn, Q)

@@ -29,7 +29,7 @@ def test_engine_on(major: int, data_dir: Path, postgres_url: str) -> None:
     with embedded.start(data_dir, settings=FAST, bin_dir=bin_dir) as server:
         files = [str(HERE / f"{stage}.py") for stage in STAGES]
         environment = {**os.environ, "SKEP_TEST_DATABASE_URL": server.url}
-        answer = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files],
             check=False,
             env=environment,
@@ -37,4 +37,4 @@ def test_engine_on(major: int, data_dir: Path, postgres_url: str) -> None:
             text=True,
             cwd=HERE.parent.parent,
         )
-    assert answer.returncode == 0, answer.stdout[-4000:]
+    assert result.returncode == 0, result.stdout[-4000:]

@@ -1,4 +1,4 @@
-"""What the server calls: several pops in one call, acks by Queen's addresses, and what is due for those who wait."""
+"""The functions that the server calls: several pops in one call, acks by Queen's addresses, and due messages."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ Message = dict[str, Any]
 
 
 def pops(connection: psycopg.Connection, queue: str, *sizes: tuple[int, int], **options: Any) -> list[list[Message]]:
-    """One request for each (batch, partitions); what each got, in their order."""
+    """Pop one request for each (batch, partitions); return the messages of each, in their order."""
     asked: dict[str, Any] = {
         "queue": queue, "group_name": "g", "batches": [batch for batch, _ in sizes],
         "partitions": [most for _, most in sizes], "names": None, "namespace": None, "task": None,
@@ -35,17 +35,17 @@ def pops(connection: psycopg.Connection, queue: str, *sizes: tuple[int, int], **
     return got
 
 
-def acks(connection: psycopg.Connection, *said: tuple[Message, str], group: str = "g") -> list[Row]:
-    """Answer for messages; a message without leaseId is answered without a lease."""
+def acks(connection: psycopg.Connection, *acked: tuple[Message, str], group: str = "g") -> list[Row]:
+    """Acknowledge messages; a message without leaseId is acknowledged without a lease."""
     return call(
         connection,
         "_queen_ack",
-        partition_ids=[UUID(message["partitionId"]) for message, _ in said],
-        transaction_ids=[message["transactionId"] for message, _ in said],
-        groups=[group] * len(said),
-        leases=[UUID(message["leaseId"]) if message.get("leaseId") else None for message, _ in said],
-        statuses=[status for _, status in said],
-        errors=[None] * len(said),
+        partition_ids=[UUID(message["partitionId"]) for message, _ in acked],
+        transaction_ids=[message["transactionId"] for message, _ in acked],
+        groups=[group] * len(acked),
+        leases=[UUID(message["leaseId"]) if message.get("leaseId") else None for message, _ in acked],
+        statuses=[status for _, status in acked],
+        errors=[None] * len(acked),
     )
 
 
@@ -53,7 +53,7 @@ def data(messages: list[Message]) -> list[Any]:
     return [message["data"] for message in messages]
 
 
-def test_each_request_has_lanes_and_a_lease_of_its_own(mq: psycopg.Connection):
+def test_each_request_has_partitions_and_a_lease_of_its_own(mq: psycopg.Connection):
     push_to(mq, [("q", f"p{n % 4}", n) for n in range(12)])
     first, second, third = pops(mq, "q", (1, 1), (2, 1), (9, 2))
     assert [len(first), len(second), len(third)] == [1, 2, 6]
@@ -63,14 +63,14 @@ def test_each_request_has_lanes_and_a_lease_of_its_own(mq: psycopg.Connection):
     assert not broken(mq)
 
 
-def test_lanes_are_dealt_in_turn(mq: psycopg.Connection):
-    """Whoever wants many lanes does not take the first ones of the others."""
+def test_partitions_are_distributed_in_turn(mq: psycopg.Connection):
+    """A request for many partitions does not take the first ones of the others."""
     push_to(mq, [("q", f"p{n}", n) for n in range(3)])
     greedy, modest, late = pops(mq, "q", (10, 10), (1, 1), (1, 1))
     assert [len(greedy), len(modest), len(late)] == [1, 1, 1]
 
 
-def test_with_less_than_all_want_the_first_are_served(mq: psycopg.Connection):
+def test_the_first_requests_are_served_if_there_is_not_enough_for_all(mq: psycopg.Connection):
     push(mq, "q", 1, 2)
     assert [data(got) for got in pops(mq, "q", (1, 1), (1, 1))] == [[1], []]
     assert pops(mq, "q", (1, 1), (1, 1)) == [[], []]
@@ -81,7 +81,7 @@ def test_a_batch_is_the_limit_of_all_partitions_of_a_request(mq: psycopg.Connect
     ((*got,),) = pops(mq, "q", (4, 3))
     assert len(got) == 4
     assert not broken(mq)
-    assert len(drain(mq, "q", "g")) == 3  # the lane that was not needed
+    assert len(drain(mq, "q", "g")) == 3  # the partition that was not needed
 
 
 def test_auto_ack_of_many(mq: psycopg.Connection):
@@ -119,8 +119,8 @@ def test_conflation_leases_the_run_and_delivers_its_last(mq: psycopg.Connection)
     assert not broken(mq)
 
 
-def test_a_transaction_id_that_is_used_again_means_the_leased_message(mq: psycopg.Connection):
-    """Beyond the dedup window an id may be there twice."""
+def test_a_reused_transaction_id_means_the_leased_message(mq: psycopg.Connection):
+    """After the dedup window an id may exist twice."""
     configure(mq, "q", dedup_window=0.001)
     push(mq, "q", "old", transaction_ids=["t"])
     mq.execute("SELECT pg_sleep(0.01)")
@@ -134,7 +134,7 @@ def test_a_transaction_id_that_is_used_again_means_the_leased_message(mq: psycop
     assert pops(mq, "q", (1, 1)) == [[]]
 
 
-def test_a_nack_keeps_what_is_done_and_charges_once(mq: psycopg.Connection):
+def test_a_nack_keeps_completed_messages_and_counts_one_attempt(mq: psycopg.Connection):
     configure(mq, "q", retry_limit=1, retry_delay=0)
     push(mq, "q", *range(4))
     for attempt in (1, 2):
@@ -142,12 +142,12 @@ def test_a_nack_keeps_what_is_done_and_charges_once(mq: psycopg.Connection):
         assert [(message["data"], message["deliveryAttempt"]) for message in got][-1] == (3, attempt)
         acks(mq, (got[0], "completed" if attempt == 1 else "nack"), (got[1], "nack"))
         assert not broken(mq)
-    assert [letter.payload for letter in call(mq, "list_dead_letters", queue="q")] == [2, 1]
+    assert [dead_letter.payload for dead_letter in call(mq, "list_dead_letters", queue="q")] == [2, 1]
     (rest,) = pops(mq, "q", (9, 1))
     assert [(message["data"], message["deliveryAttempt"]) for message in rest] == [(3, 1)]
 
 
-def test_a_seek_makes_answers_stale(mq: psycopg.Connection):
+def test_a_seek_makes_acks_stale(mq: psycopg.Connection):
     push(mq, "q", 1)
     (got,) = pops(mq, "q", (1, 1))
     call(mq, "seek", group_name="g", queue="q", position="beginning")
@@ -159,7 +159,7 @@ def partitions_of(messages: list[Message]) -> set[str]:
     return {message["partition"] for message in messages}
 
 
-def test_one_lease_id_stands_for_all_partitions_of_a_pop(mq: psycopg.Connection):
+def test_one_lease_id_covers_all_partitions_of_a_pop(mq: psycopg.Connection):
     push_to(mq, [("q", f"p{n % 3}", n) for n in range(6)])
     ((*got,),) = pops(mq, "q", (9, 3))
     assert len(partitions_of(got)) == 3
@@ -187,7 +187,7 @@ def test_a_lease_id_is_extended_in_all_its_partitions(mq: psycopg.Connection):
     assert not broken(mq)
 
 
-def test_a_lease_that_is_alone_is_extended_and_released(mq: psycopg.Connection):
+def test_a_single_lease_is_extended_and_released(mq: psycopg.Connection):
     push(mq, "q", 1)
     (got,) = pops(mq, "q", (1, 1))
     lease = UUID(got[0]["leaseId"])
@@ -208,8 +208,8 @@ def test_a_set_whose_leases_were_taken_over_is_stale(mq: psycopg.Connection):
     assert [row.success for row in acks(mq, *((message, "completed") for message in mine))] == [True] * 2
 
 
-def test_a_lease_counts_for_its_own_partition_only(mq: psycopg.Connection):
-    """Whoever may acknowledge in one queue must not end the leases of another by naming a message of his own."""
+def test_a_lease_is_valid_for_its_own_partition_only(mq: psycopg.Connection):
+    """A consumer of one queue cannot end the leases of another by naming one of its own messages."""
     push(mq, "mine", 1)
     push(mq, "theirs", 1)
     (mine,), (theirs,) = pops(mq, "mine", (1, 1)), pops(mq, "theirs", (1, 1))
@@ -219,10 +219,10 @@ def test_a_lease_counts_for_its_own_partition_only(mq: psycopg.Connection):
     assert mq.execute("SELECT count(*) FROM skep.leases WHERE done = '{}' AND failed = '{}'").fetchone() == (2,)
     assert call(mq, "_queen_lease_queues", lease=UUID(theirs[0]["leaseId"])) == [("theirs",)]
     assert acks(mq, (theirs[0], "completed"))[0].success
-    assert call(mq, "_queen_lease_queues", lease=UUID(theirs[0]["leaseId"])) == [("theirs",)]  # over, and still theirs
+    assert call(mq, "_queen_lease_queues", lease=UUID(theirs[0]["leaseId"])) == [("theirs",)]  # ended, still theirs
 
 
-def test_a_set_of_other_partitions_does_not_count(mq: psycopg.Connection):
+def test_a_lease_set_of_other_partitions_is_not_valid(mq: psycopg.Connection):
     push_to(mq, [("q", f"p{n}", n) for n in range(2)])
     push(mq, "other", 1)
     (several,), (one,) = pops(mq, "q", (9, 2)), pops(mq, "other", (1, 1))
@@ -232,7 +232,7 @@ def test_a_set_of_other_partitions_does_not_count(mq: psycopg.Connection):
     assert call(mq, "_queen_lease_queues", lease=uuid4()) == []
 
 
-def test_a_failure_ends_one_partition_of_a_set(mq: psycopg.Connection):
+def test_a_failure_ends_one_partition_of_a_lease_set(mq: psycopg.Connection):
     configure(mq, "q", retry_delay=0)
     push_to(mq, [("q", f"p{n % 2}", n) for n in range(6)])
     (got,) = pops(mq, "q", (9, 2))
@@ -289,7 +289,7 @@ def test_a_request_that_gets_several_runs_of_a_shared_partition(mq: psycopg.Conn
 @pytest.mark.parametrize(
     "options", [{"concurrency": 4}, {"lease_log_seconds": 60}, {"concurrency": 4, "lease_time": 0.001}]
 )
-def test_auto_ack_where_a_lease_is_needed(mq: psycopg.Connection, options: dict[str, Any]):
+def test_auto_ack_requests_where_a_lease_is_needed(mq: psycopg.Connection, options: dict[str, Any]):
     configure(mq, "q", **options)
     push(mq, "q", *range(5))
     assert [data(each) for each in pops(mq, "q", (3, 1), auto_ack=True)] == [[0, 1, 2]]
@@ -298,26 +298,26 @@ def test_auto_ack_where_a_lease_is_needed(mq: psycopg.Connection, options: dict[
     assert not broken(mq)
 
 
-def test_lease_sets_are_pruned_when_their_leases_are_over(mq: psycopg.Connection):
+def test_lease_sets_are_pruned_when_their_leases_have_ended(mq: psycopg.Connection):
     push_to(mq, [("q", f"p{n}", n) for n in range(4)])
-    (done,), (held,) = pops(mq, "q", (9, 2)), pops(mq, "q", (9, 2))
+    (done,), (leased,) = pops(mq, "q", (9, 2)), pops(mq, "q", (9, 2))
     acks(mq, *((message, "completed") for message in done))
     call(mq, "_prune_traces")
     assert mq.execute("SELECT count(*) FROM skep.lease_sets").fetchone() == (2,)  # too young
     pass_time(mq, 120)
     call(mq, "_prune_traces")
-    assert mq.execute("SELECT id FROM skep.lease_sets").fetchall() == [(UUID(held[0]["leaseId"]),)]
+    assert mq.execute("SELECT id FROM skep.lease_sets").fetchall() == [(UUID(leased[0]["leaseId"]),)]
     assert acks(mq, (done[0], "completed"))[0].noop
-    assert acks(mq, (held[0], "completed"))[0].success
+    assert acks(mq, (leased[0], "completed"))[0].success
     pass_time(mq, 1000)
     call(mq, "_prune_traces")
     assert mq.execute("SELECT count(*) FROM skep.lease_sets").fetchone() == (0,)
 
 
-def test_what_is_due(mq: psycopg.Connection):
+def test_due_times(mq: psycopg.Connection):
     def due(*groups: str) -> list[bool]:
-        ((answer,),) = mq.execute("SELECT skep._has_work(%s, %s)", [["q"] * len(groups), list(groups)]).fetchall()
-        return answer
+        ((result,),) = mq.execute("SELECT skep._has_work(%s, %s)", [["q"] * len(groups), list(groups)]).fetchall()
+        return result
 
     assert due("g") == [False]  # no queue yet
     push(mq, "q", 1)
@@ -328,19 +328,22 @@ def test_what_is_due(mq: psycopg.Connection):
     assert due("g") == [True]
     (got,) = pops(mq, "q", (1, 1))
     pass_time(mq, 2)
-    pop(mq, "q", "g")  # saves what discovery has seen
+    pop(mq, "q", "g")  # stores what discovery has seen
     assert due("g") == [False]  # leased
-    mq.execute("UPDATE skep.runs SET ready_at = clock_timestamp()")  # what the end of the lease would be
+    mq.execute("UPDATE skep.runs SET ready_at = clock_timestamp()")  # when the lease ends
     assert due("g") == [True]
     assert data(got) == [2]
 
 
 @pytest.mark.parametrize("verb", ["pop", "ack", "fail", "due", "push"])
-def test_everything_goes_by_its_index(big: psycopg.Connection, verb: str):  # noqa: F811
+def test_every_query_uses_its_index(big: psycopg.Connection, verb: str):  # noqa: F811
     with big.transaction(force_rollback=True):
         got = [m for each in pops(big, "ns.big", *[(1, 1)] * 20, group_name="fresh") for m in each]
         messages = Jsonb(
-            [{"queue": "ns.big", "partition": f"lane {n}", "payload": n, "transaction_id": f"w{n}"} for n in range(99)]
+            [
+                {"queue": "ns.big", "partition": f"partition {n}", "payload": n, "transaction_id": f"w{n}"}
+                for n in range(99)
+            ]
         )
         job, indexes = {
             "pop": (lambda: pops(big, "ns.big", *[(1, 1)] * 20, group_name="fresh"), {"runs_ready", "messages_pkey"}),
@@ -377,19 +380,19 @@ def test_many_requests_run_as_many_statements_as_one(mq: psycopg.Connection):
     little = [message for got in pops(mq, "q", *[(1, 1)] * 2) for message in got]
     lots = [message for got in pops(mq, "q", *[(5, 1)] * 60) for message in got]
     counts = [
-        statements(mq, lambda held=held: acks(mq, *((message, "completed") for message in held)))
-        for held in (little, lots)
+        statements(mq, lambda leased=leased: acks(mq, *((message, "completed") for message in leased)))
+        for leased in (little, lots)
     ]
     assert len(counts[0]) == len(counts[1])
 
 
-def test_leases_that_are_whole_and_others_in_one_call(mq: psycopg.Connection):
-    """Each has its own verdict: a lease that is completed, one that is not yet, one that is over."""
+def test_completed_and_other_leases_in_one_call(mq: psycopg.Connection):
+    """Each has its own verdict: a completed lease, an open one, an ended one."""
     push_to(mq, [("q", f"p{n % 3}", n) for n in range(6)])
     whole, half, over = pops(mq, "q", (2, 1), (2, 1), (2, 1))
     acks(mq, *((message, "completed") for message in reversed(over)))  # in any order
-    said = [*whole, half[0], *over]
-    verdicts = acks(mq, *((message, "completed") for message in said))
+    acked = [*whole, half[0], *over]
+    verdicts = acks(mq, *((message, "completed") for message in acked))
     assert [(row.success, row.noop, row.released) for row in verdicts] == [
         (True, False, True),
         (True, False, True),
@@ -402,8 +405,8 @@ def test_leases_that_are_whole_and_others_in_one_call(mq: psycopg.Connection):
     assert not broken(mq)
 
 
-def test_a_stale_ack_beside_the_one_that_counts(mq: psycopg.Connection):
-    """It is judged by how it was before: a set and a single lease, the stale ack first or last."""
+def test_a_stale_ack_beside_a_valid_one(mq: psycopg.Connection):
+    """It is judged by the state before the call: a set and a single lease, the stale ack first or last."""
     push_to(mq, [("q", f"p{n % 2}", n) for n in range(4)])
     (several,) = pops(mq, "q", (4, 2))
     push(mq, "one", 1, 2)

@@ -1,4 +1,4 @@
-"""The public functions as short calls, so that a test reads like what producers and consumers do."""
+"""The public functions as short calls, so that a test reads like the work of producers and consumers."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -23,22 +23,22 @@ def call(connection: psycopg.Connection, function: str, **arguments: Any) -> lis
 def push(
     connection: psycopg.Connection, queue: str, *payloads: Any, partition: str = "Default", **arrays: Any
 ) -> list[Row]:
-    """Push to one lane in one call; the answers come in the order of the payloads."""
+    """Push to one partition in one call; the results are in the order of the payloads."""
     return push_to(connection, [(queue, partition, payload) for payload in payloads], **arrays)
 
 
 def push_to(connection: psycopg.Connection, items: Iterable[tuple[str, str, Any]], **arrays: Any) -> list[Row]:
-    """Push (queue, partition, payload) items in one call; the answers come in the order of the items."""
+    """Push (queue, partition, payload) items in one call; the results are in the order of the items."""
     queues, partitions, payloads = zip(*items, strict=True)
     bodies = [Jsonb(payload) for payload in payloads]
-    answers = call(connection, "push_many", queues=list(queues), partitions=list(partitions), payloads=bodies, **arrays)
-    return sorted(answers, key=lambda answer: answer.ord)
+    results = call(connection, "push_many", queues=list(queues), partitions=list(partitions), payloads=bodies, **arrays)
+    return sorted(results, key=lambda result: result.ord)
 
 
 def pop(
     connection: psycopg.Connection, queue: str | None, group: str = "g", *, batch: int = 100, **options: Any
 ) -> list[Row]:
-    """Pop as the client does: it says so if the transaction ends with the call."""
+    """Pop as the client does: with autocommit if the transaction ends with the call."""
     idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
     options = {"autocommit": connection.autocommit and idle, **options}
     return call(connection, "pop", queue=queue, group_name=group, batch=batch, **options)
@@ -57,7 +57,7 @@ def take(connection: psycopg.Connection, queue: str | None, group: str = "g", **
 
 
 def drain(connection: psycopg.Connection, queue: str | None, group: str = "g", **options: Any) -> list[Row]:
-    """Pop and acknowledge until nothing comes; return the deliveries in their order."""
+    """Pop and acknowledge until a pop returns nothing; return the deliveries in order."""
     drained: list[Row] = []
     while deliveries := pop(connection, queue, group, **options):
         ack(connection, deliveries)
@@ -75,23 +75,23 @@ def configure(connection: psycopg.Connection, queue: str, **options: Any) -> Non
 
 
 def lag(connection: psycopg.Connection, group: str = "g", queue: str | None = None) -> dict[str, int]:
-    """Return what the group still has to do, by partition."""
+    """Return the lag of the group, by partition."""
     return {row.partition: row.lag for row in call(connection, "lag", group_name=group, queue=queue)}
 
 
 def broken(connection: psycopg.Connection) -> dict[str, int]:
-    """Return the invariants that do not hold, and how often."""
+    """Return the invariants that do not hold, with the number of violations."""
     return {row.invariant: row.broken for row in call(connection, "check_consistency") if row.broken}
 
 
 def pass_time(connection: psycopg.Connection, seconds: float) -> None:
-    """Move every stored time back, as if so much time had passed; negative: as if the clock had been set back."""
+    """Move every stored time back, as if this many seconds had passed; negative: as if the clock had been set back."""
     for table, column, kind in connection.execute(
         "SELECT table_name, column_name, udt_name"
         " FROM information_schema.columns NATURAL JOIN information_schema.tables"
         " WHERE table_schema = 'skep' AND table_type = 'BASE TABLE' AND udt_name IN ('timestamptz', '_timestamptz')"
         " AND table_name NOT IN ('migrations', 'schema_info')"
-        " AND column_name <> 'server_started'"  # it is the same server
+        " AND column_name <> 'server_started'"  # the server is still the same
     ).fetchall():
         names = {"table": sql.Identifier(table), "column": sql.Identifier(column)}
         query = "UPDATE skep.{table} SET {column} = {column} - make_interval(secs => %s)"
@@ -105,7 +105,7 @@ def pass_time(connection: psycopg.Connection, seconds: float) -> None:
 
 @contextmanager
 def refused(sqlstate: str, *words: str) -> Generator[None]:
-    """Expect an error of this state whose message has these words."""
+    """Expect an error with this SQLSTATE whose message contains these words."""
     with pytest.raises(psycopg.Error) as caught:
         yield
     message = caught.value.diag.message_primary or ""

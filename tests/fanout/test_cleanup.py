@@ -1,4 +1,4 @@
-"""Section H, and 108: what is deleted when, in every queue, with the dead among the groups."""
+"""Cleanup: what retention deletes and when, in every queue, with dead groups (section H, scenario 108)."""
 
 from typing import Any
 
@@ -9,13 +9,16 @@ from skep import AsyncSkep, NewMessage
 from skep.upkeep import retain
 from tests.client.verbs import drain, offsets, payloads, take
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.verbs import AT_ONCE, HOUR, Q, bury, kept, missed
+from tests.fanout.verbs import AT_ONCE, HOUR, Q, kept, let_die, missed
 
 DAY = 24 * HOUR
 
 
 async def test_finished_and_past_retention(mq: AsyncSkep, db: psycopg.Connection):
-    """81: completed for long goes; completed lately, or old and not completed, stays; in all queues that say so."""
+    """Messages completed long ago are deleted; recently completed or uncompleted ones stay.
+
+    In all configured queues (scenario 81).
+    """
     for name in (Q, "second", "unconfigured"):
         if name != "unconfigured":
             await mq.queue(name).configure(completed_retention_seconds=HOUR)
@@ -38,8 +41,8 @@ async def test_finished_and_past_retention(mq: AsyncSkep, db: psycopg.Connection
     assert broken(db) == {}
 
 
-async def test_nobody_subscribed(mq: AsyncSkep, db: psycopg.Connection):
-    """82: such messages have a retention of their own, until somebody is there."""
+async def test_a_queue_without_subscribers(mq: AsyncSkep, db: psycopg.Connection):
+    """Its messages have a retention of their own, until a group subscribes (scenario 82)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE, zero_subscriber_retention_seconds=HOUR)
     await q.push("early")
@@ -57,8 +60,11 @@ async def test_nobody_subscribed(mq: AsyncSkep, db: psycopg.Connection):
 
 @pytest.mark.parametrize("rule", ["completed_retention_seconds", "retention_seconds", "max_size"])
 async def test_partitions_go_with_a_dead_group_present(mq: AsyncSkep, db: psycopg.Connection, rule: str):
-    """108: a partition is emptied and dropped though a dead group had not read it; what it missed is counted, and when
-    it comes back it gets what is pushed to the partition that is created again."""
+    """A partition is emptied and dropped although a dead group had not read it.
+
+    Its missed messages are counted, and when it comes back it gets messages of the partition that is created again
+    (scenario 108).
+    """
     q = mq.queue(Q)
     options: dict[str, Any] = {rule: 1 if rule == "max_size" else 10, "dead_group_grace_seconds": 0}
     await q.configure(**options, drop_idle_seconds=DAY)
@@ -67,7 +73,7 @@ async def test_partitions_go_with_a_dead_group_present(mq: AsyncSkep, db: psycop
     await q.push_many([NewMessage(n, "p") for n in range(5)])
     await take(q, "dead", batch=2)
     await drain(q, "alive")
-    await bury(mq, db, "dead")
+    await let_die(mq, db, "dead")
     await retain(mq)
     pass_time(db, 11)
     left = [4] if rule == "max_size" else []

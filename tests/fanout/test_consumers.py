@@ -1,4 +1,4 @@
-"""B and C. Consumers of a group: how they start, stop, fail, hang and are cut off (23 to 26, 36 to 41)."""
+"""Consumers of a group: how they start, stop, fail, hang and lose their connection (scenarios 23 to 26, 36 to 41)."""
 
 import asyncio
 import functools
@@ -22,13 +22,13 @@ from skep.client.sync.consumer import Consumer
 from skep.errors import DatabaseUnavailable, PermissionDenied, SkepError
 from tests.client.verbs import PATIENCE, dead, lag, leased, payloads, refused, take, until
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.watching import Q, fan_out, run_until, subscribe
+from tests.fanout.groups import Q, fan_out, run_until, subscribe
 
 Clients = Callable[..., AsyncSkep]
 
 
 class Gate:
-    """A handler that waits in the middle of its work until it is let go."""
+    """A handler that waits in the middle of its work until the test opens it."""
 
     def __init__(self) -> None:
         self.begun: list[Any] = []
@@ -48,9 +48,12 @@ class Gate:
 
 
 async def test_a_graceful_stop(mq: AsyncSkep, db: psycopg.Connection):
-    """23: what is begun is finished and stored before stop returns; what was fetched ahead is given back uncharged."""
+    """A running handler finishes and its ack is stored before stop returns.
+
+    Prefetched messages are released (scenario 23).
+    """
     q, gate = mq.queue(Q), Gate()
-    await q.push_many([NewMessage(lane, lane) for lane in "ab"])
+    await q.push_many([NewMessage(partition, partition) for partition in "ab"])
     consumer = mq.consumer(Q, group="g", batch=1)(gate.handler())
     running = asyncio.create_task(consumer.run())
     await until(lambda: gate.begun, "a handler at work")
@@ -67,18 +70,18 @@ async def test_a_graceful_stop(mq: AsyncSkep, db: psycopg.Connection):
     assert (rest[0].attempt, {*payloads(rest), *gate.done}) == (1, {"a", "b"})
 
 
-async def test_stopping_what_never_ran(mq: AsyncSkep):
-    """23: is nothing, however often; closing, too."""
+async def test_stop_of_a_consumer_that_never_ran(mq: AsyncSkep):
+    """It does nothing, any number of times; the same for close (scenario 23)."""
     consumer = mq.consumer(Q, group="g")(Gate().handler())
     for stop in (consumer.stop, consumer.stop, mq.stop, mq.close, mq.close, consumer.stop):
         await stop()
 
 
 @pytest.mark.parametrize("change", ["cancel", "delete"])
-async def test_a_stop_while_its_group_is_taken_away(mq: AsyncSkep, db: psycopg.Connection, change: str):
-    """24: the answer comes too late and giving back is refused, but stop returns and nothing stays behind."""
+async def test_a_stop_while_its_group_is_deleted(mq: AsyncSkep, db: psycopg.Connection, change: str):
+    """The ack is too late and the release is refused, but stop returns and nothing is left behind (scenario 24)."""
     gate = Gate()
-    await mq.queue(Q).push_many([NewMessage(lane, lane) for lane in "ab"])
+    await mq.queue(Q).push_many([NewMessage(partition, partition) for partition in "ab"])
     consumer = mq.consumer(Q, group="g", batch=1)(gate.handler())
     running = asyncio.create_task(consumer.run())
     await until(lambda: leased(db) == 2, "one handler at work and one batch ahead")
@@ -86,12 +89,12 @@ async def test_a_stop_while_its_group_is_taken_away(mq: AsyncSkep, db: psycopg.C
     stopped = asyncio.create_task(consumer.stop())
     gate.open.set()
     await stopped
-    await asyncio.gather(running, return_exceptions=True)  # it may have seen the end of its group first
+    await asyncio.gather(running, return_exceptions=True)  # it may have noticed the end of its group first
     assert (leased(db), broken(db)) == (0, {})
 
 
 async def test_a_stop_without_rights(clients: Clients, user_url: Callable[..., str], db: psycopg.Connection):
-    """24: nothing can be stored or given back any more; stop returns all the same, and run says why."""
+    """Nothing can be stored or released any more; stop still returns, and run raises the reason (scenario 24)."""
     url, gate = user_url("skep_consumer"), Gate()
     mq = clients(url)
     db.execute("SELECT skep.push('orders', '1')")
@@ -108,7 +111,10 @@ async def test_a_stop_without_rights(clients: Clients, user_url: Callable[..., s
 
 
 async def test_starting_twice(mq: AsyncSkep):
-    """25: exactly one runs, the others hear of it; after a stop it can start again; not after close."""
+    """Exactly one runs, the others raise an error.
+
+    It can start again after a stop, but not after close (scenario 25).
+    """
     gate = Gate()
     gate.open.set()
     await mq.queue(Q).push("a")
@@ -127,8 +133,8 @@ async def test_starting_twice(mq: AsyncSkep):
         await consumer.run()
 
 
-def test_threads_start_at_once(database_url: str):
-    """25: also when threads do it in the same moment."""
+def test_two_threads_start_at_once(database_url: str):
+    """Exactly one of them runs (scenario 25)."""
     together = threading.Barrier(4)
 
     def start(consumer: Consumer) -> str:
@@ -154,7 +160,7 @@ def test_threads_start_at_once(database_url: str):
 
 @contextmanager
 def hasty_threads() -> Generator[None]:
-    """Make threads take turns as often as they can."""
+    """Make threads switch as often as possible."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -163,8 +169,11 @@ def hasty_threads() -> Generator[None]:
         sys.setswitchinterval(interval)
 
 
-async def test_consumers_come_and_go(clients: Clients, db: psycopg.Connection):
-    """26: members have no names to clash; each message goes to one of them, and who has left gets nothing more."""
+async def test_consumers_join_and_leave(clients: Clients, db: psycopg.Connection):
+    """Members have no names that could clash.
+
+    Each message goes to one of them, and one that left gets nothing more (scenario 26).
+    """
     seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
     members = [clients(poll_interval=0.05) for _ in seen]
     runs = []
@@ -223,8 +232,8 @@ HANDLERS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("handler", "error"), HANDLERS)
-async def test_however_a_handler_fails(module_database_url: str, db: psycopg.Connection, handler: Any, error: str):
-    """36: before, during or after it has returned: a failure of its message, and its place is free for the next."""
+async def test_every_way_a_handler_can_fail(module_database_url: str, db: psycopg.Connection, handler: Any, error: str):
+    """Before, during or after it returns: its message fails, and its slot is free for the next (scenario 36)."""
     async with AsyncSkep(module_database_url, poll_interval=0.05) as mq:
         await mq.queue(Q).configure(retry_limit=0)
         await mq.queue(Q).push_many("ab")
@@ -236,29 +245,29 @@ async def test_however_a_handler_fails(module_database_url: str, db: psycopg.Con
 
 @pytest.mark.parametrize("handler", [promises, Callback()])
 def test_a_handler_that_needs_an_event_loop(database_url: str, handler: Any):
-    """36: the synchronous client has none, and says so instead of losing the message."""
+    """The synchronous client has none, and raises an error instead of losing the message (scenario 36)."""
     with Skep(database_url, poll_interval=0.05) as mq:
         mq.queue(Q).configure(retry_limit=0)
         mq.queue(Q).push("a")
         consumer = mq.consumer(Q, group="g")(handler)
         runner = threading.Thread(target=consumer.run)
         runner.start()
-        while not any(lane.cursor for lane in mq.lag("g", Q)):
+        while not any(partition.cursor for partition in mq.lag("g", Q)):
             runner.join(0.01)
         consumer.stop()
         runner.join()
-        assert ["AsyncSkep" in letter.error for letter in mq.dead_letters(Q)] == [True]
+        assert ["AsyncSkep" in dead_letter.error for dead_letter in mq.dead_letters(Q)] == [True]
 
 
 async def test_a_handler_that_returns_nothing_has_succeeded(mq: AsyncSkep):
-    """36: that is how Python functions end."""
+    """A Python function without a return statement returns None (scenario 36)."""
     await mq.queue(Q).push_many("ab")
     await run_until(mq, mq.consumer(Q, group="g")(lambda message: None))
     assert await dead(mq, Q) == {}
 
 
 async def test_one_bad_message(mq: AsyncSkep):
-    """37: does not stop the rest of its batch, nor what comes after."""
+    """It does not stop the rest of its batch, nor later messages (scenario 37)."""
     await mq.queue(Q).push_many(range(10))
     seen = []
 
@@ -272,7 +281,7 @@ async def test_one_bad_message(mq: AsyncSkep):
 
 
 async def test_a_hung_handler(mq: AsyncSkep, db: psycopg.Connection):
-    """38: its lane is fetched by nobody else, other lanes go on, and everyone can see it."""
+    """Its partition is fetched by no other consumer, other partitions continue, and health reports it (scenario 38)."""
     q, gate, quick = mq.queue(Q), Gate(), []
     await q.push_many([NewMessage(n, "hung") for n in range(3)])
 
@@ -285,23 +294,23 @@ async def test_a_hung_handler(mq: AsyncSkep, db: psycopg.Connection):
     await until(lambda: gate.begun, "the handler to hang")
     pass_time(db, 20)
     await q.push_many([NewMessage(n, "free") for n in "abc"])
-    await until(lambda: quick == ["a", "b", "c"], "the other lane")
+    await until(lambda: quick == ["a", "b", "c"], "the other partition")
     assert len(await q.pop(group="g", partition="hung")) == 0
-    await until(lambda: leased(db) == 1, "the other lane's answers")
+    await until(lambda: leased(db) == 1, "the other partition's answers")
     (health,) = await mq.groups("g", Q)
     assert (health.leased, health.lag, health.processed) == (1, 3, 3)
-    (held,) = await mq.pending_groups(Q)
-    assert (held.partition, held.leased, held.pending, held.is_floor) == ("hung", 1, 3, True)
-    assert held.oldest_pending_at == health.oldest_pending_at is not None
+    (blocked,) = await mq.pending_groups(Q)
+    assert (blocked.partition, blocked.leased, blocked.pending, blocked.is_floor) == ("hung", 1, 3, True)
+    assert blocked.oldest_pending_at == health.oldest_pending_at is not None
     gate.open.set()
-    await until(lambda: len(quick) == 6, "the lane to go on")
+    await until(lambda: len(quick) == 6, "the partition to go on")
     await mq.stop()
     await running
     assert (gate.done, await dead(mq, Q)) == ([0, 1, 2], {})
 
 
 async def test_connections_are_killed_while_handlers_work(mq: AsyncSkep, db: psycopg.Connection):
-    """39: the consumer recovers by itself; nothing is lost. Under load: `tests/faults`."""
+    """The consumer recovers by itself; nothing is lost. Under load: `tests/faults` (scenario 39)."""
     await mq.queue(Q).push_many(range(40))
     done: list[int] = []
 
@@ -319,10 +328,8 @@ async def test_connections_are_killed_while_handlers_work(mq: AsyncSkep, db: psy
     assert (await lag(mq.queue(Q)), await dead(mq, Q), broken(db)) == ({"Default": 0}, {}, {})
 
 
-async def test_no_connection_is_left_at_the_start(
-    clients: Clients, user_url: Callable[..., str], db: psycopg.Connection
-):
-    """40: the block is not entered, nothing runs in some lesser way, and the error says why."""
+async def test_no_free_connection_at_the_start(clients: Clients, user_url: Callable[..., str], db: psycopg.Connection):
+    """The block is not entered, there is no silent fallback, and the error says why (scenario 40)."""
     url = user_url("skep_consumer")
     user = sql.Identifier(str(conninfo_to_dict(url)["user"]))
     db.execute(sql.SQL("ALTER ROLE {} CONNECTION LIMIT 0").format(user))
@@ -332,7 +339,7 @@ async def test_no_connection_is_left_at_the_start(
 
 
 async def test_the_pool_is_exhausted(clients: Clients, db: psycopg.Connection, module_database_url: str):
-    """40: a call that gets no connection in time fails, and can be tried again."""
+    """A call that gets no connection in time fails with a retryable error (scenario 40)."""
     mq = clients(pool_size=1, timeout=0.3)
     await mq.subscribe("g", Q)
     with psycopg.connect(module_database_url) as other:
@@ -352,7 +359,10 @@ def waiting(db: psycopg.Connection) -> int:
 
 
 async def test_a_filter_of_one_group(mq: AsyncSkep, caplog: pytest.LogCaptureFixture):
-    """41: what one group rejects is not done for others; a filter that raises costs attempts, then a dead letter."""
+    """A message that one group rejects is not done for others.
+
+    A filter that raises counts attempts, then dead-letters (scenario 41).
+    """
     caplog.set_level(logging.CRITICAL, "skep")
     q = mq.queue(Q)
     await q.configure(retry_limit=2, retry_delay=0, partial_failure="retry")
@@ -364,15 +374,16 @@ async def test_a_filter_of_one_group(mq: AsyncSkep, caplog: pytest.LogCaptureFix
             return
 
     await run_until(mq, mq.consumer(Q, group="picky")(picky), "picky")
-    assert [(letter.payload, letter.error, letter.attempts, letter.group) for letter in await mq.dead_letters(Q)] == [
-        ("bad", "KeyError: 'bad'", 3, "picky")
-    ]
+    assert [
+        (dead_letter.payload, dead_letter.error, dead_letter.attempts, dead_letter.group)
+        for dead_letter in await mq.dead_letters(Q)
+    ] == [("bad", "KeyError: 'bad'", 3, "picky")]
     assert await fan_out(mq) == [(2, 1, ["plain"])] * 2
     assert await take(q, "plain") == ["good", "bad"]
 
 
 async def test_a_circuit_breaker(mq: AsyncSkep):
-    """41: while it is open a consumer gives back what it gets, and no attempt is counted."""
+    """While it is open a consumer releases what it gets, and no attempt is counted (scenario 41)."""
     q = mq.queue(Q)
     await q.configure(retry_limit=1)
     await q.push("a")

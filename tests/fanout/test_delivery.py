@@ -1,4 +1,4 @@
-"""C. Delivery and completion, group by group (27 to 35)."""
+"""Delivery and completion for each group (scenarios 27 to 35)."""
 
 import asyncio
 import random
@@ -13,26 +13,26 @@ from skep.errors import InvalidArgument, StaleLease
 from skep.upkeep import Job, Upkeep, expire_leases
 from tests.client.verbs import LEASE_SECONDS, dead, drain, lag, leased, offsets, payloads, refused, take
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.watching import AT_ONCE, Q, fan_out, kept, owing, subscribe
+from tests.fanout.groups import AT_ONCE, Q, fan_out, kept, pending, subscribe
 
 
 async def test_groups_do_not_see_each_other(mq: AsyncSkep):
-    """27: each receives every message, whatever the others have done, hold, or failed with."""
+    """Each receives every message, whatever the others have completed, leased or failed (scenario 27)."""
     q = mq.queue(Q)
     await subscribe(mq, "a", "b", "c", "d")
-    await q.push_many([NewMessage(n, lane) for n in range(3) for lane in ("p", "q")])
+    await q.push_many([NewMessage(n, partition) for n in range(3) for partition in ("p", "q")])
     everything = {("p", n) for n in range(3)} | {("q", n) for n in range(3)}
     assert {(m.partition, m.payload) for m in await drain(q, "a")} == everything
-    held = await q.pop(group="b", batch=100, partitions=2)
+    popped = await q.pop(group="b", batch=100, partitions=2)
     failed = await q.pop(group="c", batch=100, partitions=2)
     await failed.dead_letter(None, "no")
-    assert {(m.partition, m.payload) for m in held} == everything
+    assert {(m.partition, m.payload) for m in popped} == everything
     assert {(m.partition, m.payload) for m in await drain(q, "d")} == everything
     assert await lag(q, "b") == {"p": 3, "q": 3}
 
 
 async def test_batch_sizes(mq: AsyncSkep):
-    """28: never more than asked for, in order; nothing is an empty batch and no error."""
+    """Never more than requested, in order; an empty result is an empty batch and no error (scenario 28)."""
     q = mq.queue(Q)
     assert payloads(await q.pop(group="g", batch=5)) == []
     await q.push_many(range(7))
@@ -42,25 +42,28 @@ async def test_batch_sizes(mq: AsyncSkep):
         await batch.ack()
     assert sizes == [[0, 1, 2], [3, 4, 5], [6]]
     assert (len(batch), payloads(await q.pop(group="g", batch=3))) == (0, [])
-    await batch.ack()  # there is nothing to answer
+    await batch.ack()  # there is nothing to acknowledge
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_two_workers_of_a_group(mq: AsyncSkep, concurrency: int):
-    """29: never the same message; on a lane with `concurrency` they work side by side on disjoint runs."""
+    """Never the same message; with `concurrency` they work at once on disjoint runs of a partition (scenario 29)."""
     q = mq.queue(Q)
     await q.configure(concurrency=concurrency)
     await q.push_many(range(20))
     batches = await asyncio.gather(*(q.pop(group="g", batch=2) for _ in range(6)))
-    held = sorted(offset for batch in batches for offset in offsets(batch))
-    assert held == list(range(2 * concurrency))
+    popped = sorted(offset for batch in batches for offset in offsets(batch))
+    assert popped == list(range(2 * concurrency))
     for batch in reversed(batches):
         await batch.ack()
     assert offsets(await drain(q)) == list(range(2 * concurrency, 20))
 
 
 async def test_completion_is_idempotent(mq: AsyncSkep, db: psycopg.Connection):
-    """30: said twice, by several groups at once, or after the lease is over: counted once for each group."""
+    """Acknowledged twice, by several groups at once, or after the lease ended: counted once for each group.
+
+    Scenario 30.
+    """
     q = mq.queue(Q)
     groups = ["a", "b", "c"]
     await subscribe(mq, *groups)
@@ -78,8 +81,8 @@ async def test_completion_is_idempotent(mq: AsyncSkep, db: psycopg.Connection):
     assert broken(db) == {}
 
 
-async def test_finished_when_all_have_finished(mq: AsyncSkep):
-    """31: not before the last group that owes it."""
+async def test_a_message_is_finished_when_all_groups_have_finished(mq: AsyncSkep):
+    """Not before the last pending group (scenario 31)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await subscribe(mq, "a", "b", "c")
@@ -87,13 +90,16 @@ async def test_finished_when_all_have_finished(mq: AsyncSkep):
     for group, left in (("a", ["b", "c"]), ("b", ["c"]), ("c", [])):
         assert (await mq.retain(), await kept(mq)) == ([], [0])
         await take(q, group)
-        assert await owing(mq) == [left]
+        assert await pending(mq) == [left]
     await mq.retain()
     assert await kept(mq) == []
 
 
-async def test_answers_that_are_nobodys(mq: AsyncSkep, db: psycopg.Connection):
-    """32: of a paused group, under a lease nobody has, for another's message or for none: refused, nothing changes."""
+async def test_acks_without_a_valid_lease(mq: AsyncSkep, db: psycopg.Connection):
+    """Of a paused group, with an unknown lease, for another's message or for none: refused, nothing changes.
+
+    Scenario 32.
+    """
     q = mq.queue(Q)
     await subscribe(mq, "g", "other")
     await q.push_many(range(3))
@@ -112,9 +118,9 @@ async def test_answers_that_are_nobodys(mq: AsyncSkep, db: psycopg.Connection):
             tx.ack(theirs)
     assert await fan_out(mq) == before
     await mq.pause("g", Q)
-    for answer in (ours.ack(), ours.ack(ours[0]), ours.fail(None, "x"), ours.dead_letter(ours[1], "x"), ours.release()):
+    for call in (ours.ack(), ours.ack(ours[0]), ours.fail(None, "x"), ours.dead_letter(ours[1], "x"), ours.release()):
         with refused(StaleLease):
-            await answer
+            await call
     with refused(StaleLease):
         await ours.extend()
     assert await fan_out(mq) == before
@@ -124,7 +130,10 @@ async def test_answers_that_are_nobodys(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_failure_and_success(mq: AsyncSkep):
-    """33: a failure does not finish; a later success does; a failure after success is ignored; attempts are counted."""
+    """A failure does not finish; a later success does; a failure after success is ignored.
+
+    Attempts are counted (scenario 33).
+    """
     q = mq.queue(Q)
     await q.configure(retry_delay=0, retry_limit=5)
     await q.push_many("ab")
@@ -132,7 +141,7 @@ async def test_failure_and_success(mq: AsyncSkep):
         batch = await q.pop(group="g", batch=2)
         assert [m.attempt for m in batch] == [attempt] * 2
         await batch.fail(None, "not yet")
-        assert await owing(mq) == [["g"]] * 2
+        assert await pending(mq) == [["g"]] * 2
     batch = await q.pop(group="g", batch=2)
     await batch.ack(batch[0])
     await batch.fail(batch[0], "too late")
@@ -145,7 +154,7 @@ async def test_failure_and_success(mq: AsyncSkep):
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 async def test_failing_fetching_and_completing_at_once(mq: AsyncSkep, db: psycopg.Connection, concurrency: int):
-    """34: whatever happens at the same time, each message ends completed once for each group, and all states agree."""
+    """Each message is completed once for each group in the end, and all states agree (scenario 34)."""
     q = mq.queue(Q)
     await q.configure(retry_delay=0, retry_limit=1000, concurrency=concurrency, partial_failure="retry")
     groups = ["a", "b"]
@@ -171,10 +180,13 @@ async def test_failing_fetching_and_completing_at_once(mq: AsyncSkep, db: psycop
 
 
 @pytest.mark.parametrize("upkeep", [True, False])
-async def test_a_crash_after_the_claim(
+async def test_a_crash_after_a_pop(
     clients: Callable[..., AsyncSkep], mq: AsyncSkep, db: psycopg.Connection, *, upkeep: bool
 ):
-    """35: what a consumer held that is gone comes again when its lease is over; nobody has to do anything."""
+    """The messages of a crashed consumer are delivered again when its lease expires, without manual action.
+
+    Scenario 35.
+    """
     await mq.queue(Q).push_many(range(2))
     crashed = clients()
     await crashed.queue(Q).pop(group="g", batch=2)

@@ -1,4 +1,4 @@
-"""Section F: late joiners. A backfill is a start and a hold on what is kept: no copies, no batches, no checkpoints."""
+"""Late joiners (section F). A backfill is a start and a retention hold: no copies, no batches, no checkpoints."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from skep.errors import Conflict, InvalidArgument, NotFound
 from skep.upkeep import retain
 from tests.client.verbs import drain, offsets, payloads, refused, take, until
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.verbs import AT_ONCE, HOUR, Q, by_lane, kept, owing, running
+from tests.fanout.verbs import AT_ONCE, HOUR, Q, by_partition, kept, pending, running
 
 Clients = Callable[..., AsyncSkep]
 
 
 async def history(mq: AsyncSkep, db: psycopg.Connection, size: int) -> None:
-    """Messages of an hour ago that one group has done, in a queue that deletes what is done."""
+    """Push messages of an hour ago, which one group has completed, to a queue that deletes completed messages."""
     await mq.queue(Q).configure(**AT_ONCE)
     await mq.subscribe("early", Q)
     if size:
@@ -27,25 +27,31 @@ async def history(mq: AsyncSkep, db: psycopg.Connection, size: int) -> None:
 
 
 async def progress(mq: AsyncSkep, group: str = "late") -> tuple[str, int, int]:
-    """Return (status, done, to be done): what a progress bar needs."""
+    """Return (status, done, total), the numbers of a progress bar."""
     (found,) = await mq.groups(group, Q)
     return found.status, found.processed, found.lag
 
 
-@pytest.mark.parametrize(("mode", "owed"), [("all", 5), ("new", 0)])
-async def test_from_the_beginning_or_from_now(mq: AsyncSkep, db: psycopg.Connection, mode: str, owed: int):
-    """65: from the beginning the history is owed from the moment of joining; from now it is not."""
+@pytest.mark.parametrize(("mode", "pending_messages"), [("all", 5), ("new", 0)])
+async def test_from_the_beginning_or_from_now(mq: AsyncSkep, db: psycopg.Connection, mode: str, pending_messages: int):
+    """From the beginning the group is pending for the history from the moment of joining.
+
+    From now it is not (scenario 65).
+    """
     await history(mq, db, 5)
     await mq.subscribe("late", Q, mode=mode)
-    assert await owing(mq) == [["late"] if owed else []] * 5
-    assert await kept(mq) == list(range(owed))
+    assert await pending(mq) == [["late"] if pending_messages else []] * 5
+    assert await kept(mq) == list(range(pending_messages))
     await mq.queue(Q).push("after")
-    assert payloads(await drain(mq.queue(Q), "late")) == [*range(owed), "after"]
+    assert payloads(await drain(mq.queue(Q), "late")) == [*range(pending_messages), "after"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 30, 31])
-async def test_histories_of_all_sizes(mq: AsyncSkep, db: psycopg.Connection, size: int):
-    """66: none, small, an exact multiple, several batches: all of it comes, never more than asked for at once."""
+async def test_histories_of_several_sizes(mq: AsyncSkep, db: psycopg.Connection, size: int):
+    """None, small, an exact multiple, several batches: all of it is delivered, never more than requested at once.
+
+    Scenario 66.
+    """
     await history(mq, db, size)
     await mq.subscribe("late", Q)
     came: list[int] = []
@@ -59,12 +65,15 @@ async def test_histories_of_all_sizes(mq: AsyncSkep, db: psycopg.Connection, siz
 
 
 async def test_joining_twice(mq: AsyncSkep, db: psycopg.Connection):
-    """67: a second start is a no-op; one that is paused gives nothing; cancelled and unknown ones are refused."""
+    """A second start is a no-op; a paused group gets nothing.
+
+    Cancelled and unknown groups are refused (scenario 67).
+    """
     await history(mq, db, 5)
-    born = await mq.subscribe("late", Q)
+    joined = await mq.subscribe("late", Q)
     assert len(await drain(mq.queue(Q), "late")) == 5
     again = await mq.subscribe("late", Q, mode="all")
-    assert (again.created_at, again.status) == (born.created_at, "ACTIVE")
+    assert (again.created_at, again.status) == (joined.created_at, "ACTIVE")
     assert await take(mq.queue(Q), "late") == []
     await mq.seek("late", Q, "beginning")
     await mq.pause("late", Q)
@@ -79,20 +88,23 @@ async def test_joining_twice(mq: AsyncSkep, db: psycopg.Connection):
 
 
 @pytest.mark.parametrize("stop", ["pause", "close"])
-async def test_stopped_on_the_way(clients: Clients, db: psycopg.Connection, stop: str):
-    """68: where it was stays; it goes on and finishes; the total is exact and nothing comes twice."""
+async def test_a_backfill_that_is_stopped(clients: Clients, db: psycopg.Connection, stop: str):
+    """It keeps its position, continues and finishes.
+
+    The total is exact and nothing is delivered twice (scenario 68).
+    """
     mq, worker = clients(), clients()
     await history(mq, db, 40)
     await mq.subscribe("late", Q)
     came = await take(worker.queue(Q), "late", batch=15)
-    held = await worker.queue(Q).pop(group="late", batch=10)
-    for message in held[:5]:
-        await held.ack(message)
-    came += payloads(held[:5])
+    popped = await worker.queue(Q).pop(group="late", batch=10)
+    for message in popped[:5]:
+        await popped.ack(message)
+    came += payloads(popped[:5])
     if stop == "pause":
         await mq.pause("late", Q)
     else:
-        await held.release()
+        await popped.release()
         await worker.close()
     assert (await progress(mq))[1:] == (20, 20)
     assert await kept(mq) == list(range(20, 40))
@@ -104,12 +116,15 @@ async def test_stopped_on_the_way(clients: Clients, db: psycopg.Connection, stop
 
 
 async def test_many_start_at_once(clients: Clients, db: psycopg.Connection):
-    """69: five starts of one group make one subscription and share the work; ten groups run beside each other."""
+    """Five starts of one group create one subscription and share the work.
+
+    Ten groups run side by side (scenario 69).
+    """
     mq, workers = clients(), [clients() for _ in range(5)]
     await history(mq, db, 0)
-    await mq.queue(Q).push_many([NewMessage(n, f"lane {n % 10}") for n in range(200)])
-    born = await asyncio.gather(*(worker.subscribe("late", Q) for worker in workers))
-    assert len({subscription.created_at for subscription in born}) == 1
+    await mq.queue(Q).push_many([NewMessage(n, f"partition {n % 10}") for n in range(200)])
+    joined = await asyncio.gather(*(worker.subscribe("late", Q) for worker in workers))
+    assert len({subscription.created_at for subscription in joined}) == 1
     shares = await asyncio.gather(*(drain(worker.queue(Q), "late", batch=5) for worker in workers))
     assert sorted(payloads(message for share in shares for message in share)) == list(range(200))
     names = [f"group {n}" for n in range(10)]
@@ -120,7 +135,10 @@ async def test_many_start_at_once(clients: Clients, db: psycopg.Connection):
 
 
 async def test_the_consumer_sets_the_pace(clients: Clients, db: psycopg.Connection):
-    """70: a slow joiner slows nobody else; stopping it while it waits works; senseless paces are refused."""
+    """A slow joiner slows no other group; it can be stopped while it waits.
+
+    An invalid pace is refused (scenario 70).
+    """
     mq, slow = clients(), clients(poll_interval=0.05)
     await history(mq, db, 30)
     go_on, seen = asyncio.Semaphore(2), []
@@ -134,12 +152,12 @@ async def test_the_consumer_sets_the_pace(clients: Clients, db: psycopg.Connecti
         await until(lambda: len(seen) == 2, "two messages")
         await mq.queue(Q).push("live")
         assert await take(mq.queue(Q), "early") == ["live"]
-        assert seen == [0, 1]  # no faster than it is let
+        assert seen == [0, 1]  # no faster than its pace
         stopping = asyncio.ensure_future(slow.stop())
         for _ in range(5):
             go_on.release()
         await stopping
-    assert seen == [0, 1, 2, 3, 4]  # what was begun is finished, nothing more is taken
+    assert seen == [0, 1, 2, 3, 4]  # a running handler finishes, and no more messages are fetched
     assert (await progress(mq))[1:] == (5, 26)
     with refused(InvalidArgument, "batch"):
         await mq.queue(Q).pop(group="late", batch=-1)
@@ -147,26 +165,26 @@ async def test_the_consumer_sets_the_pace(clients: Clients, db: psycopg.Connecti
         await mq.queue(Q).configure(delayed_processing=-1)
 
 
-@pytest.mark.parametrize(("backfill", "held"), [(True, 10), (False, 0)])
-async def test_the_history_or_what_comes(mq: AsyncSkep, db: psycopg.Connection, *, backfill: bool, held: int):
-    """71: all that is kept, or only what comes from now on: counted so, said so, and kept so."""
+@pytest.mark.parametrize(("backfill", "popped"), [(True, 10), (False, 0)])
+async def test_all_history_or_only_new_messages(mq: AsyncSkep, db: psycopg.Connection, *, backfill: bool, popped: int):
+    """Everything that is kept, or only later messages: counted, reported and retained accordingly (scenario 71)."""
     await history(mq, db, 10)
     await mq.subscribe("late", Q, mode="all", backfill=backfill)
     await mq.queue(Q).push_many(range(10, 13))
     await drain(mq.queue(Q), "early")
-    pending = {found.group: found.pending for found in await mq.pending_groups(Q)}
-    assert pending == {"late": held + 3}
-    assert await owing(mq) == [["late"] if backfill else []] * 10 + [["late"]] * 3
-    assert await kept(mq) == list(range(10 - held, 13))
-    assert payloads(await drain(mq.queue(Q), "late")) == list(range(10 - held, 13))
+    backlog = {found.group: found.pending for found in await mq.pending_groups(Q)}
+    assert backlog == {"late": popped + 3}
+    assert await pending(mq) == [["late"] if backfill else []] * 10 + [["late"]] * 3
+    assert await kept(mq) == list(range(10 - popped, 13))
+    assert payloads(await drain(mq.queue(Q), "late")) == list(range(10 - popped, 13))
     assert broken(db) == {}
 
 
-async def test_deletions_beside_it(clients: Clients, db: psycopg.Connection):
-    """72: messages are deleted by hand and by retention while a joiner reads: no error reaches anybody."""
+async def test_deletions_during_a_backfill(clients: Clients, db: psycopg.Connection):
+    """Messages are deleted by hand and by retention while a joiner reads: no client gets an error (scenario 72)."""
     mq, workers = clients(), [clients() for _ in range(3)]
     await history(mq, db, 0)
-    receipts = await mq.queue(Q).push_many([NewMessage(n, f"lane {n % 5}") for n in range(300)])
+    receipts = await mq.queue(Q).push_many([NewMessage(n, f"partition {n % 5}") for n in range(300)])
     await mq.subscribe("late", Q)
     gone: set[int] = set()
 
@@ -189,7 +207,10 @@ async def test_deletions_beside_it(clients: Clients, db: psycopg.Connection):
     assert set(came) | gone == set(range(300))
 
     async def emptied() -> bool:
-        """Deleted messages at the end of a partition are passed by discovery, some time after the last pop."""
+        """Return true if the queue is empty.
+
+        Discovery passes deleted messages at the end some time after the last pop.
+        """
         for group in ("early", "late"):
             assert payloads(await drain(mq.queue(Q), group)) == [] or group == "early"
         await retain(mq)
@@ -199,8 +220,8 @@ async def test_deletions_beside_it(clients: Clients, db: psycopg.Connection):
     assert broken(db) == {}
 
 
-async def test_progress_at_any_time(mq: AsyncSkep, db: psycopg.Connection):
-    """73: status, done and total; also while something is leased, paused or not begun."""
+async def test_progress_is_readable_at_any_time(mq: AsyncSkep, db: psycopg.Connection):
+    """Status, done and total; also while something is leased, paused or not begun (scenario 73)."""
     await history(mq, db, 20)
     await mq.subscribe("late", Q)
     seen = [await progress(mq)]
@@ -210,20 +231,20 @@ async def test_progress_at_any_time(mq: AsyncSkep, db: psycopg.Connection):
         await batch.ack()
         seen.append(await progress(mq))
     assert seen == [("ACTIVE", done, 20 - done) for done in (0, 5, 10, 15, 20)]
-    (lane,) = await mq.lag("late", Q)
-    assert (lane.cursor, lane.last_offset, lane.lag) == (20, 19, 0)
+    (partition,) = await mq.lag("late", Q)
+    assert (partition.cursor, partition.last_offset, partition.lag) == (20, 19, 0)
     await mq.pause("late", Q)
     assert await progress(mq) == ("PAUSED", 20, 0)
 
 
-async def test_live_traffic_beside_it(clients: Clients, db: psycopg.Connection):
-    """74: while a joiner reads its history, everything that is published is consumed, in order, by those who are live.
+async def test_live_traffic_during_a_backfill(clients: Clients, db: psycopg.Connection):
+    """While a joiner reads its history, everything published is consumed, in order, by live groups.
 
-    How fast is measured by `python -m bench --only retention` (row 106).
+    The speed is measured by `python -m bench --only retention` (row 106) (scenario 74).
     """
     mq, live, late, producer = clients(), clients(poll_interval=0.05), clients(), clients()
     await history(mq, db, 0)
-    await producer.queue(Q).push_many([NewMessage(n, f"lane {n % 4}") for n in range(2000)])
+    await producer.queue(Q).push_many([NewMessage(n, f"partition {n % 4}") for n in range(2000)])
     await drain(mq.queue(Q), "early", batch=500)
     await mq.subscribe("late", Q)
     came = []
@@ -235,12 +256,12 @@ async def test_live_traffic_beside_it(clients: Clients, db: psycopg.Connection):
 
     async def publish() -> None:
         for n in range(200):
-            await producer.queue(Q).push(2000 + n, partition=f"lane {n % 4}")
+            await producer.queue(Q).push(2000 + n, partition=f"partition {n % 4}")
 
     async with running(live):
         _, backlog = await asyncio.gather(publish(), drain(late.queue(Q), "late", batch=50))
         await until(lambda: len(came) == 200, "the live group to get everything")
     backlog += await drain(late.queue(Q), "late")
-    assert by_lane(came) == {f"lane {n}": list(range(500, 550)) for n in range(4)}
-    assert by_lane(backlog) == {f"lane {n}": list(range(550)) for n in range(4)}
+    assert by_partition(came) == {f"partition {n}": list(range(500, 550)) for n in range(4)}
+    assert by_partition(backlog) == {f"partition {n}": list(range(550)) for n in range(4)}
     assert broken(db) == {}

@@ -1,4 +1,4 @@
-"""B. The life of a subscription, as an administrator and a consumer see it (11 to 22)."""
+"""The life of a subscription, as an administrator and a consumer see it (scenarios 11 to 22)."""
 
 import asyncio
 from collections import Counter
@@ -15,16 +15,16 @@ from skep import AsyncSkep, Skep
 from skep.errors import Conflict, DatabaseUnavailable, InvalidArgument, NotFound, StaleLease
 from tests.client.verbs import drain, leased, refused, take, until
 from tests.engine.verbs import broken, call, pass_time
-from tests.fanout.watching import (
+from tests.fanout.groups import (
     AT_ONCE,
     HOUR,
     MORTAL,
     Q,
-    end_whoever_waits,
+    end_waiting_sessions,
     fan_out,
     kept,
     let_die,
-    owing,
+    pending,
     statuses,
     subscribe,
 )
@@ -33,7 +33,7 @@ OPTIONS = ("heartbeat_interval", "heartbeat_timeout", "miss_threshold")
 
 
 async def test_defaults(mq: AsyncSkep, db: psycopg.Connection):
-    """11: active, 60/300/3, and where the server says: at the beginning, or from now."""
+    """Active, 60/300/3, with the default start of the server: the beginning, or now (scenario 11)."""
     plain = await mq.subscribe("plain", Q)
     call(db, "configure_defaults", subscription_mode="new")
     now = await mq.subscribe("now", Q)
@@ -43,7 +43,7 @@ async def test_defaults(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_options_round_trip(mq: AsyncSkep):
-    """12: stored once; what is said later does not change them."""
+    """Stored once; a later subscribe does not change them (scenario 12)."""
     at = datetime(2026, 1, 31, 12, tzinfo=UTC)
     given = {"heartbeat_interval": 5.5, "heartbeat_timeout": 20, "miss_threshold": 2, "backfill": False}
     stored = await mq.subscribe("g", Q, partition="p", start_from=at, **given)
@@ -64,14 +64,20 @@ async def test_options_round_trip(mq: AsyncSkep):
     ],
 )  # fmt: skip
 async def test_options_are_checked(mq: AsyncSkep, options: dict[str, Any]):
-    """13: a missing or unreadable place, an interval, timeout or threshold out of range; nothing is stored."""
+    """A missing or unreadable position, an interval, timeout or threshold out of range.
+
+    Nothing is stored (scenario 13).
+    """
     with refused(InvalidArgument):
         await mq.subscribe("g", Q, **options)
     assert await mq.subscriptions() == []
 
 
-async def test_where_it_starts(mq: AsyncSkep, db: psycopg.Connection):
-    """Now is the next message, the beginning the first; ids and times are inclusive; past the end is the end."""
+async def test_where_a_group_starts(mq: AsyncSkep, db: psycopg.Connection):
+    """Now is the next message, the beginning the first; ids and times are inclusive.
+
+    Past the end is the end (scenario 14).
+    """
     q = mq.queue(Q)
     receipts = []
     for payload in "abc":
@@ -102,7 +108,7 @@ async def test_where_it_starts(mq: AsyncSkep, db: psycopg.Connection):
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("start", [{"mode": "all"}, {"mode": "new"}, {"start_from": "2020-01-01T00:00:00Z"}])
 async def test_an_empty_queue(mq: AsyncSkep, start: dict[str, Any], *, exists: bool):
-    """15: or one that does not exist yet: no error, and later messages arrive."""
+    """Or one that does not exist yet: no error, and later messages arrive (scenario 15)."""
     q = mq.queue(Q)
     if exists:
         await q.configure()
@@ -113,7 +119,7 @@ async def test_an_empty_queue(mq: AsyncSkep, start: dict[str, Any], *, exists: b
 
 
 async def test_pause_and_resume(mq: AsyncSkep, db: psycopg.Connection):
-    """16: position, debt and what is done in part stay; nothing is delivered and nothing charged meanwhile."""
+    """Cursor, backlog and partial acks stay; meanwhile nothing is delivered and no attempt counts (scenario 16)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await q.push_many(range(5))
@@ -126,7 +132,7 @@ async def test_pause_and_resume(mq: AsyncSkep, db: psycopg.Connection):
     assert len(await q.pop(group="g")) == 0
     pass_time(db, HOUR)
     assert [row.end_offset for row in await mq.retain()] == [2]
-    assert await owing(mq) == [["g"]] * 3
+    assert await pending(mq) == [["g"]] * 3
     (resumed,) = await mq.resume("g", Q)
     assert (resumed.status, resumed.status_changed_at > paused.status_changed_at) == ("ACTIVE", True)
     assert await mq.resume("g", Q) == []
@@ -134,8 +140,11 @@ async def test_pause_and_resume(mq: AsyncSkep, db: psycopg.Connection):
     assert broken(db) == {}
 
 
-async def test_one_queue_of_a_namespace(mq: AsyncSkep):
-    """16: the most specific subscription decides; the rest of the namespace goes on, and so does a consumer of it."""
+async def test_pause_one_queue_of_a_namespace(mq: AsyncSkep):
+    """The most specific subscription applies.
+
+    The rest of the namespace continues, and so does its consumer (scenario 16).
+    """
     for name in ("shop.a", "shop.b"):
         await mq.queue(name).push(name)
     await mq.subscribe("g", namespace="shop")
@@ -151,7 +160,10 @@ async def test_one_queue_of_a_namespace(mq: AsyncSkep):
 
 
 async def test_cancel_is_final(mq: AsyncSkep):
-    """17: resume fails with a clear error, a heartbeat does not revive, a consumer ends; subscribing begins anew."""
+    """Resume fails with a clear error, a heartbeat does not revive it, a consumer ends.
+
+    Subscribe starts again (scenario 17).
+    """
     q = mq.queue(Q)
     await q.push_many("ab")
     await take(q, batch=1)
@@ -168,14 +180,17 @@ async def test_cancel_is_final(mq: AsyncSkep):
     for consume in (q.pop(group="g"), handler.run()):
         with refused(Conflict, "cancelled", Q):
             await consume
-    assert await mq.cancel("g", Q) == []  # harmless to repeat
+    assert await mq.cancel("g", Q) == []  # a second call changes nothing
     assert await statuses(mq) == {"g": "CANCELLED"}
     assert (await mq.subscribe("g", Q, mode="all")).status == "ACTIVE"
     assert await take(q) == ["a", "b"]
 
 
 async def test_cancel_releases(mq: AsyncSkep, db: psycopg.Connection):
-    """18: nothing waits for the group any more, its claims vanish, what it has done stays on record."""
+    """No message waits for the group any more, its leases are deleted, its completed messages stay on record.
+
+    Scenario 18.
+    """
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await subscribe(mq, "g", "other")
@@ -200,7 +215,10 @@ async def test_cancel_releases(mq: AsyncSkep, db: psycopg.Connection):
 async def test_a_change_that_fails_is_reported(
     clients: Callable[..., AsyncSkep], mq: AsyncSkep, db: psycopg.Connection, module_database_url: str, verb: str
 ):
-    """19: it is one transaction: cut off in the middle, the caller hears of it and nothing has changed."""
+    """It is one transaction: if it is cut off in the middle, the caller gets an error and nothing has changed.
+
+    Scenario 19.
+    """
     q = mq.queue(Q)
     await q.push_many("ab")
     batch = await q.pop(group="g")
@@ -209,17 +227,17 @@ async def test_a_change_that_fails_is_reported(
     with psycopg.connect(module_database_url) as other:
         other.execute("SELECT FROM skep.runs FOR UPDATE")
         change = asyncio.create_task(getattr(admin, verb)("g", Q))
-        await until(lambda: end_whoever_waits(db), "the change to wait for the run")
+        await until(lambda: end_waiting_sessions(db), "the change to wait for the run")
         with refused(DatabaseUnavailable):
             await change
     assert await statuses(mq) == {"g": "ACTIVE"}
-    assert await owing(mq) == [["g"]] * 2
+    assert await pending(mq) == [["g"]] * 2
     await batch.ack()
     assert await take(q) == ["b"]
 
 
 async def test_unknown_subscriptions(mq: AsyncSkep):
-    """20: each verb says what is not there, and makes nothing up."""
+    """Each call names what does not exist, and creates nothing (scenario 20)."""
     await mq.queue(Q).push("a")
     for verb in (mq.pause, mq.resume, mq.cancel, mq.heartbeat, mq.cancel_group):
         for scope in ([Q], ["elsewhere"], []):
@@ -235,7 +253,7 @@ async def test_unknown_subscriptions(mq: AsyncSkep):
 
 
 def test_subscriptions_survive_restarts(data_dir: Path):
-    """21: of the server, several of them: status, start, options and progress."""
+    """Several restarts of the server keep status, start, options and progress (scenario 21)."""
     with Skep(data_dir=data_dir) as mq:
         mq.queue(Q).push_many("abcd")
         mq.subscribe("active", Q, start_from=1, miss_threshold=7)
@@ -243,14 +261,14 @@ def test_subscriptions_survive_restarts(data_dir: Path):
         mq.pause("paused", Q)
         mq.subscribe("cancelled", Q)
         mq.cancel("cancelled", Q)
-        born = mq.subscriptions()
+        started = mq.subscriptions()
     seen = []
     for _ in range(2):
         with Skep(data_dir=data_dir) as mq:
             assert [(s.group, s.status, s.start_offset, s.miss_threshold) for s in mq.subscriptions()] == [
                 ("active", "ACTIVE", 1, 7), ("paused", "PAUSED", None, 3), ("cancelled", "CANCELLED", None, 3),
             ]  # fmt: skip
-            assert mq.subscriptions("paused") == born[1:2]
+            assert mq.subscriptions("paused") == started[1:2]
             assert len(mq.queue(Q).pop(group="paused")) == 0
             with mq.queue(Q).pop(group="active") as batch:
                 seen += [message.payload for message in batch]
@@ -258,7 +276,7 @@ def test_subscriptions_survive_restarts(data_dir: Path):
 
 
 async def test_lists_and_counts(mq: AsyncSkep, db: psycopg.Connection):
-    """22: by queue, the dead ones, and how many of each."""
+    """By queue, the dead ones, and how many of each status (scenario 22)."""
     await subscribe(mq, "a", "b")
     await subscribe(mq, "dead", **MORTAL)
     await subscribe(mq, "a", "c", queue="other")
@@ -274,7 +292,7 @@ async def test_lists_and_counts(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_many_subscribe_at_once(mq: AsyncSkep):
-    """26: whoever is first decides, and all hear the same."""
+    """The first decides, and all get the same result (scenario 26)."""
     stored = await asyncio.gather(*(mq.subscribe("g", Q, start_from=number) for number in range(8)))
     assert [stored[0]] * 8 == stored
     assert await mq.subscriptions() == stored[:1]

@@ -1,4 +1,4 @@
-"""E. Liveness, death, resurrection (49 to 64)."""
+"""Heartbeats, death and revival of groups (scenarios 49 to 64)."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,22 +12,22 @@ from skep.errors import Conflict, DatabaseUnavailable, NotFound
 from skep.upkeep import JOBS, Job, Upkeep
 from tests.client.verbs import drain, lag, leased, offsets, refused, take, until
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.watching import (
+from tests.fanout.groups import (
     AT_ONCE,
     HOUR,
     MORTAL,
     Q,
     died,
-    end_whoever_waits,
+    end_waiting_sessions,
     fan_out,
     kept,
     let_die,
-    owing,
+    pending,
     statuses,
     subscribe,
 )  # fmt: skip
 
-AT_DEATH: Any = AT_ONCE | {"dead_group_grace_seconds": 0}  # nothing waits for a group that is dead
+AT_DEATH: Any = AT_ONCE | {"dead_group_grace_seconds": 0}  # no message waits for a dead group
 SUSPECT: Any = {"heartbeat_interval": 60, "heartbeat_timeout": 90, "miss_threshold": 3}  # dies at 180 seconds
 
 
@@ -37,7 +37,7 @@ async def misses(mq: AsyncSkep, queue: str = Q) -> dict[str, int]:
 
 @pytest.mark.parametrize(("limit", "passed"), [(300, 0), (300, 299), (1000, 999)])
 async def test_within_the_timeout(mq: AsyncSkep, db: psycopg.Connection, limit: int, passed: int):
-    """Never a suspect."""
+    """A group within its timeout is never a suspect (scenario 49)."""
     await mq.subscribe("g", Q, heartbeat_timeout=limit, miss_threshold=1)
     pass_time(db, passed)
     assert await mq.detect_dead_groups() == []
@@ -46,8 +46,8 @@ async def test_within_the_timeout(mq: AsyncSkep, db: psycopg.Connection, limit: 
     assert db.execute(counted).fetchall() == [(0, 1)]
 
 
-async def test_all_who_expired_and_nobody_else(mq: AsyncSkep, db: psycopg.Connection):
-    """50: in several queues in one run; the dead and the cancelled are not looked at, nor is queue mode."""
+async def test_all_expired_groups_and_no_others(mq: AsyncSkep, db: psycopg.Connection):
+    """In several queues in one run; dead and cancelled groups and queue mode are skipped (scenario 50)."""
     await subscribe(mq, "first", **MORTAL)
     assert await let_die(mq, db) == ["first"]
     await subscribe(mq, "a", "cancelled", "paused", **MORTAL)
@@ -64,8 +64,11 @@ async def test_all_who_expired_and_nobody_else(mq: AsyncSkep, db: psycopg.Connec
     assert await mq.detect_dead_groups() == []
 
 
-async def test_misses(mq: AsyncSkep, db: psycopg.Connection):
-    """The first does not kill, the third does; after a heartbeat they count from zero, so that they never add up."""
+async def test_missed_heartbeats(mq: AsyncSkep, db: psycopg.Connection):
+    """The first does not kill, the third does.
+
+    After a heartbeat the count starts at zero, so they never add up (scenario 51).
+    """
     await subscribe(mq, "g", **SUSPECT)
     for _ in range(5):
         pass_time(db, 91)
@@ -79,8 +82,8 @@ async def test_misses(mq: AsyncSkep, db: psycopg.Connection):
     assert await died(mq) == ["g"]
 
 
-async def test_an_outage_takes_nothing_from_anybody(mq: AsyncSkep, db: psycopg.Connection):
-    """The database was down, or all servers, for an hour: silent groups are dead at once, and keep their backlog."""
+async def test_an_outage_loses_no_messages(mq: AsyncSkep, db: psycopg.Connection):
+    """The database or all servers were down for an hour: silent groups are dead at once, and keep their backlog."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await subscribe(mq, "early", "late")
@@ -90,13 +93,13 @@ async def test_an_outage_takes_nothing_from_anybody(mq: AsyncSkep, db: psycopg.C
     assert await take(q, "early", batch=3) == [0, 1, 2]
     assert (await died(mq), await mq.retain(), await kept(mq)) == (["late"], [], [0, 1, 2])
     assert await statuses(mq) == {"early": "ACTIVE", "late": "DEAD"}
-    assert await owing(mq) == [["late"]] * 3
+    assert await pending(mq) == [["late"]] * 3
     assert await take(q, "late") == [0, 1, 2]
     assert await statuses(mq) == {"early": "ACTIVE", "late": "ACTIVE"}
 
 
-async def test_the_grace_of_a_dead_group_ends(mq: AsyncSkep, db: psycopg.Connection):
-    """It counts from the moment that the group was declared dead, 7 days by default."""
+async def test_the_grace_period_of_a_dead_group_ends(mq: AsyncSkep, db: psycopg.Connection):
+    """It counts from the time of the detection, 7 days by default."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await subscribe(mq, "dead", **MORTAL)
@@ -111,8 +114,10 @@ async def test_the_grace_of_a_dead_group_ends(mq: AsyncSkep, db: psycopg.Connect
     assert broken(db) == {}
 
 
-async def test_misses_are_each_ones_own(clients: Callable[..., AsyncSkep], db: psycopg.Connection):
-    """Per group and per queue; they are counted by the clock, so a detector that starts anew has lost nothing."""
+async def test_missed_heartbeats_are_counted_for_each_group_and_queue(
+    clients: Callable[..., AsyncSkep], db: psycopg.Connection
+):
+    """They are computed from the clock, so a restarted detector has lost nothing (scenario 52)."""
     mq = clients()
     slow = SUSPECT | {"heartbeat_timeout": 150}
     await subscribe(mq, "g", "h", **slow)
@@ -128,23 +133,23 @@ async def test_misses_are_each_ones_own(clients: Callable[..., AsyncSkep], db: p
     assert (await statuses(mq), await statuses(mq, "other")) == ({"g": "DEAD", "h": "ACTIVE"}, {"g": "ACTIVE"})
 
 
-@pytest.mark.parametrize("sign", ["extend", "lease", "ack"])
-async def test_health_and_detection_agree(mq: AsyncSkep, db: psycopg.Connection, sign: str):
-    """51: a group at long work is alive in both."""
+@pytest.mark.parametrize("heartbeat_by", ["extend", "lease", "ack"])
+async def test_health_and_detection_agree(mq: AsyncSkep, db: psycopg.Connection, heartbeat_by: str):
+    """A group with a long-running handler is alive in both (scenario 51)."""
     q = mq.queue(Q)
     await q.push("a")
     batch = await q.pop(group="g", lease_time=100_000)
     pass_time(db, 500)
-    if sign == "extend":
+    if heartbeat_by == "extend":
         await batch.extend()
-    elif sign == "ack":
+    elif heartbeat_by == "ack":
         await batch.ack()
     assert await misses(mq) == {"g": 0}
     assert await died(mq) == []
 
 
 async def test_a_paused_group_never_dies(mq: AsyncSkep, db: psycopg.Connection):
-    """53: and its time begins anew when it is resumed."""
+    """Its timeout starts again when it is resumed (scenario 53)."""
     await mq.queue(Q).configure(**AT_ONCE)
     await subscribe(mq, "g", **MORTAL)
     await mq.queue(Q).push("a")
@@ -156,21 +161,21 @@ async def test_a_paused_group_never_dies(mq: AsyncSkep, db: psycopg.Connection):
     assert (await mq.retain(), await take(mq.queue(Q))) == ([], ["a"])
 
 
-@pytest.mark.parametrize("sign", ["subscribe", "heartbeat", "resume", "pop"])
-async def test_life_after_death(mq: AsyncSkep, db: psycopg.Connection, sign: str):
-    """54: each of them brings a dead group back, with no misses on record and at its cursor."""
+@pytest.mark.parametrize("heartbeat_by", ["subscribe", "heartbeat", "resume", "pop"])
+async def test_ways_to_revive_a_group(mq: AsyncSkep, db: psycopg.Connection, heartbeat_by: str):
+    """Each of them revives a dead group, with no missed heartbeats and at its cursor (scenario 54)."""
     q = mq.queue(Q)
     await subscribe(mq, "g", **MORTAL)
     await q.push_many(range(3))
     await take(q, batch=1)
     assert await let_die(mq, db) == ["g"]
-    match sign:
+    match heartbeat_by:
         case "subscribe":
             assert (await mq.subscribe("g", Q, mode="all")).status == "ACTIVE"
         case "pop":
             await (await q.pop(group="g")).release()
         case _:
-            await getattr(mq, sign)("g", Q)
+            await getattr(mq, heartbeat_by)("g", Q)
     for missed in (0, 1):
         pass_time(db, 9)
         assert (await mq.detect_dead_groups(), await statuses(mq)) == ([], {"g": "ACTIVE"})
@@ -178,8 +183,8 @@ async def test_life_after_death(mq: AsyncSkep, db: psycopg.Connection, sign: str
     assert offsets(await drain(q)) == [1, 2]
 
 
-async def test_the_report(mq: AsyncSkep, db: psycopg.Connection):
-    """55: who, when last seen, how late; how many there are, and how long it took."""
+async def test_the_detection_report(mq: AsyncSkep, db: psycopg.Connection):
+    """Group, last heartbeat, overdue time; number of groups, and duration (scenario 55)."""
     await subscribe(mq, "healthy")
     await subscribe(mq, "late", **MORTAL | {"miss_threshold": 3})
     await subscribe(mq, "dead", **MORTAL)
@@ -200,8 +205,11 @@ async def test_the_report(mq: AsyncSkep, db: psycopg.Connection):
 
 
 @pytest.mark.parametrize(("grace", "waits"), [(0, False), (60, True)])
-async def test_what_the_dead_hold_back(mq: AsyncSkep, db: psycopg.Connection, grace: float, *, waits: bool):
-    """Pending, leased, and how old the oldest is, for each dead group; whether retention still waits for it."""
+async def test_the_backlog_of_dead_groups(mq: AsyncSkep, db: psycopg.Connection, grace: float, *, waits: bool):
+    """Pending, leased, and the age of the oldest message, for each dead group.
+
+    Whether retention still waits for it (scenario 56).
+    """
     q = mq.queue(Q)
     await q.configure(dead_group_grace_seconds=grace)
     await subscribe(mq, "dead", **MORTAL)
@@ -221,7 +229,10 @@ async def test_what_the_dead_hold_back(mq: AsyncSkep, db: psycopg.Connection, gr
 
 
 async def test_death_unblocks(mq: AsyncSkep, db: psycopg.Connection):
-    """57: what all others have finished is finished at once; what they have not is still theirs."""
+    """Messages that all others have finished are finished at once.
+
+    The others stay pending for their groups (scenario 57).
+    """
     q = mq.queue(Q)
     await q.configure(**AT_DEATH)
     await subscribe(mq, "dead", **MORTAL)
@@ -236,7 +247,7 @@ async def test_death_unblocks(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_a_group_that_was_half_done(mq: AsyncSkep, db: psycopg.Connection):
-    """58: only what it had not finished is released; what it had done stays on record."""
+    """Only messages that it had not finished are released; its completed ones stay on record (scenario 58)."""
     q = mq.queue(Q)
     await q.configure(dead_group_grace_seconds=0)
     await subscribe(mq, "dead", **MORTAL)
@@ -251,8 +262,8 @@ async def test_a_group_that_was_half_done(mq: AsyncSkep, db: psycopg.Connection)
     assert (status.processed, status.lag) == (2, 2)
 
 
-async def test_never_below_zero(mq: AsyncSkep, db: psycopg.Connection):
-    """59: however often it is done; once the last group that owes a message is gone, it is finished."""
+async def test_cleanup_never_counts_below_zero(mq: AsyncSkep, db: psycopg.Connection):
+    """However often it runs; once the last pending group is gone, the message is finished (scenario 59)."""
     q = mq.queue(Q)
     await q.configure(zero_subscriber_retention_seconds=HOUR, **AT_DEATH)
     await subscribe(mq, "a", **MORTAL)
@@ -264,14 +275,17 @@ async def test_never_below_zero(mq: AsyncSkep, db: psycopg.Connection):
         assert await fan_out(mq) == [(1, 0, ["b"])] * 2
     await mq.cancel_group("b", Q)
     assert await fan_out(mq) == [(0, 0, [])] * 2
-    assert await mq.retain() == []  # nobody's: kept for as long as such messages are
+    assert await mq.retain() == []  # no group: kept for as long as such messages are
     pass_time(db, HOUR)
     assert [row.messages for row in await mq.retain()] == [2]
     assert broken(db) == {}
 
 
-async def test_what_is_older_than_the_dead_groups_subscription(mq: AsyncSkep, db: psycopg.Connection):
-    """60: was never owed to it, so its death changes nothing there, and none of it is missed."""
+async def test_messages_older_than_the_dead_groups_subscription(mq: AsyncSkep, db: psycopg.Connection):
+    """The group was never pending for them, so its death changes nothing there, and it misses none of them.
+
+    Scenario 60.
+    """
     q = mq.queue(Q)
     await q.configure(**AT_DEATH)
     await subscribe(mq, "early")
@@ -289,8 +303,11 @@ async def test_what_is_older_than_the_dead_groups_subscription(mq: AsyncSkep, db
     assert {group.group: group.missed for group in await mq.groups()} == {"early": 0, "late": 1}
 
 
-async def test_one_of_many_dead_fails(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
-    """61: who cannot be judged now is judged next time; a failure is told, and what was done before stays done."""
+async def test_one_of_many_dead_groups_fails(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
+    """A group that cannot be checked now is checked next time.
+
+    A failure is reported, and earlier work stays (scenario 61).
+    """
     await subscribe(mq, "a", "b", "c", **MORTAL)
     pass_time(db, 31)
     with psycopg.connect(module_database_url) as other:
@@ -307,7 +324,10 @@ async def test_one_of_many_dead_fails(mq: AsyncSkep, db: psycopg.Connection, mod
 
 
 async def test_from_death_to_cleanup(mq: AsyncSkep, db: psycopg.Connection):
-    """62: detect, clean up, and the others complete, all by itself; no run overlaps itself, none begins after stop."""
+    """Detect, clean up, and the others complete, all by itself.
+
+    Runs never overlap, and none begins after stop (scenario 62).
+    """
     q = mq.queue(Q)
     await q.configure(**AT_DEATH)
     await subscribe(mq, "dead", **MORTAL)
@@ -343,12 +363,15 @@ async def test_from_death_to_cleanup(mq: AsyncSkep, db: psycopg.Connection):
     await running
     runs = {name: health.runs for name, health in upkeep.health.items()}
     assert (at_work, most <= len(JOBS), upkeep.healthy) == (0, True, True)
-    await upkeep.run()  # stopped is stopped
+    await upkeep.run()  # no run begins after stop
     assert {name: health.runs for name, health in upkeep.health.items()} == runs
 
 
 async def test_a_heartbeat_revives(mq: AsyncSkep, db: psycopg.Connection):
-    """63: and what is left is owed again; for an active or paused group it changes nothing but the time."""
+    """The group is pending again for what is left.
+
+    For an active or paused group only the time changes (scenario 63).
+    """
     q = mq.queue(Q)
     await q.configure(**AT_DEATH)
     await subscribe(mq, "dead", **MORTAL)
@@ -357,16 +380,16 @@ async def test_a_heartbeat_revives(mq: AsyncSkep, db: psycopg.Connection):
     await q.push_many(range(4))
     await take(q, "dead", batch=1)
     await let_die(mq, db)
-    assert await owing(mq) == [["active", "paused"]] * 4
+    assert await pending(mq) == [["active", "paused"]] * 4
     ((before, after),) = [
         (s, t) for s, t in zip(await mq.subscriptions("dead"), await mq.heartbeat("dead", Q), strict=True)
     ]
     assert (before.status, after.status, after.last_heartbeat_at > before.last_heartbeat_at) == ("DEAD", "ACTIVE", True)
-    owed = [["active", "paused"], *[["active", "dead", "paused"]] * 3]
-    assert await owing(mq) == owed
+    expected = [["active", "paused"], *[["active", "dead", "paused"]] * 3]
+    assert await pending(mq) == expected
     for group, status in (("active", "ACTIVE"), ("paused", "PAUSED")):
         (now,) = await mq.heartbeat(group, Q)
-        assert (now.status, await owing(mq)) == (status, owed)
+        assert (now.status, await pending(mq)) == (status, expected)
     assert offsets(await drain(q, "dead")) == [1, 2, 3]
     assert len(await q.pop(group="paused")) == 0
 
@@ -374,24 +397,27 @@ async def test_a_heartbeat_revives(mq: AsyncSkep, db: psycopg.Connection):
 async def test_a_revival_that_fails(
     clients: Callable[..., AsyncSkep], mq: AsyncSkep, db: psycopg.Connection, module_database_url: str
 ):
-    """63: the caller hears of it, and the group is as dead as before."""
+    """The caller gets the error, and the group stays dead (scenario 63)."""
     await subscribe(mq, "g", **MORTAL)
     await let_die(mq, db)
     other_client = clients()
     await other_client.queues()
     with psycopg.connect(module_database_url) as other:
         other.execute("SELECT FROM skep.subscriptions FOR UPDATE")
-        beat = asyncio.create_task(other_client.heartbeat("g", Q))
-        await until(lambda: end_whoever_waits(db), "the heartbeat to wait")
+        heartbeat_task = asyncio.create_task(other_client.heartbeat("g", Q))
+        await until(lambda: end_waiting_sessions(db), "the heartbeat to wait")
         with refused(DatabaseUnavailable):
-            await beat
+            await heartbeat_task
     assert await statuses(mq) == {"g": "DEAD"}
     assert [s.status for s in await mq.heartbeat("g", Q)] == ["ACTIVE"]
 
 
 @pytest.mark.parametrize("state", ["active", "paused", "dead"])
 async def test_force_remove(mq: AsyncSkep, db: psycopg.Connection, state: str):
-    """64: cancelled, with the number of messages that no longer wait; unknown is not found, twice is a conflict."""
+    """Cancelled, with the number of messages that no longer wait.
+
+    Unknown is not found, twice is a conflict (scenario 64).
+    """
     q = mq.queue(Q)
     options: Any = MORTAL if state == "dead" else {}
     await subscribe(mq, "g", **options)
@@ -404,7 +430,7 @@ async def test_force_remove(mq: AsyncSkep, db: psycopg.Connection, state: str):
     else:
         await q.pop(group="g")
     assert (await lag(q), await mq.cancel_group("g", Q)) == ({"Default": 3}, 3)
-    assert (await statuses(mq), leased(db), await owing(mq)) == ({"g": "CANCELLED"}, 0, [[]] * 4)
+    assert (await statuses(mq), leased(db), await pending(mq)) == ({"g": "CANCELLED"}, 0, [[]] * 4)
     with refused(Conflict, "cancelled"):
         await mq.cancel_group("g", Q)
     with refused(NotFound, "nobody"):

@@ -1,4 +1,4 @@
-"""A. Topics and publish: who a message is for, what a queue is told, when a push is refused."""
+"""Topics and publish: for which groups a message is, options of a queue, and when a push is refused (section A)."""
 
 import asyncio
 from typing import Any
@@ -11,13 +11,13 @@ from skep.errors import InvalidArgument, NotFound, PushBlocked
 from skep.message import QUEUE_MODE
 from tests.client.verbs import payloads, refused, take
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.watching import AT_ONCE, HOUR, MORTAL, Q, fan_out, kept, let_die, owing, subscribe
+from tests.fanout.groups import AT_ONCE, HOUR, MORTAL, Q, fan_out, kept, let_die, pending, subscribe
 
 BLOCK: Any = {"semantics": "pub_sub", "block_without_subscribers": True}
 
 
 async def test_an_unconfigured_queue_is_mixed(mq: AsyncSkep):
-    """1: of many consumers without a group exactly one gets it; named groups have it besides."""
+    """Of many consumers without a group exactly one gets it; named groups get it besides (scenario 1)."""
     q = mq.queue(Q)
     await q.push("a")
     assert (await q.status()).options["semantics"] == "mixed"
@@ -26,8 +26,8 @@ async def test_an_unconfigured_queue_is_mixed(mq: AsyncSkep):
     assert await take(q, "g") == ["a"]
 
 
-async def test_a_work_queue_is_owed_by_one(mq: AsyncSkep):
-    """2: extra subscriptions do not change that."""
+async def test_a_work_queue_is_required_by_one_group(mq: AsyncSkep):
+    """Extra subscriptions do not change that (scenario 2)."""
     q = mq.queue(Q)
     await q.configure(semantics="queue", zero_subscriber_retention_seconds=1, **AT_ONCE)
     await q.push_many("abc")
@@ -38,8 +38,11 @@ async def test_a_work_queue_is_owed_by_one(mq: AsyncSkep):
     assert await fan_out(mq) == [(1, 1, [])] * 3
 
 
-async def test_nobody_is_subscribed(mq: AsyncSkep, db: psycopg.Connection):
-    """3: accepted, owed by none, and kept for as long as the queue says for such messages."""
+async def test_a_queue_without_subscribers(mq: AsyncSkep, db: psycopg.Connection):
+    """A push is accepted, required by no group, and kept for as long as the queue says for such messages.
+
+    Scenario 3.
+    """
     await mq.queue(Q).configure(semantics="pub_sub", zero_subscriber_retention_seconds=HOUR, **AT_ONCE)
     await mq.queue(Q).push_many("ab")
     assert await fan_out(mq) == [(0, 0, [])] * 2
@@ -52,8 +55,10 @@ async def test_nobody_is_subscribed(mq: AsyncSkep, db: psycopg.Connection):
 
 
 @pytest.mark.parametrize("groups", [["a"], ["a", "b", "c"]])
-async def test_owed_by_exactly_those_active_at_publish(mq: AsyncSkep, db: psycopg.Connection, groups: list[str]):
-    """4: neither by one that was cancelled, nor by one that is dead and has no grace."""
+async def test_a_message_is_required_by_the_groups_active_at_publish(
+    mq: AsyncSkep, db: psycopg.Connection, groups: list[str]
+):
+    """Not by a cancelled group, nor by a dead one without grace (scenario 4)."""
     await mq.queue(Q).configure(semantics="pub_sub", dead_group_grace_seconds=0)
     await subscribe(mq, "cancelled", "gone", *groups, mode="new")
     await subscribe(mq, "dead", **MORTAL)
@@ -66,7 +71,7 @@ async def test_owed_by_exactly_those_active_at_publish(mq: AsyncSkep, db: psycop
 
 @pytest.mark.parametrize("age", [0, 60])
 async def test_the_snapshot_is_stable(mq: AsyncSkep, db: psycopg.Connection, age: int):
-    """5: who subscribes from now does not change what older messages, however young, are owed to."""
+    """A group that subscribes from now does not change which groups older messages are required by (scenario 5)."""
     q = mq.queue(Q)
     await q.configure(semantics="pub_sub", **AT_ONCE)
     await subscribe(mq, "early")
@@ -74,7 +79,7 @@ async def test_the_snapshot_is_stable(mq: AsyncSkep, db: psycopg.Connection, age
     pass_time(db, age)
     await subscribe(mq, "late", mode="new")
     await q.push("young")
-    assert await owing(mq) == [["early"], ["early", "late"]]
+    assert await pending(mq) == [["early"], ["early", "late"]]
     assert {
         row.group: row.required for row in await mq.message_groups((await mq.message_status(Q, "Default"))[0].id)
     } == {"early": True} | ({"late": False} if age == 0 else {})
@@ -85,8 +90,8 @@ async def test_the_snapshot_is_stable(mq: AsyncSkep, db: psycopg.Connection, age
     assert broken(db) == {}
 
 
-async def test_what_a_queue_is_told(mq: AsyncSkep):
-    """6: create, repeat, change, list, delete. There is one verb for create and change, so nothing is unknown to it."""
+async def test_configure_a_queue(mq: AsyncSkep):
+    """Create, repeat, change, list, delete. One call creates and changes, so no queue is unknown to it (scenario 6)."""
     q = mq.queue(Q)
     for _ in range(2):
         await q.configure(semantics="pub_sub", completed_retention_seconds=HOUR)
@@ -114,14 +119,14 @@ async def test_what_a_queue_is_told(mq: AsyncSkep):
     ],
 )  # fmt: skip
 async def test_options_are_checked(mq: AsyncSkep, options: dict[str, Any]):
-    """7: the error names the option, and nothing is stored."""
+    """The error names the option, and nothing is stored (scenario 7)."""
     with refused(InvalidArgument, *options, Q):
         await mq.configure_queue(Q, options)
     assert await mq.queues() == []
 
 
 async def test_names_are_checked(mq: AsyncSkep):
-    """7: no name, no group, no mode."""
+    """A missing name, group or mode is refused (scenario 7)."""
     nothing: Any = None
     for name in (nothing, "", "x" * 256):
         with refused(InvalidArgument, "queue"):
@@ -135,8 +140,8 @@ async def test_names_are_checked(mq: AsyncSkep):
     assert (await mq.queues(), await mq.subscriptions()) == ([], [])
 
 
-async def test_a_push_is_refused_while_nobody_is_subscribed(mq: AsyncSkep):
-    """8: with a typed error that may be tried again; nothing of the call is stored."""
+async def test_a_push_is_refused_without_subscribers(mq: AsyncSkep):
+    """With a typed, retryable error; nothing of the call is stored (scenario 8)."""
     q = mq.queue(Q)
     await q.configure(**BLOCK)
     with refused(PushBlocked, Q) as caught:
@@ -151,8 +156,8 @@ async def test_a_push_is_refused_while_nobody_is_subscribed(mq: AsyncSkep):
     assert (await q.status()).messages == 1
 
 
-async def test_a_blocked_message_of_a_transaction_or_an_outbox(mq: AsyncSkep, db: psycopg.Connection):
-    """8: the whole of it fails, and is not stored."""
+async def test_a_blocked_message_in_a_transaction_or_an_outbox(mq: AsyncSkep, db: psycopg.Connection):
+    """All of it fails and nothing is stored (scenario 8)."""
     await mq.queue("source").push("a")
     await mq.queue(Q).configure(**BLOCK)
     batch = await mq.queue("source").pop(group="g")
@@ -172,15 +177,18 @@ async def test_a_blocked_message_of_a_transaction_or_an_outbox(mq: AsyncSkep, db
     [None, {}, {"semantics": "pub_sub"}, BLOCK | {"semantics": "queue"}, BLOCK | {"semantics": "mixed"},
      BLOCK | {"block_without_subscribers": False}],
 )  # fmt: skip
-async def test_never_refused(mq: AsyncSkep, options: dict[str, Any] | None):
-    """9: an unknown queue, a work queue, a mixed one, or one that does not ask for it."""
+async def test_queues_that_never_refuse_a_push(mq: AsyncSkep, options: dict[str, Any] | None):
+    """An unknown queue, a work queue, a mixed one, or one without the option (scenario 9)."""
     if options is not None:
         await mq.configure_queue(Q, options)
     assert (await mq.queue(Q).push("a")).status == "queued"
 
 
-async def test_only_active_groups_open_a_queue(mq: AsyncSkep, db: psycopg.Connection):
-    """10: all groups paused, or dead, is as good as none; one that goes on is enough. A namespace counts."""
+async def test_only_active_groups_unblock_a_queue(mq: AsyncSkep, db: psycopg.Connection):
+    """Paused or dead groups do not count; one active group is enough.
+
+    A subscription to the namespace counts (scenario 10).
+    """
     q = mq.queue(f"shop.{Q}")
     await q.configure(**BLOCK)
     await mq.subscribe("wide", namespace="shop")

@@ -1,4 +1,4 @@
-"""Upkeep: each job does its work, and failures, rivals and sudden ends change nothing that they should not."""
+"""Upkeep: each job does its work; a failure, a second server or a crash has no other effect."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from skep.errors import DatabaseUnavailable, InvalidArgument
 from skep.upkeep import JOBS, Job, Upkeep, intervals
 from tests.client.verbs import LEASE_SECONDS, leased, take, until
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.watching import AT_ONCE, HOUR, MORTAL, Q, end_whoever_waits, kept, statuses, subscribe
+from tests.fanout.groups import AT_ONCE, HOUR, MORTAL, Q, end_waiting_sessions, kept, statuses, subscribe
 
 BY_NAME = {job.name: job for job in JOBS}
 
@@ -27,7 +27,7 @@ def count(db: psycopg.Connection, table: LiteralString) -> int:
 
 
 async def test_the_reaper(mq: AsyncSkep, db: psycopg.Connection):
-    """35: gives back what consumers held that died."""
+    """It returns the leases of crashed consumers (scenario 35)."""
     await mq.queue(Q).push("a")
     await mq.queue(Q).pop(group="g")
     await run(mq, "lease_expiry")
@@ -38,7 +38,7 @@ async def test_the_reaper(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_the_watch(mq: AsyncSkep, db: psycopg.Connection):
-    """62: declares groups dead, and says which."""
+    """It declares groups dead, and names them (scenario 62)."""
     await subscribe(mq, "g", **MORTAL)
     await mq.subscribe("wide", task="mail", **MORTAL)
     assert await run(mq, "detection") is None
@@ -48,15 +48,15 @@ async def test_the_watch(mq: AsyncSkep, db: psycopg.Connection):
 
 
 async def test_the_retainer(mq: AsyncSkep, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch):
-    """62: page by page and step by step, until nothing is left that may go; then lanes that are idle."""
+    """Page by page and step by step, until nothing is left to delete; then idle partitions (scenario 62)."""
     monkeypatch.setattr("skep.client.aio.upkeep.PARTITIONS", 2)
     monkeypatch.setattr("skep.client.aio.upkeep.MESSAGES", 3)
     q = mq.queue(Q)
     await q.configure(drop_idle_seconds=HOUR, max_size=1, **AT_ONCE)
     await subscribe(mq, "idle")
-    for lane in range(5):
+    for partition in range(5):
         for number in range(8):
-            await q.push(number, partition=str(lane))
+            await q.push(number, partition=str(partition))
     assert await run(mq, "retention") == "deleted 35 messages (35 were missed by a group), dropped 0 idle partitions"
     await mq.cancel("idle", Q)
     await take(q, partitions=5)
@@ -67,7 +67,7 @@ async def test_the_retainer(mq: AsyncSkep, db: psycopg.Connection, monkeypatch: 
 
 
 async def test_the_sampler_and_the_pruner(mq: AsyncSkep, db: psycopg.Connection):
-    """48: history is written, and forgotten."""
+    """Samples are written, and pruned (scenario 48)."""
     await mq.queue(Q).push_many(range(3))
     await take(mq.queue(Q))
     await run(mq, "sampling")
@@ -80,8 +80,8 @@ async def test_the_sampler_and_the_pruner(mq: AsyncSkep, db: psycopg.Connection)
     assert await take(mq.queue(Q)) == [3]
 
 
-async def test_only_what_is_wanted_runs(mq: AsyncSkep, db: psycopg.Connection):
-    """48: a job that is left out does not run; the others do."""
+async def test_only_the_selected_jobs_run(mq: AsyncSkep, db: psycopg.Connection):
+    """A job that is left out does not run; the others do (scenario 48)."""
     await subscribe(mq, "g", **MORTAL)
     pass_time(db, 31)
     upkeep = Upkeep(mq, [job for job in JOBS if job.name != "detection"])
@@ -89,7 +89,7 @@ async def test_only_what_is_wanted_runs(mq: AsyncSkep, db: psycopg.Connection):
     assert ("detection" in upkeep.health, await statuses(mq)) == (False, {"g": "ACTIVE"})
 
 
-def test_every_duty_has_an_interval_setting():
+def test_every_job_has_an_interval_setting():
     """With the same default, so that a job runs as often without settings as with them."""
     assert set(INTERVALS) == {job.setting for job in JOBS if job.setting is not None}
     assert intervals(Config()) == {job.name: job.every for job in JOBS if job.setting is not None}
@@ -110,7 +110,7 @@ async def test_intervals(mq: AsyncSkep):
 
 
 async def test_stop_waits_for_the_run_in_flight(mq: AsyncSkep):
-    """48: it ends in its own time, and no other begins."""
+    """It ends by itself, and no other begins (scenario 48)."""
     begun, go_on, runs = asyncio.Event(), asyncio.Event(), []
 
     async def slow(_: AsyncSkep) -> None:
@@ -132,8 +132,8 @@ async def test_stop_waits_for_the_run_in_flight(mq: AsyncSkep):
 
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("gone"), psycopg.OperationalError("cut"), KeyError("mistake")])
-async def test_a_failing_duty(mq: AsyncSkep, error: Exception):
-    """48: degrades the health until it succeeds; the others go on meanwhile, and so does it."""
+async def test_a_failing_job(mq: AsyncSkep, error: Exception):
+    """It degrades the health until it succeeds; the other jobs continue, and it is retried (scenario 48)."""
     trouble: list[Exception] = [error]
 
     async def shaky(_: AsyncSkep) -> str:
@@ -153,7 +153,7 @@ async def test_a_failing_duty(mq: AsyncSkep, error: Exception):
     await running
 
 
-async def owed_and_dead(mq: AsyncSkep, db: psycopg.Connection) -> None:
+async def prepare_work_for_every_job(mq: AsyncSkep, db: psycopg.Connection) -> None:
     """Work for every job: a silent group, an old lease, messages to delete of which a group misses three."""
     q = mq.queue(Q)
     await q.configure(max_size=2, **AT_ONCE)
@@ -164,10 +164,10 @@ async def owed_and_dead(mq: AsyncSkep, db: psycopg.Connection) -> None:
     pass_time(db, 31)
 
 
-async def test_two_at_once(clients: Callable[..., AsyncSkep], db: psycopg.Connection):
-    """62: whoever comes second finds nothing left to do: nobody dies twice, nothing is missed or sampled twice."""
+async def test_two_servers_at_once(clients: Callable[..., AsyncSkep], db: psycopg.Connection):
+    """The second finds nothing left to do: no group dies twice, nothing is missed or sampled twice (scenario 62)."""
     one, two = clients(), clients()
-    await owed_and_dead(one, db)
+    await prepare_work_for_every_job(one, db)
     upkeeps = [Upkeep(mq, JOBS) for mq in (one, two, one, two)]
     for _ in range(2):
         done = await asyncio.gather(*(upkeep.run_once() for upkeep in upkeeps))
@@ -182,19 +182,19 @@ async def test_two_at_once(clients: Callable[..., AsyncSkep], db: psycopg.Connec
 @pytest.mark.parametrize(
     ("name", "table"), [("detection", "subscriptions"), ("retention", "partition_floors"), ("retention", "messages")]
 )
-async def test_killed_in_the_middle(
+async def test_an_upkeep_that_is_killed(
     clients: Callable[..., AsyncSkep], db: psycopg.Connection, module_database_url: str, name: str, table: LiteralString
 ):
-    """62: its session ends while it is at work: nothing of that step is done, the next run does it all."""
+    """Its session ends while it works: nothing of that step is done, and the next run does it all (scenario 62)."""
     mq = clients()
-    await owed_and_dead(mq, db)
+    await prepare_work_for_every_job(mq, db)
     await mq.expire_leases()
     before: Any = (await statuses(mq), await kept(mq), await mq.groups())
     upkeep = Upkeep(mq, [BY_NAME[name]])
     with psycopg.connect(module_database_url) as other:
         other.execute(f"LOCK TABLE skep.{table} IN EXCLUSIVE MODE")
         running = asyncio.create_task(upkeep.run_once())
-        await until(lambda: end_whoever_waits(db), "the job to wait in the middle of its work")
+        await until(lambda: end_waiting_sessions(db), "the job to wait in the middle of its work")
         assert "terminat" in ((await running)[name] or "")
     assert not upkeep.healthy
     after = (await statuses(mq), await kept(mq), await mq.groups())

@@ -1,4 +1,4 @@
-"""Short words for what happens to groups and to the messages they are owed."""
+"""Short functions for groups and their pending messages."""
 
 import asyncio
 from collections import defaultdict
@@ -15,18 +15,18 @@ from tests.engine.verbs import pass_time
 Q = "orders"
 AT_ONCE: dict[str, Any] = {"completed_retention_seconds": 0}
 HOUR = 3600
-SILENCE = 1000  # seconds: more than any group survives with the defaults
+SILENCE = 1000  # seconds: longer than any group survives with the defaults
 
 
 async def kept(mq: AsyncSkep, partition: str = "Default", queue: str = Q) -> list[int]:
-    """Return the offsets that are still there, after retention has run."""
+    """Return the offsets that are still stored, after retention has run."""
     await retain(mq)
-    lanes = [lane for lane in await mq.queue(queue).partitions() if lane.partition == partition]
-    return [offset for lane in lanes for offset in range(lane.first_offset, lane.last_offset + 1)]
+    rows = [row for row in await mq.queue(queue).partitions() if row.partition == partition]
+    return [offset for row in rows for offset in range(row.first_offset, row.last_offset + 1)]
 
 
-async def bury(mq: AsyncSkep, db: psycopg.Connection, *groups: str, queue: str = Q) -> None:
-    """Let these groups fall silent until they are dead; all others of the queue give a sign of life."""
+async def let_die(mq: AsyncSkep, db: psycopg.Connection, *groups: str, queue: str = Q) -> None:
+    """Let these groups be silent until they are dead; all others of the queue send a heartbeat."""
     pass_time(db, SILENCE)
     for group in {subscription.group for subscription in await mq.subscriptions(queue=queue)} - set(groups):
         await mq.heartbeat(group, queue)
@@ -40,26 +40,26 @@ async def status(mq: AsyncSkep, group: str, queue: str = Q) -> str:
 
 
 async def missed(mq: AsyncSkep, queue: str = Q) -> dict[str, int]:
-    """Return how much retention took from groups that were not done with it, where it took something."""
+    """Return the number of messages that each group missed, for groups that missed any."""
     return {found.group: found.missed for found in await mq.groups(queue=queue) if found.missed}
 
 
-async def owing(mq: AsyncSkep, partition: str = "Default", queue: str = Q) -> list[list[str]]:
-    """Return for each message who has still to do it."""
+async def pending(mq: AsyncSkep, partition: str = "Default", queue: str = Q) -> list[list[str]]:
+    """Return the pending groups of each message."""
     return [message.pending_groups for message in await mq.message_status(queue, partition)]
 
 
-def by_lane(messages: Iterable[Message]) -> dict[str, list[int]]:
-    """Return the offsets of each lane, in the order they came."""
-    lanes: dict[str, list[int]] = defaultdict(list)
+def by_partition(messages: Iterable[Message]) -> dict[str, list[int]]:
+    """Return the offsets of each partition, in the order of delivery."""
+    partitions: dict[str, list[int]] = defaultdict(list)
     for message in messages:
-        lanes[message.partition].append(message.offset)
-    return dict(lanes)
+        partitions[message.partition].append(message.offset)
+    return dict(partitions)
 
 
 @asynccontextmanager
 async def running(*clients: AsyncSkep) -> AsyncGenerator[None]:
-    """Run the consumers of clients beside the block."""
+    """Run the consumers of clients during the block."""
     tasks = [asyncio.ensure_future(client.run()) for client in clients]
     try:
         yield

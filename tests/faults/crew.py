@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psycopg
 
 from skep import Message, Skep
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.engine.verbs import configure
 from tests.faults.ledger import assert_everything_once, count
 from tests.faults.worker import LEASE_SECONDS, LEDGER, Ledger, Producer

@@ -12,7 +12,7 @@ import psycopg
 
 from skep import embedded
 from skep.engine.install import install
-from tests.engine.crowd import until
+from tests.engine.threads import until
 
 # Only the server is killed, not the machine, so fsync is not needed.
 SETTINGS = {"fsync": "off", "shared_preload_libraries": "", "max_connections": "100"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import psycopg
 
 from skep import Skep
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.engine.verbs import broken, lag
 
 

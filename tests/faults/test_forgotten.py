@@ -13,7 +13,7 @@ import pytest
 from skep import Skep, SkepError
 from skep.errors import MessagesRefused
 from tests.client.both import either, play, settle
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.faults.worker import Face, client
 
 FACES: list[Face] = ["sync", "async"]

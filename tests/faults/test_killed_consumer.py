@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.engine.answers import dead_offsets, progress
-from tests.engine.crowd import until
+from tests.engine.acks import dead_offsets, progress
+from tests.engine.threads import until
 from tests.engine.verbs import ack, broken, call, configure, lag, pop, push
 from tests.faults.consumer import APPLICATION
 

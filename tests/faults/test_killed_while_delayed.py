@@ -21,7 +21,7 @@ import pytest
 
 from skep import Skep
 from skep.errors import SkepError
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.engine.verbs import broken, call
 from tests.faults.database import Server, running
 from tests.server.killable import Serve, killable

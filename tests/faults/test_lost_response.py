@@ -10,7 +10,7 @@ import pytest
 from skep import Message, Skep
 from skep.errors import DatabaseUnavailable
 from tests.client.both import either, play, settle
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.engine.verbs import broken, lag
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
 from tests.faults.worker import Face, client

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from skep import AsyncSkep, Skep
-from tests.engine.crowd import at_once
+from tests.engine.threads import at_once
 from tests.faults.crew import Crew, prepare
 from tests.faults.database import Server, running
 

@@ -9,7 +9,7 @@ import pytest
 
 from skep import AsyncSkep, Skep
 from skep.errors import DatabaseUnavailable
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.faults.crew import Crew, prepare
 
 Q = "orders"

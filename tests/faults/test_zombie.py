@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from skep import Message, Skep
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.engine.verbs import broken, configure
 from tests.faults.ledger import assert_everything_once, count, push_numbers, wait_for
 from tests.faults.processes import Start

@@ -1,7 +1,7 @@
-"""An account of every message: what clients did and were told, and what must therefore be true at the end.
+"""An account of every message: the calls of clients with their results, and what must therefore be true at the end.
 
-Expectations come from the answers that clients got, never from what the database says about its groups. Times are those
-of this machine, on which the database runs as well. A call that ended with its connection is only perhaps done.
+Expectations come from the results that clients got, never from what the database says about its groups. Times are those
+of this machine, on which the database runs as well. A call whose connection ended may or may not be done.
 """
 
 from collections import defaultdict
@@ -31,12 +31,12 @@ class Delivery:
     lease: str
     began: float
     ended: float
-    expires: float  # the deadline that the consumer was told
+    expires: float  # the deadline that the consumer was given
 
 
 @dataclass(frozen=True)
 class Ack:
-    """A message that the group has completed; with a lease, so that its delivery is known."""
+    """A message that the group has completed; with a lease, if its delivery is known."""
 
     group: str
     key: Key
@@ -48,7 +48,10 @@ class Ack:
 
 @dataclass(frozen=True)
 class Move:
-    """A seek, a pause, a deletion: messages may come again, or not at all, and leases end. No group: all of them."""
+    """A seek, a pause, a deletion: messages may be delivered again, or not at all, and leases end.
+
+    No group: all groups.
+    """
 
     kind: str
     group: str | None
@@ -62,29 +65,29 @@ class Move:
         )
 
 
-AGAIN = ("seek", "delete group")  # after these, completed messages may come again
-ENDS = (*AGAIN, "pause", "clear", "delete queue", "delete partition", "cancel")  # after these, a lease is over
+REPEATING = ("seek", "delete group")  # after these, completed messages may be delivered again
+ENDS = (*REPEATING, "pause", "clear", "delete queue", "delete partition", "cancel")  # after these, a lease has ended
 
 
 @dataclass
 class Account:
-    """What happened. Threads append to the lists; nothing is ever taken out."""
+    """Everything that happened. Threads append to the lists; nothing is ever removed."""
 
     pushes: list[Push] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
-    ended: dict[str, float] = field(default_factory=dict)  # leases that their consumer gave up itself, and when
+    ended: dict[str, float] = field(default_factory=dict)  # leases that their consumer released itself, and when
     moves: list[Move] = field(default_factory=list)
     cleared: list[Key] = field(default_factory=list)  # partition id and the first offset that was kept
     deleted_partitions: list[int] = field(default_factory=list)
     deleted_messages: list[Key] = field(default_factory=list)
-    redriven: list[tuple[str, Key]] = field(default_factory=list)  # dead letters that are no longer there
-    joined: dict[tuple[str, str], float] = field(default_factory=dict)  # groups that came late, by queue
+    redriven: list[tuple[str, Key]] = field(default_factory=list)  # dead letters that no longer exist
+    joined: dict[tuple[str, str], float] = field(default_factory=dict)  # groups that joined late, by queue
     problems: list[str] = field(default_factory=list)
 
     def check(self, mq: psycopg.Connection, groups: Iterable[tuple[str, str]]) -> list[str]:
-        """Return what is wrong, in words; groups: the group and the queue of everyone who has drained it."""
-        found = [*self.problems, *self._come_again(), *self._completed_twice(), *self._leased_twice()]
+        """Return the problems, in words. `groups` has the group and queue of everyone who drained it."""
+        found = [*self.problems, *self._repeated(), *self._completed_twice(), *self._leased_twice()]
         missed, dead = self._missed(mq), self._dead_letters(mq)
         for group, queue in groups:
             found += self._lost(group, queue, missed, dead)
@@ -94,8 +97,8 @@ class Account:
     def _moves(self, kinds: tuple[str, ...], group: str, queue: str, since: float, until: float) -> bool:
         return any(move.kind in kinds and move.touches(group, queue, since, until) for move in self.moves)
 
-    def _come_again(self) -> Iterable[str]:
-        """Messages that were delivered by a pop that began after their ack was durable."""
+    def _repeated(self) -> Iterable[str]:
+        """Return messages that were delivered by a pop that began after their ack was durable."""
         acks = defaultdict(list)
         for ack in self.acks:
             if ack.is_sure:
@@ -103,7 +106,7 @@ class Account:
         for delivery in self.deliveries:
             for ack in acks[delivery.group, delivery.key]:
                 if ack.ended < delivery.began and not self._moves(
-                    AGAIN, delivery.group, delivery.queue, ack.began, delivery.ended
+                    REPEATING, delivery.group, delivery.queue, ack.began, delivery.ended
                 ):
                     yield f"delivered after a durable ack: {delivery} {ack}"
 
@@ -116,11 +119,13 @@ class Account:
         for (group, key), twins in acks.items():
             twins.sort(key=lambda ack: ack.began)
             for one, two in pairwise(twins):
-                if one.lease != two.lease and not self._moves(AGAIN, group, queues.get(key, ""), one.began, two.ended):
+                if one.lease != two.lease and not self._moves(
+                    REPEATING, group, queues.get(key, ""), one.began, two.ended
+                ):
                     yield f"completed twice: {one} {two}"
 
     def _leased_twice(self) -> Iterable[str]:
-        """Messages that a second consumer got while the lease of the first was not over."""
+        """Return messages that a second consumer got before the lease of the first had ended."""
         last: dict[tuple[str, Key], Delivery] = {}
         acked = {(ack.group, ack.key, ack.lease): ack.began for ack in self.acks}
         for delivery in sorted(self.deliveries, key=lambda delivery: delivery.ended):
@@ -148,7 +153,7 @@ class Account:
         return {(group, (partition, offset)) for group, partition, offset in rows} | {*self.redriven}
 
     def _expected(self, group: str, queue: str) -> list[Push]:
-        """Return the messages that the group should have got, if retention has not deleted them before."""
+        """Return the messages that the group should have received, unless retention deleted them before."""
         floors: dict[int, int] = defaultdict(int)
         for partition, first in self.cleared:
             floors[partition] = max(floors[partition], first)
@@ -177,8 +182,8 @@ class Account:
                 yield f"lost for group {group}: {push}"
 
     def _miscounted(self, group: str, queue: str, missed, dead) -> Iterable[str]:
-        """Partitions for which more or fewer messages are recorded as missed than the group did not complete."""
-        if self._moves((*AGAIN, "skip", "clear", "delete queue", "delete partition"), group, queue, 0, 1e18):
+        """Return partitions for which more or fewer messages are recorded as missed than the group did not complete."""
+        if self._moves((*REPEATING, "skip", "clear", "delete queue", "delete partition"), group, queue, 0, 1e18):
             return
         partitions = {push.key[0] for push in self.pushes if push.queue == queue}
         perhaps = {ack.key for ack in self.acks if ack.group == group and not ack.is_sure}

@@ -1,4 +1,4 @@
-"""The stage on which stories are played: a database of the test's own."""
+"""Fixtures: the sessions of a test, in a database of its own."""
 
 from collections.abc import Generator
 from contextlib import ExitStack

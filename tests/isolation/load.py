@@ -1,7 +1,7 @@
-"""Random load: sessions that push, consume, administer, keep up and kill, all at once, and account for what they do.
+"""Random load: sessions that push, consume, administer, do upkeep and kill, all at once, and record what they do.
 
-The plan of each session follows from the seed alone: its steps, their queues, groups, sizes and pauses. How the steps
-of different sessions interleave is up to the machine.
+The plan of each session follows from the seed alone: its steps, their queues, groups, sizes and pauses. The machine
+decides how the steps of different sessions interleave.
 """
 
 import json
@@ -19,7 +19,7 @@ from tests.engine import verbs
 from tests.engine.verbs import Row, call
 from tests.isolation.account import Account, Ack, Delivery, Move, Push
 
-# The options of each queue, and the groups that read it. "early" and "plain" are never moved; "mover" seeks, "gone" is
+# The options of each queue, and the groups that read it. "early" and "plain" never move; "mover" seeks, "gone" is
 # deleted, "silent" dies, "late" joins while the load runs; "wide" reads the namespace ns.
 QUEUES: dict[str, dict[str, Any]] = {
     "strict": {},
@@ -45,7 +45,7 @@ COMMON = {"retry_delay": 0, "retry_limit": 2, "lease_time": 60}
 LATE = ("late",)
 LEASE_TIMES = (0.02, 0.1, 0.3)
 
-# Errors that a client may get and tries again: a stale lease, nothing there (yet), something locked, deleted meanwhile.
+# Retryable errors that a client may get: a stale lease, not found (yet), a lock timeout, deleted meanwhile.
 EXPECTED = {"SK002", "SK003", "SK007", "55P03", "40001"}
 
 
@@ -58,8 +58,8 @@ class Choice:
     group: str
     partitions: tuple[str, ...]
     batch: int
-    share: float  # of a batch: how much of it is acknowledged
-    ends: str  # of the transaction: none, commit, rollback
+    share: float  # how much of a batch is acknowledged
+    ends: str  # how the transaction ends: none, commit, rollback
     pause: float
     by_name: bool
     lease_time: float
@@ -114,7 +114,7 @@ class Session:
     pids: dict[str, int]
     connection: psycopg.Connection = field(init=False)
     pending: list[Callable[[float], None]] = field(default_factory=list)
-    asked: list[Ack] = field(default_factory=list)  # acks that have no answer yet
+    asked: list[Ack] = field(default_factory=list)  # acks without a result yet
     xid: int | None = None
 
     def connect(self) -> None:
@@ -122,7 +122,7 @@ class Session:
         self.pids[self.name] = self.connection.info.backend_pid
 
     def done(self, note: Callable[[float], None]) -> None:
-        """Note something that is true when the transaction has committed; the note gets the time."""
+        """Record something that is true once the transaction has committed; the record gets the time."""
         if self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             note(time.time())
         else:
@@ -176,7 +176,7 @@ class Session:
                 STEPS[choice.kind](self, choice)
             except psycopg.Error as error:
                 self.recover(error)
-            except Exception as error:  # noqa: BLE001 - it is told at the end
+            except Exception as error:  # noqa: BLE001 - it is reported at the end
                 self.account.problems.append(f"{self.name}: {choice} {error!r}")
                 self.connection.close()
                 self.connect()
@@ -184,8 +184,8 @@ class Session:
             time.sleep(choice.pause)
 
 
-def _held(choice: Choice) -> Choice:
-    """Return the choice with a transaction: if its connection is killed, the status of that says what was done."""
+def _in_transaction(choice: Choice) -> Choice:
+    """Return the choice with a transaction, whose status shows what was done if its connection is killed."""
     return choice if choice.ends != "none" else replace(choice, ends="commit")
 
 
@@ -209,7 +209,7 @@ def _push_one(session: Session, choice: Choice) -> None:
 
 
 def _outbox(session: Session, choice: Choice) -> None:
-    """The outbox tells no offsets: what it has pushed is found by its transaction id."""
+    """Insert into the outbox, which returns no offsets: its messages are found by transaction id."""
     began = time.time()
     with session.connection.transaction():
         session.connection.execute(
@@ -262,7 +262,7 @@ def _group(choice: Choice) -> str:
 
 
 def _ask(session: Session, choice: Choice, rows: list[Row]) -> None:
-    """Remember acks before they are sent: if the connection ends before the answer, they are perhaps done."""
+    """Remember acks before they are sent: if the connection ends before the result, they may or may not be done."""
     began = time.time()
     session.asked = [
         Ack(_group(choice), (row.partition_id, row.offset), began, began, str(row.lease), is_sure=False) for row in rows
@@ -270,16 +270,16 @@ def _ask(session: Session, choice: Choice, rows: list[Row]) -> None:
 
 
 def _ack_rows(session: Session, choice: Choice, rows: list[Row]) -> None:
-    """Acknowledge messages one by one in one call; what is stale is not noted."""
+    """Acknowledge messages one by one in one call; stale acks are not recorded."""
     if not rows:
         return
     began = time.time()
     _ask(session, choice, rows)
-    answers = call(
+    results = call(
         session.connection, "ack_many", leases=[row.lease for row in rows], ids=[row.id for row in rows],
         statuses=["completed"] * len(rows),
     )  # fmt: skip
-    applied = {answer.ord for answer in answers if answer.applied}
+    applied = {result.ord for result in results if result.applied}
     _note_acks(session, _group(choice), [row for n, row in enumerate(rows, 1) if n in applied], began)
 
 
@@ -334,7 +334,7 @@ def _consume(session: Session, choice: Choice) -> None:
 
 
 def _auto_ack(session: Session, choice: Choice) -> None:
-    with session.transaction(_held(choice)):
+    with session.transaction(_in_transaction(choice)):
         began = time.time()
         rows = _pop(session, choice, auto_ack=True)
         _note_acks(session, choice.group, rows, began)
@@ -342,7 +342,7 @@ def _auto_ack(session: Session, choice: Choice) -> None:
 
 @dataclass(frozen=True)
 class Message:
-    """A message of a pop for many requests, with the columns that a delivery has."""
+    """A message of a pop for many requests, with the columns of a delivery."""
 
     partition_id: int
     offset: int
@@ -355,17 +355,17 @@ def _merged(session: Session, choice: Choice) -> None:
     began = time.time()
     if choice.group in LATE:
         return
-    answers = call(
+    results = call(
         session.connection, "_queen_pop", queue=choice.queue, group_name=choice.group, batches=[choice.batch, 1, 3],
         partitions=[1, 1, 1], names=[*choice.partitions * 3][:3] if choice.by_name else None, namespace=None, task=None,
         lease_time=choice.lease_time, auto_ack=False, subscription_mode=None, subscription_from=None, conflate=False,
     )  # fmt: skip
     now = time.time()
-    for answer in answers:
-        ids = [message["id"] for message in json.loads(f"[{answer.messages}]")]
+    for result in results:
+        ids = [message["id"] for message in json.loads(f"[{result.messages}]")]
         query = "SELECT skep.partition_of(id), skep.offset_of(id), id::text FROM unnest(%s::uuid[]) AS id"
         found = session.connection.execute(query, [ids]).fetchall()
-        rows = [Message(partition, offset, text, answer.lease) for partition, offset, text in found]
+        rows = [Message(partition, offset, text, result.lease) for partition, offset, text in found]
         session.account.deliveries.extend(
             Delivery(choice.group, choice.queue, (row.partition_id, row.offset), str(row.lease), began, now,
                      expires=began + choice.lease_time) for row in rows
@@ -377,7 +377,7 @@ def _merged(session: Session, choice: Choice) -> None:
 def _transaction(session: Session, choice: Choice) -> None:
     """Pop, acknowledge and push in one transaction, held open for a while."""
     began = time.time()
-    with session.transaction(_held(choice)):
+    with session.transaction(_in_transaction(choice)):
         rows = _pop(session, choice, lease_time=60)
         time.sleep(choice.pause)
         _ack_rows(session, choice, rows)
@@ -393,7 +393,7 @@ def _seek(session: Session, choice: Choice) -> None:
     if group not in GROUPS[choice.queue]:
         return
     began = time.time()
-    # Noted before, too: whoever gets messages again because of it may be faster than this session.
+    # Recorded before the call too: consumers may receive repeated messages before this session sees its result.
     session.account.moves.append(Move("seek", group, choice.queue, began, time.time() + 30))
     with session.transaction(choice):
         call(session.connection, "seek", group_name=group, queue=choice.queue, position=position)
@@ -417,17 +417,17 @@ FLOORS = """
 
 def _clear(session: Session, choice: Choice) -> None:
     session.account.moves.append(Move("clear", None, "cleared", time.time(), time.time() + 30))
-    with session.transaction(_held(choice)):
+    with session.transaction(_in_transaction(choice)):
         call(session.connection, "clear_queue", queue="cleared")
         floors = session.connection.execute(FLOORS, ["cleared"]).fetchall()
         session.done(lambda now: session.account.cleared.extend(floors))
 
 
 def _delete(session: Session, choice: Choice) -> None:
-    """Delete the queue or a partition of it; the partitions that go are noted under the lock of the queue."""
+    """Delete the queue or a partition of it; the deleted partitions are recorded under the lock of the queue."""
     queue, one = "deleted", choice.partitions[0] if choice.kind == "delete partition" else None
     session.account.moves.append(Move(choice.kind, None, queue, time.time(), time.time() + 30))
-    with session.transaction(_held(choice)):
+    with session.transaction(_in_transaction(choice)):
         session.connection.execute("SELECT FROM skep.queues WHERE name = %s FOR UPDATE", [queue])
         ids = session.connection.execute(
             "SELECT p.id FROM skep.partitions p JOIN skep.queues q ON q.id = p.queue_id"
@@ -451,7 +451,7 @@ def _delete_message(session: Session, choice: Choice) -> None:
     pushed = session.account.pushes
     if pushed:
         key = pushed[int(choice.share * len(pushed))].key
-        with session.transaction(_held(choice)):
+        with session.transaction(_in_transaction(choice)):
             query = "SELECT skep.delete_message(skep.message_id(%s, %s))"
             if session.connection.execute(query, key).fetchall() == [(True,)]:
                 session.done(lambda now: session.account.deleted_messages.append(key))
@@ -498,7 +498,7 @@ def _subscribe(session: Session, choice: Choice) -> None:
 
 
 def _cancel(session: Session, choice: Choice) -> None:
-    """Cancel, and subscribe again, which starts again; a pop in between is refused."""
+    """Cancel and subscribe again, which sets a new start; a pop in between is refused."""
     if "gone" in GROUPS[choice.queue]:
         session.account.moves.append(Move("delete group", "gone", choice.queue, time.time(), time.time() + 30))
         for verb in ("cancel", "subscribe"):
@@ -515,7 +515,7 @@ def _configure(session: Session, choice: Choice) -> None:
 
 
 def _upkeep(function: str, **arguments: Any) -> Callable[[Session, Choice], None]:
-    """Run a job of upkeep: it never waits for a lock, so that an error about one is told."""
+    """Run a job of upkeep. It never waits for a lock, so an error about one is reported."""
 
     def do(session: Session, choice: Choice) -> None:
         try:
@@ -529,7 +529,7 @@ def _upkeep(function: str, **arguments: Any) -> Callable[[Session, Choice], None
 
 
 def _visit(session: Session, choice: Choice) -> None:
-    """Retain as upkeep does: only where something may have changed."""
+    """Run retention as upkeep does: only where something may have changed."""
     with session.transaction(choice):
         ((due, _),) = call(session.connection, "_partitions_due")
     with session.transaction(choice):
@@ -578,7 +578,7 @@ CREW = {
 
 
 def prepare(mq: psycopg.Connection) -> None:
-    """Create the queues, and let every group that is there from the beginning have its subscription."""
+    """Create the queues, and subscribe every group that exists from the beginning."""
     for queue, options in QUEUES.items():
         verbs.configure(mq, queue, **{**COMMON, **options})
         for group in GROUPS[queue]:

@@ -1,4 +1,4 @@
-"""The steps that programs are made of: what producers and consumers do, one call each."""
+"""The steps that programs are made of: one call of a producer or consumer each."""
 
 from typing import Any, LiteralString
 
@@ -14,7 +14,7 @@ def _begin(session: Session) -> None:
 
 def _commit(session: Session) -> None:
     ended = session.connection.execute("COMMIT").statusmessage
-    session.end_transaction(committed=ended == "COMMIT")  # a failed transaction says ROLLBACK
+    session.end_transaction(committed=ended == "COMMIT")  # COMMIT of a failed transaction returns ROLLBACK
 
 
 def _rollback(session: Session) -> None:
@@ -23,8 +23,8 @@ def _rollback(session: Session) -> None:
 
 
 def _ack(session: Session) -> None:
-    """Acknowledge the last pop; a stale lease is refused, which the story remembers."""
-    deliveries, session.held = session.held, []
+    """Acknowledge the last pop; if the lease is stale, the ack is refused, and the story records it."""
+    deliveries, session.leased = session.leased, []
     if not deliveries:
         return
     try:
@@ -45,37 +45,39 @@ ack = Step("ack", _ack)
 
 
 def push(payload: str, *partitions: str, queue: str | None = None) -> Step:
-    """Push to one or more lanes in one call; the payload tells the lane apart."""
+    """Push to one or more partitions in one call; the payload names the partition."""
 
     def do(session: Session) -> None:
-        lanes = partitions or ("Default",)
-        verbs.push_to(session.connection, [(queue or session.queue, lane, f"{payload} {lane}") for lane in lanes])
-        for lane in lanes if queue is None else ():
-            session.happened("pushed", f"{payload} {lane}")
+        names = partitions or ("Default",)
+        verbs.push_to(
+            session.connection, [(queue or session.queue, partition, f"{payload} {partition}") for partition in names]
+        )
+        for partition in names if queue is None else ():
+            session.happened("pushed", f"{payload} {partition}")
 
     return Step(f"push {payload}", do)
 
 
 def insert(payload: str, *partitions: str) -> Step:
-    """Insert into the outbox: never waits for anybody."""
+    """Insert into the outbox, which never waits."""
 
     def do(session: Session) -> None:
-        for lane in partitions or ("Default",):
+        for partition in partitions or ("Default",):
             session.connection.execute(
                 "INSERT INTO skep.outbox (queue, partition, payload) VALUES (%s, %s, to_jsonb(%s::text))",
-                [session.queue, lane, f"{payload} {lane}"],
+                [session.queue, partition, f"{payload} {partition}"],
             )
-            session.happened("pushed", f"{payload} {lane}")
+            session.happened("pushed", f"{payload} {partition}")
 
     return Step(f"insert {payload}", do, bounded=True)
 
 
 def pop(partition: str | None = None, **options: Any) -> Step:
-    """Pop from the queue, or one lane of it: waits for others, but not long."""
+    """Pop from the queue, or from one partition of it: waits for others, but not long."""
 
     def do(session: Session) -> None:
-        session.held = verbs.pop(session.connection, session.queue, partition=partition, **options)
-        session.happened("popped", session.held)
+        session.leased = verbs.pop(session.connection, session.queue, partition=partition, **options)
+        session.happened("popped", session.leased)
 
     return Step(f"pop {partition or ''}".strip(), do, bounded=True)
 
@@ -87,11 +89,11 @@ def take(partition: str | None = None, **options: Any) -> Step:
 
 
 def run(name: str, query: LiteralString, *, bounded: bool = False) -> Step:
-    """Run a statement; the story remembers it by its name once it is committed."""
+    """Run a statement; the story records it by its name once it is committed."""
 
     def do(session: Session) -> None:
-        answer = session.connection.execute(query, {"queue": session.queue})
-        session.happened(name, answer.fetchall() if answer.description else None)
+        result = session.connection.execute(query, {"queue": session.queue})
+        session.happened(name, result.fetchall() if result.description else None)
 
     return Step(name, do, bounded)
 
@@ -103,7 +105,7 @@ def patient(step: Step) -> Step:
 
 def _ack_first(session: Session) -> None:
     """Acknowledge the first message of the last pop only."""
-    first, session.held = session.held[0], session.held[1:]
+    first, session.leased = session.leased[0], session.leased[1:]
     try:
         verbs.call(session.connection, "ack", lease=first.lease, id=first.id)
     except psycopg.Error as error:
@@ -117,18 +119,18 @@ def _ack_first(session: Session) -> None:
 def _extend(session: Session) -> None:
     """Extend the lease of the last pop by a minute."""
     try:
-        verbs.call(session.connection, "extend", lease=session.held[0].lease, seconds=60)
+        verbs.call(session.connection, "extend", lease=session.leased[0].lease, seconds=60)
     except psycopg.Error as error:
         if error.sqlstate != "SK003":
             raise
-        session.happened("refused", session.held)
+        session.happened("refused", session.leased)
     else:
-        session.happened("extended", session.held)
+        session.happened("extended", session.leased)
 
 
 def _expire(session: Session) -> None:
-    """Wait until the lease that the session was shown has run out."""
-    session.connection.execute("SELECT pg_sleep_until(%s)", [session.held[0].lease_expires_at])
+    """Wait until the lease that the session got has expired."""
+    session.connection.execute("SELECT pg_sleep_until(%s)", [session.leased[0].lease_expires_at])
 
 
 ack_first = Step("ack first", _ack_first)

@@ -19,11 +19,11 @@ def delay(payload: str, partition: str) -> Step:
     """Push a message that is due when the next step begins."""
 
     def do(session: Session) -> None:
-        told = session.connection.execute(
+        row = session.connection.execute(
             "SELECT id FROM skep.push(%s, to_jsonb(%s::text), %s, delay => 3600)",
             [session.queue, f"{payload} {partition}", partition],
         )
-        session.connection.execute(DUE, told.fetchone())
+        session.connection.execute(DUE, row.fetchone())
         session.happened("pushed", f"{payload} {partition}")
 
     return Step(f"delay {payload}", do)
@@ -41,42 +41,42 @@ def prepare(*items: tuple[str, str]):
     return do
 
 
-TWO_LANES = prepare(("a", "x"), ("b", "x"), ("c", "y"))
+TWO_PARTITIONS = prepare(("a", "x"), ("b", "x"), ("c", "y"))
 
 
 def check_all(story: Story) -> None:
-    """Everything arrives, and in each lane in order of due time."""
+    """Everything arrives, and in each partition in order of due time."""
     while call(story.observer, "append_delayed")[0].messages:
         pass
-    lanes = {"x": [], "y": []}
+    partitions = {"x": [], "y": []}
     for row in call(story.observer, "peek", queue=story.queue):
-        lanes[row.partition].append(row.payload)
-    assert [payload for payload in lanes["x"] if payload[0] in "ab"] == ["a x", "b x"]
+        partitions[row.partition].append(row.payload)
+    assert [payload for payload in partitions["x"] if payload[0] in "ab"] == ["a x", "b x"]
     story.check_everything_arrives()
 
 
 def test_two_appenders(stage: Stage):
-    """They share the work or one does it all; neither waits, and the order of a lane is kept."""
-    every_order(stage, TWO_LANES, check_all, A=[begin + append_one, append_one, commit], B=[append, append])
+    """They share the work or one does it all; neither waits, and the order of a partition is kept."""
+    every_order(stage, TWO_PARTITIONS, check_all, A=[begin + append_one, append_one, commit], B=[append, append])
 
 
 def test_an_appender_that_rolls_back(stage: Stage):
-    every_order(stage, TWO_LANES, check_all, A=[begin + append, rollback], B=[append_one], C=[take()])
+    every_order(stage, TWO_PARTITIONS, check_all, A=[begin + append, rollback], B=[append_one], C=[take()])
 
 
 def test_an_appender_beside_pops(stage: Stage):
     """A pop appends too."""
-    every_order(stage, TWO_LANES, check_all, A=[begin + append, commit], B=[take(), take()])
+    every_order(stage, TWO_PARTITIONS, check_all, A=[begin + append, commit], B=[take(), take()])
 
 
 def test_an_appender_beside_pushes(stage: Stage):
-    """A push waits for an appender as for another push; an appender waits for nobody."""
+    """A push waits for an appender as for another push; an appender never waits."""
     b = [begin + push("now", "x"), delay("d", "x"), commit]
-    every_order(stage, TWO_LANES, check_all, A=[begin + append, commit], B=b)
+    every_order(stage, TWO_PARTITIONS, check_all, A=[begin + append, commit], B=b)
 
 
 def test_an_appender_beside_clear(stage: Stage):
-    """What was there is gone wherever it was; nothing comes back, and nothing is appended later."""
+    """Messages that existed are deleted wherever they were stored; nothing is appended later."""
     clear = run("cleared", "SELECT skep.clear_queue(%(queue)s)")
 
     def check(story: Story) -> None:
@@ -85,8 +85,8 @@ def test_an_appender_beside_clear(stage: Stage):
         assert (call(story.observer, "peek", queue=story.queue), story.drain()) == ([], [])
         assert broken(story.observer) == {}
 
-    every_order(stage, TWO_LANES, check, A=[begin + append, commit], B=[begin + clear, commit])
-    every_order(stage, TWO_LANES, check, A=[begin + append_one, commit], B=[clear])
+    every_order(stage, TWO_PARTITIONS, check, A=[begin + append, commit], B=[begin + clear, commit])
+    every_order(stage, TWO_PARTITIONS, check, A=[begin + append_one, commit], B=[clear])
 
 
 @pytest.mark.parametrize("what", ["queue", "partition"])
@@ -102,11 +102,11 @@ def test_an_appender_beside_delete(stage: Stage, what: str):
         assert [row.payload for row in call(story.observer, "peek", queue=story.queue)] == left
         assert broken(story.observer) == {}
 
-    every_order(stage, TWO_LANES, check, A=[begin + append, commit], B=[begin + delete, commit])
+    every_order(stage, TWO_PARTITIONS, check, A=[begin + append, commit], B=[begin + delete, commit])
 
 
 def test_an_appender_beside_cancel(stage: Stage):
-    """A message is appended or cancelled, never both, never neither; the lane keeps its order if the cancel fails."""
+    """A message is either appended or cancelled; the partition keeps its order if the cancel fails."""
     cancel = run(
         "cancelled", "SELECT skep.cancel_delayed(id) FROM skep.list_delayed(%(queue)s) WHERE payload = '\"a x\"'"
     )
@@ -118,19 +118,19 @@ def test_an_appender_beside_cancel(stage: Stage):
         assert payloads == (["b x"] if cancelled == [(True,)] else ["a x", "b x"])
         assert broken(story.observer) == {}
 
-    every_order(stage, TWO_LANES, check, A=[begin + append_one, commit], B=[begin + cancel, commit])
-    every_order(stage, TWO_LANES, check, A=[append_one, append], B=[begin + cancel, rollback])
+    every_order(stage, TWO_PARTITIONS, check, A=[begin + append_one, commit], B=[begin + cancel, commit])
+    every_order(stage, TWO_PARTITIONS, check, A=[append_one, append], B=[begin + cancel, rollback])
 
 
-def test_a_repeat_while_the_first_is_appended(stage: Stage):
+def test_a_duplicate_while_the_first_is_appended(stage: Stage):
     """It is a duplicate at every moment."""
 
     def first(story: Story) -> None:
         session = story.sessions["A"]
-        told = session.connection.execute(
+        row = session.connection.execute(
             "SELECT id FROM skep.push(%s, '1', transaction_id => 't', delay => 3600)", [session.queue]
         )
-        session.connection.execute(DUE, told.fetchone())
+        session.connection.execute(DUE, row.fetchone())
 
     again = run("again", "SELECT (skep.push(%(queue)s, '2', transaction_id => 't')).status")
     later = run("later", "SELECT (skep.push(%(queue)s, '3', transaction_id => 't', delay => 60)).status")
@@ -144,9 +144,9 @@ def test_a_repeat_while_the_first_is_appended(stage: Stage):
 
 
 def test_an_appender_that_is_killed(stage: Stage, database_url: str):
-    """Its work is undone by its death, and done by the next one."""
+    """Its work is rolled back, and done by the next one."""
     story = stage.begin_story(["A"])
-    TWO_LANES(story)
+    TWO_PARTITIONS(story)
     with psycopg.connect(database_url) as doomed:
         assert doomed.execute(APPEND).fetchall() == [(3,)]
         assert call(story.observer, "append_delayed")[0].messages == 0  # it does not wait

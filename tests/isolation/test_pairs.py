@@ -1,8 +1,8 @@
-"""Every pair of something that a client does and something that deletes, in both orders, while the first is still open.
+"""Every pair of a client's step and a deletion, in both orders, while the first of the two is still open.
 
-A session takes its step and leaves its transaction open; a second session takes the other step, and waits or passes by;
-then the first one commits. Upkeep must not wait. At the end every message is accounted for: each group has completed
-it, or it is among its dead letters or its missed messages, or it was deleted as asked; none came again after its ack.
+A session takes its step and leaves its transaction open; a second session takes the other step, and waits or not; then
+the first one commits. Upkeep must not wait. At the end every message is accounted for: each group has completed it, or
+it is among its dead letters or its missed messages, or it was deleted on request; none was delivered after its ack.
 """
 
 import itertools
@@ -19,7 +19,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.engine import verbs
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.engine.verbs import Row, broken, call
 from tests.isolation.account import Account, Ack, Delivery, Move, Push
 from tests.isolation.load import FLOORS
@@ -29,7 +29,7 @@ OPTIONS = {
     "completed_retention_seconds": 0, "max_size": 50, "drop_idle_seconds": 0.000001, "dead_group_grace_seconds": 0,
     "retry_delay": 0, "retry_limit": 0,
 }  # fmt: skip
-READER, LATE, SILENT = "reader", "late", "silent"
+GROUP, LATE, SILENT = "reader", "late", "silent"
 DELAYED = "delayed"
 Connections = tuple[psycopg.Connection, psycopg.Connection, psycopg.Connection]
 _numbers = itertools.count(1)
@@ -44,9 +44,9 @@ class Pair:
     two: psycopg.Connection
     observer: psycopg.Connection
     account: Account = field(default_factory=Account)
-    held: list[Row] = field(default_factory=list)  # what the reader has leased
-    groups: set[str] = field(default_factory=lambda: {READER, SILENT})
-    delayed: set[tuple[str, int, int]] = field(default_factory=set)  # where groups have got the delayed message
+    leased: list[Row] = field(default_factory=list)  # the messages that the group has leased
+    groups: set[str] = field(default_factory=lambda: {GROUP, SILENT})
+    delayed: set[tuple[str, int, int]] = field(default_factory=set)  # where it was delivered
 
     def push(self, mq: psycopg.Connection, *partitions: str, number: int = 1) -> None:
         began = time.time()
@@ -70,8 +70,8 @@ class Pair:
     def ack(self, mq: psycopg.Connection, group: str, rows: list[Row]) -> None:
         began = time.time()
         leases = sorted({row.lease for row in rows})
-        answers = call(mq, "ack_many", leases=leases, ids=None, statuses=["completed"] * len(leases))
-        applied = {leases[answer.ord - 1] for answer in answers if answer.applied}
+        results = call(mq, "ack_many", leases=leases, ids=None, statuses=["completed"] * len(leases))
+        applied = {leases[result.ord - 1] for result in results if result.applied}
         self.account.acks.extend(
             Ack(group, (row.partition_id, row.offset), began, time.time(), str(row.lease))
             for row in rows
@@ -90,19 +90,19 @@ def prepare(pair: Pair) -> None:
     """Partition x has messages that groups have read in part, with a dead letter; partition y is read and emptied."""
     mq = pair.observer
     verbs.configure(mq, pair.queue, **OPTIONS)
-    for group in (READER, SILENT):
+    for group in (GROUP, SILENT):
         call(
             mq, "subscribe", group_name=group, queue=pair.queue, mode="all", heartbeat_interval=10, heartbeat_timeout=20
         )
     pair.push(mq, "y", number=2)
     pair.push(mq, "x", number=6)
-    for group in (READER, SILENT):
+    for group in (GROUP, SILENT):
         pair.ack(mq, group, pair.pop(mq, group, partition="y"))
         pair.ack(mq, group, pair.pop(mq, group, partition="x", batch=1))
-    call(mq, "dead_letter", lease=pair.pop(mq, READER, batch=1)[0].lease, error="no")
+    call(mq, "dead_letter", lease=pair.pop(mq, GROUP, batch=1)[0].lease, error="no")
     call(mq, "retain")
-    pair.held = pair.pop(mq, READER, batch=2)
-    assert [row.offset for row in pair.held] == [2, 3]
+    pair.leased = pair.pop(mq, GROUP, batch=2)
+    assert [row.offset for row in pair.leased] == [2, 3]
 
 
 def fall_silent(pair: Pair) -> None:
@@ -124,8 +124,8 @@ def _push(pair: Pair, mq: psycopg.Connection) -> None:
 
 def _first_pop(pair: Pair, mq: psycopg.Connection) -> None:
     pair.groups.add(LATE)
-    pair.account.joined[LATE, pair.queue] = time.time() + 1e9  # only what is there at the end is sure to be for it
-    pair.held = pair.pop(mq, LATE, batch=2)
+    pair.account.joined[LATE, pair.queue] = time.time() + 1e9  # it certainly gets these
+    pair.leased = pair.pop(mq, LATE, batch=2)
 
 
 def _subscribe(pair: Pair, mq: psycopg.Connection) -> None:
@@ -135,8 +135,8 @@ def _subscribe(pair: Pair, mq: psycopg.Connection) -> None:
 
 
 def _seek(pair: Pair, mq: psycopg.Connection) -> None:
-    pair.move("seek", READER)
-    call(mq, "seek", group_name=READER, queue=pair.queue, position="beginning")
+    pair.move("seek", GROUP)
+    call(mq, "seek", group_name=GROUP, queue=pair.queue, position="beginning")
 
 
 def _revive(pair: Pair, mq: psycopg.Connection) -> None:
@@ -144,7 +144,7 @@ def _revive(pair: Pair, mq: psycopg.Connection) -> None:
 
 
 def _ack(pair: Pair, mq: psycopg.Connection) -> None:
-    pair.ack(mq, READER, pair.held)
+    pair.ack(mq, GROUP, pair.leased)
 
 
 def _expire(pair: Pair, mq: psycopg.Connection) -> None:
@@ -158,7 +158,7 @@ def _redrive(pair: Pair, mq: psycopg.Connection) -> None:
     rows = call(mq, "redrive", queue=pair.queue)
     ids = "SELECT skep.partition_of(id), skep.offset_of(id) FROM unnest(%s::uuid[]) AS id"
     made = mq.execute(ids, [[row.message_id for row in rows]]).fetchall()
-    pair.account.pushes.extend(Push(key, pair.queue, began, time.time(), only_group=READER) for key in made)
+    pair.account.pushes.extend(Push(key, pair.queue, began, time.time(), only_group=GROUP) for key in made)
 
 
 def _upkeep(function: str) -> Callable[[Pair, psycopg.Connection], None]:
@@ -175,14 +175,14 @@ def _clear(pair: Pair, mq: psycopg.Connection) -> None:
 
 
 def _delete_queue(pair: Pair, mq: psycopg.Connection) -> None:
-    """Delete it; the partitions that it had are known afterwards, as those that pushes have named and that are gone."""
+    """Delete the queue; pushes that named a partition which is gone now had it deleted."""
     pair.move("delete queue", None)
     call(mq, "delete_queue", queue=pair.queue)
 
 
 def _delete_group(pair: Pair, mq: psycopg.Connection) -> None:
-    pair.move("delete group", READER)
-    call(mq, "delete_group", group_name=READER, queue=pair.queue)
+    pair.move("delete group", GROUP)
+    call(mq, "delete_group", group_name=GROUP, queue=pair.queue)
 
 
 def _archive(pair: Pair, mq: psycopg.Connection) -> None:
@@ -231,7 +231,7 @@ DELETES: dict[str, Do] = {
     "archive": _archive, "prune": _prune, "schedule": _schedule,
 }  # fmt: skip
 NEVER_WAIT = {"retain", "drop idle", "detect dead", "prune", "schedule", "expire", "first pop"}
-# Refused, and may be: the queue or the subscription was deleted before, or the lease ended; a client tries these again.
+# Steps that may be refused: the queue or the subscription was deleted before, or the lease ended; clients try again.
 REFUSED = {("clear", "SK002"), ("revive", "SK002"), ("archive", "SK007")}
 
 
@@ -257,7 +257,7 @@ def take(pair: Pair, name: str, step: Do, mq: psycopg.Connection) -> None:
 
 
 def play(pair: Pair, threads: ThreadPoolExecutor, first: tuple[str, Do], second: tuple[str, Do]) -> None:
-    """Let the first step stay open while the second is taken; whoever must not wait does not."""
+    """Leave the first step's transaction open while the second step runs; upkeep must not wait."""
     with pair.one.transaction():
         take(pair, *first, pair.one)
         future = threads.submit(take, pair, *second, pair.two)
@@ -315,7 +315,7 @@ def test_two_deletions(connections: Connections, threads: ThreadPoolExecutor, fi
 
 
 def check_delayed(pair: Pair, *, is_kept: bool) -> None:
-    """The delayed message was appended once, and every group has got it."""
+    """Check that the delayed message was appended once, and that every group has received it."""
     call(pair.observer, "append_delayed")
     for group in pair.groups:
         pair.drain(group)

@@ -1,4 +1,4 @@
-"""Everything at once, by a seeded plan: at the end every message is accounted for, and every invariant is whole.
+"""Everything at once, by a seeded plan: at the end every message is accounted for, and every invariant holds.
 
 SKEP_TEST_SEED repeats a plan; SKEP_TEST_LOAD_SECONDS makes the run longer.
 """
@@ -20,7 +20,7 @@ SECONDS = float(os.environ.get("SKEP_TEST_LOAD_SECONDS", "10"))
 SEED = int(os.environ.get("SKEP_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
 
 
-# Messages behind the cursor of a group: none but deleted ones, which a cursor passes with the next message.
+# Messages at or after the cursor of a group: only deleted ones, which a cursor passes with the next message.
 LEFT = """
     SELECT g.group_name, q.name, p.name, p.id, c.cursor, m."offset", s.mode, s.status
     FROM skep.partition_consumers c
@@ -33,7 +33,7 @@ LEFT = """
 
 
 def drain(mq: psycopg.Connection, account: Account, group: str, queue: str) -> None:
-    """Read the rest, as a consumer that comes after the load would."""
+    """Pop and acknowledge the rest, as a consumer after the load would."""
     scope: dict[str, Any] = {"namespace": "ns"} if group == "wide" else {}
     while True:
         began = time.time()

@@ -1,4 +1,4 @@
-"""Dead letters that are redriven for one group, while the partition that they need comes and goes."""
+"""Dead letters are redriven for one group, while the partition that they need is dropped and created."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -6,33 +6,33 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.engine.verbs import broken, call, configure, pop, push, take
 from tests.isolation.programs import begin, commit, run
 from tests.isolation.steps import BLOCKED, Session, Stage, Step, Story, every_order
 
 Connect = Callable[..., psycopg.Connection]
-READER, OTHER = "reader", "other"
+GROUP, OTHER = "group", "other"
 
 
-def bury(mq: psycopg.Connection, queue: str, payload: str) -> None:
-    """Push a message that the reader sends to the dead letters, and that the other group completes."""
+def dead_letter_one(mq: psycopg.Connection, queue: str, payload: str) -> None:
+    """Push a message that one group dead-letters, and that the other group completes."""
     push(mq, queue, payload)
-    (delivery,) = pop(mq, queue, READER, partition="Default")
+    (delivery,) = pop(mq, queue, GROUP, partition="Default")
     call(mq, "dead_letter", lease=delivery.lease, error="no")
     assert take(mq, queue, OTHER) == [payload]
 
 
 def idle_again(story: Story) -> None:
-    """The reader has had redriven dead letters: their partition is empty and idle. It has another dead letter."""
+    """Redriven dead letters were completed, so their partition is empty and idle. The group has another dead letter."""
     mq, queue = story.observer, story.queue
     configure(mq, queue, completed_retention_seconds=0, drop_idle_seconds=0.000001)
-    for group in (READER, OTHER):
+    for group in (GROUP, OTHER):
         call(mq, "subscribe", group_name=group, queue=queue, mode="all")
-    bury(mq, queue, "first")
+    dead_letter_one(mq, queue, "first")
     call(mq, "redrive", queue=queue)
-    assert take(mq, queue, READER) == ["first"]
-    bury(mq, queue, "second")
+    assert take(mq, queue, GROUP) == ["first"]
+    dead_letter_one(mq, queue, "second")
     call(mq, "retain")
 
 
@@ -52,9 +52,9 @@ def redrive() -> Step:
 
 
 def check(story: Story) -> None:
-    """The reader gets it, and nobody else."""
+    """The group gets the message, and no other group does."""
     assert story.of_kind("redriven") == [1]
-    assert (take(story.observer, story.queue, OTHER), take(story.observer, story.queue, READER)) == ([], ["second"])
+    assert (take(story.observer, story.queue, OTHER), take(story.observer, story.queue, GROUP)) == ([], ["second"])
     assert broken(story.observer) == {}
 
 
@@ -84,14 +84,14 @@ def test_one_of_two_partitions_is_deleted_meanwhile(connect: Connect):
 
 
 def test_dead_letters_that_were_redriven_go_to_a_queue(connect: Connect):
-    """As new messages for every group, in the partition that they came from, not the one that is for their group."""
+    """As new messages for every group, in their original partition, not in that of their group."""
     mq = connect()
-    for group in (READER, OTHER):
+    for group in (GROUP, OTHER):
         call(mq, "subscribe", group_name=group, queue="q", mode="all")
-    bury(mq, "q", "first")
+    dead_letter_one(mq, "q", "first")
     call(mq, "redrive", queue="q")
-    call(mq, "dead_letter", lease=pop(mq, "q", READER)[0].lease, error="no")
+    call(mq, "dead_letter", lease=pop(mq, "q", GROUP)[0].lease, error="no")
     (row,) = call(mq, "redrive", queue="q", to_queue="q")
-    assert row.from_partition == "Default (redriven for reader)"
-    assert [take(mq, "q", group) for group in (READER, OTHER)] == [["first"], ["first"]]
+    assert row.from_partition == "Default (redriven for group)"
+    assert [take(mq, "q", group) for group in (GROUP, OTHER)] == [["first"], ["first"]]
     assert [row.partition for row in call(mq, "peek", queue="q", first_offset=1)] == ["Default"]

@@ -1,4 +1,4 @@
-"""Retention in the midst of pushes, pops, acks, seeks, newcomers and forgotten transactions."""
+"""Retention amid pushes, pops, acks, seeks, new groups and open transactions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ DELETE_GROUP = run("delete group", "SELECT skep.delete_group('g', %(queue)s)")
 DELETE_PARTITION = run("delete partition", "SELECT skep.delete_partition(%(queue)s, 'x')")
 REVIVE = run("revive", "SELECT skep.heartbeat('g', %(queue)s)")
 
-# Writing to a table waits for these, reading does not: retention stops between its decision and what it writes.
+# Writing to a table waits for these locks, reading does not: retention stops between its decision and its writes.
 HOLD_DELETE = begin + run("hold delete", "LOCK TABLE skep.messages IN SHARE MODE")
 HOLD_MISSED = begin + run("hold missed", "LOCK TABLE skep.missed_messages IN SHARE MODE")
 WAIT_LONGER = "ALTER FUNCTION skep.retain(bigint[], integer, boolean) SET lock_timeout = '20s'"
 
 
 def three_messages(story: Story, **options: object) -> None:
-    """Three messages, of which the group has done one."""
+    """Push three messages, of which the group completes one."""
     for payload in "abc":
         push(payload, "x").do(story.sessions["A"])
     take(batch=1).do(story.sessions["A"])
@@ -43,8 +43,8 @@ def missed(connection: psycopg.Connection, queue: str, group: str = "g") -> int:
     return number
 
 
-def test_a_hard_limit_and_a_consumer(stage: Stage):
-    """89: every message of the group is either done by it or counted as missed, and none is both."""
+def test_a_hard_limit_beside_a_consumer(stage: Stage):
+    """Every message of the group is either completed by it or counted as missed, and none is both (scenario 89)."""
 
     def check(story: Story) -> None:
         session = story.sessions["A"]
@@ -59,8 +59,8 @@ def test_a_hard_limit_and_a_consumer(stage: Stage):
     every_order(stage, prepare, check, A=[pop(batch=1), ack], R=[begin + RETAIN, commit], B=[push("d", "x")])
 
 
-def test_what_is_completed_and_a_seek_back(stage: Stage):
-    """A seek comes before the deletion or after it; either way the group goes on in order."""
+def test_deletion_of_completed_messages_beside_a_seek_back(stage: Stage):
+    """A seek comes before the deletion or after it; in both cases the group continues in order."""
 
     def check(story: Story) -> None:
         session = story.sessions["A"]
@@ -75,8 +75,8 @@ def test_what_is_completed_and_a_seek_back(stage: Stage):
     every_order(stage, prepare, check, A=[take(batch=1)], R=[begin + RETAIN, commit], S=[begin + patient(SEEK), commit])
 
 
-def test_what_is_completed_and_a_newcomer(stage: Stage):
-    """86: a group that joins gets what is there, without an error and without a gap."""
+def test_deletion_of_completed_messages_beside_a_new_group(stage: Stage):
+    """A group that joins gets the messages that are left, without an error and without a gap (scenario 86)."""
 
     def check(story: Story) -> None:
         session = story.sessions["A"]
@@ -95,7 +95,7 @@ def test_what_is_completed_and_a_newcomer(stage: Stage):
 
 @dataclass(frozen=True)
 class Change:
-    """Something a group does while retention runs: its steps, from which of them on it counts, and what was before."""
+    """Something a group does while retention runs: its steps, the step that takes effect, and the preparation."""
 
     group: str
     steps: list[Step]
@@ -123,21 +123,21 @@ def pop_by(group: str) -> Step:
     """Pop two messages; the lease has no others."""
 
     def do(session: Session) -> None:
-        session.held = verbs.pop(session.connection, session.queue, group, batch=2)
+        session.leased = verbs.pop(session.connection, session.queue, group, batch=2)
         query = "SELECT coalesce(sum(leased_to - first_offset), 0) FROM skep.leases WHERE lease_id = ANY (%s)"
-        leased = session.connection.execute(query, [[row.lease for row in session.held]]).fetchall()
-        assert leased == [(len(session.held),)]
-        session.happened("popped", session.held)
+        leased = session.connection.execute(query, [[row.lease for row in session.leased]]).fetchall()
+        assert leased == [(len(session.leased),)]
+        session.happened("popped", session.leased)
 
     return Step(f"pop by {group}", do, bounded=True)
 
 
 def _ack_messages(session: Session) -> None:
-    """Acknowledge what was popped: it is still there."""
+    """Acknowledge the popped messages, which still exist."""
     query = 'SELECT count(*) FROM skep.messages WHERE partition_id = %s AND "offset" = ANY (%s)'
-    offsets = [row.offset for row in session.held]
-    for lane in {row.partition_id for row in session.held}:
-        assert session.connection.execute(query, [lane, offsets]).fetchall() == [(len(offsets),)]
+    offsets = [row.offset for row in session.leased]
+    for partition in {row.partition_id for row in session.leased}:
+        assert session.connection.execute(query, [partition, offsets]).fetchall() == [(len(offsets),)]
     ack.do(session)
 
 
@@ -155,7 +155,7 @@ CHANGES = {
 def check_account(story: Story, change: Change) -> None:
     """Each message of the group was delivered once, or is recorded as missed, and none is both.
 
-    They are those from its start on; and a group that was there before retention began has lost nothing else.
+    The messages of a group are those from its start on. A group from before retention began has lost nothing else.
     """
     session = story.sessions["X"]
     popped = [delivery for batch in story.of_kind("popped") for delivery in batch]
@@ -166,15 +166,15 @@ def check_account(story: Story, change: Change) -> None:
     lost = {offset for first, end, _ in rows for offset in range(first, end)} - {*got}
     assert sum(messages for _, _, messages in rows) == len(lost)
     assert len({*got}) == len(got)
-    retained = next(n for n, told in enumerate(story.told) if told.startswith("R:") and told.endswith("retain"))
-    known = [n for n, told in enumerate(story.told) if told.startswith("X:")][change.counts_from]
+    retained = next(n for n, step in enumerate(story.steps_taken) if step.startswith("R:") and step.endswith("retain"))
+    known = [n for n, step in enumerate(story.steps_taken) if step.startswith("X:")][change.counts_from]
     first = 1 if change.prepare is fall_silent else 0 if known < retained else min({*got, *lost, 4})
     assert sorted({*got, *lost}) == list(range(first, 4))
     assert broken(session.connection) == {}
 
 
 COMPLETED, MAX_SIZE = {"completed_retention_seconds": 0}, {"max_size": 1}
-HELD: dict[str, tuple[dict[str, int], Step | None]] = {
+RULES: dict[str, tuple[dict[str, int], Step | None]] = {
     "completed": (COMPLETED, None),
     "max_size": (MAX_SIZE, None),
     "completed, held before the delete": (COMPLETED, HOLD_DELETE),
@@ -183,13 +183,17 @@ HELD: dict[str, tuple[dict[str, int], Step | None]] = {
 }
 
 
+def retains_while_held(order: list[str]) -> bool:
+    """Return true if retention starts while it is held; all other orders are those without a hold."""
+    return [name for name in order if name in "HR"] == ["H", "R", "H"]
+
+
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize(("rule", "hold"), HELD.values(), ids=HELD)
-def test_a_group_that_comes_or_moves(stage: Stage, change: str, rule: dict[str, Any], hold: Step | None):
+@pytest.mark.parametrize(("rule", "hold"), RULES.values(), ids=RULES)
+def test_a_group_that_joins_or_moves(stage: Stage, change: str, rule: dict[str, Any], hold: Step | None):
     """It never holds a message that retention deletes, and nothing is lost without a record.
 
-    In every order, also while retention has decided what to delete and has not done it, and while its transaction or
-    the other one stays open.
+    In every order, also between the decision of retention and its deletion, and while either transaction is open.
     """
     stage.observer.execute(WAIT_LONGER)
 
@@ -203,14 +207,15 @@ def test_a_group_that_comes_or_moves(stage: Stage, change: str, rule: dict[str, 
     def check(story: Story) -> None:
         check_account(story, CHANGES[change])
 
-    programs: dict[str, list[Step]] = {"X": CHANGES[change].steps, "R": [begin + RETAIN, commit]}
-    if hold is not None:
-        programs = {**programs, "H": [hold, commit], "R": [RETAIN]}
-    every_order(stage, prepare, check, **programs)
+    steps = CHANGES[change].steps
+    if hold is None:
+        every_order(stage, prepare, check, X=steps, R=[begin + RETAIN, commit])
+    else:
+        every_order(stage, prepare, check, retains_while_held, X=steps, H=[hold, commit], R=[RETAIN])
 
 
-def test_an_idle_lane_and_a_push(stage: Stage):
-    """Nothing pushed is lost when its partition is dropped at the same time."""
+def test_an_idle_partition_and_a_push(stage: Stage):
+    """No message is lost if its partition is dropped at the same time."""
 
     def check(story: Story) -> None:
         assert [delivery.payload for delivery in story.drain()] == ["d x"]
@@ -220,7 +225,7 @@ def test_an_idle_lane_and_a_push(stage: Stage):
 
 
 def idle(story: Story) -> None:
-    """A partition that is read and emptied."""
+    """Push to a partition, read it and empty it."""
     three_messages(story, completed_retention_seconds=0, drop_idle_seconds=0.000001)
     session = story.sessions["A"]
     take(batch=10).do(session)
@@ -228,7 +233,7 @@ def idle(story: Story) -> None:
 
 
 def push_again(payload: str, *partitions: str) -> Step:
-    """Push, and push again if the database asks for it, as clients do; a deadlock is something else."""
+    """Push, and push again after a retryable error, as clients do; a deadlock is not accepted."""
     once = push(payload, *partitions)
 
     def do(session: Session) -> None:
@@ -242,13 +247,13 @@ def push_again(payload: str, *partitions: str) -> Step:
     return Step(once.name, do)
 
 
-def test_pushes_to_a_partition_that_is_dropped(stage: Stage):
-    """Two pushes to it and to another one, while it is dropped: both are stored."""
+def test_two_pushes_to_a_partition_that_is_dropped(stage: Stage):
+    """Both push to it and to another one: both are stored."""
 
     def prepare(story: Story) -> None:
         push("c", "w").do(story.sessions["A"])
         idle(story)
-        push("c", "w").do(story.sessions["A"])  # this one is not idle
+        push("c", "w").do(story.sessions["A"])  # not idle
 
     def check(story: Story) -> None:
         delivered = sorted(delivery.payload for delivery in story.drain())
@@ -260,7 +265,7 @@ def test_pushes_to_a_partition_that_is_dropped(stage: Stage):
 
 
 def test_an_idle_partition_and_a_group(stage: Stage):
-    """A group that comes, or goes back, while its partition is dropped gets what is pushed afterwards."""
+    """A group that joins, or seeks back, while its partition is dropped gets later messages."""
 
     def check(story: Story) -> None:
         push("d", "x").do(story.sessions["A"])
@@ -282,8 +287,8 @@ def test_an_idle_partition_and_a_group(stage: Stage):
     ],
     ids=lambda step: step.name,
 )  # fmt: skip
-def test_two_that_delete(stage: Stage, one: Step, two: Step):
-    """They wait for each other, or pass each other by; none is the victim of a deadlock."""
+def test_two_deletions(stage: Stage, one: Step, two: Step):
+    """They wait for each other or skip what is locked; there is no deadlock."""
 
     def prepare(story: Story) -> None:
         session = story.sessions["A"]
@@ -301,7 +306,7 @@ def test_two_that_delete(stage: Stage, one: Step, two: Step):
 
 
 def unless_gone(step: Step) -> Step:
-    """Take a step that is refused, and may be, if the queue was deleted before it."""
+    """Take a step that may be refused if the queue was deleted before it."""
 
     def do(session: Session) -> None:
         try:
@@ -327,7 +332,7 @@ FORGOTTEN: dict[str, tuple[LiteralString, dict[str, Any]]] = {
 
 
 def leave_open(mq: psycopg.Connection, forgotten: str) -> None:
-    """Do something to partition x, in a transaction that nobody ends."""
+    """Do something to partition x, in a transaction that is never ended."""
     function, arguments = FORGOTTEN[forgotten]
     ((x,),) = mq.execute(
         "SELECT partition_id FROM skep.partition_list WHERE queue = 'q' AND partition = 'x'"
@@ -341,7 +346,7 @@ def leave_open(mq: psycopg.Connection, forgotten: str) -> None:
 
 @pytest.fixture
 def sessions(stage: Stage) -> list[psycopg.Connection]:
-    """Three sessions: one that forgets its transaction, upkeep, which must not wait, and another user."""
+    """Three sessions: one that leaves its transaction open, upkeep, which must not wait, and another user."""
     story = stage.begin_story(["F", "U", "C"])
     for session in story.sessions.values():
         session.connection.execute("SET statement_timeout = '900ms'")
@@ -349,7 +354,7 @@ def sessions(stage: Stage) -> list[psycopg.Connection]:
 
 
 def fill(mq: psycopg.Connection, **options: Any) -> None:
-    """Two partitions: a group has read all of them, another nothing of x and all of y."""
+    """Two partitions: one group has read all of them, another nothing of x and all of y."""
     configure(mq, "q", **options)
     for partition in "xy":
         verbs.push(mq, "q", *range(4), partition=partition)
@@ -362,8 +367,8 @@ def fill(mq: psycopg.Connection, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
-def test_a_forgotten_transaction_and_retention(sessions: list[psycopg.Connection], forgotten: str):
-    """What it has locked is left for later; all other partitions are done, and nobody waits for either of them."""
+def test_an_open_transaction_and_retention(sessions: list[psycopg.Connection], forgotten: str):
+    """Retention skips what the transaction has locked, deletes elsewhere, and makes no other session wait."""
     forgetful, upkeep, user = sessions
     fill(user, max_size=2)
     with forgetful.transaction(force_rollback=True):
@@ -380,8 +385,8 @@ def test_a_forgotten_transaction_and_retention(sessions: list[psycopg.Connection
 
 
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
-def test_a_forgotten_transaction_and_idle_partitions(sessions: list[psycopg.Connection], forgotten: str):
-    """A partition that it has locked is not dropped; the others are, and nobody waits."""
+def test_an_open_transaction_and_idle_partitions(sessions: list[psycopg.Connection], forgotten: str):
+    """A partition that it has locked is not dropped; the others are, and no session waits."""
     forgetful, upkeep, user = sessions
     fill(user, completed_retention_seconds=0, zero_subscriber_retention_seconds=0.000001, drop_idle_seconds=0.000001)
     verbs.drain(user, "q", "slow")
@@ -398,8 +403,8 @@ def test_a_forgotten_transaction_and_idle_partitions(sessions: list[psycopg.Conn
 
 
 @pytest.mark.parametrize("forgotten", ["pop", "seek", "delete a message", "retain"])
-def test_a_forgotten_transaction_and_clear_queue(sessions: list[psycopg.Connection], forgotten: str):
-    """A user's command waits, but not for ever: its error is one to try again, and nothing is cleared."""
+def test_an_open_transaction_and_clear_queue(sessions: list[psycopg.Connection], forgotten: str):
+    """A user's command waits for a limited time, fails with a retryable error, and clears nothing."""
     forgetful, user, _ = sessions
     fill(user, max_size=2)
     user.execute("SET statement_timeout = '15s'")
@@ -413,8 +418,8 @@ def test_a_forgotten_transaction_and_clear_queue(sessions: list[psycopg.Connecti
 
 
 @pytest.mark.parametrize("forgotten", ["push", "pop", "retain", "delete a queue", "prune"])
-def test_a_forgotten_transaction_and_the_other_jobs(sessions: list[psycopg.Connection], forgotten: str):
-    """Leases end, groups die and the journal is pruned, as far as nothing is locked; and nobody waits."""
+def test_an_open_transaction_and_the_other_jobs(sessions: list[psycopg.Connection], forgotten: str):
+    """Leases end, groups die and the journal is pruned, except where something is locked; no session waits."""
     forgetful, upkeep, user = sessions
     fill(user)
     verbs.pop(user, "elsewhere", "late", lease_time=0.001)
@@ -437,7 +442,7 @@ def test_a_forgotten_transaction_and_the_other_jobs(sessions: list[psycopg.Conne
 
 
 def test_clear_queue_does_not_wait_for_pushes(sessions: list[psycopg.Connection]):
-    """A message that commits later is behind what was cleared."""
+    """A message that commits later is after the cleared ones."""
     producer, user, _ = sessions
     fill(user)
     with producer.transaction():
@@ -447,8 +452,8 @@ def test_clear_queue_does_not_wait_for_pushes(sessions: list[psycopg.Connection]
     assert broken(user) == {}
 
 
-def test_a_forgotten_push_and_held_pushes(sessions: list[psycopg.Connection]):
-    """They are stored in order, so that they wait for the partition; but not for ever, and then nothing is lost."""
+def test_an_open_push_and_held_pushes(sessions: list[psycopg.Connection]):
+    """They are stored in order, so they wait for the partition, for a limited time, and nothing is lost."""
     forgetful, upkeep, user = sessions
     verbs.push(user, "q", 1)
     call(user, "set_maintenance_mode", push=True)
@@ -460,6 +465,6 @@ def test_a_forgotten_push_and_held_pushes(sessions: list[psycopg.Connection]):
         verbs.push(forgetful, "q", 3)
         with verbs.refused("55P03"):
             call(upkeep, "_drain_held_pushes")
-        call(user, "set_maintenance_mode", push=False)  # nobody holds up who switches
+        call(user, "set_maintenance_mode", push=False)  # the session that ends maintenance mode does not wait
     assert call(upkeep, "_drain_held_pushes")[0].messages == 1
     assert [row.payload for row in verbs.drain(user, "q")] == [1, 2]

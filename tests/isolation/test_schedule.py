@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.engine.verbs import broken, call
 from tests.isolation.programs import begin, commit, push, rollback, run, take
 from tests.isolation.steps import Stage, Story, every_order
@@ -45,27 +45,27 @@ def check_once(story: Story) -> None:
     _forget(story)
 
 
-def test_two_at_once(stage: Stage):
+def test_two_calls_at_once(stage: Stage):
     every_order(stage, _prepare, check_once, A=[begin + tick, commit], B=[begin + tick, commit])
 
 
-def test_one_that_rolls_back(stage: Stage):
+def test_a_call_that_rolls_back(stage: Stage):
     every_order(stage, _prepare, check_once, A=[begin + tick, rollback], B=[tick], C=[take()])
 
 
-def test_beside_a_push(stage: Stage):
+def test_a_call_beside_a_push(stage: Stage):
     """It does not wait for the partition."""
     every_order(stage, _prepare, check_once, A=[begin + tick, commit], B=[begin + push("b", "x"), commit])
 
 
-def test_beside_a_change(stage: Stage):
+def test_a_call_beside_a_change(stage: Stage):
     change = run("change", "SELECT skep.create_schedule(%(queue)s, '* * * * *', %(queue)s, '\"new\"', 'x')")
     every_order(stage, _prepare, check_once, A=[begin + tick, commit], B=[begin + change, commit])
 
 
 @pytest.mark.parametrize("what", ["queue", "schedule"])
-def test_beside_delete(stage: Stage, what: str):
-    """No deadlock; once it is deleted nothing is pushed any more."""
+def test_a_call_beside_a_delete(stage: Stage, what: str):
+    """There is no deadlock; after the deletion nothing is pushed."""
     delete = {
         "queue": run("deleted", "SELECT skep.delete_queue(%(queue)s)"),
         "schedule": run("deleted", "SELECT skep.delete_schedule(%(queue)s)"),
@@ -80,7 +80,7 @@ def test_beside_delete(stage: Stage, what: str):
     every_order(stage, _prepare, check, A=[begin + tick, commit], B=[begin + delete, commit])
 
 
-def test_one_that_is_killed(stage: Stage, database_url: str):
+def test_a_call_that_is_killed(stage: Stage, database_url: str):
     story = stage.begin_story(["A"])
     _prepare(story)
     with psycopg.connect(database_url) as doomed:
@@ -92,8 +92,8 @@ def test_one_that_is_killed(stage: Stage, database_url: str):
     check_once(story)
 
 
-def test_two_that_have_read_the_same_tick(stage: Stage, database_url: str):
-    """Both have read the schedule before one of them pushes its tick: the lock of its row lets one do it.
+def test_two_calls_that_have_read_the_same_tick(stage: Stage, database_url: str):
+    """Both have read the schedule before one of them pushes its tick: the lock of its row lets only one push it.
 
     Both wait for a partition that another session is creating; the second gives up last, when the first has committed.
     """

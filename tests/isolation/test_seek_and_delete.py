@@ -1,4 +1,4 @@
-"""Seeks and deletions in the midst of pops, acks and pushes."""
+"""Seeks and deletions amid pops, acks and pushes."""
 
 from typing import LiteralString
 
@@ -8,7 +8,7 @@ from tests.isolation.programs import ack, begin, commit, patient, pop, push, run
 from tests.isolation.steps import Stage, Story, every_order
 
 DELETE_QUEUE = run("delete", "SELECT skep.delete_queue(%(queue)s)")
-DELETE_LANE = run("delete", "SELECT skep.delete_partition(%(queue)s, 'x')")
+DELETE_PARTITION = run("delete", "SELECT skep.delete_partition(%(queue)s, 'x')")
 
 DELETE_GROUP = run("forget", "SELECT skep.delete_group('g')")
 
@@ -24,14 +24,14 @@ ORPHANS = """
 
 
 def three_messages(story: Story) -> None:
-    """Three messages, of which the group has done one; whoever pops next meets no lane for the first time."""
+    """Push three messages, of which the group completes one; the next pop discovers no new partition."""
     for payload in "abc":
         push(payload, "x").do(story.sessions["A"])
     take(batch=1).do(story.sessions["B"])
 
 
 def what_comes(rest: Story) -> list[str]:
-    """What is acknowledged in the rest of a story, and at last drained; each message at most once."""
+    """Return the messages that are acknowledged in the rest of a story or drained at its end; each at most once."""
     come = [*rest.of_kind("acked"), *rest.drain()]
     assert len({(delivery.partition_id, delivery.offset) for delivery in come}) == len(come)
     rest.check_order()
@@ -40,33 +40,36 @@ def what_comes(rest: Story) -> list[str]:
 
 @pytest.mark.parametrize(("position", "expected"), [("beginning", ["a x", "b x", "c x"]), ("end", [])])
 def test_seek_and_pop_and_ack(stage: Stage, position: LiteralString, expected: list[str]):
-    """S7, C5: after the seek the group reads from there, whoever held or took what meanwhile."""
+    """After the seek the group reads from there, whatever was leased meanwhile (scenarios S7, C5)."""
 
     def check(story: Story) -> None:
-        assert what_comes(story.said_after("seek")) == expected
+        assert what_comes(story.ended_after("seek")) == expected
 
     seek = run("seek", f"SELECT skep.seek('g', %(queue)s, '{position}')")
     every_order(stage, three_messages, check, A=[pop(), ack], S=[begin + seek, commit], B=[take()])
 
 
-def test_seek_and_a_lane_never_met(stage: Stage):
-    """S7: a pop meets the lane at its old start while the seek gives it a new one: one of them is first."""
+def test_seek_and_an_unknown_partition(stage: Stage):
+    """A pop discovers the partition at its old start while the seek gives it a new one: one of them is first.
+
+    Scenario s7.
+    """
 
     def prepare(story: Story) -> None:
         for step in (push("a", "x"), take(), push("b", "y"), push("c", "y")):
             step.do(story.sessions["A"])
 
     def check(story: Story) -> None:
-        assert what_comes(story.said_after("seek")) == ["c y"]
+        assert what_comes(story.ended_after("seek")) == ["c y"]
 
     seek = run("seek", "SELECT skep.seek('g', %(queue)s, '1')")
-    for lane in (None, "y"):
-        a = [begin + patient(pop(lane)), commit, ack]
+    for partition in (None, "y"):
+        a = [begin + patient(pop(partition)), commit, ack]
         every_order(stage, prepare, check, A=a, S=[begin + seek, commit])
 
 
 def test_seek_to_the_end_and_push(stage: Stage):
-    """S7: what commits after the seek is delivered, though it was pushed before; what came before is not."""
+    """Messages that commit after the seek are delivered, even if pushed before; earlier ones are not (scenario S7)."""
 
     def check(story: Story) -> None:
         rest = story.committed_after("seek")
@@ -80,26 +83,26 @@ def test_seek_to_the_end_and_push(stage: Stage):
 
 @pytest.mark.parametrize("keep", ["true", "false"], ids=["keeping_the_subscription", "forgetting_it"])
 def test_delete_group_and_pop_and_ack(stage: Stage, keep: LiteralString):
-    """Section 4: the group starts again from the beginning, and what it held is stale."""
+    """The group starts again from the beginning, and its leases are stale."""
 
     def check(story: Story) -> None:
-        assert what_comes(story.said_after("delete")) == ["a x", "b x", "c x"]
+        assert what_comes(story.ended_after("delete")) == ["a x", "b x", "c x"]
 
     delete = run("delete", f"SELECT skep.delete_group('g', keep_subscription => {keep})")
     a, b = [patient(pop()), ack], [patient(take())]
     every_order(stage, three_messages, check, A=a, D=[begin + delete, commit], B=b)
 
 
-@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_LANE], ids=["queue", "partition"])
-@pytest.mark.parametrize("exists", [True, False], ids=["lane_exists", "lane_is_created"])
+@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_PARTITION], ids=["queue", "partition"])
+@pytest.mark.parametrize("exists", [True, False], ids=["partition_exists", "partition_is_created"])
 def test_delete_and_push(stage: Stage, delete, *, exists: bool):
-    """A push that waits for the deletion makes the queue anew and is delivered; what was there before is gone."""
+    """A push that waits for the deletion creates the queue again and is delivered; older messages are gone."""
 
     def check(story: Story) -> None:
-        if story.of_kind("delete") == [[(False,)]]:  # the lane was not there yet, so nothing was deleted
+        if story.of_kind("delete") == [[(False,)]]:  # the partition did not exist yet, so nothing was deleted
             story.check_everything_arrives()
             return
-        pushed = story.said_after("delete").of_kind("pushed")
+        pushed = story.ended_after("delete").of_kind("pushed")
         drained = [delivery.payload for delivery in story.drain()]
         acked = [delivery.payload for delivery in story.of_kind("acked")]
         assert set(drained) <= set(pushed)
@@ -114,10 +117,10 @@ def test_delete_and_push(stage: Stage, delete, *, exists: bool):
     every_order(stage, prepare, check, A=a, D=[begin + delete, commit], C=[patient(take())])
 
 
-@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_LANE], ids=["queue", "partition"])
-@pytest.mark.parametrize("lane", [None, "x"], ids=["wildcard", "by_name"])
-def test_delete_and_pop(stage: Stage, delete, lane: str | None):
-    """A pop under way when its lane is deleted leaves nothing behind: no cursor, no lease."""
+@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_PARTITION], ids=["queue", "partition"])
+@pytest.mark.parametrize("partition", [None, "x"], ids=["wildcard", "by_name"])
+def test_delete_and_pop(stage: Stage, delete, partition: str | None):
+    """An open pop whose partition is deleted leaves no cursor and no lease behind."""
 
     def prepare(story: Story) -> None:
         push("first", "y").do(story.sessions["A"])
@@ -128,13 +131,13 @@ def test_delete_and_pop(stage: Stage, delete, lane: str | None):
         story.check_order()
         assert story.observer.execute(ORPHANS).fetchall() == []
 
-    a = [begin + patient(pop(lane)), ack + commit]
+    a = [begin + patient(pop(partition)), ack + commit]
     every_order(stage, prepare, check, A=a, D=[begin + delete, commit])
 
 
-@pytest.mark.parametrize("lane", [None, "x"], ids=["wildcard", "by_name"])
-def test_delete_group_and_delete_queue(stage: Stage, lane: str | None):
-    """Both wait for a lease that is out; neither for the other while it holds what that one needs."""
+@pytest.mark.parametrize("partition", [None, "x"], ids=["wildcard", "by_name"])
+def test_delete_group_and_delete_queue(stage: Stage, partition: str | None):
+    """Both wait for an existing lease; neither waits for the other while it holds a lock that the other needs."""
 
     def prepare(story: Story) -> None:
         for step in (push("a", "x"), take(), push("b", "x"), push("c", "y")):
@@ -144,13 +147,13 @@ def test_delete_group_and_delete_queue(stage: Stage, lane: str | None):
         assert story.observer.execute(ORPHANS).fetchall() == []
         assert [delivery.payload for delivery in story.drain()] == []
 
-    a = [begin + patient(pop(lane)), commit]
+    a = [begin + patient(pop(partition)), commit]
     every_order(stage, prepare, check, A=a, D=[begin + DELETE_QUEUE, commit], G=[DELETE_GROUP])
 
 
-@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_LANE, DELETE_GROUP], ids=["queue", "partition", "group"])
+@pytest.mark.parametrize("delete", [DELETE_QUEUE, DELETE_PARTITION, DELETE_GROUP], ids=["queue", "partition", "group"])
 def test_seek_and_delete(stage: Stage, delete):
-    """In whatever order: no deadlock, nothing left behind, and the group reads what is there."""
+    """In every order there is no deadlock, nothing is left behind, and the group reads what exists."""
 
     def prepare(story: Story) -> None:
         for step in (push("a", "x"), take(), push("b", "x"), push("c", "y")):
@@ -172,7 +175,10 @@ BEGINNING = "SELECT skep.seek('g', %(queue)s, 'beginning')"
 
 @pytest.mark.parametrize("other", [ALL_OF_IT, BEGINNING], ids=["subscribe", "seek"])
 def test_a_start_at_a_message_and_another_start(stage: Stage, other: LiteralString):
-    """S1: one of them wins in every lane: a message does not start its own lane beside an `all` that came first."""
+    """One of them wins in every partition: a message does not start its own partition beside an `all` that came first.
+
+    Scenario s1.
+    """
 
     def prepare(story: Story) -> None:
         for step in (push("a", "x"), push("b", "x"), push("c", "x")):

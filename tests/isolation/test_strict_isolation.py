@@ -1,4 +1,4 @@
-"""Calls in transactions under REPEATABLE READ and SERIALIZABLE, which do not see what others have done since."""
+"""Calls in transactions under REPEATABLE READ and SERIALIZABLE, which do not see later changes of others."""
 
 from collections.abc import Callable
 
@@ -32,8 +32,8 @@ def complete(mq: psycopg.Connection, payload: int) -> None:
 
 
 @pytest.mark.parametrize("delete", ["retain", "clear_queue"])
-def test_a_push_behind_messages_that_came_and_went(connect: Connect, strict, delete: str):
-    """The offset that it sees as free is below the floor by now: nobody would ever get the message."""
+def test_a_push_after_messages_that_were_pushed_and_deleted(connect: Connect, strict, delete: str):
+    """The offset that it sees as free is below the floor by now: no group would ever get the message."""
     mq = connect()
     configure(mq, "q", completed_retention_seconds=0)
     complete(mq, 1)
@@ -53,7 +53,7 @@ def test_a_push_behind_messages_that_came_and_went(connect: Connect, strict, del
 
 
 def test_a_push_while_the_messages_are_being_deleted(connect: Connect, strict):
-    """It does not wait for retention, which has locked the floor, and may want the partition."""
+    """It does not wait for retention, which has locked the floor, and may need the partition."""
     mq, upkeep = connect(), connect()
     configure(mq, "q", max_size=1)
     push(mq, "q", 1, 2)
@@ -86,7 +86,7 @@ def leased_since(mq: psycopg.Connection, begin: Callable[[], psycopg.Connection]
     ],
 )
 def test_calls_that_must_see_every_run(connect: Connect, strict, function: str, arguments: dict):
-    """A run that came since would stay behind: without its group, below a seek, or in a place where no pop looks."""
+    """A run created since would stay behind: without its group, below a seek, or where no pop finds it."""
     mq = connect()
     old, delivery = leased_since(mq, strict)
     with refused("SK001", "READ COMMITTED"):
@@ -109,7 +109,7 @@ def test_a_cancelled_group_that_subscribes_again(connect: Connect, strict):
 
 
 def test_options_of_a_queue_that_is_new(connect: Connect, strict):
-    """Nobody can have read from it."""
+    """No group can have read from it."""
     mq, old = connect(), strict()
     configure(old, "q", priority=5, concurrency=3)
     old.commit()

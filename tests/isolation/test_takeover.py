@@ -1,4 +1,5 @@
-"""A lease runs out while its holder answers: either the answer counts or the messages come again, never both."""
+"""A lease expires while its consumer acknowledges: either the ack counts or the messages are delivered again, never
+both."""
 
 from collections.abc import Callable
 
@@ -13,11 +14,11 @@ from tests.isolation.steps import Stage, Story, every_order
 
 
 def short_lease(story: Story) -> None:
-    """A holds the two messages of the lane for a moment; E knows how long."""
+    """A leases the two messages of the partition for a moment; E knows the deadline."""
     push("a", "x").do(story.sessions["A"])
     push("b", "x").do(story.sessions["A"])
     pop(lease_time=0.02).do(story.sessions["A"])
-    story.sessions["E"].held = story.sessions["A"].held
+    story.sessions["E"].leased = story.sessions["A"].leased
 
 
 def short_shared_lease(story: Story) -> None:
@@ -28,17 +29,17 @@ def short_shared_lease(story: Story) -> None:
 @pytest.mark.parametrize("prepare", [short_lease, short_shared_lease])
 @pytest.mark.parametrize("end", [commit, rollback], ids=["acked", "ack_rolled_back"])
 def test_expire_and_ack_and_pop(stage: Stage, prepare, end):
-    """C5, C6: the ack is in time or stale; a stale one changes nothing."""
+    """The ack is in time or stale; a stale one changes nothing (scenarios C5, C6)."""
     every_order(stage, prepare, A=[begin + ack, end], E=[expire], B=[take(), take()])
 
 
 def test_expire_between_two_acks(stage: Stage):
-    """C6: what was completed before the takeover does not come again, the rest does."""
+    """Messages completed before the takeover are not delivered again, the rest is (scenario C6)."""
     every_order(stage, short_lease, A=[ack_first, ack], E=[expire], B=[take(), take()])
 
 
 def test_expire_while_two_take_over(stage: Stage):
-    """C8: two consumers find the expired lease at once; each message goes to one of them."""
+    """Two consumers find the expired lease at once; each message goes to one of them (scenario C8)."""
     every_order(stage, short_lease, A=[], E=[expire], B=[begin + take(), commit], C=[take()])
 
 
@@ -54,26 +55,26 @@ def test_extend_and_expire(stage: Stage):
     every_order(stage, short_lease, check, A=[begin + extend, commit, ack], E=[expire], B=[take()])
 
 
-def two_lanes(story: Story) -> None:
-    """The group has read the queue, and now two lanes have something for it."""
+def two_partitions(story: Story) -> None:
+    """The group has read the queue, and now two partitions have messages for it."""
     for step in (push("old", "x", "y"), take(partitions=2), push("a", "x", "y"), push("b", "x", "y")):
         step.do(story.sessions["A"])
 
 
 @pytest.mark.parametrize("ends", [(commit, commit), (rollback, commit)], ids=["both_commit", "one_rolls_back"])
 def test_two_pops_in_open_transactions(stage: Stage, ends):
-    """C8, C9: each gets a lane of its own, and neither hangs behind the other."""
+    """Each gets a partition of its own, and neither waits for the other (scenarios C8, C9)."""
     a, b = ([begin + pop(), ack, end] for end in ends)
-    every_order(stage, two_lanes, A=a, B=b)
+    every_order(stage, two_partitions, A=a, B=b)
 
 
-def test_three_pops_for_two_lanes(stage: Stage):
-    """C8: one of them goes without, after a bounded wait."""
-    every_order(stage, two_lanes, A=[begin + take(), commit], B=[begin + take(), commit], C=[take()])
+def test_three_pops_for_two_partitions(stage: Stage):
+    """One of them gets nothing, after a bounded wait (scenario C8)."""
+    every_order(stage, two_partitions, A=[begin + take(), commit], B=[begin + take(), commit], C=[take()])
 
 
-def test_two_pops_of_one_shared_lane(stage: Stage):
-    """C11: with room for two leases both may be served, disjoint runs of one lane."""
+def test_two_pops_of_one_shared_partition(stage: Stage):
+    """With room for two leases both may be served, disjoint runs of one partition (scenario C11)."""
 
     def prepare(story: Story) -> None:
         configure(story.observer, story.queue, concurrency=2)
@@ -84,7 +85,7 @@ def test_two_pops_of_one_shared_lane(stage: Stage):
 
 
 def test_an_ack_whose_open_run_is_locked(connect: Callable[..., psycopg.Connection]):
-    """It has locked its own run, but another has the open one: it is tried again, and not taken for done."""
+    """It has locked its own run, but another session has the open one: it is tried again, and not taken for done."""
     mq, other = connect(), connect()
     configure(mq, "q", concurrency=2)
     verbs.push(mq, "q", 1, 2)

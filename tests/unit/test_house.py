@@ -1,4 +1,4 @@
-"""The rules of the house that no linter holds: sizes, public names, and nothing of this machine in the repository."""
+"""Rules of the repository that no linter checks: sizes, public names, and nothing of this machine in a file."""
 
 import ast
 import os
@@ -27,7 +27,7 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_all_is_what_is_public():
+def test_all_names_exactly_the_public_names():
     assert all(getattr(skep, name) for name in skep.__all__)  # loads them
     public = {name for name, value in vars(skep).items() if name[0] != "_" and not isinstance(value, ModuleType)}
     assert public == {name for name in skep.__all__ if name[0] != "_"}
@@ -72,7 +72,7 @@ def test_a_sql_line_has_120_columns_at_most(path: Path):
 
 
 def statements(sql: str) -> Iterator[str]:
-    """Return the statements of a file, those inside functions one by one. A list of columns is no statement."""
+    """Return the statements of a file, with those inside functions one by one. A list of columns is not a statement."""
     text = re.sub(r"--.*", "", sql)
     for part in re.split(r";|\$\w*\$|\b(?:BEGIN|THEN|ELSE|LOOP|DECLARE)$", text, flags=re.MULTILINE):
         if not re.match(r"CREATE (?:UNLOGGED )?(?:TABLE|TYPE)\b", part.strip()):
@@ -91,12 +91,12 @@ def test_no_file_names_a_registry():
     assert found == []
 
 
-def test_no_lock_file_is_kept():
+def test_no_lock_file_is_tracked():
     names = {Path(path).name for path in repository_files()}
     assert names & {"uv.lock", "pylock.toml", "package-lock.json", "yarn.lock", "poetry.lock"} == set()
 
 
-# In pieces, so that this file does not name them.
+# Split into parts, so that this file does not contain them.
 REGISTRIES = [
     ("pypi", "org"),
     ("files", "pythonhosted", "org"),
@@ -110,7 +110,7 @@ REGISTRIES = [
 
 
 def repository_files() -> list[str]:
-    """Return the files that are tracked or would be by `git add`."""
+    """Return the files that are tracked or that `git add` would add."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     command = ["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"]
@@ -123,7 +123,7 @@ def read(path: str) -> str:
 
 
 def machine_registries() -> set[str]:
-    """Return the hosts of the registries this machine is set up for, as the tools' settings name them."""
+    """Return the hosts of the registries that this machine's tools are configured for."""
     listing = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], check=True, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""The site of docs/: the files it copies from elsewhere."""
+"""The files that the site of docs/ copies from elsewhere."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The SQL files of the engine, as they are read."""
+"""Reading the SQL files of the engine."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def test_misnamed_files_are_refused(tmp_path: Path, migrations: list[str], funct
         Sources.read(write(tmp_path / "migrations", *migrations), write_code(tmp_path / "sql", *functions))
 
 
-def test_a_position_becomes_a_line():
+def test_a_position_is_converted_to_a_line():
     file = SqlFile("log/push", "SELECT 1;\nSELECT 2;\n")
     assert file.locate("1") == "in log/push.sql, line 1"
     assert file.locate("11") == "in log/push.sql, line 2"

@@ -1,4 +1,4 @@
-"""Short words for groups side by side: what is owed to whom, what is kept, who dies."""
+"""Short functions for several groups: pending groups, kept messages, dead groups."""
 
 import asyncio
 from typing import Any
@@ -21,17 +21,17 @@ async def subscribe(mq: AsyncSkep, *groups: str, queue: str = Q, **options: Any)
 
 
 async def fan_out(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> list[tuple[int, int, list[str]]]:
-    """For each message: by how many it is required and completed, and who owes it."""
+    """Return for each message the number of required and of completed groups, and the pending groups."""
     rows = await mq.message_status(queue, partition)
     return [(row.required_consumer_groups, row.completed_consumer_groups, row.pending_groups) for row in rows]
 
 
-async def owing(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> list[list[str]]:
-    return [owing for _, _, owing in await fan_out(mq, queue, partition)]
+async def pending(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> list[list[str]]:
+    return [pending for _, _, pending in await fan_out(mq, queue, partition)]
 
 
 async def kept(mq: AsyncSkep, queue: str = Q, partition: str = "Default") -> list[int]:
-    """Return the offsets of the messages that are still there."""
+    """Return the offsets of the messages that are still stored."""
     return [row.offset for row in await mq.message_status(queue, partition, limit=100_000)]
 
 
@@ -40,31 +40,31 @@ async def statuses(mq: AsyncSkep, queue: str = Q) -> dict[str, str]:
 
 
 async def died(mq: AsyncSkep) -> list[str]:
-    """Look for groups without a sign of life once; return who died."""
+    """Run the detection of dead groups once; return the groups that died."""
     return sorted(found.group for found in await mq.detect_dead_groups() if found.died)
 
 
 async def let_die(mq: AsyncSkep, db: psycopg.Connection) -> list[str]:
-    """So much time passes that those who are MORTAL die, and nobody else."""
+    """Let enough time pass for MORTAL groups to die, and no others; return who died."""
     pass_time(db, 31)
     return await died(mq)
 
 
 async def run_until(mq: AsyncSkep, consumer: Any, group: str = "g", queue: str = Q) -> None:
-    """Run a consumer until its group has nothing left to do."""
+    """Run a consumer until the backlog of its group is empty."""
     running = asyncio.create_task(consumer.run())
 
     async def through() -> bool:
-        lanes = await mq.lag(group, queue)
-        return bool(lanes) and not any(lane.lag for lane in lanes)
+        partitions = await mq.lag(group, queue)
+        return bool(partitions) and not any(partition.lag for partition in partitions)
 
     await until(through, f"{group} to be through")
     await consumer.stop()
     await running
 
 
-def end_whoever_waits(db: psycopg.Connection) -> bool:
-    """End the sessions that wait for a lock; true if there were any."""
+def end_waiting_sessions(db: psycopg.Connection) -> bool:
+    """End the sessions that wait for a lock; return true if there were any."""
     query = """
         SELECT pg_terminate_backend(pid) FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event_type = 'Lock'

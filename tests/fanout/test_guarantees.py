@@ -1,4 +1,4 @@
-"""Section I: what is owed is kept, through death, pause, late joins, restarts and long transactions."""
+"""Messages reach every pending group through death, pause, late joins, restarts and long transactions (section I)."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from skep import AsyncSkep, NewMessage
 from skep.upkeep import detect_dead_groups, retain
 from tests.client.verbs import drain, lag, offsets, payloads, take, until
 from tests.engine.verbs import broken, call, pass_time
-from tests.fanout.verbs import AT_ONCE, HOUR, Q, bury, by_lane, kept, missed, owing, running, status
+from tests.fanout.verbs import AT_ONCE, HOUR, Q, by_partition, kept, let_die, missed, pending, running, status
 
 Clients = Callable[..., AsyncSkep]
 GROUPS = ("a", "b", "c")
@@ -24,7 +24,10 @@ async def subscribed(mq: AsyncSkep, *groups: str) -> None:
 
 
 async def test_three_live_groups_get_everything(clients: Clients, db: psycopg.Connection):
-    """83: fan-out through the real producer and consumer: each of three groups gets each of 1000 messages once."""
+    """Fan-out through the real producer and consumer: each of three groups gets each of 1000 messages once.
+
+    Scenario 83.
+    """
     groups, producer = clients(poll_interval=0.05), clients()
     came: dict[str, Counter[int]] = {group: Counter() for group in GROUPS}
     for group in GROUPS:
@@ -37,7 +40,7 @@ async def test_three_live_groups_get_everything(clients: Clients, db: psycopg.Co
     async with running(groups):
         async with producer.queue(Q).buffer(size=100) as buffer:
             for number in range(1000):
-                await buffer.push(number, partition=f"lane {number % 7}")
+                await buffer.push(number, partition=f"partition {number % 7}")
         await until(lambda: all(len(seen) == 1000 for seen in came.values()), "everyone to get everything")
     assert came == {group: Counter(range(1000)) for group in GROUPS}
     assert [sum((await lag(producer.queue(Q), group)).values()) for group in GROUPS] == [0, 0, 0]
@@ -46,20 +49,23 @@ async def test_three_live_groups_get_everything(clients: Clients, db: psycopg.Co
     assert broken(db) == {}
 
 
-async def test_ten_cleanups_are_as_one(mq: AsyncSkep, db: psycopg.Connection):
-    """84: a dead group is cleaned up ten times, the others work meanwhile, and nothing goes that they are owed."""
+async def test_ten_cleanups_equal_one(mq: AsyncSkep, db: psycopg.Connection):
+    """A dead group is cleaned up ten times while the others work, and no message that they still need is deleted.
+
+    Scenario 84.
+    """
     q = mq.queue(Q)
     await q.configure(**AT_ONCE, dead_group_grace_seconds=0)
     await subscribed(mq, *GROUPS)
     await q.push_many(range(10))
     await take(q, "a", batch=4)
-    await bury(mq, db, "a")
-    held = await q.pop(group="b", batch=6)
+    await let_die(mq, db, "a")
+    popped = await q.pop(group="b", batch=6)
     for _ in range(10):
         await detect_dead_groups(mq)
         await retain(mq)
-        assert await owing(mq) == [["b", "c"]] * 10
-    await held.ack()
+        assert await pending(mq) == [["b", "c"]] * 10
+    await popped.ack()
     assert offsets(await drain(q, "c")) == list(range(10))
     for _ in range(10):
         await detect_dead_groups(mq)
@@ -71,25 +77,28 @@ async def test_ten_cleanups_are_as_one(mq: AsyncSkep, db: psycopg.Connection):
     assert broken(db) == {}
 
 
-async def test_a_message_after_the_death(mq: AsyncSkep, db: psycopg.Connection):
-    """85: what is published after a death is not touched by that death's cleanup."""
+async def test_a_message_published_after_a_death(mq: AsyncSkep, db: psycopg.Connection):
+    """The cleanup after the death does not affect it (scenario 85)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE, dead_group_grace_seconds=0)
     await subscribed(mq, *GROUPS)
     await q.push("before")
     for group in ("b", "c"):
         await take(q, group)
-    await bury(mq, db, "a")
+    await let_die(mq, db, "a")
     await q.push("after")
     assert await kept(mq) == [1]
-    assert await owing(mq) == [["b", "c"]]
+    assert await pending(mq) == [["b", "c"]]
     assert [await take(q, group) for group in GROUPS] == [["after"]] * 3
     assert await kept(mq) == []
     assert await missed(mq) == {"a": 1}
 
 
-async def test_resurrection_after_partial_completion(mq: AsyncSkep, db: psycopg.Connection):
-    """88: it goes on where it was; what it had done does not come again, what it is owed is held for it again."""
+async def test_revival_after_partial_completion(mq: AsyncSkep, db: psycopg.Connection):
+    """It continues at its cursor.
+
+    Completed messages are not delivered again, and retention waits for its backlog again (scenario 88).
+    """
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await subscribed(mq, "a", "b")
@@ -97,10 +106,10 @@ async def test_resurrection_after_partial_completion(mq: AsyncSkep, db: psycopg.
     batch = await q.pop(group="a", batch=4)
     for message in batch[:3]:
         await batch.ack(message)
-    await bury(mq, db, "a")
+    await let_die(mq, db, "a")
     await mq.heartbeat("a", Q)
     assert await status(mq, "a") == "ACTIVE"
-    await mq.expire_leases()  # what it held when it died
+    await mq.expire_leases()  # leased when it died
     assert len(await drain(q, "b")) == 10
     assert await kept(mq) == list(range(3, 10))
     assert sorted(offsets(await drain(q, "a"))) == list(range(3, 10))
@@ -110,7 +119,7 @@ async def test_resurrection_after_partial_completion(mq: AsyncSkep, db: psycopg.
 
 
 async def test_a_live_group_never_dies(clients: Clients, db: psycopg.Connection):
-    """101: an idle consumer of this process, for a quarter of an hour with the defaults."""
+    """An idle consumer of this process, for a quarter of an hour with the defaults (scenario 101)."""
     mq, server = clients(poll_interval=0.02), clients()
     mq.consumer(Q, group="a")(lambda _message: None)
     async with running(mq):
@@ -130,7 +139,7 @@ async def _seen_lately(mq: AsyncSkep, db: psycopg.Connection) -> bool:
 
 
 async def test_a_busy_group_never_dies(mq: AsyncSkep, db: psycopg.Connection):
-    """101: nor does one whose handler takes a quarter of an hour, as long as its lease is extended."""
+    """Nor does one whose handler takes a quarter of an hour, as long as its lease is extended (scenario 101)."""
     await mq.queue(Q).push(1)
     batch = await mq.queue(Q).pop(group="a", lease_time=90)
     for _ in range(15):
@@ -141,8 +150,8 @@ async def test_a_busy_group_never_dies(mq: AsyncSkep, db: psycopg.Connection):
     assert await status(mq, "a") == "ACTIVE"
 
 
-async def test_two_servers_count_a_miss_once(clients: Clients, db: psycopg.Connection):
-    """102: any number of detectors, at any pace: the seventh miss kills, by the clock."""
+async def test_two_servers_count_a_missed_heartbeat_once(clients: Clients, db: psycopg.Connection):
+    """Any number of detectors, at any pace: the seventh missed heartbeat kills, by the clock (scenario 102)."""
     servers = [clients(), clients()]
     await servers[0].subscribe("a", Q, miss_threshold=7)
     for overdue, misses in ((310, 5), (60, 6)):
@@ -164,7 +173,10 @@ async def test_two_servers_count_a_miss_once(clients: Clients, db: psycopg.Conne
 async def test_a_wrong_client_clock(
     clients: Clients, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, wrong: float
 ):
-    """103: ten minutes early or late: signs of life carry the database's time, so nobody dies and no lease ends."""
+    """Ten minutes early or late: heartbeats carry the database's time, so no group dies and no lease ends.
+
+    Scenario 103.
+    """
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + wrong)
     mq = clients(poll_interval=0.05)
@@ -183,11 +195,11 @@ async def test_a_wrong_client_clock(
         {"at": found.last_consumed_at},
     ).fetchall()
     assert (found.status, found.missed_heartbeats, found.lag, late) == ("ACTIVE", 0, 1, False)
-    assert early  # it was popped 290 s ago, whatever the client believes
+    assert early  # it was popped 290 s ago, whatever the client's clock says
 
 
-async def test_joining_in_the_past(mq: AsyncSkep, db: psycopg.Connection):
-    """86: a group joins at an offset that others have still to do: nobody loses a message."""
+async def test_joining_at_a_past_position(mq: AsyncSkep, db: psycopg.Connection):
+    """A group joins at an offset that is still pending for others: no group loses a message (scenario 86)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await subscribed(mq, "a", "b")
@@ -205,15 +217,15 @@ async def test_joining_in_the_past(mq: AsyncSkep, db: psycopg.Connection):
     assert await missed(mq) == {}
 
 
-async def test_joining_in_a_publish_storm(clients: Clients, db: psycopg.Connection):
-    """87: groups subscribe from the beginning while four producers push: each message once for each group."""
+async def test_joining_during_a_publish_storm(clients: Clients, db: psycopg.Connection):
+    """Groups subscribe from the beginning while four producers push: each message once for each group (scenario 87)."""
     producers, groups = [clients() for _ in range(4)], clients(poll_interval=0.02)
     names = [f"group {n}" for n in range(4)]
     came: dict[str, Counter[tuple[str, int]]] = {name: Counter() for name in names}
 
     async def produce(number: int, mq: AsyncSkep) -> None:
         for first in range(0, 400, 10):
-            await mq.queue(Q).push_many([NewMessage(first + n, f"lane {number}") for n in range(10)])
+            await mq.queue(Q).push_many([NewMessage(first + n, f"partition {number}") for n in range(10)])
 
     async def join(name: str) -> None:
         await groups.subscribe(name, Q, mode="all")
@@ -230,7 +242,7 @@ async def test_joining_in_a_publish_storm(clients: Clients, db: psycopg.Connecti
     joining: list[asyncio.Future[None]] = []
     await asyncio.gather(join_each_after_the_other(), *(produce(n, mq) for n, mq in enumerate(producers)))
     await asyncio.gather(*joining)
-    everything = Counter((f"lane {number}", n) for number in range(4) for n in range(400))
+    everything = Counter((f"partition {number}", n) for number in range(4) for n in range(400))
     assert [name for name in names if came[name] != everything] == []
     assert broken(db) == {}
 
@@ -239,8 +251,11 @@ async def _pushed(mq: AsyncSkep, number: int) -> bool:
     return sum(found.messages for found in await mq.queues(Q)) >= number
 
 
-async def test_new_lanes_and_groups_are_served_by_the_next_pop(mq: AsyncSkep):
-    """94: a new key, a new group, a key that was drained and is used again: no rebalance, the next look finds it."""
+async def test_new_partitions_and_groups_are_served_by_the_next_pop(mq: AsyncSkep):
+    """A new key, a new group, a key that was drained and is used again: no rebalance, the next discovery finds it.
+
+    Scenario 94.
+    """
     q = mq.queue(Q)
     await q.push("first", partition="old")
     assert await take(q, "a") == ["first"]
@@ -252,8 +267,8 @@ async def test_new_lanes_and_groups_are_served_by_the_next_pop(mq: AsyncSkep):
     assert sorted(payloads(await drain(q, "new group"))) == ["again", "first", "new key"]
 
 
-async def test_an_idle_lane_holds_nothing_back(mq: AsyncSkep, db: psycopg.Connection):
-    """95: neither a lane that is drained nor one that nobody reads has a say in another."""
+async def test_an_idle_partition_holds_nothing_back(mq: AsyncSkep, db: psycopg.Connection):
+    """Neither a drained partition nor one that no group reads affects another (scenario 95)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await q.push("x", partition="drained")
@@ -262,11 +277,11 @@ async def test_an_idle_lane_holds_nothing_back(mq: AsyncSkep, db: psycopg.Connec
     await q.push("never read", partition="idle")
     await q.push_many([NewMessage(n, "busy") for n in range(5)])
     await take(q, "a", partition="busy")
-    assert [await kept(mq, lane) for lane in ("drained", "busy", "idle")] == [[], [], [0]]
+    assert [await kept(mq, partition) for partition in ("drained", "busy", "idle")] == [[], [], [0]]
 
 
 async def test_an_hour_of_pause_under_traffic(mq: AsyncSkep, db: psycopg.Connection):
-    """89: everything that was pushed meanwhile is delivered, in order, while it is within the hard limit."""
+    """Everything that was pushed meanwhile is delivered, in order, within the hard limit (scenario 89)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE, retention_seconds=2 * HOUR)
     await subscribed(mq, "a", "b")
@@ -287,8 +302,8 @@ async def test_an_hour_of_pause_under_traffic(mq: AsyncSkep, db: psycopg.Connect
     assert await missed(mq) == {}
 
 
-async def test_longer_than_the_hard_limit(mq: AsyncSkep, db: psycopg.Connection):
-    """89: beyond the limit the pause costs messages, and it is said how many."""
+async def test_a_pause_longer_than_the_hard_limit(mq: AsyncSkep, db: psycopg.Connection):
+    """Beyond the limit the group misses messages, and the number is recorded (scenario 89)."""
     q = mq.queue(Q)
     await q.configure(retention_seconds=HOUR)
     await subscribed(mq, "a")
@@ -304,7 +319,7 @@ async def test_longer_than_the_hard_limit(mq: AsyncSkep, db: psycopg.Connection)
 
 @pytest.mark.parametrize("default", ["all", "new"])
 async def test_a_restart_with_default_options(clients: Clients, db: psycopg.Connection, default: str):
-    """90: the group goes on where it stopped, also if the server's default has changed in between."""
+    """The group continues where it stopped, also if the server's default has changed in between (scenario 90)."""
     first = clients()
     await first.queue(Q).push_many(range(6))
     assert await take(first.queue(Q), "a", batch=3) == [0, 1, 2]
@@ -316,8 +331,8 @@ async def test_a_restart_with_default_options(clients: Clients, db: psycopg.Conn
     assert await take(again.queue(Q), "a") == [3, 4, 5, 6]
 
 
-async def test_a_clean_stop(clients: Clients, db: psycopg.Connection):
-    """91: a consumer that is stopped and started again goes on; nothing is lost, nothing comes twice."""
+async def test_a_consumer_is_stopped_and_started_again(clients: Clients, db: psycopg.Connection):
+    """It continues; nothing is lost, nothing is delivered twice (scenario 91)."""
     came: list[int] = []
     for turn in range(3):
         mq = clients(poll_interval=0.05)
@@ -340,7 +355,10 @@ async def drain_into(mq: AsyncSkep, came: list[int]) -> None:
 
 
 async def test_a_long_transaction(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
-    """92: the first to begin commits last: it is delivered, after those that committed before it, in every group."""
+    """The transaction that began first commits last: its message is delivered after the others, in every group.
+
+    Scenario 92.
+    """
     q = mq.queue(Q)
     async with await psycopg.AsyncConnection.connect(module_database_url) as slow:
         await slow.execute("SELECT pg_current_xact_id()")
@@ -355,12 +373,17 @@ async def test_a_long_transaction(mq: AsyncSkep, db: psycopg.Connection, module_
 
 
 async def mq_publish(connection: psycopg.AsyncConnection, payload: str) -> None:
-    """Any application's way into its own transaction."""
+    """Publish in a transaction of the application."""
     await connection.execute("INSERT INTO skep.outbox (queue, payload) VALUES (%s, to_jsonb(%s::text))", [Q, payload])
 
 
-async def test_other_lanes_do_not_wait_for_a_long_push(mq: AsyncSkep, db: psycopg.Connection, module_database_url: str):
-    """92: a push in an open transaction has its offset already; its lane waits, others do not, nothing is skipped."""
+async def test_other_partitions_do_not_wait_for_a_long_push(
+    mq: AsyncSkep, db: psycopg.Connection, module_database_url: str
+):
+    """A push in an open transaction already has its offset.
+
+    Its partition waits, others do not, nothing is skipped (scenario 92).
+    """
     q = mq.queue(Q)
     await q.push_many([NewMessage(0, "slow"), NewMessage(0, "fast")])
     await drain(q, "a")
@@ -376,7 +399,7 @@ async def test_other_lanes_do_not_wait_for_a_long_push(mq: AsyncSkep, db: psycop
 
 
 async def test_a_poisonous_message(mq: AsyncSkep, db: psycopg.Connection):
-    """97: after its limit it goes to the dead letters and the lane goes on."""
+    """After its limit it is dead-lettered and the partition continues (scenario 97)."""
     q = mq.queue(Q)
     await q.configure(retry_limit=2, retry_delay=0)
     await q.push_many(["poison", "good", "better"])
@@ -385,12 +408,12 @@ async def test_a_poisonous_message(mq: AsyncSkep, db: psycopg.Connection):
         assert (batch[0].payload, batch[0].attempt) == ("poison", attempt)
         await batch.fail(None, "poisoned")
     assert await take(q, "a") == ["good", "better"]
-    (letter,) = await mq.dead_letters(Q, "a")
-    assert (letter.payload, letter.attempts, letter.error) == ("poison", 3, "poisoned")
+    (dead_letter,) = await mq.dead_letters(Q, "a")
+    assert (dead_letter.payload, dead_letter.attempts, dead_letter.error) == ("poison", 3, "poisoned")
 
 
-async def test_a_lane_that_stops_at_its_poison(mq: AsyncSkep, db: psycopg.Connection):
-    """97: with no limit worth speaking of, the lane stands until the message is mended; other lanes do not."""
+async def test_a_partition_that_stops_at_a_poisonous_message(mq: AsyncSkep, db: psycopg.Connection):
+    """With a very high limit, the partition waits until the message is fixed; other partitions do not (scenario 97)."""
     q = mq.queue(Q)
     await q.configure(retry_limit=1_000_000, retry_delay=0)
     await q.push_many([NewMessage("poison", "p"), NewMessage("good", "p")])
@@ -404,7 +427,10 @@ async def test_a_lane_that_stops_at_its_poison(mq: AsyncSkep, db: psycopg.Connec
 
 
 async def test_dead_letters_do_not_starve_a_group(mq: AsyncSkep, db: psycopg.Connection):
-    """98: a thousand of them at the head: the next pop goes on behind them, and the messages can be deleted."""
+    """A thousand of them at the head: the next pop continues after them, and the messages can be deleted.
+
+    Scenario 98.
+    """
     q = mq.queue(Q)
     await q.configure(retry_limit=0, **AT_ONCE)
     await q.push_many(range(1010))
@@ -419,8 +445,11 @@ async def test_dead_letters_do_not_starve_a_group(mq: AsyncSkep, db: psycopg.Con
     assert [await take(q, group) for group in ("a", "b")] == [["next"], ["next"]]
 
 
-async def test_a_dead_letter_again_for_its_group_only(mq: AsyncSkep, db: psycopg.Connection):
-    """99: also after the message itself is deleted; the other group sees nothing, and retention takes the copy too."""
+async def test_a_dead_letter_is_redriven_for_its_group_only(mq: AsyncSkep, db: psycopg.Connection):
+    """Also after the message itself is deleted.
+
+    The other group does not get it, and retention deletes the copy too (scenario 99).
+    """
     q = mq.queue(Q)
     await q.configure(retry_limit=0, **AT_ONCE)
     await subscribed(mq, "a", "b")
@@ -428,24 +457,24 @@ async def test_a_dead_letter_again_for_its_group_only(mq: AsyncSkep, db: psycopg
     await (await q.pop(group="a")).fail(None, "bad")
     assert await take(q, "b") == ["x"]
     assert await kept(mq, "p") == []
-    (driven,) = await mq.redrive(Q, "a")
+    (redriven,) = await mq.redrive(Q, "a")
     assert await take(q, "b", partitions=10) == []
     again = await drain(q, "a", partitions=10)
-    assert [(m.id, m.payload) for m in again] == [(driven.message_id, "x")]
+    assert [(m.id, m.payload) for m in again] == [(redriven.message_id, "x")]
     assert await mq.dead_letters(Q) == []
     await retain(mq)
     assert (await q.status()).messages == 0
     assert broken(db) == {}
 
 
-async def test_a_group_that_died_and_met_new_lanes(mq: AsyncSkep, db: psycopg.Connection):
-    """85, 88: lanes that were born while it was dead are held for it from the moment it is back."""
+async def test_partitions_created_while_a_group_was_dead(mq: AsyncSkep, db: psycopg.Connection):
+    """Retention keeps them for the group from the moment of its revival (scenarios 85, 88)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE, dead_group_grace_seconds=0)
     await subscribed(mq, "a", "b")
     await q.push(0, partition="old")
     await drain(q, "a")
-    await bury(mq, db, "a")
+    await let_die(mq, db, "a")
     await q.push_many([NewMessage(n, "new") for n in range(4)])
     await take(q, "b", partition="new", batch=2)
     assert await kept(mq, "new") == [2, 3]
@@ -453,5 +482,5 @@ async def test_a_group_that_died_and_met_new_lanes(mq: AsyncSkep, db: psycopg.Co
     await mq.heartbeat("a", Q)
     await drain(q, "b")
     assert await kept(mq, "new") == [2, 3]
-    assert by_lane(await drain(q, "a")) == {"new": [2, 3]}
+    assert by_partition(await drain(q, "a")) == {"new": [2, 3]}
     assert await missed(mq) == {"a": 2}

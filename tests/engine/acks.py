@@ -1,4 +1,7 @@
-"""Ways to answer the messages of a lease. One letter for each: completed, failed, dlq, or none yet (a dot)."""
+"""Ways to acknowledge the messages of a lease.
+
+A pattern has one letter per message: c, f, a, d, r, or a dot for no ack.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +15,12 @@ from tests.engine.verbs import Row, call, pop
 STATUSES = {"c": "completed", "f": "failed", "a": "failed_alone", "d": "dead_letter", "r": "release"}
 
 
-def _given(deliveries: list[Row], letters: Sequence[str]) -> list[tuple[Row, str]]:
-    return [(message, letter) for message, letter in zip(deliveries, letters, strict=True) if letter != "."]
+def _acked(deliveries: list[Row], pattern: Sequence[str]) -> list[tuple[Row, str]]:
+    return [(message, letter) for message, letter in zip(deliveries, pattern, strict=True) if letter != "."]
 
 
-def say(connection: psycopg.Connection, message: Row, letter: str) -> None:
-    """Answer one message, by the verb that people would use."""
+def ack_one(connection: psycopg.Connection, message: Row, letter: str) -> None:
+    """Acknowledge one message with the function that a consumer would call."""
     if letter == "c":
         call(connection, "ack", lease=message.lease, id=message.id)
     else:
@@ -25,35 +28,35 @@ def say(connection: psycopg.Connection, message: Row, letter: str) -> None:
         call(connection, verb, lease=message.lease, error=f"error {message.offset}", id=message.id)
 
 
-def one_by_one(connection: psycopg.Connection, deliveries: list[Row], letters: Sequence[str]) -> None:
-    for message, letter in _given(deliveries, letters):
-        say(connection, message, letter)
+def one_by_one(connection: psycopg.Connection, deliveries: list[Row], pattern: Sequence[str]) -> None:
+    for message, letter in _acked(deliveries, pattern):
+        ack_one(connection, message, letter)
 
 
-def backwards(connection: psycopg.Connection, deliveries: list[Row], letters: Sequence[str]) -> None:
-    one_by_one(connection, deliveries[::-1], letters[::-1])
+def backwards(connection: psycopg.Connection, deliveries: list[Row], pattern: Sequence[str]) -> None:
+    one_by_one(connection, deliveries[::-1], pattern[::-1])
 
 
-def as_batch(connection: psycopg.Connection, deliveries: list[Row], letters: Sequence[str]) -> None:
-    given = _given(deliveries, letters)
+def as_batch(connection: psycopg.Connection, deliveries: list[Row], pattern: Sequence[str]) -> None:
+    acked = _acked(deliveries, pattern)
     applied = call(
         connection,
         "ack_many",
-        leases=[message.lease for message, _ in given],
-        ids=[message.id for message, _ in given],
-        statuses=[STATUSES[letter] for _, letter in given],
-        errors=[f"error {message.offset}" for message, _ in given],
+        leases=[message.lease for message, _ in acked],
+        ids=[message.id for message, _ in acked],
+        statuses=[STATUSES[letter] for _, letter in acked],
+        errors=[f"error {message.offset}" for message, _ in acked],
     )
-    assert [row.applied for row in applied] == [True] * len(given)
+    assert [row.applied for row in applied] == [True] * len(acked)
 
 
-def in_transaction(connection: psycopg.Connection, deliveries: list[Row], letters: Sequence[str]) -> None:
+def in_transaction(connection: psycopg.Connection, deliveries: list[Row], pattern: Sequence[str]) -> None:
     call(connection, "transaction", operations=Jsonb([
         {"ack": {
             "lease": str(message.lease), "id": str(message.id), "status": STATUSES[letter],
             "error": f"error {message.offset}",
         }}
-        for message, letter in _given(deliveries, letters)
+        for message, letter in _acked(deliveries, pattern)
     ]))  # fmt: skip
 
 
@@ -70,7 +73,7 @@ def dead_offsets(connection: psycopg.Connection, queue: str) -> list[int]:
 
 
 def runs(connection: psycopg.Connection, queue: str, **options: Any) -> list[tuple[list[int], int]]:
-    """Pop and complete until nothing comes; return the offsets and the attempt of each run."""
+    """Pop and complete until a pop returns nothing; return the offsets and the attempt of each run."""
     taken: list[tuple[list[int], int]] = []
     while deliveries := pop(connection, queue, **options):
         call(connection, "ack", lease=deliveries[0].lease)
@@ -79,6 +82,6 @@ def runs(connection: psycopg.Connection, queue: str, **options: Any) -> list[tup
 
 
 def progress(connection: psycopg.Connection) -> list[list[Row]]:
-    """Return everything that an answer may change, as text."""
+    """Return the rows of every table that an ack may change, as text."""
     tables = ("runs", "starts", "dead_letters", "messages", "partition_floors", "journal")
     return [connection.execute(f"SELECT t::text FROM skep.{table} t ORDER BY 1").fetchall() for table in tables]

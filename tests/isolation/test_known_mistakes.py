@@ -1,7 +1,7 @@
-"""Mistakes that a consume path invites, each as the interleaving that shows it: what must hold instead.
+"""Mistakes that a consume path invites, each as the interleaving that shows it, and what must hold instead.
 
-Every one of them was made by a prototype of this engine. Others are tested beside their like: wake-ups in
-test_wake_up.py, pruning in test_push_and_pop.py, retention in test_retention.py.
+A prototype of this engine made every one of them. Others have tests of their own: discovery in test_wake_up.py, pruning
+in test_push_and_pop.py, retention in test_retention.py.
 """
 
 import time
@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.engine.crowd import until
 from tests.engine.plans import explained
+from tests.engine.threads import until
 from tests.engine.verbs import (
     Row,
     ack,
@@ -43,11 +43,11 @@ def offsets(deliveries: list[Row]) -> list[int]:
 
 def ack_each(mq: psycopg.Connection, deliveries: list[Row]) -> list[bool]:
     """Acknowledge message by message, in one call; return which acks were applied."""
-    answers = call(
+    results = call(
         mq, "ack_many", leases=[row.lease for row in deliveries], ids=[row.id for row in deliveries],
         statuses=["completed"] * len(deliveries),
     )  # fmt: skip
-    return [answer.applied for answer in answers]
+    return [result.applied for result in results]
 
 
 def start(connection: psycopg.Connection, observer: psycopg.Connection, job: Callable[[], object]) -> Future:
@@ -83,8 +83,8 @@ def test_acks_beyond_a_halved_run_are_kept(connect: Connect, concurrency: int, *
 
 
 @pytest.mark.parametrize("partition", ["Default", None], ids=["by_name", "any"])
-def test_auto_ack_passes_what_was_acknowledged_before(connect: Connect, partition: str | None):
-    """What lies between the halves of a returned run is done: the partition goes on behind it."""
+def test_auto_ack_passes_messages_that_were_acknowledged_before(connect: Connect, partition: str | None):
+    """The messages between the halves of a returned run are done: the partition continues after them."""
     mq = connect()
     push(mq, "q", *range(10))
     ack_each(mq, pop(mq, "q")[1:9])
@@ -97,7 +97,7 @@ def test_auto_ack_passes_what_was_acknowledged_before(connect: Connect, partitio
 
 
 def test_a_group_has_one_open_run(connect: Connect):
-    """A pop with an old snapshot is refused, in every way to pop; and a second run has no place in the tables."""
+    """A pop with an old snapshot is refused, in every way to pop; the tables cannot store a second open run."""
     older, others = connect(), connect()
     push(others, "ns.q", 1, 2)
     older.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -128,15 +128,15 @@ def test_a_pop_in_an_open_transaction_hides_only_what_it_leases(connect: Connect
     if known:
         drain(others, "q", partitions=40)
         pass_time(others, 1)
-        assert pop(others, "q") == []  # drained partitions leave the list
+        assert pop(others, "q") == []  # drained partitions leave the ready list
         push_to(others, [("q", partition, 1) for partition in partitions])
     with slow.transaction(force_rollback=True):
-        held = pop(slow, "q")
-        assert len(held) == 1
+        leased = pop(slow, "q")
+        assert len(leased) == 1
         served = {row.partition for row in drain(others, "q")}
-        expected = {*partitions} - {held[0].partition} - (set() if known else {"00"})
+        expected = {*partitions} - {leased[0].partition} - (set() if known else {"00"})
         assert served == expected
-    assert [row.partition for row in drain(others, "q")] == [held[0].partition]
+    assert [row.partition for row in drain(others, "q")] == [leased[0].partition]
     assert broken(others) == {}
 
 
@@ -146,8 +146,8 @@ LONG_AGO = """
 """
 
 
-def test_a_pop_that_drains_and_commits_late_loses_no_wake_up(connect: Connect):
-    """A pop that has taken 40 drained partitions out of the list is held open while one of them is filled."""
+def test_a_pop_that_drains_and_commits_late_hides_no_push(connect: Connect):
+    """A pop that has taken 40 drained partitions out of the ready list is held open while one of them is filled."""
     slow, others = connect(), connect()
     push_to(others, [("q", f"{n:02}", 0) for n in range(40)])
     assert len(take(others, "q", partitions=40)) == 40
@@ -157,15 +157,15 @@ def test_a_pop_that_drains_and_commits_late_loses_no_wake_up(connect: Connect):
         marked = "SELECT count(*) FROM skep.runs WHERE ready_at IS NULL"
         assert [slow.execute(marked).fetchall(), others.execute(marked).fetchall()] == [[(40,)], [(0,)]]
         push(others, "q", "woken", partition="07")
-        for _ in range(2):  # discoveries that save a snapshot
+        for _ in range(2):  # discoveries that store a snapshot
             assert take(others, "q") == []
             others.execute(LONG_AGO)
     assert take(others, "q") == ["woken"]
     assert broken(others) == {}
 
 
-def test_a_deleted_partition_in_the_journal_is_no_news(connect: Connect):
-    """Snapshots are still saved, so that discoveries stay cheap and late acks are found."""
+def test_a_deleted_partition_in_the_journal_does_not_block_discovery(connect: Connect):
+    """Snapshots are still stored, so that discoveries stay cheap and late acks are found."""
     mq = connect()
     push(mq, "q", 1, partition="x")
     drain(mq, "q")
@@ -181,7 +181,7 @@ def test_a_deleted_partition_in_the_journal_is_no_news(connect: Connect):
 
 
 def test_a_retry_of_a_full_partition_hides_no_other(connect: Connect):
-    """It is first in the list, and has no room for a lease."""
+    """It is first in the ready list, and has no room for a lease."""
     mq = connect()
     configure(mq, "q", concurrency=3, retry_delay=0)
     push(mq, "q", *range(9), partition="full")
@@ -206,8 +206,8 @@ STOP_IN_THE_WALK = """
 """
 
 
-def test_a_run_that_is_cut_while_a_pop_looks_at_it_is_leased_to_the_cut(connect: Connect):
-    """Another pop has leased three messages of it and failed: they come again by themselves, as they were charged."""
+def test_a_run_that_is_cut_while_a_pop_reads_it_is_leased_to_the_cut(connect: Connect):
+    """Another pop has leased three messages of it and failed: they are returned separately, at their attempt."""
     slow, others, observer = connect(application_name="slow"), connect(), connect()
     configure(observer, "q", window_buffer=0.000001, retry_delay=0)
     push(observer, "q", *range(10))
@@ -236,10 +236,10 @@ def test_a_lease_id_cannot_be_guessed(connect: Connect):
     assert (old.lease.int >> 40, old.lease.int != new.lease.int) == (new.lease.int >> 40, True)
     guesses = [old.lease, *(uuid.UUID(int=new.lease.int ^ 1 << bit) for bit in range(128))]
     for ids in (None, [new.id] * len(guesses)):
-        answers = call(mq, "ack_many", leases=guesses, ids=ids, statuses=["completed"] * len(guesses))
-        assert not any(answer.applied for answer in answers)
-    answers = call(mq, "ack_many", leases=[new.lease, other.lease], ids=[other.id, new.id], statuses=["completed"] * 2)
-    assert [answer.applied for answer in answers] == [False, False]
+        results = call(mq, "ack_many", leases=guesses, ids=ids, statuses=["completed"] * len(guesses))
+        assert not any(result.applied for result in results)
+    results = call(mq, "ack_many", leases=[new.lease, other.lease], ids=[other.id, new.id], statuses=["completed"] * 2)
+    assert [result.applied for result in results] == [False, False]
     ack(mq, [new, other])
 
 
@@ -309,7 +309,7 @@ def test_a_returned_run_of_deleted_messages_is_passed(connect: Connect, concurre
     assert mq.execute("SELECT count(*) FROM skep.messages").fetchall() == [(0,)]
 
 
-def test_a_seek_counts_for_a_partition_that_is_met_meanwhile(connect: Connect):
+def test_a_seek_moves_a_partition_that_is_discovered_meanwhile(connect: Connect):
     """The pop's transaction starts in a new partition; the seek to the end waits for it, and moves it."""
     popping, seeking, observer = connect(), connect(), connect()
     push(observer, "q", 1, partition="x")
@@ -325,8 +325,8 @@ def test_a_seek_counts_for_a_partition_that_is_met_meanwhile(connect: Connect):
     assert broken(observer) == {}
 
 
-def test_a_partition_met_during_a_seek_starts_where_the_seek_says(connect: Connect):
-    """The seek's transaction is open: a pop gets nothing of the new partition, and afterwards only what comes later."""
+def test_a_partition_discovered_during_a_seek_starts_at_its_position(connect: Connect):
+    """The seek's transaction is open: a pop gets nothing of the new partition, and afterwards only later messages."""
     popping, seeking = connect(), connect()
     push(popping, "q", 1, partition="x")
     drain(popping, "q")
@@ -352,7 +352,7 @@ STOP_IN_DISCOVERY = """
 
 
 def test_a_deleted_group_leaves_nothing_behind(connect: Connect):
-    """A pop that began before the deletion ends after it: retention waits for nobody."""
+    """A pop that began before the deletion ends after it: retention waits for no group."""
     popping, deleting, observer = connect(), connect(), connect()
     push(observer, "q", 1, partition="x")
     drain(observer, "q")
@@ -376,7 +376,7 @@ def test_a_deleted_group_leaves_nothing_behind(connect: Connect):
 
 
 def test_a_start_in_a_partition_that_is_deleted_leaves_nothing_behind(connect: Connect):
-    """The subscription waits for the deletion of the message that it wants to start from."""
+    """The subscription waits for the deletion of the message at which it wants to start."""
     subscribing, deleting, observer = connect(), connect(), connect()
     message = push(observer, "q", 1, 2, partition="x")[1]
     push(observer, "q", 1, partition="y")
@@ -391,7 +391,7 @@ def test_a_start_in_a_partition_that_is_deleted_leaves_nothing_behind(connect: C
 
 
 def test_a_pop_of_a_namespace_does_not_wait_for_a_queue_that_is_deleted(connect: Connect):
-    """It has not read that one yet; the others are served."""
+    """The group has not read that queue yet; the others are served."""
     popping, deleting = connect(), connect()
     configure(popping, "ns.work", semantics="queue")
     push(popping, "ns.work", 1)
@@ -404,8 +404,8 @@ def test_a_pop_of_a_namespace_does_not_wait_for_a_queue_that_is_deleted(connect:
     assert broken(popping) == {}
 
 
-def test_leases_that_expire_together_do_not_stand_in_the_way(connect: Connect):
-    """A thousand of them: the walk of the ready list passes none of them."""
+def test_leases_that_expire_together_do_not_slow_down_a_pop(connect: Connect):
+    """A thousand of them: the scan of the ready list passes none of them."""
     mq = connect()
     if mq.info.parameter_status("is_superuser") != "on":
         pytest.skip("plans are shown to superusers only")
@@ -421,8 +421,8 @@ def test_leases_that_expire_together_do_not_stand_in_the_way(connect: Connect):
     assert max(walks) <= 20
 
 
-def test_offsets_are_never_given_twice(connect: Connect):
-    """Whoever deletes the last messages of a partition: retention, clear_queue, also while a push is under way."""
+def test_offsets_are_never_used_twice(connect: Connect):
+    """The last messages of a partition are deleted by retention or clear_queue, also while a push is open."""
     mq, other = connect(), connect()
     configure(mq, "q", completed_retention_seconds=0)
     push(mq, "q", 0, 1, 2)
@@ -444,13 +444,13 @@ def test_a_transaction_acknowledges_before_it_pushes(connect: Connect):
     one, two, observer = connect(), connect(), connect()
     push(observer, "q", 1, partition="in")
     push(observer, "q", 0, partition="out")
-    held = pop(one, "q", partition="in")[0]
+    leased = pop(one, "q", partition="in")[0]
     operations = [
         {"push": {"queue": "q", "partition": "out", "payload": "after"}},
-        {"ack": {"lease": str(held.lease), "id": str(held.id)}},
+        {"ack": {"lease": str(leased.lease), "id": str(leased.id)}},
     ]
     with two.transaction():
-        call(two, "extend", lease=held.lease, seconds=60)
+        call(two, "extend", lease=leased.lease, seconds=60)
         done = start(one, observer, lambda: call(one, "transaction", operations=Jsonb(operations)))
         assert not done.done()
         push(two, "q", "before", partition="out")
@@ -459,7 +459,7 @@ def test_a_transaction_acknowledges_before_it_pushes(connect: Connect):
 
 
 def test_order_is_kept_when_concurrency_is_lowered_to_one(connect: Connect):
-    """Runs that are out, and those that are returned, come before anything new."""
+    """Leased and returned runs are completed before anything new is delivered."""
     mq = connect()
     configure(mq, "q", concurrency=4, retry_delay=0)
     push(mq, "q", *range(8))
@@ -469,7 +469,7 @@ def test_order_is_kept_when_concurrency_is_lowered_to_one(connect: Connect):
     ack(mq, runs[2])
     assert pop(mq, "q") == []
     call(mq, "release", lease=runs[1][0].lease)
-    assert pop(mq, "q") == []  # 0 and 1 are still out
+    assert pop(mq, "q") == []  # 0 and 1 are still leased
     call(mq, "release", lease=runs[0][0].lease)
     assert offsets(drain(mq, "q", batch=2)) == [0, 1, 2, 3, 6, 7]
     assert broken(mq) == {}
@@ -488,8 +488,8 @@ SLOW_SCAN = """
 """
 
 
-def test_a_full_scan_that_takes_long_is_made_less_often(connect: Connect):
-    """Under a held snapshot the list is full of dead entries: the scan takes a hundredth of the time at most."""
+def test_a_slow_full_scan_is_run_less_often(connect: Connect):
+    """Under a held snapshot the ready list is full of dead entries: the scan takes a hundredth of the time at most."""
     mq = connect()
     push(mq, "q", 1)
     drain(mq, "q")
@@ -505,8 +505,8 @@ def test_a_full_scan_that_takes_long_is_made_less_often(connect: Connect):
     assert time.monotonic() < began + 20 * 0.05
 
 
-def test_first_contact_writes_nothing_where_there_is_nothing_to_read(connect: Connect):
-    """A group that wants new messages meets 3,000 partitions: it gets a run where a message comes."""
+def test_a_first_pop_writes_nothing_for_partitions_without_messages(connect: Connect):
+    """A group for new messages discovers 3,000 partitions: it gets a run where a message arrives."""
     mq = connect()
     push_to(mq, [("q", f"{n:04}", n) for n in range(3000)])
     pass_time(mq, HOUR)
@@ -519,7 +519,7 @@ def test_first_contact_writes_nothing_where_there_is_nothing_to_read(connect: Co
     assert broken(mq) == {}
 
 
-def test_a_pop_by_name_serves_whatever_state_the_partition_is_in(connect: Connect):
+def test_a_pop_by_name_serves_a_partition_in_any_state(connect: Connect):
     """Unknown, drained, with an expired lease, behind deleted messages: without a discovery."""
     mq = connect()
     push_to(mq, [("q", partition, n) for partition in ("drained", "expired", "deleted") for n in range(2)])
@@ -539,7 +539,7 @@ def test_a_pop_by_name_serves_whatever_state_the_partition_is_in(connect: Connec
 
 
 def test_a_pruned_push_that_a_snapshot_did_not_see_is_found(connect: Connect):
-    """It began before the snapshot was saved and committed after it: below the end of the snapshot, and not in it."""
+    """It began before the snapshot was stored and committed after it: below the end of the snapshot, and not in it."""
     mq, slow = connect(), connect()
     push(mq, "q", 0, partition="x")
     drain(mq, "q")
@@ -558,7 +558,7 @@ def test_a_pruned_push_that_a_snapshot_did_not_see_is_found(connect: Connect):
 
 
 def test_advisory_locks_of_an_application(connect: Connect):
-    """An application that holds advisory locks of small numbers, for ever, keeps no group from a partition."""
+    """An application holds advisory locks with small numbers for ever, and no partition is withheld from a group."""
     mq, application = connect(), connect()
     push(mq, "q", 1)
     application.execute("SELECT pg_advisory_lock(a, b) FROM generate_series(0, 9) AS a, generate_series(0, 9) AS b")

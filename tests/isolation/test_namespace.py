@@ -1,4 +1,4 @@
-"""Groups that read a namespace, while the queues that it has are being changed by others."""
+"""Groups that read a namespace, while its queues are being changed by others."""
 
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from tests.engine.crowd import until
+from tests.engine.threads import until
 from tests.engine.verbs import Row, broken, call, pop, push, refused, take
 from tests.isolation.steps import BLOCKED
 
@@ -24,8 +24,8 @@ def threads() -> Generator[ThreadPoolExecutor]:
         yield pool
 
 
-def look_around(mq: psycopg.Connection, namespace: str = "n") -> list[Row]:
-    """Pop a few times, over some seconds, until something comes."""
+def pop_until_found(mq: psycopg.Connection, namespace: str = "n") -> list[Row]:
+    """Pop a few times, over some seconds, until something arrives."""
     for _ in range(3):
         if found := take(mq, None, namespace=namespace):
             return found
@@ -34,8 +34,8 @@ def look_around(mq: psycopg.Connection, namespace: str = "n") -> list[Row]:
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["by_the_journal", "by_asking_all"])
-def test_a_queue_that_is_nearly_deleted(connect: Connect, *, is_lost: bool):
-    """While it is locked it cannot be added to the list; that its messages are news is not forgotten meanwhile."""
+def test_a_queue_whose_deletion_is_rolled_back(connect: Connect, *, is_lost: bool):
+    """While the queue is locked it cannot be added to the list; its messages are found afterwards."""
     mq, other = connect(), connect()
     push(mq, "n.a", 1)
     assert take(mq, None, namespace="n") == [1]
@@ -44,15 +44,15 @@ def test_a_queue_that_is_nearly_deleted(connect: Connect, *, is_lost: bool):
         call(mq, "prune_journal", older_than="0 s")
     with other.transaction(force_rollback=True):
         call(other, "delete_queue", queue="n.b")
-        assert look_around(mq) == []
+        assert pop_until_found(mq) == []
         push(mq, "n.a", 3)
-        assert look_around(mq) == [3]  # others are served meanwhile
-        assert look_around(mq) == []
-    assert (look_around(mq), broken(mq)) == ([2], {})
+        assert pop_until_found(mq) == [3]  # others are served meanwhile
+        assert pop_until_found(mq) == []
+    assert (pop_until_found(mq), broken(mq)) == ([2], {})
 
 
-def test_a_queue_that_comes_into_the_namespace_at_the_first_pop(connect: Connect, threads: ThreadPoolExecutor):
-    """A first pop that is still open is waited for: it does not see the change, and the change not its list."""
+def test_a_queue_that_joins_the_namespace_during_the_first_pop(connect: Connect, threads: ThreadPoolExecutor):
+    """The change waits for the open first pop, because neither transaction sees the other."""
     consumer, mq, observer = connect(), connect(), connect()
     push(mq, "elsewhere.q", 1)
     consumer.execute("BEGIN")
@@ -61,22 +61,22 @@ def test_a_queue_that_comes_into_the_namespace_at_the_first_pop(connect: Connect
     until(lambda: moved.done() or observer.execute(BLOCKED, [mq.info.backend_pid]).fetchall() == [(True,)], "it hangs")
     consumer.execute("COMMIT")
     moved.result()
-    assert (look_around(mq), broken(mq)) == ([1], {})
+    assert (pop_until_found(mq), broken(mq)) == ([1], {})
 
 
-def test_a_first_pop_while_a_queue_comes_into_the_namespace(connect: Connect):
-    """It does not wait, and finds the queue later."""
+def test_a_first_pop_while_a_queue_joins_the_namespace(connect: Connect):
+    """The pop does not wait, and finds the queue later."""
     consumer, mq = connect(), connect()
     push(mq, "elsewhere.q", 1)
     consumer.execute("SET statement_timeout = '900ms'")
     with mq.transaction():
         call(mq, "configure_queue", queue="elsewhere.q", namespace="n")
         assert pop(consumer, None, namespace="n") == []
-    assert (look_around(consumer), broken(mq)) == ([1], {})
+    assert (pop_until_found(consumer), broken(mq)) == ([1], {})
 
 
-def test_a_forgotten_first_pop_and_a_change_of_namespace(connect: Connect):
-    """The change is refused after some seconds, and can be tried again."""
+def test_an_open_first_pop_and_a_change_of_namespace(connect: Connect):
+    """The change fails after some seconds with a retryable error."""
     consumer, mq = connect(), connect()
     push(mq, "elsewhere.q", 1)
     with consumer.transaction():
@@ -84,11 +84,11 @@ def test_a_forgotten_first_pop_and_a_change_of_namespace(connect: Connect):
         with refused("55P03", "locked"):
             call(mq, "configure_queue", queue="elsewhere.q", namespace="n")
     call(mq, "configure_queue", queue="elsewhere.q", namespace="n")
-    assert look_around(mq) == [1]
+    assert pop_until_found(mq) == [1]
 
 
-def test_a_second_namespace_at_the_first_pop(connect: Connect, threads: ThreadPoolExecutor):
-    """One list serves both namespaces: the first pop of one must not take the queues of the other for known."""
+def test_a_second_namespace_during_the_first_pop(connect: Connect, threads: ThreadPoolExecutor):
+    """One list serves both namespaces: the first pop of one must not mark the queues of the other as known."""
     consumer, mq, observer = connect(), connect(), connect()
     push(mq, "n.q", 1)
     push(mq, "other.q", 2)
@@ -99,4 +99,4 @@ def test_a_second_namespace_at_the_first_pop(connect: Connect, threads: ThreadPo
     until(lambda: subscribed.done() or observer.execute(BLOCKED, [pid]).fetchall() == [(True,)], "it hangs")
     consumer.execute("COMMIT")
     subscribed.result()
-    assert (look_around(mq, "other"), broken(mq)) == ([2], {})
+    assert (pop_until_found(mq, "other"), broken(mq)) == ([2], {})

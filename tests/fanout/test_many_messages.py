@@ -1,4 +1,4 @@
-"""Section I with many messages, and with processes that are killed."""
+"""Many messages, and processes that are killed (section I)."""
 
 import asyncio
 import itertools
@@ -11,7 +11,7 @@ from skep import AsyncSkep, NewMessage
 from skep.upkeep import retain
 from tests.client.verbs import drain, lag, offsets, take
 from tests.engine.verbs import broken, pass_time
-from tests.fanout.verbs import AT_ONCE, Q, by_lane, kept
+from tests.fanout.verbs import AT_ONCE, Q, by_partition, kept
 from tests.faults.processes import Start, processes
 from tests.faults.worker import BATCH
 
@@ -30,7 +30,10 @@ def start() -> Generator[Start]:
 
 
 async def test_two_groups_on_one_key(clients, db: psycopg.Connection):
-    """93: a hundred thousand messages in one lane, four producers, two groups of two consumers: two whole sets."""
+    """A hundred thousand messages in one partition, four producers, two groups of two consumers: both get all of them.
+
+    Scenario 93.
+    """
     producers = [clients() for _ in range(4)]
     numbers = itertools.count()
     stored: list[int] = []
@@ -51,29 +54,34 @@ async def test_two_groups_on_one_key(clients, db: psycopg.Connection):
     await asyncio.gather(*workers, *(produce(mq) for mq in producers))
     assert sorted(stored) == list(range(MANY))
     for came in sets.values():
-        assert [offset for offset, _ in came] == list(range(MANY))  # one lane: in order, also across its consumers
+        assert [offset for offset, _ in came] == list(range(MANY))  # one partition: in order, also across its consumers
         assert sorted(number for _, number in came) == list(range(MANY))
     assert broken(db) == {}
 
 
 async def test_a_killed_member(mq: AsyncSkep, db: psycopg.Connection, start: Start, module_database_url: str):
-    """96: its lane moves once its lease is over, without a join or a leave; the others' see no repeats."""
+    """Its partition moves when its lease expires, without a join or a leave.
+
+    The others see no duplicates (scenario 96).
+    """
     q = mq.queue(Q)
-    await q.push_many([NewMessage(n, lane) for lane in ("a", "b", "c") for n in range(BATCH)])
-    others = [await q.pop(group="g", batch=BATCH, partition=lane) for lane in ("a", "b")]
+    await q.push_many([NewMessage(n, partition) for partition in ("a", "b", "c") for n in range(BATCH)])
+    others = [await q.pop(group="g", batch=BATCH, partition=partition) for partition in ("a", "b")]
     victim = start("sync", "some", module_database_url, Q, "g", "5")
     assert [victim.read() for _ in range(6)][-1] == "pausing"
     victim.kill()
     for batch in others:
         await batch.ack()
-    pass_time(db, 2)  # the lease of the killed one was for a second
+    pass_time(db, 2)  # the lease of the killed one lasts a second
     came = await drain(q)
-    assert by_lane(came) == {"c": list(range(5, BATCH))}
+    assert by_partition(came) == {"c": list(range(5, BATCH))}
     assert {message.attempt for message in came} == {2}
 
 
-async def test_killed_in_a_backfill(mq: AsyncSkep, db: psycopg.Connection, start: Start, module_database_url: str):
-    """100: the next start goes on by itself, without a manual cancel; meanwhile the history is held."""
+async def test_a_consumer_killed_during_a_backfill(
+    mq: AsyncSkep, db: psycopg.Connection, start: Start, module_database_url: str
+):
+    """The next start continues by itself, without a manual cancel; meanwhile the history is kept (scenario 100)."""
     q = mq.queue(Q)
     await q.configure(**AT_ONCE)
     await q.push_many(range(3 * BATCH))

@@ -1,4 +1,4 @@
-"""Forgetting: groups with and without their subscription, queues, partitions; and lag, which tells what is left."""
+"""Deleting groups, with and without their subscription, queues and partitions; and the lag that is left."""
 
 import psycopg
 import pytest
@@ -21,15 +21,15 @@ def delete_group(connection: psycopg.Connection, **arguments: object) -> int:
     return call(connection, "delete_group", group_name="g", **arguments)[0][0]
 
 
-def test_a_deleted_group_is_born_again(mq: psycopg.Connection):
-    """Section 4: without its subscription it starts as any new group: by the mode it names now."""
+def test_a_deleted_group_starts_as_a_new_one(mq: psycopg.Connection):
+    """Without its subscription it starts by the mode that it names now."""
     push(mq, "q", "old", "older", partition="a")
     assert take(mq, "q", batch=1) == ["old"]
-    held = pop(mq, "q")
+    leased = pop(mq, "q")
     pass_time(mq, 3600)
     assert delete_group(mq) == 1
     with refused("SK003"):
-        ack(mq, held)
+        ack(mq, leased)
     assert left(mq).keys() & set(OF_A_GROUP) == set()
     push(mq, "q", "new", partition="b")
     assert take(mq, "q", subscription_mode="new") == ["new"]
@@ -38,8 +38,8 @@ def test_a_deleted_group_is_born_again(mq: psycopg.Connection):
     assert broken(mq) == {}
 
 
-def test_keeping_the_subscription_starts_again_at_the_birth(mq: psycopg.Connection):
-    """Section 4: a `new` group deleted with its subscription kept gets everything since its birth, no history."""
+def test_a_group_that_keeps_its_subscription_starts_where_it_first_did(mq: psycopg.Connection):
+    """A `new` group deleted with its subscription kept gets everything since its start, and no history."""
     push(mq, "q", "history")
     pass_time(mq, 3600)
     assert take(mq, "q", subscription_mode="new") == []
@@ -61,7 +61,7 @@ def test_a_group_deleted_from_one_queue_keeps_the_others(mq: psycopg.Connection)
     assert take(mq, "r") == []
 
 
-def test_deleting_what_is_not_there(mq: psycopg.Connection):
+def test_deleting_an_unknown_group(mq: psycopg.Connection):
     assert delete_group(mq) == 0
     assert delete_group(mq, queue="q") == 0
     assert call(mq, "delete_queue", queue="q") == [(False,)]
@@ -70,18 +70,18 @@ def test_deleting_what_is_not_there(mq: psycopg.Connection):
 
 
 def test_a_deleted_queue_is_forgotten_with_its_subscriptions(mq: psycopg.Connection):
-    """Section 4: a queue of the same name starts afresh for every group; dead letters are copies and stay."""
+    """A queue of the same name starts from nothing for every group; dead letters are copies and stay."""
     configure(mq, "q", retry_limit=0, priority=9)
     push(mq, "q", "a", "b", partition="p")
     call(mq, "dead_letter", lease=pop(mq, "q", "dead", batch=1)[0].lease, error="poison")
     take(mq, "q", subscription_mode="new", partition="p")
-    held = pop(mq, "q", "holder")
+    leased = pop(mq, "q", "holder")
     call(mq, "subscribe", group_name="g", queue="q")
     assert call(mq, "delete_queue", queue="q") == [(True,)]
     assert left(mq) == {}
     assert mq.execute("SELECT payload FROM skep.dead_letters").fetchall() == [("a",)]
     with refused("SK003"):
-        ack(mq, held)
+        ack(mq, leased)
     push(mq, "q", "c", partition="p")
     pass_time(mq, 60)
     assert (take(mq, "q"), take(mq, "q", "holder")) == (["c"], ["c"])
@@ -106,32 +106,32 @@ def test_a_wildcard_subscription_outlives_its_queues(mq: psycopg.Connection):
 
 
 def test_a_deleted_partition_starts_again_at_zero(mq: psycopg.Connection):
-    """Its offsets, leases, cursors and subscription go; the rest of the queue stays."""
+    """Its offsets, leases, cursors and subscriptions are deleted; the rest of the queue stays."""
     push_to(mq, [("q", "a", 1), ("q", "b", 2)])
-    held = pop(mq, "q", partition="a")
+    leased = pop(mq, "q", partition="a")
     call(mq, "subscribe", group_name="late", queue="q", partition="a", mode="offset", start_from="5")
     assert call(mq, "delete_partition", queue="q", partition="a") == [(True,)]
     with refused("SK003"):
-        ack(mq, held)
+        ack(mq, leased)
     assert [row.offset for row in push(mq, "q", 3, partition="a")] == [0]
     assert sorted(d.payload for d in drain(mq, "q")) == [2, 3]
     assert sorted(d.payload for d in drain(mq, "q", "late")) == [2, 3]
     assert broken(mq) == {}
 
 
-def test_lag_of_met_and_unmet_lanes(mq: psycopg.Connection):
-    """Section 2, 4: last offset minus cursor, where a missing cursor is the subscription's start."""
+def test_lag_of_known_and_unknown_partitions(mq: psycopg.Connection):
+    """Lag is the last offset minus the cursor; a missing cursor is the subscription's start (scenario 4)."""
     push(mq, "q", *range(5), partition="old")
     pass_time(mq, 3600)
     pop(mq, "q", subscription_mode="new")
     push(mq, "q", *range(3), partition="fresh")
     push(mq, "q", 5, partition="old")
     assert lag(mq) == {"old": 1, "fresh": 3}
-    held = pop(mq, "q", batch=2, partition="fresh")
+    leased = pop(mq, "q", batch=2, partition="fresh")
     rows = {row.partition: row for row in call(mq, "lag", group_name="g", queue="q", partition="fresh")}
     assert (rows["fresh"].lag, rows["fresh"].leased, rows["fresh"].cursor, rows["fresh"].last_offset) == (3, 1, 0, 2)
-    call(mq, "ack", lease=held[0].lease, id=held[0].id)
-    ack(mq, held)
+    call(mq, "ack", lease=leased[0].lease, id=leased[0].id)
+    ack(mq, leased)
     assert lag(mq) == {"old": 1, "fresh": 1}
     assert drain(mq, "q") != []
     assert lag(mq) == {"old": 0, "fresh": 0}
@@ -139,7 +139,7 @@ def test_lag_of_met_and_unmet_lanes(mq: psycopg.Connection):
 
 @pytest.mark.parametrize("mode", ["new", "all"])
 def test_lag_of_a_group_that_has_not_popped_yet(mq: psycopg.Connection, mode: str):
-    """Section 5: a subscription is enough: a missing cursor does not mean that nothing is owed."""
+    """Its subscription is enough: a missing cursor does not mean that the backlog is empty."""
     push(mq, "q", *range(3))
     pass_time(mq, 3600)
     call(mq, "subscribe", group_name="g", queue="q", mode=mode)
@@ -147,7 +147,7 @@ def test_lag_of_a_group_that_has_not_popped_yet(mq: psycopg.Connection, mode: st
     assert lag(mq) == {"Default": 1 if mode == "new" else 4}
 
 
-def test_lag_names_the_queue_or_all_queues(mq: psycopg.Connection):
+def test_lag_of_one_queue_or_of_all(mq: psycopg.Connection):
     push_to(mq, [("a", "p", 1), ("b", "p", 1), ("b", "p", 2)])
     pop(mq, "a")
     pop(mq, "b", batch=1)
@@ -158,9 +158,9 @@ def test_lag_names_the_queue_or_all_queues(mq: psycopg.Connection):
 
 
 def test_lag_counts_tombstones_until_they_are_passed(mq: psycopg.Connection):
-    """Section 2: a message deleted by hand keeps its offset, so lag stays exact arithmetic."""
-    answers = push(mq, "q", "a", "gone", "c")
-    address = call(mq, "message_id", partition_id=answers[1].partition_id, offset=1)[0][0]
+    """A message deleted by hand keeps its offset, so lag stays exact arithmetic."""
+    results = push(mq, "q", "a", "gone", "c")
+    address = call(mq, "message_id", partition_id=results[1].partition_id, offset=1)[0][0]
     pop(mq, "other")
     call(mq, "subscribe", group_name="g", queue="q")
     pop(mq, "q", "g", batch=1, lease_time=0.001)

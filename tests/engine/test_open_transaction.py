@@ -1,4 +1,4 @@
-"""A transaction that somebody holds open keeps every dead row. Push, pop and ack cost what they did before."""
+"""An open transaction keeps every dead row in the tables. Push, pop and ack cost what they did before."""
 
 import time
 from collections.abc import Callable
@@ -16,13 +16,13 @@ TOUCHED = """
 
 @pytest.fixture
 def held(connect: Callable[..., psycopg.Connection]) -> psycopg.Connection:
-    """A session beside one whose transaction has an id and does not end."""
+    """A connection, while another one holds a transaction with an id open."""
     connect(autocommit=False).execute("CREATE TEMP TABLE held (x integer)")
     return connect()
 
 
 def work(connection: psycopg.Connection, rounds: int) -> None:
-    """One message after the other, to three lanes in turn and on to two groups."""
+    """Push, pop and ack one message after the other, in three partitions and for two groups."""
     for n in range(rounds):
         push(connection, "q", n, partition=str(n % 3))
         for group in ("a", "b"):
@@ -30,7 +30,7 @@ def work(connection: psycopg.Connection, rounds: int) -> None:
 
 
 def cost(connection: psycopg.Connection) -> int:
-    """Count the blocks that a few rounds touch."""
+    """Count the blocks that a few rounds read."""
     seen: list[int] = []
     for rounds in (0, 20):
         work(connection, rounds)
@@ -40,23 +40,23 @@ def cost(connection: psycopg.Connection) -> int:
 
 
 @pytest.mark.parametrize("waiting", [0, 5], ids=["drained", "never_drained"])
-def test_the_cost_stays(held: psycopg.Connection, waiting: int):
-    """Whether lanes are drained by every pop, or never."""
-    for lane in range(3):
-        push(held, "q", *range(waiting + 1), partition=str(lane))
+def test_the_cost_stays_the_same(held: psycopg.Connection, waiting: int):
+    """Whether partitions are drained by every pop, or never."""
+    for partition in range(3):
+        push(held, "q", *range(waiting + 1), partition=str(partition))
     for group in ("a", "b"):
         assert [len(take(held, "q", group, batch=1)) for _ in range(3)] == [1] * 3
     work(held, 400)
     early = cost(held)
     work(held, 1600)
-    held.execute("ANALYZE")  # as autovacuum does, which finds almost no rows: no plan is misled by that
+    held.execute("ANALYZE")  # as autovacuum does, which finds almost no rows; no plan may be misled by that
     late = cost(held)
     assert late < 2 * early, (early, late)
     assert (broken(held), sum(lag(held, "a").values())) == ({}, 3 * waiting)
 
 
-def test_a_lane_whose_answer_commits_late_is_served(connect: Callable[..., psycopg.Connection]):
-    """Its place is long behind the start of the ready list then: it is found soon if there is nothing else."""
+def test_a_partition_whose_ack_commits_late_is_served(connect: Callable[..., psycopg.Connection]):
+    """It is behind the start of the ready list by then, and is found soon if there is no other work."""
     late, others = connect(), connect()
     push(others, "q", 1, 2, partition="late")
     held = pop(late, "q", batch=1)
@@ -75,7 +75,7 @@ def test_a_lane_whose_answer_commits_late_is_served(connect: Callable[..., psyco
     assert broken(others) == {}
 
 
-def test_it_is_served_soon_while_others_are_busy(connect: Callable[..., psycopg.Connection]):
+def test_a_late_partition_is_served_soon_while_others_are_busy(connect: Callable[..., psycopg.Connection]):
     late, others = connect(), connect()
     push(others, "q", 1, "late", partition="late")
     held = pop(late, "q", batch=1)
@@ -92,7 +92,7 @@ def test_it_is_served_soon_while_others_are_busy(connect: Callable[..., psycopg.
 
 
 def test_an_older_snapshot_is_refused(connect: Callable[..., psycopg.Connection]):
-    """A pop under REPEATABLE READ would not see what its group has done since, and deliver it again."""
+    """A pop under REPEATABLE READ does not see what its group has done since, and would deliver it again."""
     for by_name in (False, True):
         queue, options = f"q{by_name}", {"partition": "a"} if by_name else {}
         older, others = connect(), connect()

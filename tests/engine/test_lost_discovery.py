@@ -1,4 +1,4 @@
-"""A group that lost track asks every partition once, and wakes only those that have messages."""
+"""A group that lost its discovery state checks every partition once, and lists only those with messages."""
 
 import psycopg
 
@@ -12,8 +12,8 @@ def in_list(connection: psycopg.Connection) -> int:
     return count
 
 
-def test_after_a_restart_drained_partitions_stay_out_of_the_list(mq: psycopg.Connection):
-    """Another server start, and so a discovery of all partitions, does not put idle ones back into the ready list."""
+def test_after_a_restart_drained_partitions_stay_out_of_the_ready_list(mq: psycopg.Connection):
+    """A new server start runs a discovery of all partitions, which does not put idle ones into the ready list."""
     push_to(mq, [("q", f"idle {n}", n) for n in range(IDLE)])
     drain(mq, "q", partitions=IDLE, batch=IDLE)
     assert (pop(mq, "q"), in_list(mq)) == ([], 0)
@@ -26,7 +26,7 @@ def test_after_a_restart_drained_partitions_stay_out_of_the_list(mq: psycopg.Con
 
 
 def test_a_pruned_journal_hides_nothing(mq: psycopg.Connection):
-    """A group whose snapshot is older than the journal falls back once to all partitions."""
+    """A group whose snapshot is older than the journal checks all partitions once."""
     push(mq, "q", 0, partition="a")
     assert take(mq, "q") == [0]
     assert pop(mq, "q") == []

@@ -1,4 +1,4 @@
-"""Many threads at once, and waiting for what they bring about."""
+"""Run many threads at once, and wait for conditions."""
 
 import time
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
-PATIENCE = 30.0  # seconds before a wait is given up as hopeless
+PATIENCE = 30.0  # seconds after which a wait fails
 
 
 def at_once(*jobs: Callable[[], T]) -> list[T]:
-    """Run each job in a thread of its own; return what they return, or raise what one of them raised."""
+    """Run each job in a thread of its own; return their results, or raise the error of one of them."""
     with ThreadPoolExecutor(len(jobs)) as threads:
         return [future.result() for future in [threads.submit(job) for job in jobs]]
 
