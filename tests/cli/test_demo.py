@@ -60,8 +60,8 @@ def check_billing(db: psycopg.Connection) -> None:
     paid = column(
         db, "SELECT trace_id FROM skep.messages WHERE headers IS NULL AND " + OF_QUEUE, demo_workload.PAYMENTS
     )
-    below = " AND \"offset\" < (SELECT cursor FROM skep.lag('demo-billing', 'demo-orders') l WHERE l.partition = p.partition)"
-    billed = column(db, "SELECT trace_id " + ORDERS + below)
+    cursor = "(SELECT cursor FROM skep.lag('demo-billing', 'demo-orders') l WHERE l.partition = p.partition)"
+    billed = column(db, "SELECT trace_id " + ORDERS + ' AND "offset" < ' + cursor)
     assert sorted(billed) == sorted(paid)
     assert len(billed) == len(set(billed)) > 100
     assert "demo-checkout" in column(db, "SELECT name FROM skep.traced_names")

@@ -110,7 +110,7 @@ def test_seek_to_an_invalid_position(cli: Cli, billing: Skep):
 
 @pytest.mark.parametrize("command", [["show"], ["delete", "--yes"]])
 def test_a_group_that_does_not_exist(cli: Cli, billing: Skep, command: list[str]):
-    assert cli("group", *command, "nobody").stderr.startswith('error: there is no group "nobody"\nhint: ')
+    assert cli("group", *command, "unknown").stderr.startswith('error: there is no group "unknown"\nhint: ')
     done = cli("group", *command, "billing", "--queue", "mail")
     assert done.code == 1
     assert done.stderr.startswith('error: there is no group "billing" on queue "mail"')

@@ -65,8 +65,8 @@ def test_revoke_asks(cli: Cli, mq: Skep):
 
 
 def test_revoke_an_unknown_key(cli: Cli):
-    done = cli("key", "revoke", "nobody", "--yes")
-    assert (done.code, done.stderr) == (1, 'error: there is no key "nobody"\nhint: `skep key list` shows all\n')
+    done = cli("key", "revoke", "unknown", "--yes")
+    assert (done.code, done.stderr) == (1, 'error: there is no key "unknown"\nhint: `skep key list` shows all\n')
 
 
 @pytest.mark.parametrize(

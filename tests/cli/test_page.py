@@ -18,7 +18,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND = re.compile(r"`skep ([^`\n]+)`|^(?:\$ )?skep (.*)$", re.MULTILINE)
 SHELL = re.compile(r"\s(?:\|\|?|>|2>|&&|#|\\).*")
 # First words of the output lines that are compared.
-BEGINNINGS = "queued|leased|orders|numbers/|customer-7|queue|partition|group|billing|id|dead letters|when|0 |1,000|5 queues|servers"
+BEGINNINGS = (
+    "queued|leased|orders|numbers/|customer-7|queue|partition|group|billing|default|id|dead letters|when"
+    "|0 |1,000|5 queues|servers"
+)
 
 
 @pytest.mark.timeout(400)  # about fifty processes, one after the other

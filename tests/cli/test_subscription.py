@@ -155,9 +155,9 @@ def test_force_complete(cli: Cli, orders: Skep):
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "cancel --yes", "heartbeat", "remove --yes"])
 def test_a_group_that_has_not_subscribed(cli: Cli, orders: Skep, verb: str):
-    done = cli("group", *verb.split(), "nobody", "orders")
+    done = cli("group", *verb.split(), "unknown", "orders")
     assert (done.code, done.stdout) == (1, "")
-    assert done.stderr.startswith('error: group "nobody" has no subscription to queue "orders"\nhint: ')
+    assert done.stderr.startswith('error: group "unknown" has no subscription to queue "orders"\nhint: ')
 
 
 def test_who_holds_back_what(cli: Cli, orders: Skep):

@@ -107,7 +107,7 @@ def test_a_line_for_each_snapshot(database_url: str, busy: Skep):
 
 
 def test_no_message_is_counted(busy: Skep, connect: Connect):
-    """A snapshot costs the same with ten messages or ten million: it reads one message of each partition for its age."""
+    """A snapshot costs the same with ten messages or ten million: it reads one message per partition."""
     costs = [cost(connect())]
     busy.queue("orders").push_many(range(5000))
     costs += [cost(connect())]

@@ -11,7 +11,7 @@ CheckStatus = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found, and what to do unless the status is ok."""
+    """The status, the finding of a check, and advice unless the status is ok."""
 
     status: CheckStatus
     found: str

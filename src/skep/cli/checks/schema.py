@@ -93,7 +93,7 @@ def outbox(db: CheckedDatabase) -> CheckResult:
     (waiting,) = db.row(OUTBOX)
     if not (before and waiting):
         return ok("no committed rows wait to be published")
-    advice = "run `skep serve` or `skep upkeep`; if it runs, a partition is locked (see transactions) or a queue refuses messages"
+    advice = "run `skep serve` or `skep upkeep`; if one runs, a transaction locks a partition or a queue refuses them"
     return warn(f"{waiting:,} committed rows wait to be published", advice)
 
 

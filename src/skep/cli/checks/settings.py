@@ -66,7 +66,9 @@ def timeouts(db: CheckedDatabase) -> CheckResult:
     found = db.connection.execute(MILLISECONDS, [list(TIMEOUTS)]).fetchall()
     short = [f"{name} is {value / 1000:g} s" for name, value in found if value < SHORT]
     if short:
-        advice = f"set no timeout for the user of Skep, or at least {SHORT // 1000} s: retention and installs can take longer"
+        advice = (
+            f"set at least {SHORT // 1000} s, or no timeout, for the user of Skep: retention and installs take long"
+        )
         return warn(", ".join(short), advice)
     return ok(", ".join(f"{name} is {value / 1000:g} s" for name, value in found) or "none")
 

@@ -81,7 +81,8 @@ def slots(db: CheckedDatabase) -> CheckResult:
         return ok(f"{len(found)} replication slots, all active" if found else "no replication slots")
     name, active, retained, xmin_age = bad[0]
     state = "is active" if active else "has no reader"
-    text = f"replication slot {name} {state}, retains {retained / GIB:.2f} GiB of WAL and the dead rows of {xmin_age:,} transactions"
+    size = f"{retained / GIB:.2f} GiB of WAL and the dead rows of {xmin_age:,} transactions"
+    text = f"replication slot {name} {state}, retains {size}"
     advice = one_line(f"start its reader again, or SELECT pg_drop_replication_slot('{name}')")
     return (fail if retained > RETAINED_WAL and not active else warn)(one_line(text), advice)
 
