@@ -160,7 +160,7 @@ def test_a_group_that_has_not_subscribed(cli: Cli, orders: Skep, verb: str):
     assert done.stderr.startswith('error: group "unknown" has no subscription to queue "orders"\nhint: ')
 
 
-def test_who_holds_back_what(cli: Cli, orders: Skep):
+def test_blocked(cli: Cli, orders: Skep):
     for group in ("fast", "slow"):
         orders.subscribe(group, "orders")
     orders.queue("orders").pop(group="fast", batch=8).ack()
@@ -174,12 +174,12 @@ def test_who_holds_back_what(cli: Cli, orders: Skep):
         ("slow", True),
         ("fast", False),
     ]
-    assert cli("group", "blocked", "--limit", "1").lines[-1] == "and 1 more, with less; --limit 2 shows all"
+    assert cli("group", "blocked", "--limit", "1").lines[-1] == "and 1 more with a smaller backlog; --limit 2 shows all"
     assert cli("group", "blocked", "nothing").stderr.startswith('error: there is no queue "nothing"\n')
 
 
 def test_defaults(cli: Cli, mq: Skep):
-    assert cli("group", "defaults").stdout.startswith("groups without a mode get all; new ones begin 4 s before")
+    assert cli("group", "defaults").stdout.startswith("default start: all; new starts 4 s before")
     changed = cli("group", "defaults", "--mode", "new", "--json").json
     assert changed == {"subscription_mode": "new", "max_poll_interval": 2}
     assert cli("group", "defaults", "--max-poll-interval", "1m", "--json").json == changed | {"max_poll_interval": 60}
@@ -187,9 +187,9 @@ def test_defaults(cli: Cli, mq: Skep):
     assert mq.subscribe("late", "orders").mode == "new"
 
 
-def test_defaults_that_cannot_be(cli: Cli):
-    for wrong in (("--mode", "timestamp"), ("--max-poll-interval", "0"), ("--max-poll-interval", "soon")):
-        done = cli("group", "defaults", *wrong)
+def test_invalid_defaults(cli: Cli):
+    for options in (("--mode", "timestamp"), ("--max-poll-interval", "0"), ("--max-poll-interval", "soon")):
+        done = cli("group", "defaults", *options)
         assert (done.code, done.stdout) == (1, "")
         assert "must be" in done.stderr or "hint: " in done.stderr
     assert cli("group", "defaults", "--json").json == {"subscription_mode": "all", "max_poll_interval": 2}
