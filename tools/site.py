@@ -77,7 +77,7 @@ def commands() -> Iterator[str]:
 def _command(command: Any, name: str) -> Iterator[str]:  # noqa: ANN401
     children = getattr(command, "commands", None)
     if children:
-        for child in children.values():
+        for child in (child for child in children.values() if not child.hidden):
             yield from _command(child, f"{name} {child.name}")
         return
     arguments = [f"[{each.name.upper()}]" for each in command.params if each.param_type_name == "argument"]

@@ -1,4 +1,4 @@
-"""The command line without the cost of a process, on a database of the test's own."""
+"""The command line in this process, on a database for each test."""
 
 import contextlib
 import io
@@ -39,7 +39,7 @@ Cli = Callable[..., Result]
 
 @pytest.fixture
 def cli(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run `skep` with these arguments; `stdin` is what it reads."""
+    """Return a function that runs `skep` with arguments and standard input."""
     for name in UNSET:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SKEP_DATABASE_URL", database_url)

@@ -1,4 +1,4 @@
-"""`skep` as a process of its own."""
+"""Running `skep` as a process, with or without a terminal."""
 
 import codecs
 import contextlib
@@ -37,9 +37,9 @@ def run(*arguments: str, stdin: str = "", **environ: str) -> subprocess.Complete
 
 
 def read_terminal(controller: int) -> str:
-    """Return what was written to a pseudoterminal whose other end is closed."""
+    """Return the output of a pseudoterminal whose other end is closed."""
     written = b""
-    with contextlib.suppress(OSError):  # at the end it is an input/output error
+    with contextlib.suppress(OSError):  # raised at the end of the output
         while chunk := os.read(controller, 4096):
             written += chunk
     os.close(controller)
@@ -47,7 +47,7 @@ def read_terminal(controller: int) -> str:
 
 
 def on_terminal(*arguments: str) -> str:
-    """Return what `skep` writes to a terminal."""
+    """Return the output of `skep` on a terminal."""
     controller, terminal = pty.openpty()
     env = environment(TERM="xterm", COLUMNS="200")
     subprocess.run([SKEP, *arguments], env=env, stdout=terminal, stderr=terminal, check=True, timeout=60)
@@ -56,7 +56,7 @@ def on_terminal(*arguments: str) -> str:
 
 
 def wait_until(connection: psycopg.Connection, query: LiteralString) -> None:
-    """Return once this is true in the database."""
+    """Wait until the query returns true."""
     deadline = time.monotonic() + 60
     while connection.execute(query).fetchone() != (True,):
         assert time.monotonic() < deadline, query
@@ -64,14 +64,14 @@ def wait_until(connection: psycopg.Connection, query: LiteralString) -> None:
 
 
 class Terminal:
-    """`skep` on a terminal of its own, which tells it about Ctrl-C, Ctrl-Z and its size."""
+    """`skep` on its own terminal, with Ctrl-C, Ctrl-Z and resizing."""
 
     def __init__(self, *arguments: str, rows: int = 24, columns: int = 100) -> None:
         self._controller, self._own = pty.openpty()
         self._size(rows, columns)
         self.before = termios.tcgetattr(self._own)
         self.written = ""
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode  # a read may end within a character
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode  # a read can end inside a character
         self.process = subprocess.Popen(
             [SKEP, *arguments],
             env={name: value for name, value in environment(TERM="xterm").items() if name not in ("COLUMNS", "LINES")},
@@ -94,7 +94,7 @@ class Terminal:
         os.write(self._controller, keys.encode())
 
     def wait_for(self, text: str) -> str:
-        """Return what was written since the last thing we did, once this is in it."""
+        """Wait for a text, and return the output since the last keys or resize."""
         deadline = time.monotonic() + 60
         while text not in self.written:
             ready, _, _ = select.select([self._controller], [], [], 0.1)
@@ -104,7 +104,7 @@ class Terminal:
         return self.written
 
     def settle(self) -> None:
-        """Read until nothing has been written for half a second: the rest of a screen."""
+        """Read until there has been no output for half a second."""
         while select.select([self._controller], [], [], 0.5)[0]:
             self.written += self._decode(os.read(self._controller, 65536))
 

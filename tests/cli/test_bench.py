@@ -1,13 +1,13 @@
-"""`skep bench`: it measures what happened, and leaves nothing behind."""
+"""`skep bench`: its numbers, and the deletion of its queue."""
 
 import signal
 
 from skep import AsyncSkep, Skep
-from skep.cli.bench import Bench, Wish, measured
+from skep.cli.bench import Bench, BenchOptions, measurement
 from tests.cli.conftest import Cli
 from tests.cli.process import Terminal
 
-WISH = Wish(seconds=1, workers=4, batch=5, size=50, partitions=3)
+OPTIONS = BenchOptions(seconds=1, workers=4, batch=5, size=50, partitions=3)
 
 
 def test_numbers(cli: Cli, mq: Skep):
@@ -19,30 +19,30 @@ def test_numbers(cli: Cli, mq: Skep):
     assert (mq.queues(), mq.groups(), mq.subscriptions()) == ([], [], [])
 
 
-async def test_what_is_counted_is_what_is_stored(database_url: str):
+async def test_counts_match_the_stored_messages(database_url: str):
     async with AsyncSkep(database_url) as mq:
-        bench = Bench(mq, WISH)
-        pushed = await bench._hammer("push 5", lambda: bench._push(5))
+        bench = Bench(mq, OPTIONS)
+        pushed = await bench._measure_calls("push 5", lambda: bench._push(5))
         (queue,) = await mq.queues()
         assert (pushed.messages, queue.partitions) == (queue.messages, 3)
-        popped = await bench._hammer("pop", bench._pop)
+        popped = await bench._measure_calls("pop", bench._pop)
         (group,) = await mq.groups()
         assert 0 < popped.messages == group.processed
 
 
 def test_rates_and_times():
-    result = measured("x", 1000, 2, [0.001 * number for number in range(1, 102)])
+    result = measurement("x", 1000, 2, [0.001 * number for number in range(1, 102)])
     assert (result.messages_per_second, round(result.p50_ms), round(result.p99_ms)) == (500, 51, 100)
-    assert measured("x", 1, 1, [0.5]).p99_ms == 500
-    assert measured("x", 0, 1, [0.5, 0.5]).messages_per_second == 0
+    assert measurement("x", 1, 1, [0.5]).p99_ms == 500
+    assert measurement("x", 0, 1, [0.5, 0.5]).messages_per_second == 0
 
 
-def test_for_people(cli: Cli):
+def test_table(cli: Cli):
     done = cli("bench", "--seconds", "0.2")
     assert [line.split()[0] for line in done.lines] == ["measured", "push", "push", "pop", "push"]
 
 
-def test_stopped_half_way_it_leaves_nothing_behind(database_url: str, mq: Skep):
+def test_a_stopped_bench_deletes_its_queue(database_url: str, mq: Skep):
     with Terminal("bench", "--seconds", "60", "--database-url", database_url) as terminal:
         terminal.wait_for("push 1")
         terminal.process.send_signal(signal.SIGTERM)

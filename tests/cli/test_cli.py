@@ -1,4 +1,4 @@
-"""The command line as a user meets it: a process, its output and its exit code."""
+"""The command line as a process: its output and its exit code."""
 
 import json
 import re
@@ -30,7 +30,7 @@ from tests.postgres_binaries import MAJORS
 
 @contextmanager
 def serving(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
-    """Run `skep serve` until it says that it is ready; give the process and what it said."""
+    """Run `skep serve` until it is ready; yield the process and its output."""
     command = [SKEP, "serve", "--port", "0", *arguments]
     with subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -82,7 +82,16 @@ def test_errors_are_a_line_and_a_hint(command: str, url: str, says: str):
 
 @pytest.mark.parametrize(
     "command",
-    ["push orders 1", "pop orders", "tail orders", "queue list", "group list", "dlq list", "upkeep", "upkeep --once"],
+    [
+        "push orders 1",
+        "pop orders",
+        "tail orders",
+        "queue list",
+        "group list",
+        "dead-letter list",
+        "upkeep",
+        "upkeep --once",
+    ],
 )
 def test_a_database_that_cannot_be_reached(cli: Cli, command: str):
     done = cli(*command.split(), "--database-url", "postgresql://ann:secret@127.0.0.1:1/shop")
@@ -92,8 +101,8 @@ def test_a_database_that_cannot_be_reached(cli: Cli, command: str):
     assert "secret" not in done.stderr
 
 
-@pytest.mark.parametrize("noun", ["queue", "group", "dlq"])
-def test_a_noun_alone_says_what_can_be_done_with_it(cli: Cli, noun: str):
+@pytest.mark.parametrize("noun", ["queue", "group", "dead-letter"])
+def test_a_noun_without_a_command_shows_its_help(cli: Cli, noun: str):
     done = cli(noun)
     assert f"Usage: skep {noun}" in done.stdout + done.stderr
 
@@ -102,13 +111,13 @@ def test_debug_shows_the_traceback():
     assert "Traceback" in run("install", "--database-url", "mysql://db/shop", SKEP_DEBUG="1").stderr
 
 
-def test_install_asks_for_a_database():
+def test_install_needs_a_database():
     done = run("install")
     assert done.returncode == 1
     assert "SKEP_DATABASE_URL" in done.stderr
 
 
-def test_install_installs_and_says_so(empty_database_url: str):
+def test_install(empty_database_url: str):
     first, second = (run("install", "--database-url", empty_database_url) for _ in range(2))
     assert (first.returncode, second.returncode) == (0, 0)
     assert "0001_" in first.stdout
@@ -166,13 +175,13 @@ def test_install_prints_the_sql():
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_serve_brings_its_own_database(data_dir: Path, stop: signal.Signals):
+def test_serve_starts_an_embedded_database(data_dir: Path, stop: signal.Signals):
     with serving("--data-dir", str(data_dir)) as (process, said):
         (url,) = re.findall(r"^  (postgresql://\S+)$", said, re.MULTILINE)
         (push,) = re.findall(r"^  curl (http://localhost:\d+/api/v1/push -d .*)$", said, re.MULTILINE)
         target, _, body = shlex.split(push)
-        with urllib.request.urlopen(target, body.encode()) as answer:
-            assert b'"queued"' in answer.read()
+        with urllib.request.urlopen(target, body.encode()) as response:
+            assert b'"queued"' in response.read()
         with psycopg.connect(url) as connection:
             verify(connection)
         process.send_signal(stop)
@@ -181,7 +190,7 @@ def test_serve_brings_its_own_database(data_dir: Path, stop: signal.Signals):
         psycopg.connect(url)
 
 
-def test_serve_uses_your_database_and_keeps_your_password(empty_database_url: str):
+def test_serve_uses_a_given_database_and_hides_its_password(empty_database_url: str):
     with serving("--database-url", empty_database_url) as (process, said):
         with psycopg.connect(empty_database_url) as connection:
             verify(connection)
@@ -190,7 +199,7 @@ def test_serve_uses_your_database_and_keeps_your_password(empty_database_url: st
         assert process.wait(30) == 0
 
 
-def test_serve_does_the_upkeep(database_url: str):
+def test_serve_runs_upkeep(database_url: str):
     with serving("--database-url", database_url) as (process, _), psycopg.connect(database_url) as connection:
         connection.autocommit = True
         connection.execute("""SELECT skep.configure_queue('orders', '{"max_size": 1}')""")
@@ -202,7 +211,7 @@ def test_serve_does_the_upkeep(database_url: str):
         assert process.stdout.read().endswith("Skep has stopped.\n")
 
 
-def test_upkeep_that_fails_does_not_stop_serve(database_url: str):
+def test_failing_upkeep_does_not_stop_serve(database_url: str):
     with serving("--database-url", database_url) as (process, _), psycopg.connect(database_url) as connection:
         connection.autocommit = True
         connection.execute("DROP FUNCTION skep.expire_leases()")
@@ -227,14 +236,14 @@ def test_a_database_without_skep(cli: Cli, empty_database_url: str):
     assert "hint: run `skep install`" in done.stderr
 
 
-def test_install_for_programs(empty_database_url: str):
+def test_install_as_json(empty_database_url: str):
     done = run("install", "--json", "--database-url", empty_database_url)
     report = json.loads(done.stdout)
     assert (report["functions"], report["migrations"][0]) == (True, "0001_create_skep")
     assert report["version"] == len(report["migrations"])
 
 
-def test_install_shows_what_it_does_on_a_terminal(empty_database_url: str):
+def test_install_shows_its_progress_on_a_terminal(empty_database_url: str):
     with Terminal("install", "--database-url", empty_database_url) as terminal:
         said = terminal.wait_for("schema version")
         assert terminal.process.wait(30) == 0

@@ -1,4 +1,4 @@
-"""Completion, as a real bash does it; and the answers for shells that are not on every machine."""
+"""Completion in a real bash, and the output for shells that are not on every machine."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def complete(line: str, **environ: str) -> list[str]:
-    """Return what bash offers for the last word, which may have no letter yet."""
+    """Return the completions of bash for the last word, which may be empty."""
     words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
     environ = environment(PATH=f"{SKEP.parent}:{os.environ['PATH']}", **environ)
     command = ["bash", "--norc", "-c", ASK, "bash", SKEP, *words]
@@ -40,36 +40,38 @@ def names(mq: Skep) -> Skep:
 
 
 def test_commands_and_options():
-    assert {"serve", "push", "queue", "doctor", "completion"} <= set(complete("skep "))
+    offered = set(complete("skep "))
+    assert {"serve", "push", "queue", "dead-letter", "doctor", "completion"} <= offered
+    assert "dlq" not in offered
     assert complete("skep qu") == ["queue"]
     assert complete("skep queue sh") == ["show"]
     assert complete("skep group list --qu") == ["--queue"]
     assert complete("skep completion ") == ["bash", "zsh", "fish"]
 
 
-def test_names_of_queues(names: Skep, database_url: str):
+def test_queue_names(names: Skep, database_url: str):
     there = {"SKEP_DATABASE_URL": database_url}
     assert complete("skep queue show ", **there) == ["orders", "orders.eu", "payments"]
     assert complete("skep push ord", **there) == ["orders", "orders.eu"]
-    assert complete("skep dlq list --queue p", **there) == ["payments"]
+    assert complete("skep dead-letter list --queue p", **there) == ["payments"]
     parts = conninfo_to_dict(database_url)
     url = "postgresql://{user}:{password}@{host}:{port}/{dbname}".format(**parts)
     assert complete(f"skep tail --database-url {url} p") == ["payments"]
 
 
-def test_names_of_groups(names: Skep, database_url: str):
+def test_group_names(names: Skep, database_url: str):
     there = {"SKEP_DATABASE_URL": database_url}
     assert complete("skep group show b", **there) == ["bank", "billing"]
     assert complete("skep pop orders --group bi", **there) == ["billing"]
     assert complete("skep group seek billing orders ", **there) == ["beginning", "end"]
 
 
-def test_no_database_no_names():
+def test_no_names_without_a_database():
     assert complete("skep queue show ", SKEP_DATABASE_URL="postgresql://ann@127.0.0.1:1/shop") == []
     assert complete("skep queue show ", SKEP_DATABASE_URL="nonsense") == []
 
 
-def test_the_embedded_one_is_asked_only_if_it_runs(data_dir: Path):
+def test_the_embedded_postgres_is_queried_only_if_it_runs(data_dir: Path):
     here = {"SKEP_DATA_DIR": str(data_dir)}
     assert complete("skep queue show ", **here) == []
     assert list(data_dir.iterdir()) == []
@@ -87,10 +89,10 @@ def test_the_embedded_one_is_asked_only_if_it_runs(data_dir: Path):
 def test_other_shells(shell: str, asked: dict[str, str]):
     script = run("completion", shell).stdout
     assert f"_SKEP_COMPLETE=complete_{shell}" in script
-    answer = run(_SKEP_COMPLETE=f"complete_{shell}", _TYPER_COMPLETE_ARGS="skep queue sh", **asked)
-    assert "show" in answer.stdout
-    assert "configure" not in answer.stdout
+    done = run(_SKEP_COMPLETE=f"complete_{shell}", _TYPER_COMPLETE_ARGS="skep queue sh", **asked)
+    assert "show" in done.stdout
+    assert "configure" not in done.stdout
 
 
-def test_no_other_shell():
+def test_an_unsupported_shell():
     assert run("completion", "tcsh").returncode == 2

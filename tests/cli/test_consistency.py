@@ -1,4 +1,4 @@
-"""What holds for every command: help with examples, JSON, errors of a line and a hint, colours for terminals only."""
+"""Rules for every command: examples in the help, JSON, errors with a hint, colours only on terminals."""
 
 import re
 import shlex
@@ -23,11 +23,11 @@ NAMES = [name for name, _ in commands_of(app)]
 NO_JSON = {"serve", "completion"}
 NO_DATABASE = {"completion"}
 NOWHERE = "postgresql://ann:secret@127.0.0.1:1/shop"
-COLOUR = re.compile(r"\x1b\[[\d;]*3\dm")  # escapes that choose one
+COLOUR = re.compile(r"\x1b\[[\d;]*3\dm")  # escape sequences that set a colour
 
 
 def resolve(arguments: list[str]) -> Any:
-    """Parse a command line as the program would, and return the command it means."""
+    """Parse a command line as the program does, and return the command."""
     command: Any = typer.main.get_command(app)
     context: Any = None
     name = "skep"
@@ -39,7 +39,7 @@ def resolve(arguments: list[str]) -> Any:
 
 
 def arguments_of(example: str) -> list[str]:
-    """Return what stands behind `skep`, without what the shell does with it."""
+    """Return the arguments of `skep`, without pipes and redirections."""
     line = re.sub(r" > \S+$", "", example.rsplit(" | ", maxsplit=1)[-1])
     program, *arguments = shlex.split(line)
     assert program == "skep"
@@ -53,23 +53,23 @@ def options_of(name: str) -> set[str]:
     return {option for param in command.params for option in param.opts}
 
 
-def test_what_is_wrong_does_not_parse():
-    for wrong in (["queue", "list", "--nonsense"], ["queue", "nonsense"], ["group", "seek", "billing"]):
+def test_invalid_arguments_do_not_parse():
+    for arguments in (["queue", "list", "--nonsense"], ["queue", "nonsense"], ["group", "seek", "billing"]):
         with pytest.raises(Exception, match="No such option|No such command|Missing parameter"):
-            resolve(wrong)
+            resolve(arguments)
 
 
-def test_hints_name_flags_that_are_there():
+def test_every_flag_is_an_option_of_serve():
     assert {flag_name(name) for name in FLAGS} == options_of("serve") - {"--help"}
 
 
-def test_there_are_examples_of_every_command_and_of_no_other():
+def test_every_command_has_examples():
     assert sorted(EXAMPLES) == sorted(NAMES)
     assert all(EXAMPLES.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_examples_are_right_and_shown(name: str, cli: Cli):
+def test_examples_parse_and_are_shown(name: str, cli: Cli):
     shown = " ".join(cli(*name.split(), "--help").stdout.split())
     for example in EXAMPLES[name]:
         assert arguments_of(example)[: len(name.split())] == name.split()
@@ -77,15 +77,15 @@ def test_examples_are_right_and_shown(name: str, cli: Cli):
         assert " ".join(example.split()) in shown
 
 
-def test_examples_name_places_that_arrow_knows():
+def test_examples_use_schemes_that_arrow_knows():
     schemes = set(re.findall(r"(\w+)://bucket", str(EXAMPLES)))
     assert schemes
-    for scheme in schemes:  # a region, so that nobody is asked for it
+    for scheme in schemes:  # with a region, so that Arrow does not look it up
         FileSystem.from_uri(f"{scheme}://bucket/archive?region=eu-central-1")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_options_everywhere(name: str):
+def test_common_options(name: str):
     options = options_of(name)
     assert ("--json" in options) == (name not in NO_JSON)
     assert ("--database-url" in options) == (name not in NO_DATABASE)
@@ -95,7 +95,7 @@ CONNECTING = [name for name in NAMES if name not in {*NO_DATABASE, "serve", "doc
 
 
 @pytest.mark.parametrize("name", CONNECTING)
-def test_no_database_is_a_line_and_a_hint(name: str, cli: Cli):
+def test_an_unreachable_database_is_an_error_with_a_hint(name: str, cli: Cli):
     (arguments, *_) = [arguments_of(example) for example in EXAMPLES[name]]
     yes = ["--yes"] if "--yes" in options_of(name) and "--yes" not in arguments else []
     done = cli(*arguments, *yes, "--database-url", NOWHERE, stdin=b"1\n")
@@ -116,13 +116,13 @@ def test_colours_on_a_terminal_only(database_url: str, mq: Skep, monkeypatch: py
 
 
 def test_errors_have_a_colour_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch):
-    def said() -> str:
+    def output() -> str:
         with Terminal("queue", "list", "--database-url", "mysql://db/shop") as terminal:
             return terminal.wait_for("hint")
 
-    assert COLOUR.search(said())
+    assert COLOUR.search(output())
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not COLOUR.search(said())
+    assert not COLOUR.search(output())
     assert "\x1b" not in run("queue", "list", "--database-url", "mysql://db/shop").stderr
 
 

@@ -17,9 +17,9 @@ def test_push_with_a_delay(cli: Cli, mq: Skep):
 
 
 def test_push_at_a_time(cli: Cli):
-    (told,) = cli("push", "orders", "1", "--deliver-at", "2090-01-31T12:00Z", "--json").json
-    assert (told["status"], told["offset"]) == ("delayed", None)
-    assert datetime.fromisoformat(told["due_at"]) == datetime(2090, 1, 31, 12, tzinfo=UTC)
+    (receipt,) = cli("push", "orders", "1", "--deliver-at", "2090-01-31T12:00Z", "--json").json
+    assert (receipt["status"], receipt["offset"]) == ("delayed", None)
+    assert datetime.fromisoformat(receipt["due_at"]) == datetime(2090, 1, 31, 12, tzinfo=UTC)
 
 
 def test_lines_with_a_delay(cli: Cli, mq: Skep):
@@ -30,7 +30,7 @@ def test_lines_with_a_delay(cli: Cli, mq: Skep):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--delay", "soon"], '"soon" is not a length of time'),
+        (["--delay", "soon"], '"soon" is not a duration'),
         (["--deliver-at", "soon"], '"soon" is not a time'),
         (["--delay", "1h", "--deliver-at", "2090-01-01T00:00Z"], "delay and deliver_at are both given"),
     ],

@@ -12,7 +12,7 @@ from tests.cli.process import on_terminal
 
 @pytest.fixture
 def billing(mq: Skep) -> Skep:
-    """A group with one message done, one leased and ten to do."""
+    """A group with one message completed, one leased and ten pending."""
     mq.queue("orders").push_many([NewMessage(number, partition=f"p{number % 2}") for number in range(12)])
     mq.subscribe("billing", "orders")
     mq.queue("orders").pop(group="billing", partition="p0").ack()
@@ -29,7 +29,7 @@ def test_list(cli: Cli, billing: Skep):
     assert [group["group"] for group in cli("group", "list", "--queue", "mail", "--json").json] == ["audit"]
 
 
-def test_trouble_comes_first(cli: Cli, billing: Skep, connect: Callable[..., psycopg.Connection]):
+def test_unhealthy_groups_come_first(cli: Cli, billing: Skep, connect: Callable[..., psycopg.Connection]):
     for group in ("cancelled", "well", "behind", "paused", "failing", "late", "dead"):
         billing.subscribe(group, "orders", mode="all" if group == "behind" else "new")
     silent = "UPDATE skep.subscriptions SET last_heartbeat_at = now() - %s::interval WHERE group_name = %s"
@@ -58,11 +58,11 @@ def test_show(cli: Cli, billing: Skep):
     assert ["orders", "p1", "6", "0", "0", "5", "-"] in lines
     assert ["orders", "p0", "5", "1", "1", "5"] in [line[:6] for line in lines]
     assert " ".join(lines[0]).startswith(
-        "group billing on orders: ACTIVE, starts at all, with backfill, beats every 60 s"
+        "group billing on orders: ACTIVE, starts at all, with backfill, heartbeat every 60 s"
     )
 
 
-def test_show_a_group_that_waits_for_its_first_queue(cli: Cli, mq: Skep):
+def test_show_a_group_without_a_queue(cli: Cli, mq: Skep):
     mq.subscribe("billing", namespace="shop")
     assert cli("group", "show", "billing").lines[0].startswith("group billing on shop.*: ACTIVE")
     assert cli("group", "delete", "billing", "--yes").code == 0
@@ -72,7 +72,10 @@ def test_show_a_group_that_waits_for_its_first_queue(cli: Cli, mq: Skep):
 def test_show_as_json(cli: Cli, billing: Skep):
     found = cli("group", "show", "billing", "--queue", "orders", "--json").json
     assert (found["group"], found["queues"][0]["lag"]) == ("billing", 11)
-    assert [(lane["partition"], lane["lag"], lane["leased"]) for lane in found["lanes"]] == [("p1", 6, 0), ("p0", 5, 1)]
+    assert [(each["partition"], each["lag"], each["leased"]) for each in found["partition_list"]] == [
+        ("p1", 6, 0),
+        ("p0", 5, 1),
+    ]
 
 
 def test_show_some_of_many_partitions(cli: Cli, mq: Skep):
@@ -80,34 +83,34 @@ def test_show_some_of_many_partitions(cli: Cli, mq: Skep):
     mq.queue("orders").push(2, partition="p149")
     mq.subscribe("billing", "orders")
     done = cli("group", "show", "billing")
-    assert done.lines[-1] == "and 50 more partitions, less behind; --limit 150 shows all"
+    assert done.lines[-1] == "and 50 more partitions with less lag; --limit 150 shows all"
     assert "p149" in done.stdout
-    assert len(cli("group", "show", "billing", "--json").json["lanes"]) == 150
+    assert len(cli("group", "show", "billing", "--json").json["partition_list"]) == 150
 
 
 def test_seek(cli: Cli, billing: Skep):
     done = cli("group", "seek", "billing", "orders", "beginning")
     assert done.lines == [
-        "group billing is at beginning of orders: 2 partitions moved", "1 completed message delivered again",
+        "group billing is at beginning of orders: 2 partitions moved", "1 completed message will be delivered again",
     ]  # fmt: skip
-    assert sum(lane.lag for lane in billing.lag("billing")) == 12
-    answer = cli("group", "seek", "billing", "orders", "4", "--partition", "p1", "--json").json
-    assert (answer["moved"], answer["skipped"], answer["again"]) == (1, 4, 0)
-    assert [lane.cursor for lane in billing.lag("billing")] == [0, 4]
+    assert sum(each.lag for each in billing.lag("billing")) == 12
+    done = cli("group", "seek", "billing", "orders", "4", "--partition", "p1", "--json").json
+    assert (done["moved"], done["skipped"], done["again"]) == (1, 4, 0)
+    assert [each.cursor for each in billing.lag("billing")] == [0, 4]
     assert cli("group", "seek", "billing", "orders", "end").lines[1:] == ["8 messages skipped"]
-    assert sum(lane.lag for lane in billing.lag("billing")) == 0
+    assert sum(each.lag for each in billing.lag("billing")) == 0
 
 
-def test_seek_to_nowhere(cli: Cli, billing: Skep):
+def test_seek_to_an_invalid_position(cli: Cli, billing: Skep):
     done = cli("group", "seek", "billing", "orders", "yonder")
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr.startswith('error: cannot read "yonder"')
-    assert sum(lane.lag for lane in billing.lag("billing")) == 11
+    assert sum(each.lag for each in billing.lag("billing")) == 11
 
 
 @pytest.mark.parametrize("command", [["show"], ["delete", "--yes"]])
-def test_a_group_that_is_not_there(cli: Cli, billing: Skep, command: list[str]):
-    assert cli("group", *command, "nobody").stderr.startswith('error: there is no group "nobody"\nhint: ')
+def test_a_group_that_does_not_exist(cli: Cli, billing: Skep, command: list[str]):
+    assert cli("group", *command, "unknown").stderr.startswith('error: there is no group "unknown"\nhint: ')
     done = cli("group", *command, "billing", "--queue", "mail")
     assert done.code == 1
     assert done.stderr.startswith('error: there is no group "billing" on queue "mail"')
@@ -116,9 +119,9 @@ def test_a_group_that_is_not_there(cli: Cli, billing: Skep, command: list[str]):
 def test_delete_asks(cli: Cli, billing: Skep):
     done = cli("group", "delete", "billing", stdin=b"n\n")
     assert done.code == 1
-    assert done.stderr.startswith("Forget what group billing has done? [y/N] error: nothing was deleted\nhint: ")
+    assert done.stderr.startswith("Delete the progress of group billing? [y/N] error: nothing was deleted\nhint: ")
     assert billing.groups("billing") != []
-    assert "1 partition forgotten" in cli("group", "delete", "billing", stdin=b"y\n").stdout
+    assert "progress in 1 partition" in cli("group", "delete", "billing", stdin=b"y\n").stdout
     assert billing.groups("billing") == []
 
 

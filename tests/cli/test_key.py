@@ -23,7 +23,7 @@ def test_create_shows_the_key_once(cli: Cli, mq: Skep):
     assert not any(secret in text or key.hash.hex() in text for text in listed)
 
 
-async def test_the_server_takes_what_was_created(cli: Cli, mq: Skep):
+async def test_the_server_accepts_the_key(cli: Cli, mq: Skep):
     made = cli("key", "create", "zoë", "--grant", "orders.*:push,pop", "--grant", "a:b:ack", "--json").json
 
     async def find(key_id: str, digest: bytes):
@@ -37,7 +37,7 @@ async def test_the_server_takes_what_was_created(cli: Cli, mq: Skep):
     assert mq.api_keys()[0].last_used_at is not None
 
 
-def test_rights_and_end(cli: Cli, mq: Skep):
+def test_rights_and_expiry(cli: Cli, mq: Skep):
     grants = ("--grant", "orders.*:push", "--grant", "orders.*:pop", "--grant", "mail:")
     made = cli("key", "create", "ci", "--role", "read-only", *grants, "--expires", "90d", "--json").json
     assert made["role"] == Role.READ_ONLY
@@ -47,7 +47,7 @@ def test_rights_and_end(cli: Cli, mq: Skep):
     assert row.startswith(f"{made['id']} ci read-only mail: orders.*:push,pop 0 s ago - expires in 89 d")
 
 
-def test_list_begins_with_the_newest(cli: Cli, mq: Skep):
+def test_list_shows_the_newest_first(cli: Cli, mq: Skep):
     for name in ("one", "two"):
         mq.create_api_key(name, "admin")
     assert [key["name"] for key in cli("key", "list", "--json").json] == ["two", "one"]
@@ -64,24 +64,24 @@ def test_revoke_asks(cli: Cli, mq: Skep):
     assert mq.find_api_key(key.id, key.hash) is None
 
 
-def test_revoking_nobodys_key(cli: Cli):
-    done = cli("key", "revoke", "nobody", "--yes")
-    assert (done.code, done.stderr) == (1, 'error: there is no key "nobody"\nhint: `skep key list` shows all\n')
+def test_revoke_an_unknown_key(cli: Cli):
+    done = cli("key", "revoke", "unknown", "--yes")
+    assert (done.code, done.stderr) == (1, 'error: there is no key "unknown"\nhint: `skep key list` shows all\n')
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "a key has a role, grants or both"),
+        ([], "a key needs a role, grants or both"),
         (["--role", "king"], 'there is no role "king"'),
-        (["--grant", "orders"], '"orders" is no grant'),
-        (["--grant", ":push"], '":push" is no grant'),
-        (["--grant", "orders:fly"], '"orders:fly" is no grant'),
-        (["--role", "admin", "--expires", "soon"], '"soon" is not a length of time'),
-        (["--role", "admin", "--expires", "9999999d"], "too long a time"),
+        (["--grant", "orders"], '"orders" is not a grant'),
+        (["--grant", ":push"], '":push" is not a grant'),
+        (["--grant", "orders:fly"], '"orders:fly" is not a grant'),
+        (["--role", "admin", "--expires", "soon"], '"soon" is not a duration'),
+        (["--role", "admin", "--expires", "9999999d"], "is too long"),
     ],
 )
-def test_what_cannot_be_created(cli: Cli, mq: Skep, arguments: list[str], says: str):
+def test_invalid_options(cli: Cli, mq: Skep, arguments: list[str], says: str):
     done = cli("key", "create", "shop", *arguments)
     assert (done.code, done.stdout) == (1, "")
     assert says in done.stderr
@@ -89,12 +89,12 @@ def test_what_cannot_be_created(cli: Cli, mq: Skep, arguments: list[str], says: 
     assert mq.api_keys() == []
 
 
-def test_names_cannot_break_out(cli: Cli):
+def test_names_have_no_control_characters(cli: Cli):
     done = cli("key", "create", "a\r\nX-Evil: 1", "--role", "admin")
     assert (done.code, done.stdout) == (1, "")
     assert "control characters" in done.stderr
 
 
-def test_the_key_is_whole_on_a_narrow_terminal(database_url: str):
+def test_the_key_is_not_wrapped_on_a_narrow_terminal(database_url: str):
     shown = on_terminal("key", "create", "x" * 250, "--role", "admin", "--database-url", database_url)
     assert len(shown.split()[0]) == len("skep__") + 12 + 64

@@ -1,4 +1,4 @@
-"""`skep maintenance`: what the servers do while the database is worked on."""
+"""`skep maintenance`: the maintenance mode of the servers."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def test_start_and_end(cli: Cli):
     assert (status["push"], status["pop"], status["held"]) == (True, False, 0)
 
 
-def test_what_was_held_is_stored_at_the_end(cli: Cli, mq: Skep, connect: Callable[..., psycopg.Connection]):
+def test_held_messages_are_stored_at_the_end(cli: Cli, mq: Skep, connect: Callable[..., psycopg.Connection]):
     cli("maintenance", "start", "--push")
     assert connect().execute(HOLD).fetchone() == (True,)
     assert cli("maintenance", "show").stdout == "servers hold pushes and deliver; 1 message held\n"

@@ -1,4 +1,4 @@
-"""`skep message`: messages as they are stored."""
+"""`skep message`: stored messages."""
 
 import re
 from uuid import UUID
@@ -34,7 +34,7 @@ def test_list(cli: Cli, orders: list[UUID]):
     assert len(cli("message", "list", "orders", "--limit", "2", "--json").json) == 2
 
 
-def test_nobody_is_kept_from_them(cli: Cli, orders: list[UUID], mq: Skep):
+def test_list_does_not_consume(cli: Cli, orders: list[UUID], mq: Skep):
     cli("message", "list", "orders")
     assert [group.group for group in mq.groups()] == ["billing"]
     assert mq.queue("orders").pop(group="billing", partition="a")[0].id == orders[1]
@@ -60,7 +60,7 @@ def test_delete(cli: Cli, orders: list[UUID], mq: Skep):
     assert list(mq.queue("orders").pop(group="billing", partition="a")) == []
 
 
-def test_what_is_not_there(cli: Cli, orders: list[UUID]):
+def test_messages_and_queues_that_do_not_exist(cli: Cli, orders: list[UUID]):
     for arguments in (["show", "00000000-0000-8001-8000-0000000000ff"], ["list", "nothing"]):
         done = cli("message", *arguments)
         assert (done.code, done.stdout) == (1, "")

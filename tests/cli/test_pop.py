@@ -15,11 +15,11 @@ from tests.cli.process import SKEP, environment
 
 
 def lag(mq: Skep, group: str = "__QUEUE_MODE__") -> tuple[int, int]:
-    lanes = mq.lag(group, "orders")
-    return sum(lane.lag for lane in lanes), sum(lane.leased for lane in lanes)
+    partitions = mq.lag(group, "orders")
+    return sum(each.lag for each in partitions), sum(each.leased for each in partitions)
 
 
-def test_what_is_printed_is_done(cli: Cli, mq: Skep):
+def test_printed_messages_are_acked(cli: Cli, mq: Skep):
     mq.queue("orders").push({"id": 1, "näme": "ü"}, headers={"a": "b"})
     done = cli("pop", "orders")
     assert (done.code, done.stderr) == (0, "")
@@ -27,14 +27,14 @@ def test_what_is_printed_is_done(cli: Cli, mq: Skep):
     assert lag(mq) == (0, 0)
 
 
-def test_nothing_there(cli: Cli, mq: Skep):
+def test_no_messages(cli: Cli, mq: Skep):
     done = cli("pop", "orders")
     assert (done.code, done.stdout, done.stderr) == (0, "", "no messages\n")
     done = cli("pop", "orders", "--wait", "0.1", "--json")
     assert (done.code, done.stdout, done.stderr) == (0, "", "no messages in 0.1 s\n")
 
 
-def test_left_leased(cli: Cli, mq: Skep):
+def test_no_ack(cli: Cli, mq: Skep):
     mq.queue("orders").push(1)
     done = cli("pop", "orders", "--group", "billing", "--no-ack")
     assert lag(mq, "billing") == (1, 1)
@@ -51,13 +51,13 @@ def test_json(cli: Cli, mq: Skep):
     assert first["lease_expires_at"] > first["created_at"]
 
 
-def test_of_any_partition_or_one(cli: Cli, mq: Skep):
+def test_all_partitions_or_one(cli: Cli, mq: Skep):
     mq.queue("orders").push_many([NewMessage(number, partition=f"p{number % 5}") for number in range(10)])
     assert [line["payload"] for line in cli("pop", "orders", "--partition", "p3", "--json").json_lines] == [3]
     assert len(cli("pop", "orders", "--batch", "20").lines) == 9
 
 
-def test_of_a_namespace_or_task(cli: Cli, mq: Skep):
+def test_a_namespace_or_a_task(cli: Cli, mq: Skep):
     mq.queue("shop.mail").push(1)
     assert len(cli("pop", "--namespace", "shop", "--group", "a").lines) == 1
     assert len(cli("pop", "--task", "mail", "--group", "b").lines) == 1
@@ -74,7 +74,7 @@ def test_of_a_namespace_or_task(cli: Cli, mq: Skep):
         ["orders", "--group", ""],
     ],
 )
-def test_what_makes_no_sense(cli: Cli, arguments: list[str]):
+def test_invalid_options(cli: Cli, arguments: list[str]):
     done = cli("pop", *arguments)
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr.startswith("error: ")
@@ -93,14 +93,14 @@ def test_waiting(cli: Cli, mq: Skep):
     assert '"late"' in done.stdout
 
 
-def test_a_second_delivery_says_so(cli: Cli, mq: Skep):
+def test_a_second_attempt_is_shown(cli: Cli, mq: Skep):
     mq.queue("orders").configure(retry_delay=0)
     mq.queue("orders").push(1)
     mq.queue("orders").pop().fail(None, "no")
     assert cli("pop", "orders").stdout.endswith("attempt 2\n")
 
 
-def test_nothing_is_cut_off_or_taken_for_markup(cli: Cli, mq: Skep):
+def test_output_is_not_cut_and_not_read_as_markup(cli: Cli, mq: Skep):
     payload = {"text": "[red]wörld[/red] :smile: " * 1000}
     mq.queue("orders").push(payload, partition="[b]\x1b[31mevil\nname")
     done = cli("pop", "orders")
@@ -109,7 +109,7 @@ def test_nothing_is_cut_off_or_taken_for_markup(cli: Cli, mq: Skep):
     assert r"[b]\x1b[31mevil\nname" in done.stdout
 
 
-def test_what_nobody_reads_is_not_done(database_url: str, mq: Skep):
+def test_messages_are_released_if_the_output_is_closed(database_url: str, mq: Skep):
     mq.queue("orders").push_many(range(10))
     reader, writer = os.pipe()
     os.close(reader)

@@ -26,7 +26,7 @@ def test_payloads_are_json(cli: Cli, mq: Skep):
     assert payloads(mq) == [{"id": 1}, "zwei ü", [None, 1.5]]
 
 
-def test_where_and_with_what(cli: Cli, mq: Skep):
+def test_partition_transaction_id_and_headers(cli: Cli, mq: Skep):
     cli("push", "orders", "1", "--partition", "p", "--transaction-id", "t", "--header", "a=b=c", "--header", "d=")
     (message,) = mq.queue("orders").pop(partition="p")
     assert (message.transaction_id, message.headers) == ("t", {"a": "b=c", "d": ""})
@@ -87,7 +87,7 @@ def test_an_argument_that_is_not_json(cli: Cli, mq: Skep, bad: str):
     ("bad", "says"),
     [
         (b"nope", "line 3 is not JSON: Expecting value, character 1"),
-        (b"-Infinity", "line 3 is not JSON: there is no -Infinity in it"),
+        (b"-Infinity", "line 3 is not JSON: -Infinity is not allowed"),
         (b"[" * 100_000, "line 3 is not JSON: "),
         (b"\xff", "line 3 is not UTF-8: "),
         (b'"\\u0000"', "line 3: a string contains a NUL character"),
@@ -108,7 +108,7 @@ def test_the_first_line_that_cannot_be_pushed(cli: Cli):
     assert "before" not in done.stderr
 
 
-def test_a_message_the_database_refuses(cli: Cli, mq: Skep):
+def test_a_message_that_the_database_refuses(cli: Cli, mq: Skep):
     mq.queue("orders").configure(max_payload_bytes=100)
     done = cli("push", "orders", stdin=b'1\n2\n"' + b"x" * 200 + b'"\n3\n')
     assert done.code == 1
@@ -128,7 +128,7 @@ def test_a_message_the_database_refuses(cli: Cli, mq: Skep):
         ["1", "--partition", ""],
     ],
 )
-def test_what_makes_no_sense(cli: Cli, mq: Skep, arguments: list[str]):
+def test_invalid_options(cli: Cli, mq: Skep, arguments: list[str]):
     done = cli("push", "orders", *arguments, stdin=b"1\n")
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr.startswith("error: ")
@@ -137,7 +137,7 @@ def test_what_makes_no_sense(cli: Cli, mq: Skep, arguments: list[str]):
 
 @pytest.fixture
 def reader_url(database_url: str, connect: Callable[..., psycopg.Connection]):
-    """One who may consume, but not push."""
+    """The URL for a user who may consume but not push."""
     role = f"skep_reader_{os.getpid()}"
     connection = connect()
     connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'".encode())
@@ -147,7 +147,7 @@ def reader_url(database_url: str, connect: Callable[..., psycopg.Connection]):
 
 
 @pytest.mark.parametrize("arguments", [["1"], []])
-def test_one_who_may_not_push(cli: Cli, reader_url: str, arguments: list[str]):
+def test_a_user_who_may_not_push(cli: Cli, reader_url: str, arguments: list[str]):
     done = cli("push", "orders", *arguments, "--database-url", reader_url, stdin=b"1\n2\n")
     assert done.code == 1
     assert done.stderr.startswith("error: permission denied")
@@ -160,7 +160,7 @@ def test_in_a_pipe(database_url: str, mq: Skep):
     assert payloads(mq) == [1, 2]
 
 
-def test_on_a_terminal_it_counts(database_url: str, tmp_path: Path):
+def test_progress_on_a_terminal(database_url: str, tmp_path: Path):
     lines = tmp_path / "lines"
     lines.write_text("1\n" * 3000)
     controller, terminal = pty.openpty()

@@ -47,7 +47,7 @@ def test_show(cli: Cli, orders: Skep):
 def test_show_as_json(cli: Cli, orders: Skep):
     found = cli("queue", "show", "orders", "--json").json
     assert found["messages"] == 3000
-    assert [(lane["partition"], lane["messages"]) for lane in found["lanes"]] == [
+    assert [(each["partition"], each["messages"]) for each in found["partition_list"]] == [
         ("p0", 1000),
         ("p1", 1000),
         ("p2", 1000),
@@ -59,12 +59,12 @@ def test_show_some_of_many_partitions(cli: Cli, mq: Skep):
     table = cli("queue", "show", "orders")
     assert table.lines[-1] == "and 150 more partitions; --limit 250 shows all"
     assert "p249" in cli("queue", "show", "orders", "--limit", "250").stdout
-    assert len(cli("queue", "show", "orders", "--json").json["lanes"]) == 250
-    assert len(cli("queue", "show", "orders", "--json", "--limit", "2").json["lanes"]) == 2
+    assert len(cli("queue", "show", "orders", "--json").json["partition_list"]) == 250
+    assert len(cli("queue", "show", "orders", "--json", "--limit", "2").json["partition_list"]) == 2
 
 
 @pytest.mark.parametrize("command", [["show"], ["delete", "--yes"]])
-def test_a_queue_that_is_not_there(cli: Cli, command: list[str]):
+def test_a_queue_that_does_not_exist(cli: Cli, command: list[str]):
     done = cli("queue", *command, "nothing")
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr.startswith('error: there is no queue "nothing"\nhint: ')
@@ -90,7 +90,7 @@ def test_configure(cli: Cli, mq: Skep):
         ("=5", "is not an option"),
     ],
 )
-def test_configure_wrongly(cli: Cli, mq: Skep, option: str, says: str):
+def test_invalid_options(cli: Cli, mq: Skep, option: str, says: str):
     done = cli("queue", "configure", "orders", option)
     assert (done.code, done.stdout) == (1, "")
     assert says in done.stderr.splitlines()[0]
@@ -98,9 +98,9 @@ def test_configure_wrongly(cli: Cli, mq: Skep, option: str, says: str):
     assert mq.queues() == []
 
 
-def test_delete_asks(cli: Cli, orders: Skep):
-    for answer in (b"n\n", b"\n", b""):
-        done = cli("queue", "delete", "orders", stdin=answer)
+def test_delete_asks_for_confirmation(cli: Cli, orders: Skep):
+    for reply in (b"n\n", b"\n", b""):
+        done = cli("queue", "delete", "orders", stdin=reply)
         assert (done.code, done.stdout) == (1, "")
         assert "Delete queue orders with 3,000 messages in 3 partitions? [y/N]" in done.stderr
         assert "error: nothing was deleted\n" in done.stderr
@@ -109,7 +109,7 @@ def test_delete_asks(cli: Cli, orders: Skep):
     assert orders.queues("orders") == []
 
 
-def test_delete_without_asking(cli: Cli, orders: Skep):
+def test_delete_without_confirmation(cli: Cli, orders: Skep):
     assert cli("queue", "delete", "orders", "--yes", "--json").json["deleted"] is True
     assert orders.queues("orders") == []
 
@@ -122,7 +122,7 @@ def test_clear(cli: Cli, mq: Skep):
     done = cli("queue", "clear", "orders", "--partition", "a", "--yes")
     assert done.stdout == "partition orders/a cleared, 2 messages deleted\n"
     assert cli("queue", "clear", "orders", "--yes", "--json").json["cleared"] == 1
-    assert [lane.first_offset for lane in mq.queue("orders").partitions()] == [2, 1]
+    assert [each.first_offset for each in mq.queue("orders").partitions()] == [2, 1]
 
 
 def test_delete_a_partition(cli: Cli, mq: Skep):
@@ -130,6 +130,6 @@ def test_delete_a_partition(cli: Cli, mq: Skep):
     asked = cli("queue", "delete", "orders", "--partition", "a", stdin=b"y\n")
     assert "Delete partition orders/a with 1 message? [y/N]" in asked.stderr
     assert asked.stdout == "partition orders/a deleted\n"
-    assert [lane.partition for lane in mq.queue("orders").partitions()] == ["b"]
+    assert [each.partition for each in mq.queue("orders").partitions()] == ["b"]
     missing = cli("queue", "delete", "orders", "--partition", "c", "--yes")
     assert (missing.code, 'there is no partition "c"' in missing.stderr) == (1, True)

@@ -1,4 +1,4 @@
-"""`skep queue fanout`, `retention` and `history`: what becomes of messages."""
+"""`skep queue fanout`, `retention` and `history`."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from tests.cli.conftest import Cli
 
 @pytest.fixture
 def orders(mq: Skep) -> Skep:
-    """Ten messages, eight of them done by one group and none by the other."""
+    """Ten messages, eight of them completed by one group and none by the other."""
     mq.queue("orders").push_many([NewMessage(number, partition="p") for number in range(10)])
     for group in ("fast", "slow"):
         mq.subscribe(group, "orders")
@@ -36,23 +36,23 @@ def test_fanout(cli: Cli, orders: Skep):
 
 
 @pytest.mark.parametrize("verb", ["fanout", "retention", "history"])
-def test_a_queue_that_is_not_there(cli: Cli, verb: str):
+def test_a_queue_that_does_not_exist(cli: Cli, verb: str):
     done = cli("queue", verb, "nothing")
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr.startswith('error: there is no queue "nothing"\nhint: ')
 
 
-def test_fanout_of_a_partition_that_is_not_there(cli: Cli, orders: Skep):
+def test_fanout_of_a_partition_that_does_not_exist(cli: Cli, orders: Skep):
     done = cli("queue", "fanout", "orders", "--partition", "x")
     assert done.stderr.startswith('error: there is no partition "x" in queue "orders"\nhint: ')
 
 
-def test_nothing_is_retained_by_default(cli: Cli, orders: Skep):
+def test_nothing_is_deleted_by_default(cli: Cli, orders: Skep):
     assert cli("queue", "retention").stdout == "0 messages would be deleted, groups would miss 0\n"
     assert cli("queue", "retention", "orders", "--json").json == []
 
 
-def test_retention_says_what_would_go_and_who_would_miss_it(cli: Cli, orders: Skep):
+def test_retention_shows_deletions_and_missed_messages(cli: Cli, orders: Skep):
     orders.queue("orders").configure(max_size=1)
     orders.queue("mail").configure(max_size=5)
     orders.queue("mail").push_many(range(10))
@@ -62,14 +62,17 @@ def test_retention_says_what_would_go_and_who_would_miss_it(cli: Cli, orders: Sk
     assert done.lines[3] == "14 messages would be deleted, groups would miss 10"
     (found,) = cli("queue", "retention", "mail", "--json").json
     assert (found["queue"], found["messages"], found["missed"], found["groups"]) == ("mail", 5, 0, [])
-    assert "and 1 more partition, with less; --limit 2 shows all" in cli("queue", "retention", "--limit", "1").lines
+    assert (
+        "and 1 more partition with fewer messages; --limit 2 shows all"
+        in cli("queue", "retention", "--limit", "1").lines
+    )
     assert cli("upkeep", "--dry-run").stdout == done.stdout
-    assert [lane.messages for lane in orders.partitions("orders")] == [10]
+    assert [each.messages for each in orders.partitions("orders")] == [10]
 
 
 @pytest.fixture
 def samples(orders: Skep, connect: Callable[..., psycopg.Connection]) -> Skep:
-    """A sample a minute for an hour; the queue got a hundred a minute, the group did fifty."""
+    """A sample per minute for an hour. The queue received 120 messages a minute, the group completed 60."""
     connect().execute(
         "INSERT INTO skep.samples (at, queue, group_name, total, lag, leased, dead, oldest_at)"
         " SELECT now() - (59 - n) * interval '1 minute', 'orders', g.name, n * g.rate, n * 50, 0, 3,"
@@ -100,4 +103,4 @@ def test_history_without_samples(cli: Cli, orders: Skep):
     assert (done.code, done.stdout) == (0, "")
     assert done.stderr == "no samples of that time; `skep serve` and `skep upkeep` take them\n"
     assert cli("queue", "history", "orders", "--json").json == []
-    assert cli("queue", "history", "orders", "--since", "x").stderr.startswith('error: "x" is not a length of time\n')
+    assert cli("queue", "history", "orders", "--since", "x").stderr.startswith('error: "x" is not a duration\n')

@@ -39,7 +39,7 @@ def test_pause_resume_delete(cli: Cli):
         (["@daily", "reports", "1", "--time-zone", "Mars"], 'unknown time zone "Mars"'),
     ],
 )
-def test_what_is_wrong_is_said(cli: Cli, arguments: list[str], words: str):
+def test_invalid_arguments(cli: Cli, arguments: list[str], words: str):
     done = cli("schedule", "set", "s", *arguments)
     assert (done.code, words in done.stderr) == (1, True), done.stderr
 

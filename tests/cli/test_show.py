@@ -1,4 +1,4 @@
-"""How values look to people."""
+"""How values are printed."""
 
 import os
 import pty
@@ -10,7 +10,7 @@ import pytest
 from skep import Skep
 from skep.cli.chart import bar, buckets, sparkline
 from skep.cli.show import age, counted, one_line, show_table
-from skep.cli.times import parse_length, parse_time
+from skep.cli.times import parse_duration, parse_time
 from skep.errors import InvalidArgument
 from tests.cli.process import SKEP, environment, read_terminal
 
@@ -57,13 +57,13 @@ def test_a_table_on_a_narrow_terminal_wraps_and_loses_nothing(database_url: str,
     ("text", "seconds"), [("90", 90), ("0s", 0), ("30m", 1800), ("1.5 h", 5400), ("2D", 172_800), ("1w", 604_800)]
 )
 def test_lengths_of_time(text: str, seconds: float):
-    assert parse_length(text) == timedelta(seconds=seconds)
+    assert parse_duration(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "5 years", "1h30m", "9" * 40, "nan", "٣m"])
-def test_not_a_length_of_time(text: str):
+def test_not_a_duration(text: str):
     with pytest.raises(InvalidArgument):
-        parse_length(text)
+        parse_duration(text)
     with pytest.raises(InvalidArgument):
         parse_time(text)
 

@@ -18,7 +18,7 @@ from tests.cli.process import SKEP, environment
 
 @contextmanager
 def following(database_url: str, mq: Skep, *arguments: str) -> Generator[subprocess.Popen[str]]:
-    """Run `skep tail orders` and go on once its group is there."""
+    """Run `skep tail orders`, and continue once its group exists."""
     command = [SKEP, "tail", "orders", *arguments, "--database-url", database_url]
     with subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -43,7 +43,7 @@ def tails(mq: Skep) -> list[str]:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_prints_what_comes_until_it_is_stopped(database_url: str, mq: Skep, stop: signal.Signals):
+def test_follows_until_it_is_stopped(database_url: str, mq: Skep, stop: signal.Signals):
     with following(database_url, mq) as process:
         assert process.stdout is not None
         for number in range(3):
@@ -56,7 +56,7 @@ def test_prints_what_comes_until_it_is_stopped(database_url: str, mq: Skep, stop
     assert tails(mq) == []
 
 
-def test_new_is_not_old(database_url: str, mq: Skep, connect: Callable[..., psycopg.Connection]):
+def test_new_skips_old_messages(database_url: str, mq: Skep, connect: Callable[..., psycopg.Connection]):
     mq.queue("orders").push("old")
     connection = connect()
     connection.execute("UPDATE skep.messages SET created_at = created_at - interval '1 hour'")
@@ -90,25 +90,25 @@ def test_from_an_offset_a_time_and_in_one_partition(cli: Cli, mq: Skep):
     assert tails(mq) == []
 
 
-@pytest.mark.parametrize("place", ["sometime", "2026-13-01", "-1"])
-def test_from_nowhere(cli: Cli, mq: Skep, place: str):
-    done = cli("tail", "orders", "--from", place)
+@pytest.mark.parametrize("start", ["sometime", "2026-13-01", "-1"])
+def test_an_invalid_start(cli: Cli, mq: Skep, start: str):
+    done = cli("tail", "orders", "--from", start)
     assert (done.code, done.stdout) == (1, "")
-    assert done.stderr.startswith(f'error: cannot read "{place}"')
+    assert done.stderr.startswith(f'error: cannot read "{start}"')
     assert tails(mq) == []
 
 
-def test_no_group_misses_anything(cli: Cli, mq: Skep):
+def test_no_group_misses_a_message(cli: Cli, mq: Skep):
     queue = mq.queue("orders")
     queue.push_many(range(10))
     queue.pop(group="billing", batch=3).ack()
     cli("tail", "orders", "--from", "beginning", "--limit", "10")
-    assert [lane.lag for lane in queue.lag("billing")] == [7]
+    assert [each.lag for each in queue.lag("billing")] == [7]
     assert [message.payload for message in queue.pop(batch=20)] == list(range(10))
     assert mq.dead_letters() == []
 
 
-def test_a_queue_whose_readers_share_one_cursor_is_left_alone(cli: Cli, mq: Skep):
+def test_a_queue_whose_groups_share_a_cursor_is_refused(cli: Cli, mq: Skep):
     mq.queue("orders").configure(semantics="queue")
     mq.queue("orders").push(1)
     done = cli("tail", "orders", "--from", "beginning", "--limit", "1")
@@ -118,7 +118,7 @@ def test_a_queue_whose_readers_share_one_cursor_is_left_alone(cli: Cli, mq: Skep
 
 
 @pytest.mark.parametrize("output", [[], ["--json"]])
-def test_ends_when_nobody_reads(database_url: str, mq: Skep, output: list[str]):
+def test_ends_when_the_output_is_closed(database_url: str, mq: Skep, output: list[str]):
     mq.queue("orders").push_many(range(10))
     reader, writer = os.pipe()
     os.close(reader)
@@ -135,7 +135,7 @@ def test_ends_when_nobody_reads(database_url: str, mq: Skep, output: list[str]):
     assert tails(mq) == []
 
 
-def test_goes_on_when_its_connections_break(database_url: str, mq: Skep, connect: Callable[..., psycopg.Connection]):
+def test_continues_after_broken_connections(database_url: str, mq: Skep, connect: Callable[..., psycopg.Connection]):
     with following(database_url, mq, "--json", "--limit", "2") as process:
         assert process.stdout is not None
         mq.queue("orders").push(1)

@@ -1,4 +1,4 @@
-"""`skep top`: the right numbers, for people and programs, and a terminal that is left as it was."""
+"""`skep top`: its numbers, its JSON, and its full screen."""
 
 import json
 import os
@@ -13,18 +13,18 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from skep import Skep
-from skep.cli.standing import trend
+from skep.cli.snapshot import trend
 from tests.cli.conftest import Cli
 from tests.cli.process import SKEP, Terminal, environment
 
 Connect = Callable[..., psycopg.Connection]
-LEAVE = "\x1b[?1049l"  # the way back from the screen of its own
+LEAVE = "\x1b[?1049l"  # leaves the alternate screen
 SHOW_CURSOR = "\x1b[?25h"
 
 
 @pytest.fixture
 def busy(mq: Skep) -> Skep:
-    """Ten orders, of which one group has done four, one has leased some, and one has given up two."""
+    """Ten orders: one group has completed four, one has leased some, and one has dead-lettered two."""
     mq.queue("orders").configure(retry_limit=0)
     mq.queue("orders").push_many(range(10))
     mq.queue("quiet").push(1)
@@ -36,7 +36,7 @@ def busy(mq: Skep) -> Skep:
     return mq
 
 
-def test_numbers_for_programs(cli: Cli, busy: Skep):
+def test_json(cli: Cli, busy: Skep):
     found = cli("top", "--once", "--json").json
     assert [(queue["queue"], queue["kept"], queue["lag"]) for queue in found["queues"]] == [
         ("orders", 10, 6 + 10 + 8 + 10),
@@ -49,7 +49,7 @@ def test_numbers_for_programs(cli: Cli, busy: Skep):
         "billing": ("ACTIVE", 6, 0),
     }
     assert (found["lag"], found["leased"], found["dead_letters"]) == (34, 1, 2)
-    assert found["pushed"] is None  # there is one sample only
+    assert found["pushed"] is None  # there is only one sample
     assert found["oldest_seconds"] > 0
 
 
@@ -66,7 +66,7 @@ def test_rates_and_trends(cli: Cli, busy: Skep, connect: Connect):
     assert groups["billing"]["trend"] == [6, 21]
 
 
-def test_groups_that_hold_nothing_back_do_not_count(cli: Cli, busy: Skep, connect: Connect):
+def test_dead_and_cancelled_groups_do_not_count(cli: Cli, busy: Skep, connect: Connect):
     busy.cancel("late")
     connect().execute("UPDATE skep.subscriptions SET status = 'DEAD' WHERE group_name = 'mail'")
     found = cli("top", "--once", "--json").json
@@ -81,8 +81,8 @@ def test_the_oldest_transaction(cli: Cli, busy: Skep, connect: Connect):
     assert "oldest transaction 0 s" in cli("top", "--once").stdout
 
 
-def test_for_people(cli: Cli, busy: Skep):
-    shown = cli("top")  # not a terminal: one look
+def test_table(cli: Cli, busy: Skep):
+    shown = cli("top")  # one snapshot, because this is not a terminal
     assert (shown.code, shown.stderr) == (0, "")
     assert "lag 34 (oldest " in shown.lines[0]
     assert "dead letters 2" in shown.lines[0]
@@ -92,12 +92,12 @@ def test_for_people(cli: Cli, busy: Skep):
     ]
 
 
-def test_nothing_to_show(cli: Cli):
+def test_no_queues(cli: Cli):
     assert cli("top", "--once").lines[0] == "pushed -  done -  lag 0  leased 0  dead letters 0"
     assert cli("top", "--once", "--json").json["queues"] == []
 
 
-def test_a_line_for_each_look(database_url: str, busy: Skep):
+def test_a_line_for_each_snapshot(database_url: str, busy: Skep):
     command = [SKEP, "top", "--json", "--interval", "0.5", "--database-url", database_url]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -107,15 +107,15 @@ def test_a_line_for_each_look(database_url: str, busy: Skep):
 
 
 def test_no_message_is_counted(busy: Skep, connect: Connect):
-    """Looking costs the same with ten messages or ten million: one of each lane is looked up, to know its age."""
+    """A snapshot costs the same with ten messages or ten million: it reads one message per partition."""
     costs = [cost(connect())]
     busy.queue("orders").push_many(range(5000))
     costs += [cost(connect())]
-    assert costs[1] <= costs[0] < 10  # a queue that did not change is not looked at again
+    assert costs[1] <= costs[0] < 10  # a queue that did not change is not read again
 
 
 def cost(db: psycopg.Connection) -> int:
-    """Return how many messages one look reads."""
+    """Return the number of messages that one snapshot reads."""
     with db.transaction():
         db.execute("SELECT skep._current_progress(100, '0 s')")
         reads = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'messages'"
@@ -138,7 +138,7 @@ def test_on_a_terminal(database_url: str, busy: Skep, end: str | signal.Signals)
         assert terminal.settings() == terminal.before
 
 
-def test_another_size(database_url: str, busy: Skep):
+def test_resize(database_url: str, busy: Skep):
     busy.push_many((f"queue-{number:02}", number) for number in range(40))
     with Terminal("top", "--interval", "600", "--database-url", database_url, rows=20, columns=120) as terminal:
         terminal.wait_for("and 35 more queues")
@@ -165,7 +165,7 @@ def test_stopped_and_continued(database_url: str, busy: Skep):
         terminal.wait_for("billing")
 
 
-def test_a_database_that_comes_back(database_url: str, postgres_url: str, busy: Skep):
+def test_a_database_that_is_unavailable_for_a_while(database_url: str, postgres_url: str, busy: Skep):
     name = str(conninfo_to_dict(database_url)["dbname"])
     allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}").format
     with (
@@ -175,11 +175,11 @@ def test_a_database_that_comes_back(database_url: str, postgres_url: str, busy: 
         terminal.wait_for("billing")
         admin.execute(allow(sql.Identifier(name), sql.SQL("false")))
         admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
-        terminal.wait_for("no answer from the database, trying again")
+        terminal.wait_for("the database does not respond, trying again")
         admin.execute(allow(sql.Identifier(name), sql.SQL("true")))
         terminal.written = ""
         terminal.wait_for("dead letters")
 
 
-def test_where_a_lag_goes():
+def test_trend_of_a_lag():
     assert [trend(lags).plain[-1:] for lags in ([1, 2, 9], [9, 5, 1], [5, 5, 5], [0, 0], [])] == ["↑", "↓", "→", "", ""]

@@ -11,7 +11,7 @@ import pytest
 from skep import AsyncSkep, Message
 from skep.client.aio.batch import AsyncBatch
 from tests.client.verbs import LEASE_SECONDS, dead, drain, lag, leased, offsets, payloads, take, until
-from tests.engine.test_verdict import TABLE, UNANSWERED
+from tests.engine.test_verdict import TABLE, WITHOUT_ACK
 from tests.engine.verbs import broken, pass_time
 
 HOUR = 3600
@@ -92,14 +92,14 @@ async def test_the_verdict_on_a_batch(mq: AsyncSkep, db: psycopg.Connection, way
 async def test_some_messages_without_ack_when_the_lease_expires(mq: AsyncSkep, db: psycopg.Connection, way: Way):
     """Completed messages are not delivered again; the others are, with attempt + 1, in order, before later messages."""
     acked = []
-    for row, (letters, options, _, _) in enumerate(UNANSWERED):
+    for row, (letters, options, _, _) in enumerate(WITHOUT_ACK):
         queue, batch = await popped(mq, row, letters, options)
         await way(mq, batch, letters)
         assert batch.open
         assert not await mq.queue(queue).pop(group="g")
         acked.append(queue)
     pass_time(db, LEASE_SECONDS + 1)
-    for queue, (letters, _, dead_offsets, again) in zip(acked, UNANSWERED, strict=True):
+    for queue, (letters, _, dead_offsets, again) in zip(acked, WITHOUT_ACK, strict=True):
         came = [(offset, attempt) for run, attempt in await runs(mq, queue) for offset in run]
         assert came == [(offset, 2) for offset in again] + [(len(letters), 1)], letters
         assert sorted(await dead(mq, queue)) == dead_offsets, letters

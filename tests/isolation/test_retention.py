@@ -261,7 +261,7 @@ def test_two_pushes_to_a_partition_that_is_dropped(stage: Stage):
         assert broken(story.sessions["A"].connection) == {}
 
     pushes = {name: [push_again(payload, "w", "x")] for name, payload in (("A", "d"), ("B", "e"))}
-    every_order(stage, prepare, check, **pushes, D=[begin + DROP, commit])
+    every_order(stage, prepare, check, A=pushes["A"], B=pushes["B"], D=[begin + DROP, commit])
 
 
 def test_an_idle_partition_and_a_group(stage: Stage):
@@ -302,7 +302,7 @@ def test_two_deletions(stage: Stage, one: Step, two: Step):
         assert broken(story.observer) == {}
 
     programs = {name: [begin + unless_gone(step), commit] for name, step in (("A", one), ("B", two))}
-    every_order(stage, prepare, check, **programs, C=[take(batch=2)])
+    every_order(stage, prepare, check, A=programs["A"], B=programs["B"], C=[take(batch=2)])
 
 
 def unless_gone(step: Step) -> Step:

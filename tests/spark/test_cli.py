@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from skep.cli import pipeline
+from skep.cli import pipeline, spark_job
 from tests.cli.conftest import Cli
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("spark")]
@@ -23,17 +23,17 @@ def test_every_job(cli: Cli, tmp_path: Path):
     assert done.stdout.startswith(f"2 messages archived at {archive} in 1 file")
     assert "retain_until_archived=true" in done.stderr
     done = cli("pipeline", "archive", "orders", "--archive", archive, *master)
-    assert done.stdout.startswith(f"0 messages archived at {archive}, everything was there")
+    assert done.stdout.startswith(f"0 messages archived at {archive}, nothing new")
     cli("push", "orders", '{"n": 3}')
     cli("pipeline", "archive", "orders", "--archive", archive, *master)
     done = cli("pipeline", "compact", "--archive", archive, "--grace", "2h", *master)
     assert done.lines[0].startswith(f"2 files of {archive} became 1, 3 messages, 0.0 MB became 0.0 MB")
-    assert done.lines[1] == "the old files are kept for 2 h, the next job after that deletes them"
+    assert done.lines[1] == "the old files are kept for 2 h; the next job after that deletes them"
     done = cli("pipeline", "compact", "--archive", archive, *master)
     assert done.stdout.startswith(f"nothing to compact at {archive}")
     done = cli("pipeline", "replay", "orders", "--to", "copy", "--archive", archive, "--group", "late", *master)
     assert done.lines[0].startswith("3 messages replayed from orders to copy")
-    assert done.lines[1] == "group late goes on in orders where the replay ended"
+    assert done.lines[1] == "group late continues in orders where the replay ended"
     done = cli("pipeline", "replay", "orders", "--to", "copy", "--archive", archive, "--json", *master)
     assert (done.json["messages"], done.json["duplicates"]) == (0, 3)
     done = cli("pipeline", "analytics", "--reports", str(tmp_path / "reports"), *master)
@@ -47,7 +47,9 @@ def test_every_job(cli: Cli, tmp_path: Path):
 def test_a_bar_shows_progress(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Of every job, on a terminal, and not in a pipe."""
     screen = io.StringIO()
-    monkeypatch.setattr(pipeline, "errors", Console(file=screen, force_terminal=True, width=100))
+    console = Console(file=screen, force_terminal=True, width=100)
+    for module in (pipeline, spark_job):
+        monkeypatch.setattr(module, "error_console", lambda: console)
     source, archive = tmp_path / "orders.csv", str(tmp_path / "archive")
     source.write_text("id\n1\n2\n3\n")
     master = ("--master", "local[2]")
@@ -63,10 +65,10 @@ def test_a_bar_shows_progress(cli: Cli, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("analytics", "q", "--pattern", "x"), "say which queues"),
-        (("archive", "--archive", "x"), "say which queues"),
-        (("compact", "--archive", "x", "--grace", "long"), "not a length of time"),
-        (("import", "q", "data.xml"), "of no known format"),
+        (("analytics", "q", "--pattern", "x"), "the queues must be selected in exactly one way"),
+        (("archive", "--archive", "x"), "the queues must be selected in exactly one way"),
+        (("compact", "--archive", "x", "--grace", "long"), "is not a duration"),
+        (("import", "q", "data.xml"), "unknown format"),
         (("replay", "q", "--to", "copy", "--since", "yesterday"), "neither a time nor an age"),
     ],
 )

@@ -1,29 +1,34 @@
-"""`skep bench`: how fast it is from here, on a queue that is made for it and deleted at the end."""
+"""`skep bench`: measure the throughput and latency of a temporary queue."""
 
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import count
-from statistics import quantiles
 from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
 
-from skep import AsyncSkep, NewMessage
-from skep.cli.connect import client
-from skep.cli.report import errors
-from skep.cli.show import Cell, show_json, show_table
-from skep.cli.stopping import run_until_stopped
-from skep.client.aio.batch import AsyncBatch
+import typer
+
+from skep.cli.connect import connect_async
+from skep.cli.options import DatabaseUrl, DataDir, Json
+from skep.cli.show import Cell, error_console, show_json, show_table
+from skep.cli.signals import run_until_stopped
 from skep.config import Config
+from skep.message import NewMessage
+
+if TYPE_CHECKING:
+    from skep import AsyncSkep
+    from skep.client.aio.batch import AsyncBatch
 
 GROUP = "bench"
-PAUSE = 0.02  # seconds between the pushes whose way is measured
+PUSH_INTERVAL = 0.02  # seconds between two pushes of the latency measurement
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is measured: how long each, by how many at once, how many messages a call and how large."""
+class BenchOptions:
+    """Seconds for each measurement, concurrent workers, messages in a call, bytes in a message, and partitions."""
 
     seconds: float
     workers: int
@@ -33,8 +38,8 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Times are milliseconds of a call, or of a message's way."""
+class Measurement:
+    """A result. The percentiles are milliseconds of a call, or from push to delivery."""
 
     what: str
     messages: int
@@ -43,97 +48,24 @@ class Measured:
     p99_ms: float
 
 
-class Bench:
-    """The measurements, one after the other."""
-
-    def __init__(self, mq: AsyncSkep, wish: Wish) -> None:
-        self._mq = mq
-        self._wish = wish
-        self._queue = mq.queue(f"bench-{uuid4().hex[:12]}")
-        self._numbers = count()
-        self._fill = os.urandom(wish.size // 2 + 1).hex()[: wish.size]  # what compresses well would flatter
-
-    async def run(self) -> list[Measured]:
-        wish = self._wish
-        try:
-            return [
-                await self._hammer("push 1", lambda: self._push(1)),
-                await self._hammer(f"push {wish.batch}", lambda: self._push(wish.batch)),
-                await self._hammer(f"pop and ack up to {wish.batch}", self._pop),
-                await self._way(),
-            ]
-        finally:
-            await self._queue.delete()
-            await self._mq.delete_group(GROUP)
-
-    async def _push(self, number: int) -> int:
-        partitions = [f"lane-{next(self._numbers) % self._wish.partitions}" for _ in range(number)]
-        await self._queue.push_many([NewMessage(self._fill, partition) for partition in partitions])
-        return number
-
-    async def _pop(self) -> int:
-        batch = await self._queue.pop(group=GROUP, batch=self._wish.batch, subscription_mode="all")
-        await batch.ack()
-        return len(batch)
-
-    async def _hammer(self, what: str, call: Callable[[], Awaitable[int]]) -> Measured:
-        """Let all workers call as often as they can."""
-        start = perf_counter()
-        times: list[float] = []
-        messages = 0
-
-        async def work() -> None:
-            nonlocal messages
-            while (before := perf_counter()) < start + self._wish.seconds:
-                done = await call()
-                messages += done  # not in one line: the sum would be read before others add to it
-                times.append(perf_counter() - before)
-
-        with errors.status(what):
-            async with (
-                asyncio.TaskGroup() as workers
-            ):  # if it is stopped, no push is under way when the queue is deleted
-                for _ in range(self._wish.workers):
-                    workers.create_task(work())
-        return measured(what, messages, perf_counter() - start, times)
-
-    async def _way(self) -> Measured:
-        """From the beginning of a push to a consumer that waits for it."""
-        times: list[float] = []
-        arrived = asyncio.Event()
-
-        async def note(_: AsyncBatch) -> None:
-            arrived.set()
-
-        consumer = self._mq.consumer(self._queue.name, group=GROUP, per="batch")(note)
-        await self._mq.seek(GROUP, self._queue.name, "end")
-        running = asyncio.create_task(consumer.run())
-        start = perf_counter()
-        with errors.status("push to a waiting consumer"):
-            while perf_counter() < start + self._wish.seconds:
-                await asyncio.sleep(PAUSE)
-                arrived.clear()
-                before = perf_counter()
-                await self._queue.push(self._fill)
-                await arrived.wait()
-                times.append(perf_counter() - before)
-        await consumer.stop()
-        await running
-        return measured("push to a waiting consumer", len(times), perf_counter() - start, times)
+def bench(
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds for each measurement.")] = 5,
+    workers: Annotated[int, typer.Option(min=1, max=100, help="Number of concurrent workers.")] = 8,
+    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Number of messages in a call.")] = 100,
+    size: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of bytes in a message.")] = 200,
+    partitions: Annotated[int, typer.Option(min=1, max=100_000, help="Number of partitions.")] = 8,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Measure pushes, pops and latency on a temporary queue."""
+    config = Config.load_client(database_url, data_dir)
+    run_until_stopped(_bench(config, BenchOptions(seconds, workers, batch, size, partitions), as_json=as_json))
 
 
-def measured(what: str, messages: int, seconds: float, times: list[float]) -> Measured:
-    hundredths = quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
-    return Measured(what, messages, messages / seconds, hundredths[49] * 1000, hundredths[98] * 1000)
-
-
-def run(config: Config, wish: Wish, *, as_json: bool) -> None:
-    run_until_stopped(_bench(config, wish, as_json=as_json))
-
-
-async def _bench(config: Config, wish: Wish, *, as_json: bool) -> None:
-    async with client(config, pool_size=wish.workers + 2) as mq:
-        results = await Bench(mq, wish).run()
+async def _bench(config: Config, options: BenchOptions, *, as_json: bool) -> None:
+    async with connect_async(config, pool_size=options.workers + 2) as mq:
+        results = await Bench(mq, options).run()
     if as_json:
         show_json(results)
     else:
@@ -141,5 +73,91 @@ async def _bench(config: Config, wish: Wish, *, as_json: bool) -> None:
         show_table(headers, (_row(result) for result in results))
 
 
-def _row(result: Measured) -> tuple[Cell, ...]:
+def _row(result: Measurement) -> tuple[Cell, ...]:
     return result.what, result.messages, result.messages_per_second, result.p50_ms, result.p99_ms
+
+
+class Bench:
+    """Runs the measurements one after the other, and deletes the queue at the end."""
+
+    def __init__(self, mq: "AsyncSkep", options: BenchOptions) -> None:
+        self._mq = mq
+        self._options = options
+        self._queue = mq.queue(f"bench-{uuid4().hex[:12]}")
+        self._numbers = count()
+        self._payload = os.urandom(options.size // 2 + 1).hex()[: options.size]  # random, because TOAST compresses
+
+    async def run(self) -> list[Measurement]:
+        batch = self._options.batch
+        try:
+            return [
+                await self._measure_calls("push 1", lambda: self._push(1)),
+                await self._measure_calls(f"push {batch}", lambda: self._push(batch)),
+                await self._measure_calls(f"pop and ack up to {batch}", self._pop),
+                await self._measure_latency(),
+            ]
+        finally:
+            await self._queue.delete()
+            await self._mq.delete_group(GROUP)
+
+    async def _push(self, number: int) -> int:
+        partitions = [f"partition-{next(self._numbers) % self._options.partitions}" for _ in range(number)]
+        await self._queue.push_many([NewMessage(self._payload, partition) for partition in partitions])
+        return number
+
+    async def _pop(self) -> int:
+        batch = await self._queue.pop(group=GROUP, batch=self._options.batch, subscription_mode="all")
+        await batch.ack()
+        return len(batch)
+
+    async def _measure_calls(self, what: str, call: Callable[[], Awaitable[int]]) -> Measurement:
+        """Let all workers call as often as they can."""
+        start = perf_counter()
+        times: list[float] = []
+        messages = 0
+
+        async def work() -> None:
+            nonlocal messages
+            while (before := perf_counter()) < start + self._options.seconds:
+                done = await call()
+                messages += done  # a separate statement: `messages += await call()` would lose concurrent additions
+                times.append(perf_counter() - before)
+
+        # A task group also waits when it is cancelled, so no push is in progress when the queue is deleted.
+        with error_console().status(what):
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(self._options.workers):
+                    workers.create_task(work())
+        return measurement(what, messages, perf_counter() - start, times)
+
+    async def _measure_latency(self) -> Measurement:
+        """Measure the time from the start of a push to its delivery to a waiting consumer."""
+        what = "push to a waiting consumer"
+        times: list[float] = []
+        delivered = asyncio.Event()
+
+        async def handle(_: "AsyncBatch") -> None:
+            delivered.set()
+
+        consumer = self._mq.consumer(self._queue.name, group=GROUP, per="batch")(handle)
+        await self._mq.seek(GROUP, self._queue.name, "end")
+        running = asyncio.create_task(consumer.run())
+        start = perf_counter()
+        with error_console().status(what):
+            while perf_counter() < start + self._options.seconds:
+                await asyncio.sleep(PUSH_INTERVAL)
+                delivered.clear()
+                before = perf_counter()
+                await self._queue.push(self._payload)
+                await delivered.wait()
+                times.append(perf_counter() - before)
+        await consumer.stop()
+        await running
+        return measurement(what, len(times), perf_counter() - start, times)
+
+
+def measurement(what: str, messages: int, seconds: float, times: list[float]) -> Measurement:
+    from statistics import quantiles
+
+    percentiles = quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
+    return Measurement(what, messages, messages / seconds, percentiles[49] * 1000, percentiles[98] * 1000)

@@ -1,17 +1,24 @@
-"""The client of a command: on the database that is named, else on the embedded one."""
+"""The client of a command, on the given database or on the embedded one."""
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from skep import AsyncSkep, Skep
-from skep.cli.report import errors
+from skep.cli.show import error_console
 from skep.config import Config, display_database_url
-from skep.engine.install import cannot_connect
 from skep.errors import DatabaseUnavailable
+
+if TYPE_CHECKING:
+    from skep import AsyncSkep, Skep
 
 
 @contextmanager
-def connect(config: Config) -> Generator[Skep]:
+def connect(database_url: str | None, data_dir: Path | None) -> "Generator[Skep]":
+    """Yield a connected client; flags that are None are read from the environment."""
+    from skep import Skep
+
+    config = Config.load_client(database_url, data_dir)
     mq = Skep(config.database_url, data_dir=config.data_dir)
     try:
         with opening(config):
@@ -22,9 +29,11 @@ def connect(config: Config) -> Generator[Skep]:
 
 
 @asynccontextmanager
-async def client(config: Config, *, pool_size: int = 10, patience: float = 30) -> AsyncGenerator[AsyncSkep]:
-    """For commands that do several things at once."""
-    mq = AsyncSkep(config.database_url, data_dir=config.data_dir, pool_size=pool_size, timeout=patience)
+async def connect_async(config: Config, *, pool_size: int = 10, timeout_s: float = 30) -> "AsyncGenerator[AsyncSkep]":
+    """Yield a connected client for commands that make several calls at once."""
+    from skep import AsyncSkep
+
+    mq = AsyncSkep(config.database_url, data_dir=config.data_dir, pool_size=pool_size, timeout=timeout_s)
     try:
         with opening(config):
             await mq.__aenter__()
@@ -35,19 +44,21 @@ async def client(config: Config, *, pool_size: int = 10, patience: float = 30) -
 
 @contextmanager
 def opening(config: Config) -> Generator[None]:
-    """Say what takes its time, and which database it is that cannot be reached."""
+    """Show that the embedded PostgreSQL is starting; name the database in an error if it cannot be reached."""
     try:
-        if config.database_url is None and errors.is_terminal:
-            with errors.status("Starting the embedded PostgreSQL"):
+        if config.database_url is None and error_console().is_terminal:
+            with error_console().status("Starting the embedded PostgreSQL"):
                 yield
         else:
             yield
     except DatabaseUnavailable as error:
         if config.database_url is None:
             raise
+        from skep.engine.install import cannot_connect
+
         raise cannot_connect(config.database_url, error) from error
 
 
-def place(config: Config) -> str:
-    """Say which database it is."""
+def database_name(config: Config) -> str:
+    """Return the URL of the database without its password."""
     return "the embedded PostgreSQL" if config.database_url is None else display_database_url(config.database_url)

@@ -1,22 +1,35 @@
 """`skep delayed`: messages that are not due yet."""
 
-from collections.abc import Sequence
+from typing import Annotated
 from uuid import UUID
 
+import typer
+
 from skep.cli.connect import connect
-from skep.cli.show import Cell, compact, say, show_json, show_table
-from skep.config import Config
+from skep.cli.options import DatabaseUrl, DataDir, Json, OptionalQueue, Partition
+from skep.cli.show import Cell, clock, compact, say, show_json, show_table
 from skep.errors import InvalidArgument
 from skep.schedule import DelayedMessage
 
+delayed_app = typer.Typer(help="List and cancel delayed messages.", no_args_is_help=True)
 
-def list_delayed(config: Config, queue: str | None, partition: str | None, *, limit: int, as_json: bool) -> None:
+
+@delayed_app.command("list")
+def list_delayed(
+    queue: OptionalQueue = None,
+    partition: Partition = None,
+    limit: Annotated[int, typer.Option(min=1, help="Number of messages to show.")] = 100,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """List delayed messages in the order in which they are due."""
     if partition is not None and queue is None:
         raise InvalidArgument("--partition needs a queue", hint="skep delayed list QUEUE --partition PARTITION")
-    with connect(config) as mq:
+    with connect(database_url, data_dir) as mq:
         found = mq.list_delayed(queue, partition, limit=limit)
         if queue is not None and not found:
-            mq.queue(queue).status()  # raises if there is none
+            mq.queue(queue).status()  # raises NotFound if the queue does not exist
     if as_json:
         show_json(found)
         return
@@ -26,17 +39,25 @@ def list_delayed(config: Config, queue: str | None, partition: str | None, *, li
 def _row(message: DelayedMessage) -> tuple[Cell, ...]:
     headers = compact(message.headers) if message.headers else None
     payload = compact(message.payload)
-    due = f"{message.due_at.astimezone():%Y-%m-%d %H:%M:%S}"
-    return message.queue, message.partition, due, str(message.id), payload, headers
+    return message.queue, message.partition, clock(message.due_at), str(message.id), payload, headers
 
 
-def cancel(config: Config, ids: Sequence[UUID], *, as_json: bool) -> bool:
-    """Return whether all of them were still waiting."""
-    with connect(config) as mq:
+@delayed_app.command()
+def cancel(
+    ids: Annotated[
+        list[UUID], typer.Argument(metavar="ID...", help="Message ids, as push and list show them.", show_default=False)
+    ],
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete delayed messages before they are due. The exit code is 1 if one was not waiting any more."""
+    with connect(database_url, data_dir) as mq:
         cancelled = {message_id: mq.cancel_delayed(message_id) for message_id in ids}
     if as_json:
         show_json([{"id": message_id, "cancelled": done} for message_id, done in cancelled.items()])
     else:
         for message_id, done in cancelled.items():
             say(f"{message_id} cancelled" if done else f"{message_id} is not waiting")
-    return all(cancelled.values())
+    if not all(cancelled.values()):
+        raise typer.Exit(1)

@@ -1,55 +1,60 @@
-"""`skep demo`: a shop that makes a story for `skep top` and the dashboard."""
+"""`skep demo`: run a sample workload for `skep top` and the dashboard."""
 
 import asyncio
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from time import monotonic
+from typing import TYPE_CHECKING, Annotated
 
-from skep import AsyncSkep
-from skep.cli.connect import client
-from skep.cli.report import errors
-from skep.cli.shop import (
-    BANK,
-    BILLING,
-    EMAILS,
-    HOT,
-    LATE,
-    MAILER,
-    ORDERS,
-    PAYMENTS,
-    QUEUES,
-    REMINDERS,
-    SHIPMENTS,
-    WAREHOUSE,
-    Shop,
-)
-from skep.cli.show import compact, counted, one_line, say, show_json
-from skep.cli.stopping import run_until_stopped
+import typer
+
+from skep.cli.connect import connect_async
+from skep.cli.options import DatabaseUrl, DataDir
+from skep.cli.show import compact, counted, note, one_line, say, show_json
+from skep.cli.signals import run_until_stopped
 from skep.config import Config
-from skep.upkeep import JOBS, Upkeep
+
+if TYPE_CHECKING:
+    from skep import AsyncSkep
+    from skep.cli.demo_workload import DemoWorkload
 
 CONNECTIONS = 20
-CHAPTER = 20.0  # seconds from one thing that happens to the next
-CHAPTERS = 3
+STEP = 20.0  # seconds between two events of the demo
+STEPS = 3
 REPORT_EVERY = 10.0
-STORY = (
-    f"orders come in at {ORDERS}, many of them from {HOT}",
-    f"{BILLING} makes payments, e-mails, shipments and reminders of them, in one transaction with each",
-    f"{BANK} fails some payments for good: they become dead letters of {PAYMENTS}",
-    f"{MAILER} is too slow for {EMAILS}: its lag grows",
-    f"{REMINDERS} delivers after {QUEUES[REMINDERS]['delayed_processing']} s",
-)
 
 
-class Teller:
-    """Says what happens, with the time since the start."""
+def demo(
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=1, help="Stop after this number of seconds. Default: at Ctrl-C.", show_default=False),
+    ] = None,
+    rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Orders per second.")] = 20,
+    clean: Annotated[bool, typer.Option("--clean", help="Delete the queues and groups of the demo, and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run a sample workload with slow, failing, late and paused groups."""
+    config = Config.load_client(database_url, data_dir)
+    if clean:
+        asyncio.run(_clean(config, as_json=as_json))
+        return
+    with _without_tracebacks():
+        run_until_stopped(_run(config, EventPrinter(as_json=as_json), seconds, rate))
+    if not as_json:
+        say("The queues stay: `skep top` and the dashboard show them, `skep demo --clean` deletes them.")
+
+
+class EventPrinter:
+    """Prints events with the time since the start."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._start = monotonic()
 
-    def tell(self, text: str, **numbers: int) -> None:
+    def print(self, text: str, **numbers: int) -> None:
         second = monotonic() - self._start
         if self._as_json:
             print(compact({"second": round(second, 1), "text": text, **numbers}), flush=True)
@@ -58,78 +63,86 @@ class Teller:
             say(one_line(f"{int(second) // 60:02}:{int(second) % 60:02}  {text}{details}"))
 
 
-def run(config: Config, *, seconds: float | None, rate: float, clean: bool, as_json: bool) -> None:
-    if clean:
-        asyncio.run(_clean(config, as_json=as_json))
-        return
-    teller = Teller(as_json=as_json)
-    with _only_what_is_new():
-        run_until_stopped(_play(config, teller, seconds, rate))
-    if not as_json:
-        say("The queues stay: `skep top` and the dashboard show them, `skep demo --clean` removes them.")
-
-
 async def _clean(config: Config, *, as_json: bool) -> None:
-    async with client(config) as mq:
-        removed = await Shop(mq, 1).clean()
+    from skep.cli.demo_workload import DemoWorkload
+
+    async with connect_async(config) as mq:
+        deleted = await DemoWorkload(mq, 1).delete_all()
     if as_json:
-        show_json({"removed": removed})
+        show_json({"removed": deleted})
     else:
-        say(f"{counted(removed, 'queue')} removed")
+        say(f"{counted(deleted, 'queue')} deleted")
 
 
-async def _play(config: Config, teller: Teller, seconds: float | None, rate: float) -> None:
-    """Run the shop until it is stopped, or time is up; a short day has its chapters earlier."""
-    pace = CHAPTER if seconds is None else min(CHAPTER, seconds / CHAPTERS)
-    async with client(config, pool_size=CONNECTIONS) as mq:
-        shop = Shop(mq, rate)
-        await shop.open()
-        for line in STORY:
-            teller.tell(line)
+async def _run(config: Config, events: EventPrinter, seconds: float | None, rate: float) -> None:
+    """Run the workload until it is stopped or the time is up. The events of a short run come earlier."""
+    from skep.cli.demo_workload import DemoWorkload
+    from skep.upkeep import JOBS, Upkeep
+
+    step = STEP if seconds is None else min(STEP, seconds / STEPS)
+    async with connect_async(config, pool_size=CONNECTIONS) as mq:
+        workload = DemoWorkload(mq, rate)
+        await workload.create_queues()
+        _introduce(events)
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), asyncio.TaskGroup() as work:
-                for consumer in shop.staff():
-                    work.create_task(consumer.run())
-                work.create_task(Upkeep(mq, JOBS).run())
-                work.create_task(shop.sell())
-                work.create_task(_report(mq, shop, teller, pace))
-                await _unfold(shop, teller, pace, work)
+            async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
+                for consumer in workload.consumers():
+                    tasks.create_task(consumer.run())
+                tasks.create_task(Upkeep(mq, JOBS).run())
+                tasks.create_task(workload.push_orders())
+                tasks.create_task(_report(mq, workload, events, step))
+                await _run_events(workload, events, step, tasks)
 
 
-async def _unfold(shop: Shop, teller: Teller, pace: float, work: asyncio.TaskGroup) -> None:
-    await asyncio.sleep(pace)
-    work.create_task(shop.late_comer().run())
-    teller.tell(f"{LATE} joins late, and reads {ORDERS} from the beginning")
-    await asyncio.sleep(pace)
-    await shop.pause()
-    teller.tell(f"{WAREHOUSE} is paused: what is owed to it waits in {SHIPMENTS}")
+def _introduce(events: EventPrinter) -> None:
+    from skep.cli import demo_workload as names
+
+    events.print(f"orders are pushed to {names.ORDERS}, many of them by {names.HOT_CUSTOMER}")
+    events.print(f"{names.BILLING} pushes payments, e-mails, shipments and reminders, in one transaction per batch")
+    events.print(f"{names.BANK} fails some payments: they become dead letters of {names.PAYMENTS}")
+    events.print(f"{names.MAILER} is too slow for {names.EMAILS}: its lag grows")
+    delay = names.QUEUES[names.REMINDERS]["delayed_processing"]
+    events.print(f"{names.REMINDERS} delivers after {delay} s")
 
 
-async def _report(mq: AsyncSkep, shop: Shop, teller: Teller, pace: float) -> None:
+async def _run_events(workload: "DemoWorkload", events: EventPrinter, step: float, tasks: asyncio.TaskGroup) -> None:
+    from skep.cli.demo_workload import ANALYTICS, ORDERS, SHIPMENTS, WAREHOUSE
+
+    await asyncio.sleep(step)
+    tasks.create_task(workload.late_consumer().run())
+    events.print(f"{ANALYTICS} joins late and reads {ORDERS} from the beginning")
+    await asyncio.sleep(step)
+    await workload.pause_warehouse()
+    events.print(f"{WAREHOUSE} is paused: its backlog grows in {SHIPMENTS}")
+
+
+async def _report(mq: "AsyncSkep", workload: "DemoWorkload", events: EventPrinter, step: float) -> None:
+    from skep.cli.demo_workload import BANK, BILLING, EMAILS, MAILER, ORDERS, PAYMENTS
+
     while True:
-        await asyncio.sleep(min(pace, REPORT_EVERY))
-        if driven := await shop.support():
-            teller.tell(f"somebody drives {counted(driven, 'dead letter')} of {PAYMENTS} again")
-        behind = sum(group.lag for group in await mq.groups(queue=EMAILS))
+        await asyncio.sleep(min(step, REPORT_EVERY))
+        if redriven := await workload.redrive_payments():
+            events.print(f"support redrives {counted(redriven, 'dead letter')} of {PAYMENTS}")
+        lag = sum(group.lag for group in await mq.groups(queue=EMAILS))
         numbers = {"ordered": ORDERS, "billed": BILLING, "paid": BANK, "failed": "failed", "mailed": MAILER}
-        teller.tell("", **{name: shop.done[key] for name, key in numbers.items()}, waiting_for_the_mailer=behind)
+        events.print("", **{name: workload.done[key] for name, key in numbers.items()}, pending_e_mails=lag)
 
 
 @contextmanager
-def _only_what_is_new() -> Generator[None]:
-    """Failures of handlers belong to the story; that the database is away does not."""
+def _without_tracebacks() -> Generator[None]:
+    """Hide the failures of handlers, which belong to the demo. Other warnings are shown."""
     log = logging.getLogger("skep")
-    told = _Told(logging.WARNING)
+    handler = _WarningHandler(logging.WARNING)
     before, log.propagate = log.propagate, False
-    log.addHandler(told)
+    log.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(told)
+        log.removeHandler(handler)
         log.propagate = before
 
 
-class _Told(logging.Handler):
+class _WarningHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info is None:
-            errors.print(one_line(record.getMessage()), style="dim", markup=False)
+            note(one_line(record.getMessage()))

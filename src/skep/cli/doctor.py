@@ -1,76 +1,92 @@
-"""`skep doctor`: looks at everything that is known to hurt, and says what to do."""
+"""`skep doctor`: check the database for known problems, and print what to do about them."""
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import psycopg
+import typer
 from psycopg.errors import InsufficientPrivilege
 from rich.text import Text
 
-from skep import embedded
-from skep.cli.checks import OF_DATABASE, OF_SKEP, THOROUGH, Check, Finding, Patient
-from skep.cli.checks.finding import Verdict
-from skep.cli.checks.schema import schema
-from skep.cli.connect import opening, place
+from skep.cli.connect import database_name, opening
+from skep.cli.options import DatabaseUrl, DataDir, Json
 from skep.cli.show import as_dict, counted, one_line, say, show_json
 from skep.config import Config
-from skep.engine.install import install, patience
 from skep.errors import SkepError, explained
 
-STYLES: dict[Verdict, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-NAME_WIDTH = max(map(len, (*OF_DATABASE, *OF_SKEP)))
+if TYPE_CHECKING:
+    from skep.cli.checks import Check, CheckedDatabase, CheckResult
 
-Report = dict[str, Finding]
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+NAME_WIDTH = len("transactions")  # the longest name
 
 
-def run(config: Config, *, thorough: bool, as_json: bool) -> bool:
-    """Return whether nothing failed."""
-    report: Report = {}
-    for name, finding in examine(config, thorough=thorough):
-        report[name] = finding
+def doctor(
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Also read every message to check the consistency of the log.")
+    ] = False,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Check the database for known problems. The exit code is 1 if a check fails."""
+    results: dict[str, CheckResult] = {}
+    for name, result in _check_all(Config.load_client(database_url, data_dir), thorough=thorough):
+        results[name] = result
         if not as_json:
-            _show(name, finding)
-    healthy = all(finding.verdict != "fail" for finding in report.values())
+            _show(name, result)
+    healthy = all(result.status != "fail" for result in results.values())
     if as_json:
-        checks = [{"check": name, **as_dict(finding)} for name, finding in report.items()]
+        checks = [{"check": name, **as_dict(result)} for name, result in results.items()]
         show_json({"healthy": healthy, "checks": checks})
     else:
-        _sum_up(report)
-    return healthy
+        _show_totals(results)
+    if not healthy:
+        raise typer.Exit(1)
 
 
-def examine(config: Config, *, thorough: bool) -> Iterator[tuple[str, Finding]]:
-    """Yield what each check finds. Without a connection, or without the schema, the rest has nothing to look at."""
+def _check_all(config: Config, *, thorough: bool) -> "Iterator[tuple[str, CheckResult]]":
+    """Yield the result of each check. Stop if the connection or the schema fails."""
+    from skep.cli.checks import DATABASE_CHECKS, SKEP_CHECKS, THOROUGH_CHECKS, CheckResult
+    from skep.cli.checks.schema import schema
+
     try:
-        with _connected(config) as patient:
-            yield "connection", Finding("ok", place(config))
-            yield from _all(patient, OF_DATABASE)
-            found = _check(patient, schema)
+        with _connected(config) as db:
+            yield "connection", CheckResult("ok", database_name(config))
+            yield from _check_each(db, DATABASE_CHECKS)
+            found = _check(db, schema)
             yield "schema", found
-            if found.verdict == "ok":
-                yield from _all(patient, OF_SKEP)
-                yield from _all(patient, THOROUGH if thorough else {})
+            if found.status == "ok":
+                yield from _check_each(db, SKEP_CHECKS)
+                yield from _check_each(db, THOROUGH_CHECKS if thorough else {})
     except SkepError as error:
         text = ": ".join(filter(None, (error.message, error.detail)))
-        yield "connection", Finding("fail", one_line(text), error.hint)
+        yield "connection", CheckResult("fail", one_line(text), error.hint)
 
 
-def _all(patient: Patient, checks: Mapping[str, Check]) -> Iterator[tuple[str, Finding]]:
+def _check_each(db: "CheckedDatabase", checks: "Mapping[str, Check]") -> "Iterator[tuple[str, CheckResult]]":
     for name, check in checks.items():
-        yield name, _check(patient, check)
+        yield name, _check(db, check)
 
 
-def _check(patient: Patient, check: Check) -> Finding:
+def _check(db: "CheckedDatabase", check: "Check") -> "CheckResult":
+    from skep.cli.checks.result import warn
+
     try:
-        return check(patient)
+        return check(db)
     except InsufficientPrivilege as error:
-        advice = "look as the owner of the schema, or as one who is skep_admin"
-        return Finding("warn", f"this user may not look: {one_line(error.diag.message_primary or '')}", advice)
+        advice = "run it as the owner of the schema, or as a member of skep_admin"
+        return warn(f"this user may not check it: {one_line(error.diag.message_primary or '')}", advice)
 
 
 @contextmanager
-def _connected(config: Config) -> Generator[Patient]:
+def _connected(config: Config) -> "Generator[CheckedDatabase]":
+    from skep import embedded
+    from skep.cli.checks import CheckedDatabase
+    from skep.engine.install import install, patience
+
     with ExitStack() as stack:
         with opening(config), explained():
             url, data_dir = config.database_url, None
@@ -83,17 +99,17 @@ def _connected(config: Config) -> Generator[Patient]:
             )
             stack.enter_context(connection)
         with explained():
-            yield Patient(connection, data_dir)
+            yield CheckedDatabase(connection, data_dir)
 
 
-def _show(name: str, finding: Finding) -> None:
-    style = STYLES[finding.verdict]
-    say(Text.assemble((f"{finding.verdict:<5}", style), f"{name:<{NAME_WIDTH}}  ", finding.found))
-    if finding.advice:
-        say(Text.assemble(" " * (NAME_WIDTH + 7), ("-> ", style), finding.advice))
+def _show(name: str, result: "CheckResult") -> None:
+    style = STYLES[result.status]
+    say(Text.assemble((f"{result.status:<5}", style), f"{name:<{NAME_WIDTH}}  ", result.found))
+    if result.advice:
+        say(Text.assemble(" " * (NAME_WIDTH + 7), ("-> ", style), result.advice))
 
 
-def _sum_up(report: Report) -> None:
-    counts = Counter(finding.verdict for finding in report.values())
-    words = [counted(counts[verdict], noun) for verdict, noun in (("warn", "warning"), ("fail", "failure"))]
-    say(f"{counted(len(report), 'check')}: {counts['ok']} ok, {', '.join(words)}")
+def _show_totals(results: "Mapping[str, CheckResult]") -> None:
+    counts = Counter(result.status for result in results.values())
+    problems = f"{counted(counts['warn'], 'warning')}, {counted(counts['fail'], 'failure')}"
+    say(f"{counted(len(results), 'check')}: {counts['ok']} ok, {problems}")

@@ -1,4 +1,4 @@
-"""Examples for `--help`, below the options of each command. Tests run or at least parse all of them."""
+"""Examples, which `--help` shows below the options of each command. Tests parse all of them."""
 
 from collections.abc import Iterator
 
@@ -94,15 +94,18 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "group remove": ("skep group remove audit", "skep group remove audit orders --yes --json"),
     "group force-complete": ("skep group force-complete audit orders --older-than 2h",),
     "group defaults": ("skep group defaults", "skep group defaults --mode new --max-poll-interval 5s"),
-    "dlq list": ("skep dlq list --queue orders --since 1d --limit 20", "skep dlq list --error timeout --json"),
-    "dlq count": ("skep dlq count", "skep dlq count --queue orders --since 1h"),
-    "dlq redrive": (
-        "skep dlq redrive --queue orders --error timeout --dry-run",
-        "skep dlq redrive --queue orders --rate 50",
-        "skep dlq redrive --id 7 --id 8 --to-queue orders-again",
+    "dead-letter list": (
+        "skep dead-letter list --queue orders --since 1d --limit 20",
+        "skep dead-letter list --error timeout --json",
     ),
-    "dlq purge": ("skep dlq purge --until 30d", "skep dlq purge --queue orders --yes"),
-    "dlq audit": ("skep dlq audit", "skep dlq audit --limit 1000 --json"),
+    "dead-letter count": ("skep dead-letter count", "skep dead-letter count --queue orders --since 1h"),
+    "dead-letter redrive": (
+        "skep dead-letter redrive --queue orders --error timeout --dry-run",
+        "skep dead-letter redrive --queue orders --rate 50",
+        "skep dead-letter redrive --id 7 --id 8 --to-queue orders-again",
+    ),
+    "dead-letter purge": ("skep dead-letter purge --until 30d", "skep dead-letter purge --queue orders --yes"),
+    "dead-letter audit": ("skep dead-letter audit", "skep dead-letter audit --limit 1000 --json"),
     "key create": (
         "skep key create shop --role write-only --expires 90d",
         "skep key create billing --grant 'orders.*:pop,ack' --grant 'payments:push'",
@@ -134,14 +137,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 def add_examples(app: typer.Typer) -> None:
     for name, command in commands_of(app):
-        # Typer makes one line of lines that have none between them.
+        # Typer joins lines that have no empty line between them.
         command.epilog = "\n\n".join(("Examples:", *(escape(f"$ {line}") for line in EXAMPLES.get(name, ()))))
 
 
-def commands_of(app: typer.Typer, beginning: str = "") -> Iterator[tuple[str, CommandInfo]]:
-    """Yield every command and its whole name."""
+def commands_of(app: typer.Typer, prefix: str = "") -> Iterator[tuple[str, CommandInfo]]:
+    """Yield every command with its full name. Hidden aliases are left out."""
     for command in app.registered_commands:
-        yield beginning + (command.name or getattr(command.callback, "__name__", "")), command
+        yield prefix + (command.name or getattr(command.callback, "__name__", "")), command
     for group in app.registered_groups:
-        if group.typer_instance is not None:
-            yield from commands_of(group.typer_instance, f"{beginning}{group.name} ")
+        if group.typer_instance is not None and not group.hidden:
+            yield from commands_of(group.typer_instance, f"{prefix}{group.name} ")

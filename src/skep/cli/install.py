@@ -1,42 +1,61 @@
-"""`skep install` and `skep uninstall`: bring a database to the schema of this package, or drop the schema."""
+"""`skep install` and `skep uninstall`: create, upgrade or drop the schema of Skep in a database."""
 
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
-from rich.status import Status
+import typer
 
-from skep.cli.ask import confirm
-from skep.cli.report import describe, errors
-from skep.cli.show import as_dict, show_json
+from skep.cli.confirm import confirm
+from skep.cli.options import DatabaseUrl, Json, Yes
+from skep.cli.show import as_dict, error_console, show_json
 from skep.config import Config, display_database_url
-from skep.engine.install import InstallReport, install, uninstall
-from skep.engine.script import script
 from skep.errors import ConfigError
 
+if TYPE_CHECKING:
+    from rich.status import Status
 
-def run(config: Config, *, print_sql: bool, again: bool, as_json: bool) -> None:
+    from skep.engine.install import InstallReport
+
+
+def install(
+    database_url: DatabaseUrl = None,
+    print_sql: Annotated[bool, typer.Option("--print", help="Print the SQL instead of running it.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Re-create functions, roles and grants even if nothing has changed.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Install or upgrade Skep in a PostgreSQL database."""
+    from skep.cli.report import describe
+    from skep.engine import install as engine
+    from skep.engine.script import script
+
+    config = Config.load_client(database_url)
     if print_sql:
         print(script(), end="")
         return
-    url = _named(config, "`skep serve` installs into the embedded one by itself")
-    with _shown():
-        report = install(url, again=again)
+    url = _require_url(config, "`skep serve` installs into the embedded PostgreSQL by itself")
+    with _log_on_terminal():
+        report = engine.install(url, again=again)
     if as_json:
         show_json(as_dict(report))
         return
     print(f"{display_database_url(url)}: {describe(report)}")
-    _advise(report)
+    _warn(report)
 
 
-def _named(config: Config, embedded: str) -> str:
+def _require_url(config: Config, embedded: str) -> str:
     if config.database_url is None:
-        raise ConfigError("which database?", hint=f"pass --database-url or set SKEP_DATABASE_URL; {embedded}")
+        hint = f"pass --database-url or set SKEP_DATABASE_URL; {embedded}"
+        raise ConfigError("no database URL is given", hint=hint)
     return config.database_url
 
 
-def _advise(report: InstallReport) -> None:
-    """Tell on standard error how to get the roles, and which grants of users are gone."""
+def _warn(report: "InstallReport") -> None:
+    """Print on standard error how to create missing roles, and which grants were lost."""
+    errors = error_console()
     if report.missing_roles:
         hint = "let a user with CREATEROLE create the roles and run `skep install --again`, or grant single functions"
         errors.print(f"hint: {hint}", style="yellow", markup=False)
@@ -44,11 +63,15 @@ def _advise(report: InstallReport) -> None:
         errors.print(f"warning: a grant is lost with its function or view: {grant}", style="yellow", markup=False)
 
 
-def remove(config: Config, *, yes: bool, as_json: bool) -> None:
-    url = _named(config, "the embedded one is removed with its folder")
+def uninstall(database_url: DatabaseUrl = None, yes: Yes = False, as_json: Json = False) -> None:
+    """Delete Skep with all its queues and messages from a PostgreSQL database."""
+    from skep.engine import install as engine
+
+    config = Config.load_client(database_url)
+    url = _require_url(config, "to remove the embedded PostgreSQL, delete its folder")
     if not yes:
         confirm(f"Delete Skep with all its queues and messages from {display_database_url(url)}?")
-    uninstall(url)
+    engine.uninstall(url)
     if as_json:
         show_json({"uninstalled": True})
     else:
@@ -56,13 +79,13 @@ def remove(config: Config, *, yes: bool, as_json: bool) -> None:
 
 
 @contextmanager
-def _shown() -> Generator[None]:
-    """Show on a terminal which file runs: a migration may take its time."""
+def _log_on_terminal() -> Generator[None]:
+    """Show on a terminal which file runs, because a migration can take long."""
     log = logging.getLogger("skep.install")
     before = log.level
     log.setLevel(logging.INFO)
-    with errors.status("Installing") as status:
-        handler = _Shown(status)
+    with error_console().status("Installing") as status:
+        handler = _StatusHandler(status)
         log.addHandler(handler)
         try:
             yield
@@ -71,8 +94,8 @@ def _shown() -> Generator[None]:
             log.setLevel(before)
 
 
-class _Shown(logging.Handler):
-    def __init__(self, status: Status) -> None:
+class _StatusHandler(logging.Handler):
+    def __init__(self, status: "Status") -> None:
         super().__init__(logging.INFO)
         self._status = status
 

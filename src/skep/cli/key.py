@@ -1,78 +1,120 @@
-"""`skep key`: keys for programs that call the server. A secret is shown once, and kept nowhere."""
+"""`skep key`: API keys of the server. The secret is shown once and is not stored."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
-from skep.cli.ask import confirm
+import typer
+
+from skep.cli.confirm import confirm
 from skep.cli.connect import connect
-from skep.cli.show import Cell, as_dict, one_line, say, show_json, show_table, span
-from skep.cli.times import parse_length
-from skep.config import Config
+from skep.cli.options import DatabaseUrl, DataDir, Json, Yes, choose
+from skep.cli.show import Cell, as_dict, duration, one_line, say, show_json, show_table
+from skep.cli.times import parse_duration
 from skep.errors import InvalidArgument, NotFound
 from skep.message import ApiKey
-from skep.server.http.grants import ACTIONS, Role
+
+key_app = typer.Typer(help="Manage API keys of the server.", no_args_is_help=True)
 
 
-def parse_grants(texts: Sequence[str] | None) -> dict[str, list[str]] | None:
-    """Read PATTERN:ACTION,…; the same pattern twice adds up, no action at all takes everything away."""
-    grants: dict[str, list[str]] = {}
-    for text in texts or ():
-        pattern, colon, actions = text.rpartition(":")
-        wanted = [action.strip() for action in actions.split(",") if action.strip()]
-        if not (colon and pattern) or not ACTIONS.issuperset(wanted):
-            hint = f"write 'orders.*:push,pop'; actions: {', '.join(sorted(ACTIONS))}"
-            raise InvalidArgument(f'"{one_line(text)}" is no grant', hint=hint)
-        grants.setdefault(pattern, []).extend(wanted)
-    return grants or None
-
-
+@key_app.command()
 def create(
-    config: Config,
-    name: str,
-    role: str | None,
-    grants: dict[str, list[str]] | None,
-    expires: str | None,
-    *,
-    as_json: bool,
+    name: Annotated[
+        str, typer.Argument(help="The owner of the key; stored as producer of its messages.", show_default=False)
+    ],
+    role: Annotated[
+        str | None,
+        typer.Option(
+            metavar="admin|read-write|read-only|write-only",
+            help="Role on every queue.",
+            autocompletion=choose("admin", "read-write", "read-only", "write-only"),
+            show_default=False,
+        ),
+    ] = None,
+    grant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN:ACTION,…",
+            help="Rights on matching queues, instead of the role: 'orders.*:push,pop,ack'. Can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Lifetime of the key: 12h, 90d.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
 ) -> None:
+    """Create a key and show it once."""
+    grants = _parse_grants(grant or [])
     _check_role(role, grants)
     expires_at = None if expires is None else _after(expires)
-    with connect(config) as mq:
+    with connect(database_url, data_dir) as mq:
         token, key = mq.create_api_key(name, role, grants=grants, expires_at=expires_at)
     if as_json:
-        show_json({"token": token, **_shown(key)})
+        show_json({"token": token, **_without_hash(key)})
         return
     say(token)
     say(one_line(f"key {key.id} of {key.name}: {_rights(key)}, {_end(key)}; the line above is not shown again"))
 
 
+def _parse_grants(texts: Sequence[str]) -> dict[str, list[str]] | None:
+    """Parse PATTERN:ACTION,…; actions of a repeated pattern add up. A pattern without actions denies everything."""
+    from skep.server.http.grants import ACTIONS
+
+    grants: dict[str, list[str]] = {}
+    for text in texts:
+        pattern, colon, actions = text.rpartition(":")
+        names = [action.strip() for action in actions.split(",") if action.strip()]
+        if not (colon and pattern) or not ACTIONS.issuperset(names):
+            hint = f"write 'orders.*:push,pop'; actions: {', '.join(sorted(ACTIONS))}"
+            raise InvalidArgument(f'"{one_line(text)}" is not a grant', hint=hint)
+        grants.setdefault(pattern, []).extend(names)
+    return grants or None
+
+
 def _check_role(role: str | None, grants: dict[str, list[str]] | None) -> None:
+    from skep.server.http.grants import Role
+
     known = [str(each) for each in Role]
     if role is not None and role not in known:
         raise InvalidArgument(f'there is no role "{one_line(role)}"', hint=f"roles: {', '.join(known)}")
     if role is None and grants is None:
-        raise InvalidArgument("a key has a role, grants or both", hint="say --role or --grant")
+        raise InvalidArgument("a key needs a role, grants or both", hint="pass --role or --grant")
 
 
-def _after(length: str) -> datetime:
+def _after(lifetime: str) -> datetime:
     try:
-        return datetime.now(UTC) + parse_length(length)
+        return datetime.now(UTC) + parse_duration(lifetime)
     except OverflowError:
-        raise InvalidArgument(f'"{one_line(length)}" is too long a time', hint="write 12h or 90d") from None
+        message = f'the duration "{one_line(lifetime)}" is too long'
+        raise InvalidArgument(message, hint="write 12h or 90d") from None
 
 
-def list_keys(config: Config, *, as_json: bool) -> None:
-    with connect(config) as mq:
+@key_app.command("list")
+def list_keys(as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
+    """List the keys, newest first."""
+    with connect(database_url, data_dir) as mq:
         keys = mq.api_keys()
     if as_json:
-        show_json([_shown(key) for key in keys])
+        show_json([_without_hash(key) for key in keys])
         return
-    show_table(("id", "name", "rights", "created", "last used", "ends"), (_row(key) for key in keys))
+    show_table(("id", "name", "rights", "created", "last used", "expires"), (_row(key) for key in keys))
 
 
-def revoke(config: Config, key_id: str, *, yes: bool, as_json: bool) -> None:
-    with connect(config) as mq:
+@key_app.command()
+def revoke(
+    key_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Key id, as `skep key list` shows it.", show_default=False)
+    ],
+    yes: Yes = False,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Revoke a key for good. All servers reject it within five seconds."""
+    with connect(database_url, data_dir) as mq:
         key = next((key for key in mq.api_keys() if key.id == key_id), None)
         if key is None:
             raise NotFound(f'there is no key "{one_line(key_id)}"', hint="`skep key list` shows all")
@@ -80,13 +122,12 @@ def revoke(config: Config, key_id: str, *, yes: bool, as_json: bool) -> None:
             confirm(one_line(f"Revoke key {key.id} of {key.name}?"), "revoked")
         key = mq.revoke_api_key(key_id)
     if as_json:
-        show_json(_shown(key))
+        show_json(_without_hash(key))
     else:
         say(one_line(f"key {key.id} of {key.name} revoked"))
 
 
-def _shown(key: ApiKey) -> dict[str, Any]:
-    """Return everything but the hash, which is nobody's business."""
+def _without_hash(key: ApiKey) -> dict[str, Any]:
     return {name: value for name, value in as_dict(key).items() if name != "hash"}
 
 
@@ -105,4 +146,4 @@ def _end(key: ApiKey) -> str:
     if key.expires_at is None:
         return "never expires"
     left = (key.expires_at - datetime.now(UTC)).total_seconds()
-    return f"expires in {span(left)}" if left > 0 else "expired"
+    return f"expires in {duration(left)}" if left > 0 else "expired"

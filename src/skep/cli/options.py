@@ -1,4 +1,4 @@
-"""The options that several commands share."""
+"""Arguments and options that several commands share."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,19 +10,19 @@ from skep.config import flag_name, help_text
 
 
 def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
-    from skep.cli.names import QUEUES, find
+    from skep.cli.name_completion import QUEUES, find_names
 
-    return find(ctx, QUEUES, incomplete)
+    return find_names(ctx, QUEUES, incomplete)
 
 
 def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
-    from skep.cli.names import GROUPS, find
+    from skep.cli.name_completion import GROUPS, find_names
 
-    return find(ctx, GROUPS, incomplete)
+    return find_names(ctx, GROUPS, incomplete)
 
 
 def choose(*words: str) -> Callable[[str], list[str]]:
-    """Complete one of these words."""
+    """Return a function that completes one of these words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
@@ -51,57 +51,42 @@ LogFormat = Annotated[str | None, _setting("log_format")]
 LogLevel = Annotated[str | None, _setting("log_level")]
 
 Queue = Annotated[str, typer.Argument(help="The name of the queue.", autocompletion=complete_queue, show_default=False)]
-Group = Annotated[str, typer.Argument(help="The name of the group.", autocompletion=complete_group, show_default=False)]
-Partition = Annotated[str | None, typer.Option(help="One partition of the queue.", show_default=False)]
-OfQueue = Annotated[
-    str | None, typer.Option("--queue", help="Of this queue only.", autocompletion=complete_queue, show_default=False)
-]
-OfGroup = Annotated[
-    str | None, typer.Option("--group", help="Of this group only.", autocompletion=complete_group, show_default=False)
-]
-Limit = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="How many partitions to show; without it 100 in a table, all in JSON.", show_default=False
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per message and line.")]
-SomeQueue = Annotated[
+OptionalQueue = Annotated[
     str | None,
     typer.Argument(
         metavar="[QUEUE]",
-        help="The name of the queue; without it, all.",
+        help="The name of the queue. Default: all queues.",
         autocompletion=complete_queue,
         show_default=False,
     ),
 ]
-RetryLimit = Annotated[
+Group = Annotated[str, typer.Argument(help="The name of the group.", autocompletion=complete_group, show_default=False)]
+Partition = Annotated[str | None, typer.Option(help="Only this partition of the queue.", show_default=False)]
+QueueFilter = Annotated[
+    str | None, typer.Option("--queue", help="Only this queue.", autocompletion=complete_queue, show_default=False)
+]
+GroupFilter = Annotated[
+    str | None, typer.Option("--group", help="Only this group.", autocompletion=complete_group, show_default=False)
+]
+Namespace = Annotated[
+    str | None, typer.Option(help="All queues of this namespace, instead of a queue.", show_default=False)
+]
+Task = Annotated[str | None, typer.Option(help="All queues of this task, instead of a queue.", show_default=False)]
+Limit = Annotated[
     int | None,
-    typer.Option(min=0, help="How often a failed message is retried; else the queue's option.", show_default=False),
+    typer.Option(min=1, help="Number of partitions to show. Default: 100 in a table, all in JSON.", show_default=False),
 ]
-RetryDelay = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="The wait before the first retry; it doubles each time.", show_default=False),
-]
-MaxRetryDelay = Annotated[
-    str | None, typer.Option(metavar="TIME", help="The longest wait before a retry.", show_default=False)
-]
-RetryJitter = Annotated[
-    float | None, typer.Option(min=0, max=1, help="The share of the wait by which it varies.", show_default=False)
-]
-Namespace = Annotated[str | None, typer.Option(help="Instead of a queue: all of this namespace.", show_default=False)]
-Task = Annotated[str | None, typer.Option(help="Instead of a queue: all of this task.", show_default=False)]
-LikeError = Annotated[
-    str | None, typer.Option("--error", help="With this in the text of the error.", show_default=False)
-]
+MessageLimit = Annotated[int, typer.Option("--limit", min=1, help="Number of messages to show.")]
+FirstOffset = Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="First offset to show.")]
 Since = Annotated[
-    str | None, typer.Option(metavar="AGE|TIME", help="Not older: 30m, 2h, 1d, or a time.", show_default=False)
+    str | None,
+    typer.Option(metavar="AGE|TIME", help="Not older than this age or time: 30m, 2h, 1d.", show_default=False),
 ]
-Until = Annotated[str | None, typer.Option(metavar="AGE|TIME", help="Older than this.", show_default=False)]
-Ids = Annotated[list[int] | None, typer.Option("--id", help="This one; may be repeated.", show_default=False)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-Most = Annotated[
-    int | None, typer.Option("--limit", min=1, help="So many at most, the oldest first.", show_default=False)
+Until = Annotated[str | None, typer.Option(metavar="AGE|TIME", help="Older than this age or time.", show_default=False)]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option("--header", metavar="KEY=VALUE", help="Header of the message. Can be repeated.", show_default=False),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]

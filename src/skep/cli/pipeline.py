@@ -1,190 +1,103 @@
-"""`skep pipeline`: jobs on Spark, with a bar while they run and a line at the end."""
+"""`skep pipeline`: jobs on Spark, with a progress bar and a summary at the end."""
 
-import os
 import time
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
-import psycopg
-from pyspark.sql import SparkSession
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+import typer
 
-from skep import embedded
-from skep.cli.connect import opening
-from skep.cli.report import errors
-from skep.cli.show import as_dict, counted, one_line, say, show_json, span
-from skep.cli.times import parse_length, parse_time
+from skep.cli.options import DatabaseUrl, DataDir, Json, Namespace, Queue, Since, Task, Until
+from skep.cli.show import as_dict, counted, duration, error_console, one_line, say, show_json
+from skep.cli.times import parse_duration, parse_time
 from skep.config import Config
-from skep.engine.install import install, verify
-from skep.errors import InvalidArgument, explained
-from skep.pipelines import analysing, archiving, compacting, importing, manifest, replaying
-from skep.pipelines.importing import Format, ImportSource
-from skep.pipelines.replaying import TimeRange
-from skep.spark import session
-from skep.spark.database import database
-from skep.spark.options import QueueScope
+from skep.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from skep.pipelines.compacting import Compacted
+    from skep.pipelines.importing import Format
+    from skep.spark.options import QueueScope
+
+FORMATS: dict[str, "Format"] = {
+    "parquet": "parquet",
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+    "csv": "csv",
+}
+
+pipeline_app = typer.Typer(help="Run Spark jobs: analytics, archive, compact, import, replay.", no_args_is_help=True)
+
+Queues = Annotated[
+    list[str] | None, typer.Argument(metavar="[QUEUE]...", help="The names of the queues.", show_default=False)
+]
+Pattern = Annotated[
+    str | None, typer.Option(help="All queues whose name matches this regular expression.", show_default=False)
+]
+Location = Annotated[
+    str, typer.Option("--archive", metavar="PATH|URI", help="Location of the archive.", show_default=False)
+]
+OptionalLocation = Annotated[
+    str | None, typer.Option("--archive", metavar="PATH|URI", help="Location of the archive.", show_default=False)
+]
+FileMessages = Annotated[int, typer.Option(min=1, help="Maximum number of messages in a file.")]
+Master = Annotated[str, typer.Option(help="Spark master; local[*] is this machine.")]
 
 
-class Show(Protocol):
-    """Show how much of how much is done, and of what."""
-
-    def __call__(self, done: int, total: int, name: str = ...) -> None: ...
-
-
-def select(
+def _select(
     queues: Sequence[str] | None, pattern: str | None, namespace: str | None, task: str | None, *, or_all: bool = False
-) -> QueueScope:
-    ways = [bool(queues), pattern is not None, namespace is not None or task is not None]
-    if sum(ways) != 1 and not (or_all and sum(ways) == 0):
-        raise InvalidArgument("say which queues: by name, by --pattern, or by --namespace and --task")
+) -> "QueueScope":
+    from skep.spark.options import QueueScope
+
+    given = [bool(queues), pattern is not None, namespace is not None or task is not None]
+    if sum(given) != 1 and not (or_all and sum(given) == 0):
+        hint = "pass their names, --pattern, or --namespace and --task"
+        raise InvalidArgument("the queues must be selected in exactly one way", hint=hint)
     return QueueScope(tuple(queues) if queues else None, pattern, namespace, task)
 
 
-@contextmanager
-def running(config: Config, name: str, master: str) -> Generator[tuple[SparkSession, str]]:
-    """Give a Spark, and the URL of a database that is there as long as the job runs."""
-    with _database(config) as url:
-        with errors.status("Starting Spark") if errors.is_terminal else nullcontext(), _quiet():
-            spark = session(f"skep {name}", master=master)
-            spark.sparkContext.setLogLevel("ERROR")
-        try:
-            yield spark, url
-        finally:
-            database(url).close()
+def _show_result(done: Any, seconds: float) -> None:  # noqa: ANN401
+    show_json({**as_dict(done), "seconds": round(seconds, 3)})
 
 
-@contextmanager
-def _quiet() -> Generator[None]:
-    """Java talks a lot when it starts, and keeps the standard error it was given then. SKEP_DEBUG lets it talk."""
-    if os.environ.get("SKEP_DEBUG"):
-        yield
-        return
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
-@contextmanager
-def _database(config: Config) -> Generator[str]:
-    if config.database_url is not None:
-        with opening(config), explained(), psycopg.connect(config.database_url) as connection:
-            verify(connection)
-        yield config.database_url
-        return
-    with ExitStack() as stack:
-        with opening(config):
-            server = stack.enter_context(embedded.start(config.data_dir))
-            install(server.url, data_dir=server.data_dir)
-        yield server.url
-
-
-@contextmanager
-def bar(what: str) -> Generator[Show]:
-    """Give what shows how much of how much is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total, name=what: progress.update(task, completed=done, total=total, description=name)
-
-
-def source_of(
-    paths: Sequence[str],
-    format_: str | None,
-    partition: str | None,
-    transaction_id: str | None,
-    order: str | None,
-    infer: bool,
-    name: str | None,
-) -> ImportSource:
-    ending = paths[0].removesuffix(".gz").rpartition(".")[2].lower()
-    known = {"parquet": "parquet", "json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv"}
-    found = known.get(format_ or ending)
-    if found is None:
-        raise InvalidArgument(
-            f'"{one_line(format_ or paths[0])}" is of no known format', hint="say --format parquet, json or csv"
-        )
-    return ImportSource(tuple(paths), cast("Format", found), partition, transaction_id, order, infer, name)
-
-
-def import_files(config: Config, queue: str, source: ImportSource, *, master: str, as_json: bool) -> None:
-    with running(config, "import", master) as (spark, url), bar("importing") as show:
-        began = time.monotonic()
-        done = importing.import_files(spark, url, queue, source, on_progress=show if errors.is_terminal else None)
-        seconds = time.monotonic() - began
-    if as_json:
-        show_json({**as_dict(done), "seconds": round(seconds, 3)})
-        return
-    there = f", {done.duplicates:,} were there" if done.duplicates else ""
-    say(f"{counted(done.messages, 'message')} imported to {one_line(queue)}{there}, {seconds:,.1f} s")
-
-
-class Replay(NamedTuple):
-    """What to replay, as the command says it."""
-
-    queue: str
-    to_queue: str
-    location: str | None
-    since: str | None
-    until: str | None
-    group: str | None
-
-
-def replay(config: Config, asked: Replay, *, master: str, as_json: bool) -> None:
-    since, until = parse_time(asked.since), parse_time(asked.until)
-    times = TimeRange(since, until) if since or until else None
-    with running(config, "replay", master) as (spark, url), bar("replaying") as show:
-        began = time.monotonic()
-        done = replaying.replay(
-            spark,
-            url,
-            asked.queue,
-            asked.to_queue,
-            archive=asked.location,
-            time_range=times,
-            group=asked.group,
-            on_progress=show,
-        )
-        seconds = time.monotonic() - began
-    if as_json:
-        show_json({**as_dict(done), "seconds": round(seconds, 3)})
-        return
-    there = f", {done.duplicates:,} were there" if done.duplicates else ""
-    names = f"from {one_line(done.queue)} to {one_line(done.to_queue)}"
-    say(f"{counted(done.messages, 'message')} replayed {names}{there}, {seconds:,.1f} s")
-    if asked.group is not None:
-        say(f"group {one_line(asked.group)} goes on in {one_line(done.queue)} where the replay ended")
-
-
-def time_range_of(since: str | None, until: str | None) -> TimeRange:
-    return TimeRange(parse_time(since), parse_time(until))
-
-
+@pipeline_app.command()
 def analytics(
-    config: Config,
-    scope: QueueScope,
-    reports: Path,
-    *,
-    location: str | None,
-    time_range: TimeRange,
-    master: str,
-    as_json: bool,
+    queues: Queues = None,
+    pattern: Pattern = None,
+    namespace: Namespace = None,
+    task: Task = None,
+    reports: Annotated[
+        Path, typer.Option(envvar="SKEP_REPORTS", help="Folder of the reports.", show_envvar=True)
+    ] = Path("reports"),
+    location: Annotated[
+        str | None,
+        typer.Option(
+            "--archive", metavar="PATH|URI", help="New location of the archive if it was moved.", show_default=False
+        ),
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    master: Master = "local[*]",
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
 ) -> None:
-    with running(config, "analytics", master) as (spark, url), bar("analysing") as show:
-        began = time.monotonic()
+    """Create a report on queues: throughput, time in queue, lag, fan-out, failures, skew. Default: all queues."""
+    from skep.cli.spark_job import progress_bar, spark_job
+    from skep.pipelines import analysing
+    from skep.pipelines.replaying import TimeRange
+
+    selection = _select(queues, pattern, namespace, task, or_all=True)
+    config, span = Config.load_client(database_url, data_dir), TimeRange(parse_time(since), parse_time(until))
+    with spark_job(config, "analytics", master) as (spark, url), progress_bar("analysing") as show:
+        start = time.monotonic()
         done = analysing.analytics(
-            spark, url, reports, scope, archive=location, time_range=time_range,
+            spark, url, reports, selection, archive=location, time_range=span,
             on_progress=lambda number, total, name: show(number, total, f"analysing: {name}"),
         )  # fmt: skip
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start
     if as_json:
-        show_json({**as_dict(done), "seconds": round(seconds, 3)})
+        _show_result(done, seconds)
         return
     what = f"{counted(done.messages, 'message')} of {counted(len(done.queues), 'queue')}"
     say(f"{what} analysed, {seconds:,.1f} s; tables in {one_line(done.tables)}")
@@ -193,48 +106,186 @@ def analytics(
     say(f"report: {one_line(done.report)}" if done.findings else f"healthy; report: {one_line(done.report)}")
 
 
+@pipeline_app.command()
 def archive(
-    config: Config, location: str, scope: QueueScope, *, file_messages: int, master: str, as_json: bool
+    location: Location,
+    queues: Queues = None,
+    pattern: Pattern = None,
+    namespace: Namespace = None,
+    task: Task = None,
+    file_messages: FileMessages = 1_000_000,
+    master: Master = "local[*]",
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
 ) -> None:
-    with running(config, "archive", master) as (spark, url), bar("archiving") as show:
-        began = time.monotonic()
+    """Archive the messages of queues as Parquet, each message once. The job can be repeated."""
+    from skep.cli.spark_job import progress_bar, spark_job
+    from skep.pipelines import archiving, manifest
+
+    selection = _select(queues, pattern, namespace, task)
+    config = Config.load_client(database_url, data_dir)
+    with spark_job(config, "archive", master) as (spark, url), progress_bar("archiving") as show:
+        start = time.monotonic()
         done = archiving.archive(
-            spark, url, location, scope, file_messages=file_messages,
+            spark, url, location, selection, file_messages=file_messages,
             on_progress=lambda progress: show(progress.stored_messages, progress.messages),
         )  # fmt: skip
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start
         waiting = {each.queue: each.waiting for each in manifest.status(url, done.queues)}
     if as_json:
-        show_json({**as_dict(done), "seconds": round(seconds, 3)})
+        _show_result(done, seconds)
         return
-    files = f" in {counted(done.files, 'file')}, {done.bytes / 1e6:,.1f} MB" if done.files else ", everything was there"
+    files = f" in {counted(done.files, 'file')}, {done.bytes / 1e6:,.1f} MB" if done.files else ", nothing new"
     say(f"{counted(done.messages, 'message')} archived at {one_line(done.location)}{files}, {seconds:,.1f} s")
     for queue in (queue for queue, waits in waiting.items() if not waits):
-        errors.print(
+        error_console().print(
             f"retention of {one_line(queue)} does not wait for the archive; "
             f"to make it wait: skep queue configure {one_line(queue)} retain_until_archived=true",
             markup=False,
         )
 
 
+@pipeline_app.command()
 def compact(
-    config: Config, location: str, scope: QueueScope, *, file_messages: int, grace: str, master: str, as_json: bool
+    location: Location,
+    queues: Queues = None,
+    pattern: Pattern = None,
+    namespace: Namespace = None,
+    task: Task = None,
+    file_messages: Annotated[
+        int,
+        typer.Option(
+            min=2, help="Maximum number of messages in a file. Files with half of this or more are not merged."
+        ),
+    ] = 1_000_000,
+    grace: Annotated[str, typer.Option(help="Time to keep the old files for their readers: 90, 30m, 2h, 1d.")] = "1d",
+    master: Master = "local[*]",
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
 ) -> None:
-    length = parse_length(grace)
-    with running(config, "compact", master) as (spark, url), bar("compacting") as show:
-        began = time.monotonic()
+    """Merge small files of an archive while it can be read. Default: all queues."""
+    from skep.cli.spark_job import progress_bar, spark_job
+    from skep.pipelines import compacting
+
+    selection = _select(queues, pattern, namespace, task, or_all=True)
+    config, length = Config.load_client(database_url, data_dir), parse_duration(grace)
+    with spark_job(config, "compact", master) as (spark, url), progress_bar("compacting") as show:
+        start = time.monotonic()
         done = compacting.compact(
-            spark, url, location, scope, file_messages=file_messages, grace=length, on_progress=show
+            spark, url, location, selection, file_messages=file_messages, grace=length, on_progress=show
         )
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start
     if as_json:
-        show_json({**as_dict(done), "seconds": round(seconds, 3)})
-        return
-    sizes = f"{done.bytes_before / 1e6:,.1f} MB became {done.bytes / 1e6:,.1f} MB"
-    made = f"{counted(done.replaced, 'file')} of {one_line(done.location)} became {done.files:,}"
-    made += f", {counted(done.messages, 'message')}, {sizes}" if done.files else ""
-    say(f"{made if done.files else f'nothing to compact at {one_line(done.location)}'}, {seconds:,.1f} s")
+        _show_result(done, seconds)
+    else:
+        _show_compacted(done, seconds, length.total_seconds())
+
+
+def _show_compacted(done: "Compacted", seconds: float, grace: float) -> None:
     if done.files:
-        say(f"the old files are kept for {span(length.total_seconds())}, the next job after that deletes them")
+        sizes = f"{done.bytes_before / 1e6:,.1f} MB became {done.bytes / 1e6:,.1f} MB"
+        files = f"{counted(done.replaced, 'file')} of {one_line(done.location)} became {done.files:,}"
+        say(f"{files}, {counted(done.messages, 'message')}, {sizes}, {seconds:,.1f} s")
+        say(f"the old files are kept for {duration(grace)}; the next job after that deletes them")
+    else:
+        say(f"nothing to compact at {one_line(done.location)}, {seconds:,.1f} s")
     if done.deleted:
-        say(f"{counted(done.deleted, 'file')} deleted that had been replaced before")
+        say(f"{counted(done.deleted, 'file')} deleted that an earlier job had replaced")
+
+
+@pipeline_app.command("import")
+def import_files(
+    queue: Queue,
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH...", help="Files, folders or glob patterns.", show_default=False)
+    ],
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", metavar="parquet|json|csv", help="Default: by the name of the first file."),
+    ] = None,
+    partition_by: Annotated[
+        str | None, typer.Option(help="Field with the name of the partition.", show_default=False)
+    ] = None,
+    transaction_id: Annotated[
+        str | None, typer.Option(help="Field with the dedup key. Default: a hash of the row.")
+    ] = None,
+    order_by: Annotated[
+        str | None, typer.Option(help="Field that orders a partition. Default: the order of the files.")
+    ] = None,
+    infer: Annotated[bool, typer.Option("--infer", help="Infer the types of CSV columns. Default: all text.")] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the import. Default: its paths.", show_default=False)
+    ] = None,
+    master: Master = "local[*]",
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Push every row of files to a queue, each row once. The job can be repeated. JSON is one value per line."""
+    from skep.cli.spark_job import progress_bar, spark_job
+    from skep.pipelines import importing
+
+    fields = (partition_by, transaction_id, order_by)
+    source = importing.ImportSource(tuple(paths), _format(format_, paths[0]), *fields, infer, name)
+    config, watched = Config.load_client(database_url, data_dir), error_console().is_terminal
+    with spark_job(config, "import", master) as (spark, url), progress_bar("importing") as show:
+        start = time.monotonic()
+        done = importing.import_files(spark, url, queue, source, on_progress=show if watched else None)
+        seconds = time.monotonic() - start
+    if as_json:
+        _show_result(done, seconds)
+    else:
+        names = f"to {one_line(queue)}{_duplicates(done.duplicates)}"
+        say(f"{counted(done.messages, 'message')} imported {names}, {seconds:,.1f} s")
+
+
+def _format(given: str | None, path: str) -> "Format":
+    suffix = path.removesuffix(".gz").rpartition(".")[2].lower()
+    found = FORMATS.get(given or suffix)
+    if found is None:
+        raise InvalidArgument(
+            f'unknown format of "{one_line(given or path)}"', hint="pass --format parquet, json or csv"
+        )
+    return found
+
+
+def _duplicates(number: int) -> str:
+    return f", {counted(number, 'duplicate')} skipped" if number else ""
+
+
+@pipeline_app.command()
+def replay(
+    queue: Queue,
+    to_queue: Annotated[str, typer.Option("--to", help="The queue to push the copies to.", show_default=False)],
+    location: OptionalLocation = None,
+    since: Since = None,
+    until: Until = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="A new group, which continues in QUEUE where the replay ends.", show_default=False),
+    ] = None,
+    master: Master = "local[*]",
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Push the stored and archived messages of a queue to another queue, in order and each message once."""
+    from skep.cli.spark_job import progress_bar, spark_job
+    from skep.pipelines import replaying
+
+    first, last = parse_time(since), parse_time(until)
+    span = replaying.TimeRange(first, last) if first or last else None
+    config = Config.load_client(database_url, data_dir)
+    with spark_job(config, "replay", master) as (spark, url), progress_bar("replaying") as show:
+        start = time.monotonic()
+        done = replaying.replay(spark, url, queue, to_queue, archive=location, time_range=span, group=group, on_progress=show)
+        seconds = time.monotonic() - start
+    if as_json:
+        _show_result(done, seconds)
+        return
+    names = f"from {one_line(done.queue)} to {one_line(done.to_queue)}{_duplicates(done.duplicates)}"
+    say(f"{counted(done.messages, 'message')} replayed {names}, {seconds:,.1f} s")
+    if group is not None:
+        say(f"group {one_line(group)} continues in {one_line(done.queue)} where the replay ended")

@@ -1,4 +1,4 @@
-"""`skep push`: messages from the arguments, or one per line from standard input."""
+"""`skep push`: push messages from the arguments, or one per line of standard input."""
 
 import json
 import sys
@@ -6,27 +6,30 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
 
 from skep.cli.connect import connect
-from skep.cli.report import errors
-from skep.cli.show import as_dict, counted, one_line, say, show_json
-from skep.config import Config
+from skep.cli.options import DatabaseUrl, DataDir, Headers, Json, Queue
+from skep.cli.show import as_dict, clock, counted, error_console, note, one_line, say, show_json
+from skep.cli.times import parse_due_time, parse_duration
 from skep.errors import InvalidArgument, MessagesRefused, SkepError
 from skep.message import DEFAULT_PARTITION, NewMessage, Receipt
 
 if TYPE_CHECKING:
+    from skep import Skep
     from skep.client.sync.buffer import Buffer
-    from skep.client.sync.queue import Queue
+    from skep.client.sync.queue import Queue as ClientQueue
 
-NOT_JSON = "a string needs quotes of its own, such as '\"hello\"'; --text pushes anything as a string"
+NOT_JSON = "a JSON string needs its own quotes, such as '\"hello\"'; --text pushes any text as a string"
 SHOW_EVERY = 1000
 SHOWN_SIZE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
-    """What the options say about every message, and whether payloads are JSON or any text."""
+class PushOptions:
+    """The options that apply to every message of a push."""
 
     partition: str = DEFAULT_PARTITION
     transaction_id: str | None = None
@@ -45,32 +48,69 @@ class Template:
             deliver_at=self.deliver_at,
         )
 
-    def read(self, place: str, text: str) -> object:
-        return text if self.text else parse_payload(place, text)
+    def parse(self, source: str, text: str) -> object:
+        return text if self.text else parse_payload(source, text)
 
 
 @dataclass(slots=True)
-class Progress:
-    """How many messages were pushed, or are in the buffer, which loses none."""
+class PushCount:
+    """The number of messages that were pushed or buffered. The buffer pushes them even if a later line fails."""
 
     pushed: int = 0
 
 
-def run(config: Config, queue: str, payloads: Sequence[str], template: Template, *, as_json: bool) -> None:
-    from_stdin = list(payloads) in ([], ["-"])
+def push(
+    queue: Queue,
+    payloads: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PAYLOAD]...",
+            help="JSON values. Without any, or with -, one JSON value per line of standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    partition: Annotated[str, typer.Option(help="The partition of the messages.")] = DEFAULT_PARTITION,
+    transaction_id: Annotated[
+        str | None, typer.Option(help="Dedup key: a message with the same key is stored once.", show_default=False)
+    ] = None,
+    header: Headers = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Deliver after this time: 30m, 2h, 1d.", show_default=False)
+    ] = None,
+    deliver_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Deliver at this time.", show_default=False)
+    ] = None,
+    text: Annotated[bool, typer.Option("--text", help="Push each payload as a string, not as JSON.")] = False,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Push messages to a queue."""
+    length, due_at = None if delay is None else parse_duration(delay), parse_due_time(deliver_at)
+    options = PushOptions(partition, transaction_id, parse_headers(header or []), text, length, due_at)
+    texts = payloads or []
+    from_stdin = texts in ([], ["-"])
+    _check_source(texts, transaction_id, from_stdin=from_stdin)
+    values = [] if from_stdin else [options.parse(f"payload {number}", each) for number, each in enumerate(texts, 1)]
+    if from_stdin and sys.stdin.isatty():
+        note("Type one message per line. Ctrl-D ends the input.")
+    with connect(database_url, data_dir) as mq:
+        if from_stdin:
+            _push_stdin(mq, queue, options, as_json=as_json)
+        else:
+            _push_values(mq, queue, values, options, as_json=as_json)
+
+
+def _check_source(payloads: Sequence[str], transaction_id: str | None, *, from_stdin: bool) -> None:
     if "-" in payloads and not from_stdin:
-        raise InvalidArgument("- stands alone: messages come from the arguments or from standard input")
-    if template.transaction_id is not None and (from_stdin or len(payloads) > 1):
-        hint = "one transaction id for several messages would store only the first of them"
+        raise InvalidArgument("- cannot be combined with other payloads", hint="use either arguments or standard input")
+    if transaction_id is not None and (from_stdin or len(payloads) > 1):
+        hint = "several messages with the same transaction id would be stored as one"
         raise InvalidArgument("--transaction-id needs exactly one payload", hint=hint)
-    if from_stdin:
-        _push_stdin(config, queue, template, as_json=as_json)
-    else:
-        _push_arguments(config, queue, payloads, template, as_json=as_json)
 
 
 def parse_headers(headers: Sequence[str]) -> dict[str, Any] | None:
-    """Read KEY=VALUE; values are texts."""
+    """Parse KEY=VALUE. Values are strings."""
     pairs = [header.partition("=") for header in headers]
     for key, separator, _ in pairs:
         if not (key and separator):
@@ -78,110 +118,106 @@ def parse_headers(headers: Sequence[str]) -> dict[str, Any] | None:
     return {key: value for key, _, value in pairs} or None
 
 
-def parse_payload(place: str, text: str) -> object:
+def parse_payload(source: str, text: str) -> object:
+    """Parse JSON. `source` names the payload in an error."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        raise InvalidArgument(f"{place} is not JSON: {error.msg}, character {error.pos + 1}", hint=NOT_JSON) from error
+        raise InvalidArgument(f"{source} is not JSON: {error.msg}, character {error.pos + 1}", hint=NOT_JSON) from error
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{place} is not JSON: {error}", hint=NOT_JSON) from error
+        raise InvalidArgument(f"{source} is not JSON: {error}", hint=NOT_JSON) from error
 
 
 def _refuse_constant(word: str) -> None:
-    raise ValueError(f"there is no {word} in it")
+    raise ValueError(f"{word} is not allowed")
 
 
-def _push_arguments(config: Config, queue: str, payloads: Sequence[str], template: Template, *, as_json: bool) -> None:
-    values = [template.read(f"payload {number}", text) for number, text in enumerate(payloads, 1)]
-    messages = [template.message(value) for value in values]
-    with connect(config) as mq:
-        receipts = mq.queue(queue).push_many(messages)
+def _push_values(mq: "Skep", queue: str, values: Sequence[object], options: PushOptions, *, as_json: bool) -> None:
+    receipts = mq.queue(queue).push_many([options.message(value) for value in values])
     if as_json:
         show_json([as_dict(receipt) for receipt in receipts])
     else:
         for receipt in receipts:
-            say(_receipt_line(f"{queue}/{template.partition}", receipt))
+            say(_receipt_line(one_line(f"{queue}/{options.partition}"), receipt))
 
 
-def _receipt_line(place: str, receipt: Receipt) -> str:
+def _receipt_line(address: str, receipt: Receipt) -> str:
     if receipt.due_at is not None:
-        return (
-            f"{receipt.status} {one_line(place)} until {receipt.due_at.astimezone():%Y-%m-%d %H:%M:%S}, id {receipt.id}"
-        )
-    return f"{receipt.status} {one_line(place)} #{receipt.offset}, id {receipt.id}"
+        return f"{receipt.status} {address} until {clock(receipt.due_at)}, id {receipt.id}"
+    return f"{receipt.status} {address} #{receipt.offset}, id {receipt.id}"
 
 
-def _push_stdin(config: Config, queue: str, template: Template, *, as_json: bool) -> None:
-    if sys.stdin.isatty():
-        errors.print("Type one message per line; Ctrl-D ends.", style="dim")
-    progress = Progress()
-    with connect(config) as mq, _explained(progress):
-        _push_lines(mq.queue(queue), _read_lines(sys.stdin.buffer, template), template, progress)
+def _push_stdin(mq: "Skep", queue: str, options: PushOptions, *, as_json: bool) -> None:
+    count = PushCount()
+    with _explained(count):
+        _push_lines(mq.queue(queue), _read_lines(sys.stdin.buffer, options), options, count)
     if as_json:
-        show_json({"queue": queue, "pushed": progress.pushed})
+        show_json({"queue": queue, "pushed": count.pushed})
     else:
-        say(f"{counted(progress.pushed, 'message')} pushed to {one_line(queue)}")
+        say(f"{counted(count.pushed, 'message')} pushed to {one_line(queue)}")
 
 
-def _push_lines(queue: "Queue", lines: Generator[tuple[str, object]], template: Template, progress: Progress) -> None:
-    """Push the first by itself, so that one who may not push learns it: a buffer would try for ever."""
+def _push_lines(
+    queue: "ClientQueue", lines: Generator[tuple[str, object]], options: PushOptions, count: PushCount
+) -> None:
+    """Push the first line directly, so that a missing right is an error: a buffer would retry for ever."""
     with _counter() as show, queue.buffer() as buffer:
-        for place, payload in lines:
-            _push_line(place, payload, buffer if progress.pushed else queue, template)
-            progress.pushed += 1
-            if progress.pushed % SHOW_EVERY == 0:
-                show(f"{progress.pushed:,} messages")
+        for source, payload in lines:
+            _push_line(source, payload, buffer if count.pushed else queue, options)
+            count.pushed += 1
+            if count.pushed % SHOW_EVERY == 0:
+                show(f"{count.pushed:,} messages")
 
 
 @contextmanager
 def _counter() -> Generator[Callable[[str], None]]:
-    """Show progress on a terminal, unless that is where the messages are typed."""
+    """Show the progress on a terminal, unless the user types the messages there."""
     if sys.stdin.isatty():
         yield lambda _: None
     else:
-        with errors.status("0 messages") as status:
+        with error_console().status("0 messages") as status:
             yield status.update
 
 
-def _read_lines(stdin: BinaryIO, template: Template) -> Generator[tuple[str, object]]:
-    """Yield payloads and where they are. Empty lines are skipped, as files tend to have some; as texts they count."""
+def _read_lines(stdin: BinaryIO, options: PushOptions) -> Generator[tuple[str, object]]:
+    """Yield the payload of each line with its line number. Empty lines are skipped unless payloads are text."""
     for number, line in enumerate(stdin, 1):
-        place = f"line {number:,}"
+        source = f"line {number:,}"
         try:
             text = line.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise InvalidArgument(f"{place} is not UTF-8: {error.reason}") from error
-        if template.text or text.strip():
-            yield place, template.read(place, text)
+            raise InvalidArgument(f"{source} is not UTF-8: {error.reason}") from error
+        if options.text or text.strip():
+            yield source, options.parse(source, text)
 
 
-def _push_line(place: str, payload: object, target: "Queue | Buffer", template: Template) -> None:
+def _push_line(source: str, payload: object, target: "ClientQueue | Buffer", options: PushOptions) -> None:
     try:
         target.push(
             payload,
-            partition=template.partition,
-            headers=template.headers,
-            delay=template.delay,
-            deliver_at=template.deliver_at,
+            partition=options.partition,
+            headers=options.headers,
+            delay=options.delay,
+            deliver_at=options.deliver_at,
         )
-    except MessagesRefused:  # others, that were pushed before
+    except MessagesRefused:  # about lines that were pushed before this one
         raise
     except InvalidArgument as error:
-        error.message = f"{place}: {error.message.removeprefix('item 0: ')}"
+        error.message = f"{source}: {error.message.removeprefix('item 0: ')}"
         raise
 
 
 @contextmanager
-def _explained(progress: Progress) -> Generator[None]:
-    """Say what became of the other lines."""
+def _explained(count: PushCount) -> Generator[None]:
+    """Add to an error how many of the other lines were pushed."""
     try:
         yield
     except MessagesRefused as error:
         first, reason = error.refused[0]
         error.message = f"{counted(len(error.refused), 'message')} refused: {reason.message}"
-        error.detail = f"{first[:SHOWN_SIZE]}; of the {counted(progress.pushed, 'message')} read, the others are pushed"
+        error.detail = f"{first[:SHOWN_SIZE]}; {counted(count.pushed, 'message')} read, all others were pushed"
         raise
     except SkepError as error:
-        if progress.pushed:
-            error.detail = f"pushed before it: {counted(progress.pushed, 'message')}"
+        if count.pushed:
+            error.detail = f"pushed before it: {counted(count.pushed, 'message')}"
         raise

@@ -1,17 +1,15 @@
-"""How errors and installs are shown to people."""
+"""Texts for errors and for the result of an install."""
 
 import psycopg
-from rich.console import Console
 
-from skep.cli.show import one_line
+from skep.cli.show import error_console, one_line
 from skep.engine.install import USE_RIGHTS, InstallReport
 from skep.errors import PermissionDenied, SkepError, from_sqlstate
 
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
-
 
 def show_error(error: Exception) -> None:
-    """Print one red line, and below it where and what to do."""
+    """Print the error in red, then its detail and its hint."""
+    errors = error_console()
     known = explain(error)
     errors.print(f"error: {_one_line(known.message)}", style="bold red", markup=False)
     if known.detail:
@@ -21,13 +19,13 @@ def show_error(error: Exception) -> None:
 
 
 def explain(error: Exception) -> SkepError:
-    """Give every error the shape of Skep's own; what nobody foresaw is named by its type."""
+    """Convert any error to a SkepError. The message of an unexpected error starts with its type."""
     known = error if isinstance(error, SkepError) else None
     if isinstance(error, psycopg.Error):
         known = from_sqlstate(error)
     if isinstance(known, PermissionDenied):
         known.hint = known.hint or USE_RIGHTS
-    return known or SkepError(f"{type(error).__name__}: {error}", hint="SKEP_DEBUG=1 shows where this comes from")
+    return known or SkepError(f"{type(error).__name__}: {error}", hint="SKEP_DEBUG=1 shows the traceback")
 
 
 def _one_line(text: str) -> str:
@@ -35,7 +33,7 @@ def _one_line(text: str) -> str:
 
 
 def describe(report: InstallReport) -> str:
-    """Describe the outcome of an install in one line."""
+    """Describe the result of an install in one line."""
     if not report.functions:
         done = "up to date"
     elif not report.migrations:

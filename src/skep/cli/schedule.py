@@ -1,34 +1,28 @@
 """`skep schedule`: messages that are pushed periodically."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
+
+import typer
 
 from skep.cli.connect import connect
+from skep.cli.options import DatabaseUrl, DataDir, Headers, Json, OptionalQueue, Queue
 from skep.cli.push import parse_headers, parse_payload
-from skep.cli.show import Cell, one_line, say, show_json, show_table
-from skep.config import Config
+from skep.cli.show import Cell, clock, one_line, say, show_json, show_table
 from skep.errors import NotFound
+from skep.message import DEFAULT_PARTITION
 from skep.schedule import Schedule
 
+schedule_app = typer.Typer(help="Manage schedules, which push messages periodically.", no_args_is_help=True)
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A schedule as it is given on the command line."""
-
-    name: str
-    cron: str
-    queue: str
-    payload: str
-    partition: str
-    headers: Sequence[str]
-    time_zone: str
-    missed: Literal["skip", "one", "all"]
+Name = Annotated[str, typer.Argument(help="The name of the schedule.", show_default=False)]
 
 
-def list_schedules(config: Config, queue: str | None, *, as_json: bool) -> None:
-    with connect(config) as mq:
+@schedule_app.command("list")
+def list_schedules(
+    queue: OptionalQueue = None, as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None
+) -> None:
+    """List schedules."""
+    with connect(database_url, data_dir) as mq:
         found = mq.schedules(queue)
     if as_json:
         show_json(found)
@@ -39,40 +33,54 @@ def list_schedules(config: Config, queue: str | None, *, as_json: bool) -> None:
 
 def _row(schedule: Schedule) -> tuple[Cell, ...]:
     state = "paused" if schedule.paused else f"refused: {schedule.error}" if schedule.error else "active"
-    place = schedule.name, schedule.cron, schedule.time_zone, schedule.queue, schedule.partition
-    return *place, None if schedule.paused else _clock(schedule.next_at), _clock(schedule.last_at), state
+    next_at = None if schedule.paused else clock(schedule.next_at)
+    last_at = None if schedule.last_at is None else clock(schedule.last_at)
+    names = schedule.name, schedule.cron, schedule.time_zone, schedule.queue, schedule.partition
+    return *names, next_at, last_at, state
 
 
-def _clock(instant: datetime | None) -> str | None:
-    return None if instant is None else f"{instant.astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def set_schedule(config: Config, wanted: Wanted, *, as_json: bool) -> None:
-    payload = parse_payload("the payload", wanted.payload)
-    with connect(config) as mq:
-        made = mq.schedule(
-            wanted.name,
-            wanted.cron,
-            wanted.queue,
-            payload,
-            partition=wanted.partition,
-            headers=parse_headers(wanted.headers),
-            time_zone=wanted.time_zone,
-            missed=wanted.missed,
+@schedule_app.command("set")
+def set_schedule(
+    name: Name,
+    cron: Annotated[str, typer.Argument(help="'*/5 * * * *', '0 9 * * mon-fri', @daily", show_default=False)],
+    queue: Queue,
+    payload: Annotated[str, typer.Argument(help="The payload of its messages, as JSON.")] = "null",
+    partition: Annotated[str, typer.Option(help="The partition of its messages.")] = DEFAULT_PARTITION,
+    header: Headers = None,
+    time_zone: Annotated[str, typer.Option(help="The time zone of the cron expression.")] = "UTC",
+    missed: Annotated[Literal["skip", "one", "all"], typer.Option(help="Which missed ticks to push later.")] = "one",
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Create a schedule, or change the one with this name."""
+    value = parse_payload("the payload", payload)
+    with connect(database_url, data_dir) as mq:
+        schedule = mq.schedule(
+            name,
+            cron,
+            queue,
+            value,
+            partition=partition,
+            headers=parse_headers(header or []),
+            time_zone=time_zone,
+            missed=missed,
         )
-    _show(made, as_json=as_json)
+    _show(schedule, as_json=as_json)
 
 
-def pause(config: Config, name: str, *, as_json: bool) -> None:
-    with connect(config) as mq:
-        changed = mq.pause_schedule(name)
-    _show(changed, as_json=as_json)
+@schedule_app.command()
+def pause(name: Name, as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
+    """Pause a schedule until it is resumed."""
+    with connect(database_url, data_dir) as mq:
+        _show(mq.pause_schedule(name), as_json=as_json)
 
 
-def resume(config: Config, name: str, *, as_json: bool) -> None:
-    with connect(config) as mq:
-        changed = mq.resume_schedule(name)
-    _show(changed, as_json=as_json)
+@schedule_app.command()
+def resume(name: Name, as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
+    """Resume a paused schedule at its next tick."""
+    with connect(database_url, data_dir) as mq:
+        _show(mq.resume_schedule(name), as_json=as_json)
 
 
 def _show(schedule: Schedule, *, as_json: bool) -> None:
@@ -81,15 +89,17 @@ def _show(schedule: Schedule, *, as_json: bool) -> None:
     elif schedule.paused:
         say(f"{one_line(schedule.name)} is paused")
     else:
-        say(f"{one_line(schedule.name)}: next message to {one_line(schedule.queue)} at {_clock(schedule.next_at)}")
+        say(f"{one_line(schedule.name)}: next message to {one_line(schedule.queue)} at {clock(schedule.next_at)}")
 
 
-def delete(config: Config, name: str, *, as_json: bool) -> None:
-    with connect(config) as mq:
+@schedule_app.command()
+def delete(name: Name, as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None) -> None:
+    """Delete a schedule."""
+    with connect(database_url, data_dir) as mq:
         deleted = mq.delete_schedule(name)
     if as_json:
         show_json({"name": name, "deleted": deleted})
     elif not deleted:
-        raise NotFound(f'there is no schedule "{name}"', hint="`skep schedule list` shows those that exist")
+        raise NotFound(f'there is no schedule "{name}"', hint="`skep schedule list` shows all")
     else:
         say(f"{one_line(name)} deleted")

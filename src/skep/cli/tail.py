@@ -1,25 +1,30 @@
-"""`skep tail`: print messages as they come. A group of its own reads them, so that no other group misses any."""
+"""`skep tail`: follow a queue with a temporary group, so that no other group misses a message."""
 
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
 
-from skep import AsyncSkep
-from skep.cli.connect import client
-from skep.cli.report import errors
-from skep.cli.show import as_dict, compact, message_line, say
-from skep.cli.stopping import run_until_stopped
+import typer
+
+from skep.cli.connect import connect_async
+from skep.cli.options import DatabaseUrl, DataDir, JsonLines, Partition, Queue, choose
+from skep.cli.show import as_dict, clock, compact, error_console, message_line, note, say
+from skep.cli.signals import run_until_stopped
 from skep.config import Config
 from skep.errors import InvalidArgument, SkepError
 from skep.message import Message
 
+if TYPE_CHECKING:
+    from skep import AsyncSkep
+
 MODES = {"beginning": "all", "new": "new", "now": "new"}
-LEASE_TIME = 86400  # a pager may keep us waiting for long, and no other consumer of this group waits for its messages
+LEASE_TIME = 86400  # a pager may block the output for long, and the group has no other consumer
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
-    """What to follow, and how."""
+class TailOptions:
+    """The options of `skep tail`."""
 
     queue: str
     partition: str | None
@@ -28,52 +33,73 @@ class Tail:
     as_json: bool
 
 
-def run(config: Config, tail: Tail) -> None:
-    run_until_stopped(_tail(config, tail))
+def tail(
+    queue: Queue,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="new|beginning|TIME|OFFSET",
+            help="Start position.",
+            autocompletion=choose("new", "beginning"),
+        ),
+    ] = "new",
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after this number of messages. Default: at Ctrl-C.", show_default=False),
+    ] = None,
+    partition: Partition = None,
+    as_json: JsonLines = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Follow a queue without consuming it."""
+    config = Config.load_client(database_url, data_dir)
+    run_until_stopped(_tail(config, TailOptions(queue, partition, start, limit, as_json)))
 
 
-async def _tail(config: Config, tail: Tail) -> None:
+async def _tail(config: Config, options: TailOptions) -> None:
     group = f"tail-{uuid4().hex}"
-    async with client(config) as mq:
-        await _refuse_shared_cursor(mq, tail.queue)
+    async with connect_async(config) as mq:
+        await _check_semantics(mq, options.queue)
         try:
-            await _subscribe(mq, group, tail)
-            await _follow(mq, group, tail)
+            await _subscribe(mq, group, options)
+            await _follow(mq, group, options)
         finally:
             await _delete(mq, group)
 
 
-async def _refuse_shared_cursor(mq: AsyncSkep, queue: str) -> None:
+async def _check_semantics(mq: "AsyncSkep", queue: str) -> None:
     status = await mq.queues(queue)
     if status and status[0].options["semantics"] == "queue":
-        message = f'queue "{queue}" has the semantics "queue": to read a message is to take it from the others'
-        raise InvalidArgument(message, hint="`skep pop` takes messages")
-    if errors.is_terminal:
+        message = f'cannot follow queue "{queue}": with the semantics "queue", reading a message consumes it'
+        raise InvalidArgument(message, hint="use `skep pop`")
+    if error_console().is_terminal:
         unknown = "" if status else ", which does not exist yet"
-        errors.print(f"Following {queue}{unknown}. Ctrl-C stops.", style="dim", markup=False)
+        note(f"Following {queue}{unknown}. Ctrl-C stops.")
 
 
-async def _subscribe(mq: AsyncSkep, group: str, tail: Tail) -> None:
-    mode = MODES.get(tail.start.lower())
-    start_from = None if mode else tail.start
-    await mq.subscribe(group, tail.queue, partition=tail.partition, mode=mode, start_from=start_from)
+async def _subscribe(mq: "AsyncSkep", group: str, options: TailOptions) -> None:
+    mode = MODES.get(options.start.lower())
+    start_from = None if mode else options.start
+    await mq.subscribe(group, options.queue, partition=options.partition, mode=mode, start_from=start_from)
 
 
-async def _delete(mq: AsyncSkep, group: str) -> None:
+async def _delete(mq: "AsyncSkep", group: str) -> None:
     try:
         await mq.delete_group(group)
     except SkepError as error:
-        error.hint = f"its group is left behind; when the database is back: skep group delete {group}"
+        error.hint = f"the temporary group still exists; delete it later with: skep group delete {group}"
         raise
 
 
-async def _follow(mq: AsyncSkep, group: str, tail: Tail) -> None:
-    left = tail.limit
-    messages = mq.queue(tail.queue).consume(group=group, partition=tail.partition, lease_time=LEASE_TIME)
+async def _follow(mq: "AsyncSkep", group: str, options: TailOptions) -> None:
+    left = options.limit
+    messages = mq.queue(options.queue).consume(group=group, partition=options.partition, lease_time=LEASE_TIME)
     async with aclosing(messages) as batches:
         async for batch in batches:
             for message in batch[:left]:
-                _show(message, as_json=tail.as_json)
+                _show(message, as_json=options.as_json)
             if left is not None:
                 left -= min(left, len(batch))
                 if left == 0:
@@ -84,4 +110,4 @@ def _show(message: Message, *, as_json: bool) -> None:
     if as_json:
         print(compact(as_dict(message)), flush=True)
     else:
-        say(message_line(message, f"{message.created_at.astimezone():%Y-%m-%d %H:%M:%S}"))
+        say(message_line(message, clock(message.created_at)))

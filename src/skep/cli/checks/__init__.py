@@ -1,18 +1,18 @@
-"""What `skep doctor` looks at, in this order: each check is a function that says what it found and what to do."""
+"""The checks of `skep doctor`, in the order in which they run. Each returns what it found and what to do."""
 
 from collections.abc import Callable
 
-from skep.cli.checks import horizon, line, machine, schema, settings
-from skep.cli.checks.finding import Finding, Patient
+from skep.cli.checks import connection, disk, schema, settings, vacuum
+from skep.cli.checks.result import CheckedDatabase, CheckResult
 
-Check = Callable[[Patient], Finding]
+Check = Callable[[CheckedDatabase], CheckResult]
 
-# Of any PostgreSQL, with Skep in it or not.
-OF_DATABASE: dict[str, Check] = {
-    "round trip": line.round_trip,
-    "pooler": line.pooler,
-    "clock": line.clock,
-    "connections": line.connections,
+# For any PostgreSQL database, with or without Skep.
+DATABASE_CHECKS: dict[str, Check] = {
+    "round trip": connection.round_trip,
+    "pooler": connection.pooler,
+    "clock": connection.clock,
+    "connections": connection.connections,
     "version": settings.version,
     "encoding": settings.encoding,
     "writable": settings.writable,
@@ -20,21 +20,21 @@ OF_DATABASE: dict[str, Check] = {
     "isolation": settings.isolation,
     "timeouts": settings.timeouts,
     "autovacuum": settings.autovacuum,
-    "transactions": horizon.transactions,
-    "prepared": horizon.prepared,
-    "slots": horizon.slots,
-    "disk": machine.disk,
+    "transactions": vacuum.transactions,
+    "prepared": vacuum.prepared,
+    "slots": vacuum.slots,
+    "disk": disk.disk,
 }
-# Of a database whose schema is the one of this package.
-OF_SKEP: dict[str, Check] = {
+# For a database whose schema matches this package.
+SKEP_CHECKS: dict[str, Check] = {
     "roles": schema.roles,
-    "dead rows": horizon.dead_rows,
+    "dead rows": vacuum.dead_rows,
     "upkeep": schema.upkeep,
     "outbox": schema.outbox,
     "maintenance": schema.maintenance,
     "encryption": schema.encryption,
 }
-# What reads every message.
-THOROUGH: dict[str, Check] = {"log": schema.log}
+# These read every message.
+THOROUGH_CHECKS: dict[str, Check] = {"log": schema.log}
 
-__all__ = ["OF_DATABASE", "OF_SKEP", "THOROUGH", "Check", "Finding", "Patient"]
+__all__ = ["DATABASE_CHECKS", "SKEP_CHECKS", "THOROUGH_CHECKS", "Check", "CheckResult", "CheckedDatabase"]

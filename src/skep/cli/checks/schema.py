@@ -1,34 +1,34 @@
-"""Skep in the database: its schema, who may use it, and whether somebody looks after it."""
+"""Checks of the schema, roles, upkeep and encryption of Skep."""
 
 import os
 import time
 
-from skep.cli.checks.finding import Finding, Patient, fail, ok, warn
-from skep.cli.show import one_line, span
+from skep.cli.checks.result import CheckedDatabase, CheckResult, fail, ok, warn
+from skep.cli.show import duration, one_line
 from skep.config import env_name
 from skep.engine.install import verify
 from skep.engine.sources import packaged
 from skep.errors import ConfigError, SkepError
 
-SILENT = 120  # seconds without a sample; one is taken every ten
-FORGOTTEN = 900  # seconds that a row of the journal may be old; ten minutes are kept
-WAITING = 3  # seconds that committed rows of the outbox may wait; they are published every second
+MAX_SAMPLE_AGE = 120  # seconds; upkeep takes a sample every 10 s
+MAX_JOURNAL_AGE = 900  # seconds; upkeep keeps 10 min
+MAX_OUTBOX_AGE = 3  # seconds; upkeep publishes committed rows every second
 KEYS = env_name("encryption_keys")
 
 ROLES = """
-    SELECT wanted.right, wanted.role, role.oid IS NOT NULL,
+    SELECT required.right, required.role, role.oid IS NOT NULL,
            coalesce(has_schema_privilege(role.oid, 'skep', 'USAGE'), false) AND EXISTS (
-               SELECT FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace AND p.proname = wanted.function
+               SELECT FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace AND p.proname = required.function
                   AND has_function_privilege(role.oid, p.oid, 'EXECUTE')),
            has_schema_privilege('skep', 'USAGE') AND EXISTS (
-               SELECT FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace AND p.proname = wanted.function
+               SELECT FROM pg_proc p WHERE p.pronamespace = 'skep'::regnamespace AND p.proname = required.function
                   AND has_function_privilege(p.oid, 'EXECUTE'))
     FROM (VALUES (1, 'push', 'skep_producer', 'push'), (2, 'pop', 'skep_consumer', 'pop'),
-                 (3, 'administer', 'skep_admin', 'queue_status')) AS wanted (n, "right", role, function)
-    LEFT JOIN pg_roles role ON role.rolname = wanted.role
-    ORDER BY wanted.n
+                 (3, 'administer', 'skep_admin', 'queue_status')) AS required (n, "right", role, function)
+    LEFT JOIN pg_roles role ON role.rolname = required.role
+    ORDER BY required.n
 """
-# By their indexes: the last sample, and the oldest row of the journal of each queue.
+# The last sample, and the oldest row of each queue in the journal, both read by index.
 UPKEEP = """
     SELECT EXISTS (SELECT FROM skep.queues), extract(epoch FROM clock_timestamp() - sample.at)::double precision,
            extract(epoch FROM clock_timestamp() - journal.oldest_at)::double precision
@@ -44,23 +44,25 @@ MAINTENANCE = "SELECT push, pop, held, refused FROM skep.maintenance_mode()"
 ENCRYPTED = "SELECT name FROM skep.queues WHERE encryption_enabled ORDER BY name"
 
 
-def schema(patient: Patient) -> Finding:
+def schema(db: CheckedDatabase) -> CheckResult:
     try:
-        verify(patient.connection)
+        verify(db.connection)
     except SkepError as error:
         return fail(error.message, error.hint or "run `skep install`")
-    return ok(f"version {packaged().version}, that of this package")
+    return ok(f"version {packaged().version}, the version of this package")
 
 
-def roles(patient: Patient) -> Finding:
-    """A dump has no roles, and a restore without them loses their grants."""
-    found = patient.rows(ROLES)
+def roles(db: CheckedDatabase) -> CheckResult:
+    """Check the roles. A dump does not contain them, so a restore can lose their grants."""
+    found = db.rows(ROLES)
     if lacking := [role for _, role, exists, granted, _ in found if exists and not granted]:
-        return fail(f"{', '.join(lacking)} may not use the schema", "run `skep install --again`, which grants it again")
-    (user,) = patient.row("SELECT current_user")
+        return fail(
+            f"{', '.join(lacking)} may not use the schema", "run `skep install --again`, which restores the grants"
+        )
+    (user,) = db.row("SELECT current_user")
     may = [right for right, _, _, _, mine in found if mine]
     if not may:
-        return fail(one_line(f"{user} may do nothing"), one_line(f"GRANT skep_producer, skep_consumer TO {user}"))
+        return fail(one_line(f"{user} has no rights"), one_line(f"GRANT skep_producer, skep_consumer TO {user}"))
     rights = f"{user} may {', '.join(may)}"
     if missing := [role for _, role, exists, _, _ in found if not exists]:
         advice = "let a user with CREATEROLE create them and run `skep install --again`, or grant single functions"
@@ -68,65 +70,67 @@ def roles(patient: Patient) -> Finding:
     return ok(one_line(rights))
 
 
-def upkeep(patient: Patient) -> Finding:
-    used, sampled, journal = patient.row(UPKEEP)
+def upkeep(db: CheckedDatabase) -> CheckResult:
+    used, sampled, journal = db.row(UPKEEP)
     if not used:
-        return ok("there is nothing to look after yet")
+        return ok("not needed yet: there are no queues")
     advice = "run `skep serve` or `skep upkeep`: without them nothing is deleted, and no group is declared dead"
-    if sampled is None or sampled > SILENT:
-        return warn("no upkeep has ever run" if sampled is None else f"the last sample is {span(sampled)} old", advice)
-    if journal is not None and journal > FORGOTTEN:
-        advice = "an open transaction keeps it (see above), or the job `pruning` fails: `skep upkeep --once` tells"
-        return warn(f"the journal is {span(journal)} old, and should not be older than 10 min", advice)
-    return ok(f"the last sample is {span(sampled)} old")
+    if sampled is None or sampled > MAX_SAMPLE_AGE:
+        return warn(
+            "no upkeep has ever run" if sampled is None else f"the last sample is {duration(sampled)} old", advice
+        )
+    if journal is not None and journal > MAX_JOURNAL_AGE:
+        advice = "an open transaction keeps it (see above), or the pruner fails (run `skep upkeep --once`)"
+        return warn(f"the journal is {duration(journal)} old, and should not be older than 10 min", advice)
+    return ok(f"the last sample is {duration(sampled)} old")
 
 
-def outbox(patient: Patient) -> Finding:
-    """Upkeep publishes rows of strict transactions every second: rows that are still there after a moment are stuck."""
-    (before,) = patient.row(OUTBOX)
+def outbox(db: CheckedDatabase) -> CheckResult:
+    """Check the outbox for rows that upkeep does not publish. It publishes every second."""
+    (before,) = db.row(OUTBOX)
     if before:
-        time.sleep(WAITING)
-    (waiting,) = patient.row(OUTBOX)
+        time.sleep(MAX_OUTBOX_AGE)
+    (waiting,) = db.row(OUTBOX)
     if not (before and waiting):
-        return ok("nothing waits to be published")
-    advice = (
-        "run `skep serve` or `skep upkeep`; if one runs, a partition is locked (see transactions), or a queue refuses"
-    )
+        return ok("no committed rows wait to be published")
+    advice = "run `skep serve` or `skep upkeep`; if one runs, a transaction locks a partition or a queue refuses them"
     return warn(f"{waiting:,} committed rows wait to be published", advice)
 
 
-def log(patient: Patient) -> Finding:
-    """Read everything."""
-    broken = [f"{invariant}: {number:,} times not" for invariant, number in patient.rows(CONSISTENCY) if number]
+def log(db: CheckedDatabase) -> CheckResult:
+    """Check the consistency of the log by reading every message."""
+    broken = [f"{invariant}: {number:,} violations" for invariant, number in db.rows(CONSISTENCY) if number]
     if broken:
-        advice = "stop the consumers and SELECT skep.resync_partition_lookup(); if that is not enough, restore a backup"
+        advice = "stop the consumers and SELECT skep.resync_partition_lookup(); if that does not help, restore a backup"
         return fail("; ".join(broken), advice)
-    return ok("whole")
+    return ok("consistent")
 
 
-def maintenance(patient: Patient) -> Finding:
-    push, pop, held, refused = patient.row(MAINTENANCE)
+def maintenance(db: CheckedDatabase) -> CheckResult:
+    push, pop, held, refused = db.row(MAINTENANCE)
     states = [text for on, text in ((push, "servers hold pushes"), (pop, "servers deliver nothing")) if on]
     if states:
-        return warn(f"on: {' and '.join(states)}", "end it: `skep maintenance end`")
+        return warn(f"on: {' and '.join(states)}", "run `skep maintenance end`")
     if refused:
-        return warn(f"off, but {refused:,} held requests were refused", "SELECT error FROM skep.held_pushes tells why")
+        return warn(
+            f"off, but {refused:,} held requests were refused", "see the reason with SELECT error FROM skep.held_pushes"
+        )
     return ok(f"off, {held:,} held messages wait" if held else "off")
 
 
-def encryption(patient: Patient) -> Finding:
-    names = [one_line(name) for (name,) in patient.rows(ENCRYPTED)]
+def encryption(db: CheckedDatabase) -> CheckResult:
+    names = [one_line(name) for (name,) in db.rows(ENCRYPTED)]
     if not names:
         return ok("no queue is encrypted")
     which = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''} encrypted"  # noqa: PLR2004
     text = os.environ.get(KEYS)
     if not text:
-        advice = f"set {KEYS} where `skep serve` runs: without it these queues are shut"
-        return warn(f"{which}, and no keys here", advice)
+        advice = f"set {KEYS} where `skep serve` runs: without it these queues cannot be used"
+        return warn(f"{which}, but {KEYS} is not set here", advice)
     try:
         from skep.server.work.crypt import Keyring
 
         Keyring.load(text)
     except ConfigError as error:
         return fail(f"{which}, but {error.message}", error.hint or f"set {KEYS}")
-    return ok(f"{which}, and there are keys")
+    return ok(f"{which}, and the keys are valid")

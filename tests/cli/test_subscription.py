@@ -1,4 +1,4 @@
-"""`skep group subscribe`, `pause` and the others: the life of a subscription."""
+"""`skep group subscribe`, `pause` and the other commands on subscriptions."""
 
 import pytest
 
@@ -16,9 +16,9 @@ def orders(mq: Skep) -> Skep:
 
 
 def test_subscribe(cli: Cli, orders: Skep):
-    beats = ["--heartbeat-interval", "30s", "--heartbeat-timeout", "5m", "--miss-threshold", "1"]
-    done = cli("group", "subscribe", "billing", "orders", "--from", "4", "--no-backfill", *beats)
-    says = "ACTIVE, starts at offset 4, without backfill, beats every 30 s, dead after 300 s and 1 miss"
+    heartbeats = ["--heartbeat-interval", "30s", "--heartbeat-timeout", "5m", "--miss-threshold", "1"]
+    done = cli("group", "subscribe", "billing", "orders", "--from", "4", "--no-backfill", *heartbeats)
+    says = "ACTIVE, starts at offset 4, without backfill, heartbeat every 30 s, dead after 300 s and 1 missed heartbeat"
     assert done.stdout == f"group billing on orders: {says}\n"
     (stored,) = orders.subscriptions("billing")
     assert (stored.start_offset, stored.backfill, stored.heartbeat_interval) == (4, False, 30)
@@ -27,9 +27,9 @@ def test_subscribe(cli: Cli, orders: Skep):
 def test_the_retry_policy(cli: Cli, orders: Skep):
     options = ["--retry-limit", "8", "--retry-delay", "1s", "--max-retry-delay", "1m", "--retry-jitter", "0.1"]
     done = cli("group", "subscribe", "billing", "orders", *options)
-    assert done.stdout.endswith("retry limit 8, retry delay 1 s, longest retry delay 60 s, retry jitter 0.1\n")
+    assert done.stdout.endswith("retry limit 8, retry delay 1 s, max retry delay 60 s, retry jitter 0.1\n")
     done = cli("group", "configure", "billing", "retry_limit=2", "retry_delay=null", "--queue", "orders")
-    assert done.stdout.endswith("3 misses, retry limit 2, longest retry delay 60 s, retry jitter 0.1\n")
+    assert done.stdout.endswith("3 missed heartbeats, retry limit 2, max retry delay 60 s, retry jitter 0.1\n")
     (shown,) = cli("group", "configure", "billing", "retry_limit=3", "--json").json
     (stored,) = orders.subscriptions("billing")
     assert (shown["retry_limit"], stored.retry_limit, stored.retry_delay) == (3, 3, None)
@@ -44,7 +44,7 @@ def test_the_retry_policy(cli: Cli, orders: Skep):
         ("often", '"often" is not an option'),
     ],
 )
-def test_a_wrong_retry_policy(cli: Cli, orders: Skep, option: str, says: str):
+def test_an_invalid_retry_policy(cli: Cli, orders: Skep, option: str, says: str):
     orders.subscribe("billing", "orders")
     done = cli("group", "configure", "billing", option)
     assert (done.code, done.stdout) == (1, "")
@@ -54,11 +54,11 @@ def test_a_wrong_retry_policy(cli: Cli, orders: Skep, option: str, says: str):
 def test_explain(cli: Cli, orders: Skep):
     says = "group billing on orders/Default: "
     assert cli("group", "explain", "billing", "orders").lines == [
-        f"{says}no subscription decides yet; its first pop stores one",
+        f"{says}not subscribed yet; the first pop stores a subscription",
     ]
     orders.subscribe("billing", "orders", start_from=4)
     decided, start = cli("group", "explain", "billing", "orders").lines
-    assert decided.startswith(f"{says}its subscription to the queue decides, stored ")
+    assert decided.startswith(f"{says}decided by the subscription to the queue, stored ")
     assert decided.endswith("mode offset 4")
     assert start == "it will start at offset 4"
     orders.queue("orders").pop(group="billing").ack()
@@ -68,13 +68,13 @@ def test_explain(cli: Cli, orders: Skep):
     assert (found["partition"], found["scope"], found["asked_offset"]) == ("Default", "queue", 4)
 
 
-def test_subscribe_changes_nothing_that_is_stored(cli: Cli, orders: Skep):
+def test_subscribe_does_not_change_a_stored_subscription(cli: Cli, orders: Skep):
     first = cli("group", "subscribe", "billing", "orders", "--mode", "new", "--json").json
     assert (first["mode"], first["status"], first["backfill"]) == ("new", "ACTIVE", False)
     assert cli("group", "subscribe", "billing", "orders", "--mode", "all", "--backfill", "--json").json == first
 
 
-def test_subscribe_to_more_than_a_queue(cli: Cli, orders: Skep):
+def test_subscribe_to_a_namespace_a_task_or_a_partition(cli: Cli, orders: Skep):
     assert cli("group", "subscribe", "a", "--namespace", "shop").stdout.startswith("group a on shop.*: ")
     assert cli("group", "subscribe", "a", "--task", "mail").stdout.startswith("group a on *.mail: ")
     assert cli("group", "subscribe", "a", "orders", "--partition", "p").stdout.startswith("group a on orders/p: ")
@@ -85,11 +85,11 @@ def test_subscribe_to_more_than_a_queue(cli: Cli, orders: Skep):
     ("options", "says"),
     [
         (["--mode", "sometimes"], 'unknown subscription mode "sometimes"'),
-        (["--heartbeat-interval", "often"], '"often" is not a length of time'),
+        (["--heartbeat-interval", "often"], '"often" is not a duration'),
         (["--miss-threshold", "0"], "miss_threshold is out of range"),
     ],
 )
-def test_subscribe_wrongly(cli: Cli, orders: Skep, options: list[str], says: str):
+def test_invalid_subscriptions(cli: Cli, orders: Skep, options: list[str], says: str):
     done = cli("group", "subscribe", "billing", "orders", *options)
     assert (done.code, done.stdout) == (1, "")
     assert says in done.stderr.splitlines()[0]
@@ -125,7 +125,7 @@ def test_cancel(cli: Cli, orders: Skep):
     done = cli("group", "cancel", "billing", "orders", stdin=b"n\n")
     assert done.code == 1
     assert done.stderr.startswith(
-        "Cancel group billing on orders? Nothing is kept for it then. [y/N] error: nothing was"
+        "Cancel group billing on orders? No messages will be kept for it. [y/N] error: nothing was"
     )
     assert cli("group", "cancel", "billing", "orders", "--yes").stdout.startswith("group billing on orders: CANCELLED")
     assert cli("group", "cancel", "billing", "--yes", "--json").json == []
@@ -136,7 +136,7 @@ def test_remove(cli: Cli, orders: Skep):
     orders.subscribe("billing", "orders")
     done = cli("group", "remove", "billing", stdin=b"y\n")
     assert done.stdout == "group billing on all its queues removed, 10 messages released\n"
-    assert done.stderr == "Remove group billing on all its queues, for which 10 messages wait? [y/N] "
+    assert done.stderr == "Remove group billing on all its queues, with 10 messages pending? [y/N] "
     assert cli("group", "remove", "billing", "--yes").stderr.startswith(CANCELLED)
     orders.subscribe("audit", "orders")
     released = {"group": "audit", "queue": "orders", "released": 10}
@@ -155,12 +155,12 @@ def test_force_complete(cli: Cli, orders: Skep):
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "cancel --yes", "heartbeat", "remove --yes"])
 def test_a_group_that_has_not_subscribed(cli: Cli, orders: Skep, verb: str):
-    done = cli("group", *verb.split(), "nobody", "orders")
+    done = cli("group", *verb.split(), "unknown", "orders")
     assert (done.code, done.stdout) == (1, "")
-    assert done.stderr.startswith('error: group "nobody" has no subscription to queue "orders"\nhint: ')
+    assert done.stderr.startswith('error: group "unknown" has no subscription to queue "orders"\nhint: ')
 
 
-def test_who_holds_back_what(cli: Cli, orders: Skep):
+def test_blocked(cli: Cli, orders: Skep):
     for group in ("fast", "slow"):
         orders.subscribe(group, "orders")
     orders.queue("orders").pop(group="fast", batch=8).ack()
@@ -174,12 +174,12 @@ def test_who_holds_back_what(cli: Cli, orders: Skep):
         ("slow", True),
         ("fast", False),
     ]
-    assert cli("group", "blocked", "--limit", "1").lines[-1] == "and 1 more, with less; --limit 2 shows all"
+    assert cli("group", "blocked", "--limit", "1").lines[-1] == "and 1 more with a smaller backlog; --limit 2 shows all"
     assert cli("group", "blocked", "nothing").stderr.startswith('error: there is no queue "nothing"\n')
 
 
 def test_defaults(cli: Cli, mq: Skep):
-    assert cli("group", "defaults").stdout.startswith("groups without a mode get all; new ones begin 4 s before")
+    assert cli("group", "defaults").stdout.startswith("default start: all; new starts 4 s before")
     changed = cli("group", "defaults", "--mode", "new", "--json").json
     assert changed == {"subscription_mode": "new", "max_poll_interval": 2}
     assert cli("group", "defaults", "--max-poll-interval", "1m", "--json").json == changed | {"max_poll_interval": 60}
@@ -187,9 +187,9 @@ def test_defaults(cli: Cli, mq: Skep):
     assert mq.subscribe("late", "orders").mode == "new"
 
 
-def test_defaults_that_cannot_be(cli: Cli):
-    for wrong in (("--mode", "timestamp"), ("--max-poll-interval", "0"), ("--max-poll-interval", "soon")):
-        done = cli("group", "defaults", *wrong)
+def test_invalid_defaults(cli: Cli):
+    for options in (("--mode", "timestamp"), ("--max-poll-interval", "0"), ("--max-poll-interval", "soon")):
+        done = cli("group", "defaults", *options)
         assert (done.code, done.stdout) == (1, "")
         assert "must be" in done.stderr or "hint: " in done.stderr
     assert cli("group", "defaults", "--json").json == {"subscription_mode": "all", "max_poll_interval": 2}

@@ -1,15 +1,15 @@
-"""Commands that run until they are stopped."""
+"""Signals that stop commands which run until they are stopped."""
 
 import asyncio
 import signal
 from collections.abc import Coroutine
 from typing import Any
 
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Ctrl-C, SIGTERM or the end of the terminal stop it, and nothing but kill -9 disturbs the cleaning up then."""
+    """Run until the first stop signal. Later signals do not interrupt the clean-up."""
     asyncio.run(_until_stopped(work))
 
 
@@ -20,7 +20,7 @@ async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
         if not task.cancelling():
             task.cancel()
 
-    for number in STOPS:
+    for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stop)
     await asyncio.wait([task])
     if not task.cancelled():

@@ -1,4 +1,4 @@
-"""Where everything stands, for `skep top`: sums over queues and groups, and how they are drawn."""
+"""The data of `skep top`: totals over queues and groups, and how they are drawn."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,21 +10,22 @@ from rich.text import Text
 
 from skep.cli.chart import buckets, sparkline
 from skep.cli.group import STYLES
-from skep.cli.show import Cell, as_dict, counted, make_table, one_line, span
+from skep.cli.output import make_table
+from skep.cli.show import Cell, as_dict, counted, duration, one_line
 from skep.message import CurrentProgress
 
 LIVE = ("ACTIVE", "PAUSED")
 TREND_WIDTH = 20
-STEADY = 0.05  # a lag within so much of its mean neither grows nor shrinks
-NOT_ROWS = 6  # the headers of two tables, and below each how many more there are
+STEADY = 0.05  # a lag within this share of its mean neither grows nor shrinks
+OTHER_LINES = 6  # the headers of two tables, and a line below each with the number of rows left out
 LONG_TRANSACTION = 60  # seconds
 QUEUE_HEADERS = ("queue", "pushed/s", "done/s", "kept", "lag", "oldest", "dead")
 GROUP_HEADERS = ("group", "queue", "status", "done/s", "lag", "trend", "oldest", "leased", "dead")
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLine:
-    """A queue, and what all its groups together have to do."""
+class QueueSummary:
+    """A queue, with the totals of its groups."""
 
     queue: str
     pushed: float | None
@@ -36,8 +37,8 @@ class QueueLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One look at everything. Groups that are dead or cancelled hold nothing back, and count in no sum."""
+class Snapshot:
+    """All queues and groups at one time. Dead and cancelled groups hold nothing back and count in no total."""
 
     at: datetime | None
     pushed: float | None
@@ -47,18 +48,19 @@ class Standing:
     leased: int
     dead_letters: int
     oldest_transaction_seconds: float | None
-    queues: list[QueueLine]
+    queues: list[QueueSummary]
     groups: list[CurrentProgress]
 
 
-def stand(places: Sequence[CurrentProgress], oldest_transaction: float | None) -> Standing:
+def summarize(places: Sequence[CurrentProgress], oldest_transaction: float | None) -> Snapshot:
+    """Return the totals of queues and groups, sorted by lag."""
     of_queue: dict[str, list[CurrentProgress]] = {}
     for place in places:
         of_queue.setdefault(place.queue, []).append(place)
-    queues = [_queue_line(place, of_queue[place.queue]) for place in places if not place.group]
+    queues = [_queue_summary(place, of_queue[place.queue]) for place in places if not place.group]
     groups = [place for place in places if place.group and place.status != "CANCELLED"]
     live = [group for group in groups if group.status in LIVE]
-    return Standing(
+    return Snapshot(
         at=places[0].at if places else None,
         pushed=_total(queue.pushed for queue in queues),
         done=_total(group.rate for group in groups),
@@ -72,10 +74,10 @@ def stand(places: Sequence[CurrentProgress], oldest_transaction: float | None) -
     )
 
 
-def _queue_line(place: CurrentProgress, of_queue: Sequence[CurrentProgress]) -> QueueLine:
+def _queue_summary(place: CurrentProgress, of_queue: Sequence[CurrentProgress]) -> QueueSummary:
     groups = [other for other in of_queue if other.group]
     live = [group for group in groups if group.status in LIVE]
-    return QueueLine(
+    return QueueSummary(
         queue=place.queue,
         pushed=place.rate,
         done=_total(group.rate for group in groups),
@@ -87,29 +89,31 @@ def _queue_line(place: CurrentProgress, of_queue: Sequence[CurrentProgress]) -> 
 
 
 def _total(rates: Iterable[float | None]) -> float | None:
-    """Sum up what is known."""
+    """Return the sum of the known rates."""
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known else None
 
 
-def as_json(standing: Standing) -> dict[str, Any]:
-    groups = [as_dict(group) for group in standing.groups]
+def to_json(snapshot: Snapshot) -> dict[str, Any]:
+    groups = [as_dict(group) for group in snapshot.groups]
     for group in groups:
         del group["at"]
-    return as_dict(standing) | {"groups": groups}
+    return as_dict(snapshot) | {"groups": groups}
 
 
-def overview(standing: Standing) -> Text:
-    """Say it in a line: what hurts is red."""
+def overview(snapshot: Snapshot) -> Text:
+    """Return the totals in one line, problems in red."""
     line = Text.assemble(
-        *("pushed ", (_rate(standing.pushed), "bold"), "  done ", (_rate(standing.done), "bold")),
-        *("  lag ", (f"{standing.lag:,}", "bold")),
-        f" (oldest {span(standing.oldest_seconds)})" if standing.lag else "",
-        f"  leased {standing.leased:,}",
+        *("pushed ", (_rate(snapshot.pushed), "bold"), "  done ", (_rate(snapshot.done), "bold")),
+        *("  lag ", (f"{snapshot.lag:,}", "bold")),
+        f" (oldest {duration(snapshot.oldest_seconds)})" if snapshot.lag else "",
+        f"  leased {snapshot.leased:,}",
     )
-    line.append("  dead letters ").append(f"{standing.dead_letters:,}", "bold red" if standing.dead_letters else "bold")
-    if (seconds := standing.oldest_transaction_seconds) is not None:
-        line.append("  oldest transaction ").append(span(seconds), "bold red" if seconds > LONG_TRANSACTION else "bold")
+    line.append("  dead letters ").append(f"{snapshot.dead_letters:,}", "bold red" if snapshot.dead_letters else "bold")
+    if (seconds := snapshot.oldest_transaction_seconds) is not None:
+        line.append("  oldest transaction ").append(
+            duration(seconds), "bold red" if seconds > LONG_TRANSACTION else "bold"
+        )
     return line
 
 
@@ -117,24 +121,24 @@ def _rate(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:,.1f}/s"
 
 
-def queue_cells(line: QueueLine) -> tuple[Cell, ...]:
-    oldest = span(line.oldest_seconds) if line.lag else None
-    return line.queue, line.pushed, line.done, line.kept, line.lag, oldest, _alarming(line.dead_letters)
+def queue_cells(queue: QueueSummary) -> tuple[Cell, ...]:
+    oldest = duration(queue.oldest_seconds) if queue.lag else None
+    return queue.queue, queue.pushed, queue.done, queue.kept, queue.lag, oldest, _red_if_any(queue.dead_letters)
 
 
 def group_cells(group: CurrentProgress) -> tuple[Cell, ...]:
     status = Text(group.status or "", STYLES[group.status] if group.status else "")
-    oldest = span(group.oldest_seconds) if group.lag else None
-    numbers = (group.rate, group.lag, trend(group.trend or []), oldest, group.leased, _alarming(group.dead_letters))
+    oldest = duration(group.oldest_seconds) if group.lag else None
+    numbers = (group.rate, group.lag, trend(group.trend or []), oldest, group.leased, _red_if_any(group.dead_letters))
     return group.group, group.queue, status, *numbers
 
 
-def _alarming(number: int) -> Text | int:
+def _red_if_any(number: int) -> Text | int:
     return Text(f"{number:,}", "red") if number else number
 
 
 def trend(lags: Sequence[int]) -> Text:
-    """Draw the lag over time, and where it goes."""
+    """Draw the lag over time, and an arrow for its direction."""
     if not any(lags):
         return Text("")
     mean = sum(lags) / len(lags)
@@ -147,24 +151,24 @@ def trend(lags: Sequence[int]) -> Text:
     return Text.assemble((line, "cyan"), " ", (arrow, style))
 
 
-class Screen:
-    """The whole terminal: a title, the overview, and as much of both tables as there is room for."""
+class TopScreen:
+    """The full screen: a title, the overview, and as many rows of both tables as fit."""
 
-    def __init__(self, standing: Standing, title: str, trouble: str | None = None) -> None:
-        self._standing = standing
+    def __init__(self, snapshot: Snapshot, title: str, problem: str | None = None) -> None:
+        self._snapshot = snapshot
         self._title = title
-        self._trouble = trouble
+        self._problem = problem
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        queues, groups = self._standing.queues, self._standing.groups
-        line = Text(one_line(self._trouble), "bold red") if self._trouble else overview(self._standing)
+        queues, groups = self._snapshot.queues, self._snapshot.groups
+        line = Text(one_line(self._problem), "bold red") if self._problem else overview(self._snapshot)
         top = [
             Text(self._title, "dim", no_wrap=True, overflow="ellipsis"),
             *line.wrap(console, options.max_width),
             Text(),
         ]
         yield from top
-        room = (options.height or console.height) - len(top) - NOT_ROWS
+        room = (options.height or console.height) - len(top) - OTHER_LINES
         of_queues = max(1, min(len(queues), max(room // 2, room - len(groups))))
         yield make_table(QUEUE_HEADERS, map(queue_cells, queues[:of_queues]), cut=True)
         yield _more(len(queues) - of_queues, "queue")

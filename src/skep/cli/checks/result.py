@@ -1,4 +1,4 @@
-"""A finding, and the patient it is about."""
+"""The result of a check, and the database that is checked."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,33 +6,33 @@ from typing import Any, Literal, LiteralString
 
 import psycopg
 
-Verdict = Literal["ok", "warn", "fail"]
+CheckStatus = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What was found, and what to do about it unless it is fine."""
+class CheckResult:
+    """The status, the finding of a check, and advice unless the status is ok."""
 
-    verdict: Verdict
+    status: CheckStatus
     found: str
     advice: str | None = None
 
 
-def ok(found: str) -> Finding:
-    return Finding("ok", found)
+def ok(found: str) -> CheckResult:
+    return CheckResult("ok", found)
 
 
-def warn(found: str, advice: str) -> Finding:
-    return Finding("warn", found, advice)
+def warn(found: str, advice: str) -> CheckResult:
+    return CheckResult("warn", found, advice)
 
 
-def fail(found: str, advice: str) -> Finding:
-    return Finding("fail", found, advice)
+def fail(found: str, advice: str) -> CheckResult:
+    return CheckResult("fail", found, advice)
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
-    """A database, and the directory of its data if it is the embedded one."""
+class CheckedDatabase:
+    """A connection, and the data folder if the database is the embedded one."""
 
     connection: psycopg.Connection[Any]
     data_dir: Path | None = None
@@ -44,6 +44,6 @@ class Patient:
         return self.rows(query)[0]
 
     def setting(self, name: str) -> str | None:
-        """Return a setting as this user has it in this database; None if this PostgreSQL has no such setting."""
+        """Return a setting of this user in this database, or None if this PostgreSQL does not have the setting."""
         found = self.connection.execute("SELECT current_setting(%s, true)", [name]).fetchone()
         return found[0] if found else None
