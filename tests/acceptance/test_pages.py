@@ -34,6 +34,13 @@ def test_every_example_is_shown_and_run():
     assert [name for name in names if name not in tests and f'"{Path(name).stem}' not in tests] == []
 
 
+def test_the_architecture_page_lists_every_table():
+    schema = (ROOT / "src/skep/engine/schema.sql").read_text()
+    tables = set(re.findall(r"^CREATE (?:UNLOGGED )?TABLE skep\.(\w+)", schema, re.MULTILINE))
+    listed = (ROOT / "docs/architecture.md").read_text().partition("## What is stored where")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", listed, re.MULTILINE)))) == sorted(tables)
+
+
 @pytest.mark.parametrize(
     ("example", "printed"),
     [
