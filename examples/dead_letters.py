@@ -1,4 +1,4 @@
-"""Dead letters: what a group gave up on, why, and another try once the reason is mended."""
+"""Dead letters: list the messages that a group failed to process, and redrive them once the cause is fixed."""
 
 from skep import Skep
 

@@ -1,4 +1,4 @@
-"""Move what is left in a Queen server to Skep: pop there, push here with the same transaction id, acknowledge there."""
+"""Move the messages of a Queen server to Skep: pop there, push here with the same transaction id, ack there."""
 
 import asyncio
 import sys

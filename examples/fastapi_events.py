@@ -1,4 +1,4 @@
-"""An application: orders come in by POST, a handler bills them, and a page hears of them as they come.
+"""An application: orders arrive by POST, a handler bills them, and a page shows them as they arrive.
 
 In this directory: uvicorn fastapi_events:app --timeout-graceful-shutdown 5
 """

@@ -1,4 +1,4 @@
-"""The first message: push, consume, done. Without a URL, Skep starts the PostgreSQL it brings along."""
+"""The first message: push it and consume it. Without a URL, Skep starts its embedded PostgreSQL."""
 
 from skep import Skep
 

@@ -1,4 +1,4 @@
-"""A handler: called with each message; what it raises is the failure of that message. Ctrl-C stops it."""
+"""A handler, called once for each message. An exception fails the message. Ctrl-C stops it."""
 
 from skep import Message, Skep
 

@@ -1,4 +1,4 @@
-"""Move a queue to another PostgreSQL. Run it again for what has come meanwhile; the last time, when nobody pushes."""
+"""Move a queue to another PostgreSQL. Run it again for new messages, and once more when producers have stopped."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""An order and the message that tells of it, in one transaction of Django."""
+"""An order and its message, in one transaction of Django."""
 
 import os
 from urllib.parse import unquote, urlsplit

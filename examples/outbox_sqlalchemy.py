@@ -1,4 +1,4 @@
-"""An order and the message that tells of it, in one transaction of SQLAlchemy's ORM."""
+"""An order and its message, in one transaction of SQLAlchemy's ORM."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Replay: a group reads again from a place, or a new group begins at one. Nobody else notices."""
+"""Replay: move a group back, or start a new group in the past. Other groups are not affected."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""A schedule: a message every morning of a working day, in the time of Berlin."""
+"""A schedule: a message on every working day in the morning, Berlin time."""
 
 from skep import Skep
 

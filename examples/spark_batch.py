@@ -1,4 +1,4 @@
-"""A batch: read a queue, and write what comes out of it to another one."""
+"""A batch: read a queue, and write the result to another one."""
 
 from skep import Skep
 from skep.spark import parse, session

@@ -1,4 +1,4 @@
-"""A stream: the orders and the total of each customer, as they come, in another queue. Run it again, and it goes on."""
+"""A stream: write the number and the total of each customer's orders to another queue. A second run continues."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f

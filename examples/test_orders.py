@@ -1,4 +1,4 @@
-"""A test of a producer and a consumer: every test gets a database with Skep, as new."""
+"""A test of a producer and a consumer: every test gets an empty database with Skep."""
 
 from skep import AsyncSkep, Skep
 

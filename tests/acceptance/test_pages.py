@@ -44,7 +44,7 @@ def test_the_architecture_page_lists_every_table():
 @pytest.mark.parametrize(
     ("example", "printed"),
     [
-        ("fan_out.py", ["done: 1 of 2", "pending: mail", "everybody is done: deleted up to 1"]),
+        ("fan_out.py", ["done: 1 of 2", "pending: mail", "every group is done: deleted up to 1"]),
         (
             "schedule.py",
             ["report to reports at 00 past the hour", "paused: True", "schedules: ['report']"],
