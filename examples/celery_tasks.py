@@ -1,4 +1,4 @@
-"""Tasks of Celery, kept by Skep. In this directory: celery -A celery_tasks worker"""
+"""Celery tasks with Skep as the broker. In this directory: celery -A celery_tasks worker"""
 
 import os
 
