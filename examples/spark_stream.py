@@ -16,7 +16,7 @@ totals = orders.agg(f.count("*").alias("orders"), f.sum("data.total").alias("tot
 
 
 def publish(changed: DataFrame, _: int) -> None:
-    """Spark may do a batch again; a customer's total after so many orders is pushed once, by its transaction id."""
+    """Push each total once: Spark may repeat a batch, and the transaction id of a repeated total is the same."""
     value, once = "to_json(struct(orders, total)) AS value", "concat(partition, '-', orders) AS transaction_id"
     changed.selectExpr("partition", value, once).write.format("skep").option("queue", "totals").mode("append").save()
 
@@ -25,7 +25,7 @@ query = (
     totals.writeStream.outputMode("update")
     .foreachBatch(publish)
     .option("checkpointLocation", "checkpoints/orders")
-    .trigger(availableNow=True)  # what is there now; without it, the stream runs until it is stopped
+    .trigger(availableNow=True)  # process the current messages; without this line the stream runs until it is stopped
     .start()
 )
 query.awaitTermination()
