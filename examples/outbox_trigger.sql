@@ -2,14 +2,14 @@ CREATE SCHEMA shop;
 CREATE TABLE shop.orders (id bigint PRIMARY KEY, customer text NOT NULL, status text NOT NULL DEFAULT 'new');
 
 -- One partition for each customer: events of a customer's orders arrive in order.
-CREATE FUNCTION shop.tell_of_order() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION shop.publish_order() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO skep.outbox (queue, partition, payload, headers)
     VALUES ('orders', NEW.customer, to_jsonb(NEW), jsonb_build_object('event', lower(TG_OP)));
     RETURN NULL;
 END $$;
-CREATE TRIGGER tell_of_order AFTER INSERT OR UPDATE ON shop.orders
-    FOR EACH ROW EXECUTE FUNCTION shop.tell_of_order();
+CREATE TRIGGER publish_order AFTER INSERT OR UPDATE ON shop.orders
+    FOR EACH ROW EXECUTE FUNCTION shop.publish_order();
 
 -- From here on the application does not need to know Skep.
 INSERT INTO shop.orders VALUES (1, 'ann'), (2, 'bob');

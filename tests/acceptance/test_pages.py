@@ -52,7 +52,7 @@ def test_the_architecture_page_lists_every_table():
         ("replay.py", ["again: [3, 4]", "audit: [0, 1, 2, 3, 4]"]),
         (
             "dead_letters.py",
-            ["{'id': 2, 'total': 'a lot'} failed: total is not a number", "would come again: 1", "again: [2]"],
+            ["{'id': 2, 'total': 'a lot'} failed: total is not a number", "to redrive: 1", "redriven: [2]"],
         ),
     ],
 )
