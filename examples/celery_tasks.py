@@ -1,4 +1,4 @@
-"""Celery tasks with Skep as the broker. In this directory: celery -A celery_tasks worker"""
+"""Celery tasks with Skep as the broker. Run in this directory: celery -A celery_tasks worker"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Dead letters: list the messages that a group failed to process, and redrive them once the cause is fixed."""
+"""Dead letters: list them with their errors, and redrive them when the cause is fixed."""
 
 from skep import Skep
 

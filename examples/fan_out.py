@@ -1,4 +1,4 @@
-"""Fan-out: one push, and every group gets the message, each at its own pace."""
+"""Fan-out: every group gets each message, at its own pace."""
 
 from skep import Skep
 

@@ -1,4 +1,4 @@
-"""An application: orders arrive by POST, a handler bills them, and a page shows them as they arrive.
+"""An application: orders arrive by POST, a handler bills them, and a page gets them as events.
 
 In this directory: uvicorn fastapi_events:app --timeout-graceful-shutdown 5
 """

@@ -1,4 +1,4 @@
-"""The first message: push it and consume it. Without a URL, Skep starts its embedded PostgreSQL."""
+"""The first message: push, consume, ack. Without a URL, Skep starts its embedded PostgreSQL."""
 
 from skep import Skep
 

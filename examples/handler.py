@@ -1,4 +1,4 @@
-"""A handler, called once for each message. An exception fails the message. Ctrl-C stops it."""
+"""A handler: it is called with each message, and a message fails if it raises. Ctrl-C stops it."""
 
 from skep import Message, Skep
 

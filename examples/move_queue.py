@@ -1,4 +1,4 @@
-"""Move a queue to another PostgreSQL. Run it again for new messages, and once more when producers have stopped."""
+"""Move a queue to another PostgreSQL. Run it again for new messages, the last time after all producers have stopped."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""An order and its message, in one transaction of Django."""
+"""Store an order and push a message about it, in one transaction of Django."""
 
 import os
 from urllib.parse import unquote, urlsplit
@@ -25,7 +25,7 @@ from skep import Skep  # noqa: E402
 
 
 class Order(models.Model):
-    """What a customer wants."""
+    """An order of a customer."""
 
     customer = models.TextField()
 

@@ -1,4 +1,4 @@
-"""An order and its message, in one transaction of psycopg."""
+"""Store an order and push a message about it, in one transaction of psycopg."""
 
 import os
 

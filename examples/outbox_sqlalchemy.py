@@ -1,4 +1,4 @@
-"""An order and its message, in one transaction of SQLAlchemy's ORM."""
+"""Store an order and push a message about it, in one transaction of SQLAlchemy's ORM."""
 
 import os
 
@@ -16,7 +16,7 @@ class Base(DeclarativeBase):
 
 
 class Order(Base):
-    """What a customer wants."""
+    """An order of a customer."""
 
     __tablename__ = "orders"
     id: Mapped[int] = mapped_column(primary_key=True)

@@ -1,4 +1,4 @@
-"""Replay: move a group back, or start a new group in the past. Other groups are not affected."""
+"""Replay: a group reads again from a position, or a new group starts at one. Other groups are not affected."""
 
 from datetime import UTC, datetime, timedelta
 

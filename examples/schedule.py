@@ -1,4 +1,4 @@
-"""A schedule: a message on every working day in the morning, Berlin time."""
+"""A schedule: a message every working day in the morning, in the time zone of Berlin."""
 
 from skep import Skep
 

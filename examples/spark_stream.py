@@ -1,4 +1,4 @@
-"""A stream: write the number and the total of each customer's orders to another queue. A second run continues."""
+"""A stream: write the orders and the total of each customer to another queue. Run it again, and it continues."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -16,7 +16,7 @@ totals = orders.agg(f.count("*").alias("orders"), f.sum("data.total").alias("tot
 
 
 def publish(changed: DataFrame, _: int) -> None:
-    """Push each total once: Spark may repeat a batch, and the transaction id of a repeated total is the same."""
+    """Spark may repeat a batch; the transaction id ensures that a customer's total is pushed once per order."""
     value, once = "to_json(struct(orders, total)) AS value", "concat(partition, '-', orders) AS transaction_id"
     changed.selectExpr("partition", value, once).write.format("skep").option("queue", "totals").mode("append").save()
 
@@ -25,7 +25,7 @@ query = (
     totals.writeStream.outputMode("update")
     .foreachBatch(publish)
     .option("checkpointLocation", "checkpoints/orders")
-    .trigger(availableNow=True)  # process the current messages; without this line the stream runs until it is stopped
+    .trigger(availableNow=True)  # stop after the available messages; without it, the stream runs until it is stopped
     .start()
 )
 query.awaitTermination()

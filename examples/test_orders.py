@@ -1,4 +1,4 @@
-"""A test of a producer and a consumer: every test gets an empty database with Skep."""
+"""A test of a producer and a consumer: every test gets a new database with Skep."""
 
 from skep import AsyncSkep, Skep
 
