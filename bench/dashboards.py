@@ -1,6 +1,6 @@
 """Twenty open dashboards beside a server that is pushed to as fast as it goes: with and without them, in turn.
 
-What a page asks for, and how often, is in PAGES; tests/dashboard/test_rhythm.py compares it with the pages themselves.
+What a page asks for, and how often, is in PAGES; tests/dashboard/test_requests.py compares it with the pages themselves.
 """
 
 import asyncio

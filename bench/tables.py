@@ -12,7 +12,7 @@ import psycopg
 from bench.workers import PAYLOAD
 from skep.client import calls as client_calls
 from skep.engine.install import install
-from skep.server import calls as server_calls
+from skep.server.work import calls as server_calls
 
 LEASE_SECONDS = 300
 PARTITIONS = 100  # of the push to many partitions

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import psycopg
 
-from skep.server import push
-from skep.server.push import Push, Pusher, Stored
+from skep.server.work import push
+from skep.server.work.push import Push, Pusher, Stored
 
 Load = Literal["slow", "quick"]
 
@@ -67,7 +67,7 @@ BUILDS = {
     "ack-of-another-lease": Broken(
         "an ack of Queen's protocol counts for the lease that holds the message now",
         frozenset({"a stale ack is refused"}),
-        (("_queen_find", "CASE WHEN item.lease IS NULL THEN", "CASE WHEN true THEN"),),
+        (("_queen_resolve_acks", "CASE WHEN item.lease IS NULL THEN", "CASE WHEN true THEN"),),
     ),
     "ack-without-lease-id": Broken(
         "an ack counts for whatever lease its group has in the partition",

@@ -21,7 +21,7 @@ MOST_OPENERS = 0.005  # of the sentences
 MOST_RIDDLES = 1.0  # per 1,000 words
 LEAST_WORDS = 4  # in a string literal that counts as prose
 OPENER = re.compile(r"(?:What|Who|Whoever|Whatever|Nobody|Those|Where)\b", re.ASCII)
-RIDDLES = ("whoever", "nobody", "anew", "(?:is|are|was|were) told", "so many", "what is not", "but by", "is none")
+RIDDLES = ("whoever", "nobody", "anew", "(?:is|are|was|were) told", "so many", "what is not", "but by", "(?-i:is none)")
 RIDDLE = re.compile(rf"\b(?:{'|'.join(RIDDLES)})\b", re.IGNORECASE)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*\"'(])")
 WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")

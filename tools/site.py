@@ -19,8 +19,8 @@ from skep.cli.examples import EXAMPLES
 from skep.config import Config, env_name
 from skep.message import MaintenanceStatus
 from skep.server import routes
-from skep.server.exposition import Numbers, Place, expose
-from skep.server.meter import Meter
+from skep.server.http.exposition import Numbers, Place, expose
+from skep.server.http.metrics import Meter
 
 ROOT = Path(__file__).parent.parent
 SQL = ROOT / "src/skep/engine/sql"

@@ -16,7 +16,7 @@ from skep import AsyncSkep, SkepError
 from skep.client import calls
 from skep.message import Message
 
-KINDS: dict[str, Kind] = {"completed": "completed", "failed": "failed", "dlq": "dlq", "retry": "released"}
+KINDS: dict[str, Kind] = {"completed": "completed", "failed": "failed", "dead_letter": "dlq", "release": "released"}
 VALUES: dict[str, Kind] = {calls.ACK: "completed", calls.RELEASE: "released", calls.EXTEND: "extended"}
 
 

@@ -42,6 +42,17 @@ def test_first_message_over_http(database_url: str, tmp_path: Path) -> None:
     assert '"data":{"id": 1}' in done.stdout
 
 
+def test_the_http_api(database_url: str, tmp_path: Path) -> None:
+    if not shutil.which("curl"):
+        missing("curl is not installed")
+    with serving(database_url, tmp_path) as server:
+        text = _at(server, "http_api.sh").replace("curl ", "curl -sSf ")
+        done = subprocess.run(["sh", "-e", "-c", text], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"payload":{"id": 1}' in done.stdout
+    assert done.stdout.endswith('{"applied":[true]}')
+
+
 def test_a_client_of_queen(database_url: str, tmp_path: Path) -> None:
     python = queen_python("2.6.0")
     with serving(database_url, tmp_path) as server:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skep import Skep
 from skep.config import Config, env_name
-from skep.server.grants import Grants, Identity, Role
+from skep.server.http.grants import Grants, Identity, Role
 from tests.cli.process import SKEP, environment
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()

@@ -6,8 +6,8 @@ import pytest
 
 from skep import Skep
 from skep.config import Config
-from skep.server.auth import Authenticator
-from skep.server.grants import Role
+from skep.server.http.auth import Authenticator
+from skep.server.http.grants import Role
 from tests.cli.conftest import Cli
 from tests.cli.process import on_terminal
 

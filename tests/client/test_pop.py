@@ -197,7 +197,7 @@ async def test_a_stale_lease_is_refused_and_changes_nothing(mq: AsyncSkep, db: p
     pass_time(db, LEASE_SECONDS + 1)
     new = await q.pop(group="g", batch=1)
     for verb in (old.ack, old.release, old.extend):
-        with refused(StaleLease, "is over"):
+        with refused(StaleLease, "has ended"):
             await verb()
         assert (old.lost, old.open) == (True, False)
     with refused(StaleLease):

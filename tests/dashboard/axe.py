@@ -1,4 +1,4 @@
-"""axe-core, which looks at a page as somebody would who does not see it well, or has no mouse."""
+"""Check pages with axe-core, which finds violations of the accessibility rules."""
 
 import json
 import subprocess
@@ -9,28 +9,28 @@ from typing import Any
 from playwright.sync_api import Page
 
 from skep.dashboard.fetch import installed
-from tests.dashboard.browsing import lack
+from tests.dashboard.browsing import skip_or_fail
 
 PACKAGE = Path(__file__).with_name("package.json")
 VERSION = json.loads(PACKAGE.read_text())["dependencies"]["axe-core"]
-KEPT = Path(sys.prefix) / f"axe-core-{VERSION}.js"
+CACHED = Path(sys.prefix) / f"axe-core-{VERSION}.js"
 
 
 def _source() -> str:
-    """Fetch it once for this environment."""
-    if not KEPT.is_file():
+    """Return axe-core; fetch it if this environment has no copy yet."""
+    if not CACHED.is_file():
         try:
             with installed(PACKAGE) as modules:
-                draft = KEPT.with_name(f".{KEPT.name}")
+                draft = CACHED.with_name(f".{CACHED.name}")
                 draft.write_bytes((modules / "axe-core" / "axe.min.js").read_bytes())
-                draft.replace(KEPT)
+                draft.replace(CACHED)
         except (OSError, subprocess.CalledProcessError) as error:
-            lack(f"axe-core cannot be fetched: {error}")
-    return KEPT.read_text()
+            skip_or_fail(f"cannot fetch axe-core: {error}")
+    return CACHED.read_text()
 
 
 def violations(page: Page) -> list[str]:
-    """Return what is wrong with the page as it is now: the rule, what it wants, and where."""
+    """Return the accessibility violations of the page: the rule, its help text and the element."""
     if not page.evaluate("Boolean(window.axe)"):
         page.evaluate(_source())
     found: list[dict[str, Any]] = page.evaluate("axe.run({ resultTypes: ['violations'] }).then((r) => r.violations)")

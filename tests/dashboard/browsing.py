@@ -1,4 +1,4 @@
-"""A real browser on a server that has a story; whatever goes wrong in the page, or leaves it, fails the test."""
+"""A real browser on a server with sample data. Errors in the page and requests to other hosts fail the test."""
 
 import os
 import re
@@ -21,44 +21,44 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from skep.server.routes.page import STATIC
-from tests.dashboard import story
+from skep.server.api.page import STATIC
+from tests.dashboard import sample_data
 from tests.server.serving import Client, serving
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-REFUSED = re.compile(
-    r"status of (400|401|403|404)"
-)  # the browser says so by itself; tests say what the page makes of it
+# Chromium logs these responses as errors. The tests check what the page does with them.
+EXPECTED_STATUS = re.compile(r"status of (400|401|403|404)")
 
 
-def lack(what: str) -> NoReturn:
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip the test because something is missing on this machine; fail if SKEP_TEST_ALL is 1."""
     if os.environ.get("SKEP_TEST_ALL") == "1":
-        pytest.fail(f"{what} (and SKEP_TEST_ALL=1)")
-    pytest.skip(what)
+        pytest.fail(f"{reason} (and SKEP_TEST_ALL=1)")
+    pytest.skip(reason)
 
 
 class Tab:
-    """One page of the dashboard, and what it did."""
+    """A browser tab with the dashboard. It records console errors and the hosts of requests."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
         self.url = url
         self.errors: list[str] = []
         self.hosts: set[str] = set()
-        page.on("console", self._hear)
+        page.on("console", self._record)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
         expect.set_options(timeout=10_000)
         page.set_default_timeout(10_000)
 
-    def _hear(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning") and not REFUSED.search(message.text):
+    def _record(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not EXPECTED_STATUS.search(message.text):
             self.errors.append(message.text)
 
     def go(self, *names: str, query: str = "") -> None:
-        place = "/".join(quote(name, safe="") for name in names)
-        self.page.goto(f"{self.url}/#/{place}{query}")
+        route = "/".join(quote(name, safe="") for name in names)
+        self.page.goto(f"{self.url}/#/{route}{query}")
         expect(self.page.locator("main h1")).to_be_visible()
 
     def card(self, title: str) -> Locator:
@@ -83,12 +83,12 @@ class Tab:
 
     def check(self) -> None:
         assert self.errors == []
-        assert self.hosts <= {urlsplit(self.url).netloc}, "it asks nobody else"
-        assert self.page.evaluate("window.pwned") is None, "nothing in the data runs"
+        assert self.hosts <= {urlsplit(self.url).netloc}, "the page sends requests to its own server only"
+        assert self.page.evaluate("window.pwned") is None, "scripts in the data do not run"
 
 
 class Launcher:
-    """Starts a browser, and another one when that has died: a crash must not fail the tests after it."""
+    """Starts a browser, and replaces it after a crash: a crash must not fail the tests that follow."""
 
     def __init__(self, browser_type: BrowserType, program: str) -> None:
         self._browser_type = browser_type
@@ -118,9 +118,9 @@ def _is_alive(browser: Browser) -> bool:
 def launcher() -> Generator[Launcher]:
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
-        lack("no Chromium here; on Debian: apt-get install chromium")
+        skip_or_fail("Chromium not found; on Debian: apt-get install chromium")
     if not (STATIC / "vendor" / "preact.js").is_file():
-        lack("the libraries of the dashboard are missing; run: python -m skep.dashboard.fetch")
+        skip_or_fail("the libraries of the dashboard are missing; run: python -m skep.dashboard.fetch")
     with sync_playwright() as playwright:
         launcher = Launcher(playwright.chromium, found)
         yield launcher
@@ -133,9 +133,9 @@ def browser(launcher: Launcher) -> Browser:
 
 
 @pytest.fixture(scope="module")
-def shop(module_database_url: str) -> Generator[Client]:
-    """A server whose database has the story."""
-    story.tell(module_database_url)
+def server(module_database_url: str) -> Generator[Client]:
+    """A server whose database contains the sample data."""
+    sample_data.write(module_database_url)
     with serving(module_database_url) as running:
         yield running
 
@@ -148,15 +148,15 @@ def context(browser: Browser) -> Generator[BrowserContext]:
 
 
 @pytest.fixture
-def tab(context: BrowserContext, shop: Client) -> Generator[Tab]:
-    opened = Tab(context.new_page(), shop.url)
-    yield opened
-    opened.check()
+def tab(context: BrowserContext, server: Client) -> Generator[Tab]:
+    new_tab = Tab(context.new_page(), server.url)
+    yield new_tab
+    new_tab.check()
 
 
 @pytest.fixture(scope="session")
-def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pictures go: SKEP_TEST_SCREENSHOTS, or a folder that is thrown away."""
+def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder for screenshots: SKEP_TEST_SCREENSHOTS, or a temporary folder."""
     given = os.environ.get("SKEP_TEST_SCREENSHOTS")
     folder = Path(given) if given else tmp_path_factory.mktemp("screenshots")
     folder.mkdir(parents=True, exist_ok=True)

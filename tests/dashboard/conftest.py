@@ -1,3 +1,3 @@
-"""The browser that the tests of a module share."""
+"""The browser fixture of a test module."""
 
 from tests.dashboard.browsing import launcher  # noqa: F401

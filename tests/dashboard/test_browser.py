@@ -1,4 +1,4 @@
-"""A browser that dies takes one test with it, not those that follow."""
+"""A browser that crashes fails one test, and not the tests that follow."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def server(module_database_url: str) -> Generator[Client]:
 
 @pytest.mark.parametrize("test", ["first", "next"])
 def test_a_killed_browser_is_replaced(browser: Browser, server: Client, test: str):
-    """Each of the two tests uses its browser and then kills it. Playwright does not notice before the next call."""
+    """Each of the two tests uses its browser and then kills it. Playwright notices only at its next call."""
     tab = Tab(browser.new_page(), server.url)
     tab.go("overview")
     tab.check()
@@ -30,7 +30,7 @@ def test_a_killed_browser_is_replaced(browser: Browser, server: Client, test: st
 
 
 def kill(browser: Browser) -> None:
-    """Kill the process of the browser, and return when it has ended."""
+    """Kill the process of the browser and wait until it has ended."""
     processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
     (pid,) = (process["id"] for process in processes if process["type"] == "browser")
     os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Who is asked for a token gets in with one, sees no more than allowed, and leaves nothing behind."""
+"""Sign in and sign out. A user sees only what the token permits, and signing out removes the token."""
 
 from collections.abc import Generator
 from typing import Any
@@ -28,9 +28,9 @@ def guarded(module_database_url: str) -> Generator[Client]:
 
 @pytest.fixture
 def tab(context: BrowserContext, guarded: Client) -> Generator[Tab]:
-    opened = Tab(context.new_page(), guarded.url)
-    yield opened
-    opened.check()
+    new_tab = Tab(context.new_page(), guarded.url)
+    yield new_tab
+    new_tab.check()
 
 
 def sign_in(tab: Tab, key: str) -> None:
@@ -38,22 +38,22 @@ def sign_in(tab: Tab, key: str) -> None:
     tab.press("Sign in")
 
 
-def test_a_token_opens_the_door(tab: Tab):
+def test_sign_in_with_a_token(tab: Tab):
     tab.go()
-    expect(tab.page.locator("main")).to_contain_text("This server asks who you are")
+    expect(tab.page.get_by_label("Token or API key")).to_be_visible()
     assert violations(tab.page) == []
     sign_in(tab, "nonsense")
     expect(tab.page.locator(".failure")).to_be_visible()
     sign_in(tab, token(role="admin"))
     expect(tab.tile("Queues")).to_have_text("2")
-    kept = tab.page.evaluate("[Object.keys(sessionStorage), Object.keys(localStorage), document.cookie]")
-    assert kept == [["skep.token"], [], ""]
+    stored = tab.page.evaluate("[Object.keys(sessionStorage), Object.keys(localStorage), document.cookie]")
+    assert stored == [["skep.token"], [], ""]
     tab.press("Sign out")
     expect(tab.page.get_by_label("Token or API key")).to_be_visible()
     assert tab.page.evaluate("Object.keys(sessionStorage)") == []
 
 
-def test_an_api_key_does_as_well(tab: Tab, guarded: Client):
+def test_sign_in_with_an_api_key(tab: Tab, guarded: Client):
     with Skep(guarded.app.config.database_url) as mq:
         key = mq.create_api_key("browser", role="read-only")
     tab.go("queues")
@@ -61,7 +61,7 @@ def test_an_api_key_does_as_well(tab: Tab, guarded: Client):
     expect(tab.row("orders")).to_be_visible()
 
 
-def test_who_reads_only_sees_no_buttons(tab: Tab):
+def test_a_read_only_user_sees_no_buttons(tab: Tab):
     tab.go("dead-letters")
     sign_in(tab, token(role="read-only"))
     expect(tab.row("orders")).to_contain_text("broken")
@@ -77,7 +77,7 @@ def test_who_reads_only_sees_no_buttons(tab: Tab):
     expect(tab.page.get_by_role("switch")).to_have_count(0)
 
 
-def test_who_sees_one_queue_sees_one(tab: Tab):
+def test_a_user_with_a_grant_for_one_queue(tab: Tab):
     tab.go("queues")
     sign_in(tab, token(role=None, grants={"orders": ["read"]}))
     expect(tab.row("orders")).to_be_visible()
@@ -86,23 +86,23 @@ def test_who_sees_one_queue_sees_one(tab: Tab):
     expect(tab.tile("Dead letters")).to_have_text("1")
     expect(tab.tile("Database")).to_have_count(0)
     held: list[Route] = []
-    tab.page.route("**/api/v1/queues/secret", lambda route: held.append(route))  # noqa: PLW0108 -- playwright wants a function of Python
+    tab.page.route("**/api/v1/queues/secret", lambda route: held.append(route))  # noqa: PLW0108 -- playwright needs a Python function
     tab.go("queues", "secret")
     tab.page.wait_for_timeout(300)
     expect(tab.page.locator(".failure")).to_have_count(0)
     held[0].continue_()
-    expect(tab.page.locator(".failure")).to_have_text("This needs rights that you do not have.")
+    expect(tab.page.locator(".failure")).to_contain_text("You do not have permission")
     tab.go("system")
-    expect(tab.page.locator(".failure").first).to_contain_text("needs rights that you do not have")
+    expect(tab.page.locator(".failure").first).to_contain_text("You do not have permission")
 
 
-def test_nobody_gets_the_answer_of_somebody_with_more_rights(guarded: Client):
-    """Answers are shared among those who may do the same, whoever they are."""
+def test_cached_responses_respect_permissions(guarded: Client):
+    """The server shares a cached response only between users with the same permissions."""
 
     def queues(**claims: Any) -> list[str]:
         headers = {"Authorization": f"Bearer {token(**claims)}", "Cache-Control": "max-age=30"}
-        answer = guarded.call("GET", "/api/v1/dashboard/queues", headers=headers)
-        return [row["name"] for row in answer.json["queues"]]
+        response = guarded.call("GET", "/api/v1/dashboard/queues", headers=headers)
+        return [row["name"] for row in response.json["queues"]]
 
     assert queues(role="admin", sub="ann") == ["orders", "secret"]
     assert queues(role=None, grants={"orders": ["read"]}, sub="ann") == ["orders"]

@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 
 from tests.engine.verbs import Row, call, pop
 
-STATUSES = {"c": "completed", "f": "failed", "a": "failed_alone", "d": "dlq", "r": "retry"}
+STATUSES = {"c": "completed", "f": "failed", "a": "failed_alone", "d": "dead_letter", "r": "release"}
 
 
 def _given(deliveries: list[Row], letters: Sequence[str]) -> list[tuple[Row, str]]:

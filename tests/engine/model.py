@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-FINAL = ("completed", "dlq")
+FINAL = ("completed", "dead_letter")
 FAILED = ("failed", "failed_alone")
 
 
@@ -90,7 +90,7 @@ class Lease:
 
     def answer(self, offset: int, status: str) -> None:
         if self.answers.get(offset) not in FINAL:
-            if status == "dlq":
+            if status == "dead_letter":
                 self.place.bury([offset], self.attempt)
             if status == "completed" and offset not in self.place.lane.deleted:
                 self.succeeded = True

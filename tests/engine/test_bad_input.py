@@ -49,7 +49,7 @@ PUSHES = {
 
 POPS = {
     "nothing named": ("pop()", "SK001", "queue"),
-    "queue and namespace": ("pop('q', namespace => 'n')", "SK001", "not both"),
+    "queue and namespace": ("pop('q', namespace => 'n')", "SK001", "cannot be combined"),
     "partition without queue": ("pop(namespace => 'n', partition => 'p')", "SK001"),
     "queue over 255": ("pop(repeat('q', 256))", "SK001", "queue name is 256"),
     "group is NULL": ("pop('q', NULL)", "SK001", "group"),
@@ -105,10 +105,10 @@ ANSWERS = {
     "extend by 0": ("extend(%(lease)s, 0)", "SK001", "got 0"),
     "extend by NaN": ("extend(%(lease)s, 'NaN')", "SK001", "got NaN"),
     "extend by NULL": ("extend(%(lease)s, NULL)", "SK001", "got NULL"),
-    "extend what is not": ("extend(gen_random_uuid())", "SK003", "is over"),
+    "extend what is not": ("extend(gen_random_uuid())", "SK003", "has ended"),
     "ack NULL": ("ack(NULL)", "SK003", "NULL"),
-    "ack what is not": ("ack(gen_random_uuid())", "SK003", "is over"),
-    "ack of another message": ("ack(%(lease)s, gen_random_uuid())", "SK003", "is not in it"),
+    "ack what is not": ("ack(gen_random_uuid())", "SK003", "has ended"),
+    "ack of another message": ("ack(%(lease)s, gen_random_uuid())", "SK003", "does not contain message"),
     "lease is no uuid": ("ack('x')", "22P02", "uuid"),
     "fewer ids than leases": ("ack_many(ARRAY[%(lease)s]::uuid[], '{}', '{completed}')", "SK001", "length"),
     "fewer statuses": ("ack_many(ARRAY[%(lease)s]::uuid[], NULL, '{}')", "SK001", "length"),
@@ -183,19 +183,19 @@ def test_the_error_names_the_item_of_a_batch(mq: psycopg.Connection, bad: int):
 
 
 MESSAGES: dict[str, tuple[dict, str]] = {
-    "queue is a number": ({"queue": 5}, "queue is a JSON number"),
-    "queue is a boolean": ({"queue": True}, "queue is a JSON boolean"),
+    "queue is a number": ({"queue": 5}, "queue must be a string, got a JSON number"),
+    "queue is a boolean": ({"queue": True}, "queue must be a string, got a JSON boolean"),
     "queue is null": ({"queue": None}, "queue name is missing"),
     "queue over 255": ({"queue": "q" * 256}, "queue name is 256 characters"),
-    "partition is an object": ({"partition": {"a": 1}}, "partition is a JSON object"),
-    "partition is a number": ({"partition": 7}, "partition is a JSON number"),
+    "partition is an object": ({"partition": {"a": 1}}, "partition must be a string, got a JSON object"),
+    "partition is a number": ({"partition": 7}, "partition must be a string, got a JSON number"),
     "partition is empty": ({"partition": ""}, "partition name is missing"),
-    "transaction id is a number": ({"transaction_id": 7}, "transaction_id is a JSON number"),
-    "transaction id is empty": ({"transaction_id": ""}, "the transaction id has 0 characters"),
-    "producer is an array": ({"producer": []}, "producer is a JSON array"),
-    "trace id is a number": ({"trace_id": 7}, "trace_id is a JSON number"),
-    "trace id is no uuid": ({"trace_id": "x"}, 'trace_id is "x"'),
-    "headers are a text": ({"headers": "x"}, "headers are a JSON string"),
+    "transaction id is a number": ({"transaction_id": 7}, "transaction_id must be a string, got a JSON number"),
+    "transaction id is empty": ({"transaction_id": ""}, "the transaction id must have 1 to 255 characters, got 0"),
+    "producer is an array": ({"producer": []}, "producer must be a string, got a JSON array"),
+    "trace id is a number": ({"trace_id": 7}, "trace_id must be a string, got a JSON number"),
+    "trace id is no uuid": ({"trace_id": "x"}, 'trace_id must be a UUID, got "x"'),
+    "headers are a text": ({"headers": "x"}, "headers must be a JSON object, got a JSON string"),
 }
 
 

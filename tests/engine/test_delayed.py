@@ -160,9 +160,9 @@ def test_json(mq: psycopg.Connection):
     [
         ({"delay": -1}, "delay must be between 0 and 315360000 seconds, got -1"),
         ({"delay": 1e300}, "delay must be between 0 and 315360000 seconds, got 1e+300"),
-        ({"delay": "1"}, "delay is a JSON string"),
-        ({"deliver_at": "soon"}, 'deliver_at is "soon"'),
-        ({"deliver_at": 7}, "deliver_at is a JSON number"),
+        ({"delay": "1"}, "delay must be a number of seconds, got a JSON string"),
+        ({"deliver_at": "soon"}, 'deliver_at must be a time such as 2030-01-31T12:00:00Z, got "soon"'),
+        ({"deliver_at": 7}, "deliver_at must be a string, got a JSON number"),
         ({"deliver_at": "infinity"}, "deliver_at must be a point in time before the year 9999, got infinity"),
         ({"delay": 1, "deliver_at": "2090-01-01"}, "delay and deliver_at are both given"),
     ],
@@ -184,7 +184,7 @@ def test_payloads_are_checked_at_push(mq: psycopg.Connection):
     configure(mq, "q", max_payload_bytes=100)
     with refused("SK004", "item 1: the payload has 202 bytes"):
         push(mq, "q", 1, "x" * 200, deliver_at=[None, datetime.now(UTC) + timedelta(hours=1)])
-    with refused("SK001", "item 0: headers are a JSON array"):
+    with refused("SK001", "item 0: headers must be a JSON object, got a JSON array"):
         delayed(mq, 1, headers=Jsonb([]))
     configure(mq, "q", semantics="pub_sub", block_without_subscribers=True)
     with refused("SK006", '"q"'):
@@ -350,7 +350,7 @@ def test_a_transaction_that_cannot_see_what_waits(
         delayed(other, "other", transaction_id="t")
         delayed(mq, "mine", transaction_id="t")
     assert waiting(mq) == ["other"]
-    with refused("SK001", "append_delayed works under READ COMMITTED only"), mq.transaction():
+    with refused("SK001", "append_delayed needs READ COMMITTED"), mq.transaction():
         mq.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         append(mq)
 

@@ -29,7 +29,7 @@ def test_a_wrong_position_is_told_what_a_position_is(mq: psycopg.Connection):
     push(mq, "q", 1)
     with pytest.raises(psycopg.Error) as caught:
         call(mq, "seek", group_name="g", queue="q", position="start")
-    assert caught.value.diag.message_primary == 'cannot read "start" as a position'
+    assert caught.value.diag.message_primary == 'invalid position "start"'
     assert all(word in (caught.value.diag.message_hint or "") for word in ("beginning", "end", "time", "offset"))
 
 

@@ -188,6 +188,6 @@ def test_it_is_logged(mq: psycopg.Connection):
 def test_a_whole_lease_cannot_fail_alone(mq: psycopg.Connection):
     push(mq, Q, 0)
     (message,) = pop(mq, Q)
-    with refused("SK001", "only a message can fail alone, not a whole lease"):
+    with refused("SK001", 'status "failed_alone" needs a message'):
         call(mq, "fail", lease=message.lease, error="x", alone=True)
     ack(mq, [message])

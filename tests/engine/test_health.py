@@ -75,7 +75,7 @@ def test_one_message_and_many_say_the_same(mq: psycopg.Connection):
     for _ in range(120):
         found = pop(mq, "q", chance.choice(groups), batch=chance.randint(1, 6))
         for message in found:
-            said = chance.choice(["completed", "completed", "failed", "dlq", None])
+            said = chance.choice(["completed", "completed", "failed", "dead_letter", None])
             if said:
                 call(mq, "ack_many", leases=[message.lease], ids=[message.id], statuses=[said])
     push(mq, "q", *range(5))
@@ -133,10 +133,10 @@ def test_a_live_lease_is_a_sign_of_life(mq: psycopg.Connection):
     mq.execute("UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '1 hour'")
     (row,) = call(mq, "group_status", group_name="g")
     ((now,),) = mq.execute("SELECT clock_timestamp()").fetchall()
-    assert (now - row.last_heartbeat_at < timedelta(minutes=1), row.misses) == (True, 0)
+    assert (now - row.last_heartbeat_at < timedelta(minutes=1), row.missed_heartbeats) == (True, 0)
     mq.execute("UPDATE skep.runs SET expires_at = now() - interval '1 minute'")
     (row,) = call(mq, "group_status", group_name="g")
-    assert (now - row.last_heartbeat_at > timedelta(minutes=50), row.misses) == (True, 60)
+    assert (now - row.last_heartbeat_at > timedelta(minutes=50), row.missed_heartbeats) == (True, 60)
 
 
 def test_a_group_that_reads_some_partitions_is_counted_there_only(mq: psycopg.Connection):

@@ -64,17 +64,17 @@ def assert_refused(connection: psycopg.Connection, lease: uuid.UUID | None, mess
     """Assert that no verb accepts the lease, and that none of them changes anything."""
     before = progress(connection)
     for which in (None, message):
-        with refused("SK003", "is over"):
+        with refused("SK003", "has ended"):
             call(connection, "ack", lease=lease, id=which)
-        with refused("SK003", "is over"):
+        with refused("SK003", "has ended"):
             call(connection, "fail", lease=lease, error="late", id=which)
-        with refused("SK003", "is over"):
+        with refused("SK003", "has ended"):
             call(connection, "dead_letter", lease=lease, error="late", id=which)
-    with refused("SK003", "is over"):
+    with refused("SK003", "has ended"):
         call(connection, "release", lease=lease)
-    with refused("SK003", "is over"):
+    with refused("SK003", "has ended"):
         call(connection, "extend", lease=lease, seconds=60)
-    for status in ("completed", "failed", "dlq", "retry"):
+    for status in ("completed", "failed", "dead_letter", "release"):
         answers = call(connection, "ack_many", leases=[lease], ids=[message], statuses=[status])
         assert [answer.applied for answer in answers] == [False]
     assert progress(connection) == before
@@ -126,7 +126,7 @@ def test_a_message_outside_the_lease_is_refused(mq: psycopg.Connection):
     assert later
     before = progress(mq)
     for stranger in (first[0].id, first[1].id, later[0], other[0].id, uuid.uuid4()):
-        for status in ("completed", "failed", "dlq", "retry"):
+        for status in ("completed", "failed", "dead_letter", "release"):
             answers = call(mq, "ack_many", leases=[held[0].lease], ids=[stranger], statuses=[status])
             assert [answer.applied for answer in answers] == [False]
     assert progress(mq) == before

@@ -18,7 +18,7 @@ def logged(mq: psycopg.Connection) -> psycopg.Connection:
 def log(connection: psycopg.Connection) -> list[Row]:
     """What is in the log, oldest first: reason, run, attempt, what came again."""
     return connection.execute(
-        "SELECT reason, first_offset, end_offset, attempt, again::text FROM skep.lease_log ORDER BY finished_at"
+        "SELECT reason, first_offset, end_offset, attempt, returned::text FROM skep.lease_log ORDER BY finished_at"
     ).fetchall()
 
 
@@ -60,8 +60,8 @@ def test_every_way_to_end_is_a_row(logged: psycopg.Connection):
     call(logged, "expire_leases")
     drain(logged, Q, batch=1)
     assert log(logged) == [
-        ("answered", 0, 2, 1, "{[0,2)}"),
-        ("answered", 0, 2, 2, "{}"),
+        ("failed", 0, 2, 1, "{[0,2)}"),
+        ("failed", 0, 2, 2, "{}"),
         ("released", 2, 4, 1, "{[2,4)}"),
         ("expired", 2, 4, 1, "{[2,4)}"),
         ("completed", 2, 3, 2, "{}"),

@@ -157,7 +157,7 @@ def test_a_group_dies_by_the_clock(
     subscribe(mq, **dict(zip(LIMITS, limits, strict=True)))
     pass_time(mq, seconds)
     died = missed is not None and missed >= limits[2]
-    assert [(row.misses, row.died) for row in call(mq, "detect_dead_groups")] == (
+    assert [(row.missed_heartbeats, row.died) for row in call(mq, "detect_dead_groups")] == (
         [] if missed is None else [(missed, died)]
     )
     assert status(mq) == ("DEAD" if died else "ACTIVE")

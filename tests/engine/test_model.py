@@ -170,7 +170,7 @@ class Engine(RuleBasedStateMachine):
             self.answer(leases, given, STATUSES[rest] if rest else None, delayed=delayed)
 
     @precondition(lambda self: self.held)
-    @rule(which=recent, status=st.sampled_from(["completed", "failed", "failed", "dlq"]))
+    @rule(which=recent, status=st.sampled_from(["completed", "failed", "failed", "dead_letter"]))
     def answer_the_rest(self, which: int, status: str) -> None:
         self.answer(self.pick(which), {}, status)
 

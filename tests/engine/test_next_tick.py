@@ -187,7 +187,7 @@ def test_ticks_only_grow(conn: psycopg.Connection):
         ("* * * * * *", 'it must be five fields, got "6 fields"'),
         ("", "it must be five fields"),
         ("@reboot", "it must be five fields, or @hourly"),
-        ("0 0 31 2 *", 'cron expression "0 0 31 2 *" names a day that never comes'),
+        ("0 0 31 2 *", 'cron expression "0 0 31 2 *" matches no day'),
     ],
 )
 def test_what_is_wrong_is_said(conn: psycopg.Connection, cron: str, words: str):

@@ -20,7 +20,7 @@ PRODUCER = {
 CONSUMER = {
     "pop", "ack", "ack_many", "fail", "dead_letter", "release", "extend", "subscribe", "heartbeat", "ack_all",
     "fail_all", "dead_letter_all", "release_all", "extend_all", "lag", "transaction", "_queen_pop", "_queen_ack",
-    "_queen_ack_lease", "configure_group",
+    "_queen_ack_lease", "_pop_messages", "configure_group",
     "_has_work", "_queen_transaction", "_queen_extend", "_queen_conflation", "_queen_find_leases", "_queen_release",
     "_queen_lease_queues", "_queen_stream_register", "_queen_stream_state", "_queen_stream_step",
     "_queen_stream_cycle", "_read_snapshot", "_read_window", "_read", "_read_packed", "_partition_names", "_offsets_at",
@@ -38,7 +38,7 @@ ADMIN = {
     "_current_progress", "create_api_key", "revoke_api_key", "list_api_keys", "_find_api_key", "_open_archive",
     "move_archive", "_lock_archive", "_plan_archive", "_begin_files", "_digest", "_store_file", "_unsettled_files",
     "_settle_files", "_archive_progress", "_find_archive", "_small_files", "_begin_compaction", "_source_files",
-    "_swap_files", "_expired_files", "_forget_files", "clear_queue", "_prune_traces", "_queen_queue_names",
+    "_swap_files", "_expired_files", "_forget_files", "clear_queue", "_prune_traces", "_queue_names",
     "_queen_messages", "_queen_message", "_queen_delete_message", "_queen_dead_letter", "_queen_dead_letters",
     "_queen_dead_letters_of", "_queen_fetch", "_queen_safe_time", "_queen_changed", "_queen_trace",
     "_queen_traces_of", "_queen_traces_named", "_queen_trace_names", "_queen_groups", "_queen_lagging",
@@ -161,7 +161,7 @@ def test_only_public_functions_run_with_the_installers_rights(mq: psycopg.Connec
     """Inner functions have no need to; those that push and answer must not, or a consumer could push through them."""
     definers = {name for (_, name) in mq.execute(f"{FUNCTIONS} AND prosecdef").fetchall()}
     both = {"transaction", "_queen_transaction", "_queen_stream_cycle"}
-    assert definers == (PRODUCER | CONSUMER | ADMIN | {"_note_outbox", "_move_outbox"}) - both
+    assert definers == (PRODUCER | CONSUMER | ADMIN | {"_record_outbox_transaction", "_move_outbox"}) - both
 
 
 @pytest.mark.parametrize("role", ROLES)

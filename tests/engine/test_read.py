@@ -133,7 +133,7 @@ def test_a_follower_is_alive(mq: psycopg.Connection):
     mq.execute("UPDATE skep.subscriptions SET last_heartbeat_at = now() - interval '1 day'")
     call(mq, "_move_group", group_name="g", partition_ids=[1], start_offsets=[0], offsets=[1])
     assert call(mq, "detect_dead_groups") == []
-    assert call(mq, "group_status", group_name="g")[0].misses == 0
+    assert call(mq, "group_status", group_name="g")[0].missed_heartbeats == 0
 
 
 def test_following_waits_for_retention_and_for_consumers(connect: Callable[..., psycopg.Connection]):

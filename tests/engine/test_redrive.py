@@ -96,7 +96,7 @@ def test_purge(mq: psycopg.Connection, letters: list[Row]):
 
 
 def test_a_lane_of_that_name_is_not_taken_over(mq: psycopg.Connection, letters: list[Row]):
-    push(mq, Q, "mine", partition="p (again for a)")
+    push(mq, Q, "mine", partition="p (redriven for a)")
     with refused("SK007", "in use"):
         call(mq, "redrive", group_name="a")
     assert len(call(mq, "list_dead_letters")) == 6
@@ -160,11 +160,11 @@ def test_who_pops_one_partition_gets_its_letters(mq: psycopg.Connection):
         call(mq, "redrive")
         pass_time(mq, 60)
         call(mq, "retain")
-        assert lag(mq, "a")["p (again for a)"] == 1
+        assert lag(mq, "a")["p (redriven for a)"] == 1
         push(mq, Q, 1, partition="p")
         assert pop(mq, Q, "a", partition="elsewhere") == []
         (again,) = pop(mq, Q, "a", partition="p")
-        assert (again.payload, again.partition) == (0, "p (again for a)")
+        assert (again.payload, again.partition) == (0, "p (redriven for a)")
         assert take(mq, Q, "a", partition="p") == [1], "one that is out does not hide what is there"
         call(mq, "fail", lease=again.lease, id=again.id, error="no")
     assert broken(mq) == {}

@@ -118,12 +118,12 @@ def test_release_keeps_what_was_answered(conn: psycopg.Connection):
 
 
 def test_the_status_retry_releases_the_lease(conn: psycopg.Connection):
-    """C1: 'retry' for one message: the lease is released, what the same call completed is kept."""
+    """C1: 'release' for one message: the lease is released, what the same call completed is kept."""
     configure(conn, Q, retry_delay=LONG)
     push(conn, Q, *range(3))
     batch = pop(conn, Q)
     ids = [message.id for message in batch]
-    statuses = ["completed", "retry", "completed"]
+    statuses = ["completed", "release", "completed"]
     call(conn, "ack_many", leases=[batch[0].lease] * 3, ids=ids, statuses=statuses)
     assert runs(conn, Q) == [([1], 1)]
 

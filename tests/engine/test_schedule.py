@@ -145,7 +145,7 @@ def test_list_and_delete(mq: psycopg.Connection):
         ({"missed": "some"}, "missed must be one of skip, one, all, got some"),
         ({"name": ""}, "schedule name is missing"),
         ({"queue": "x" * 256}, "queue name is 256 characters long"),
-        ({"headers": Jsonb([])}, "headers are a JSON array"),
+        ({"headers": Jsonb([])}, "headers must be a JSON object, got a JSON array"),
     ],
 )
 def test_what_is_wrong_is_said(mq: psycopg.Connection, wrong: dict[str, Any], words: str):

@@ -282,7 +282,7 @@ def test_a_transaction_that_holds_a_lease(mq: psycopg.Connection, connect_module
         for connection, verb, arguments in [
             (mq, "seek", {"queue": "q", "position": "end"}), (other, "delete_group", {}),
         ]:  # fmt: skip
-            with refused("55P03", 'group "g" is in use'):
+            with refused("55P03", 'group "g" is locked'):
                 call(connection, verb, group_name="g", **arguments)
     assert move(mq, "end") == (1, 3, 0)
 

@@ -24,7 +24,7 @@ def stage_partitions(connection: psycopg.Connection, batch: int, piece: Piece, s
         "payloads": "\x1e".join(payload for payloads in piece.values() for payload in payloads),
         **more,
     }
-    call(connection, "_stage_messages", sink=sink, batch=batch, piece=name, **arguments)
+    call(connection, "_stage_messages", sink=sink, batch=batch, chunk=name, **arguments)
     return name
 
 
@@ -40,7 +40,7 @@ def publish(
     query: str = "me",
     sink: str = "s",
 ) -> int | None:
-    arguments = {"sink": sink, "query": query, "batch": batch, "pieces": list(pieces), "counts": list(counts)}
+    arguments = {"sink": sink, "query": query, "batch": batch, "chunks": list(pieces), "counts": list(counts)}
     return call(connection, "_publish_batch", **arguments)[0][0]
 
 
@@ -57,7 +57,7 @@ def test_a_batch_is_published_once(mq: psycopg.Connection):
         with refused("SK007", "belongs to another query"):
             publish(mq, 3, counts=[], query="somebody else")
     assert [delivery.payload for delivery in drain(mq, "q")] == [1, 2, 3, 4, 5]
-    assert mq.execute("SELECT count(*) FROM skep.sink_pieces").fetchall() == [(0,)]
+    assert mq.execute("SELECT count(*) FROM skep.sink_chunks").fetchall() == [(0,)]
 
 
 def test_a_batch_that_lost_rows_is_refused(mq: psycopg.Connection):
@@ -141,7 +141,7 @@ def test_a_separator_inside_a_payload_is_refused(mq: psycopg.Connection, payload
     """It would shift the payloads of others. JSON does not have it, but the text might not be JSON."""
     with refused("SK001", "contains the character U+001E"):
         stage_partitions(mq, 0, {("q", "p"): payloads})
-    assert mq.execute("SELECT count(*) FROM skep.sink_pieces").fetchall() == [(0,)]
+    assert mq.execute("SELECT count(*) FROM skep.sink_chunks").fetchall() == [(0,)]
 
 
 def test_what_is_not_json_is_an_error_of_its_task(mq: psycopg.Connection):
@@ -165,7 +165,7 @@ def test_what_is_not_json_is_an_error_of_its_task(mq: psycopg.Connection):
 )
 def test_a_piece_whose_arrays_are_wrong_is_refused(mq: psycopg.Connection, wrong: dict[str, list[object]]):
     """Where a message goes is computed from the counts: a partition that is named twice would be written to twice."""
-    with refused("SK001", "the arrays of a piece do not match"):
+    with refused("SK001", "the arrays of a chunk do not match"):
         stage(mq, 0, 1, 2, **wrong)
 
 
@@ -176,9 +176,9 @@ def test_what_push_refuses_is_refused(mq: psycopg.Connection):
         publish(mq, 0, large, counts=[2])
     with refused("SK004", "item 0"):  # it is the text that is sent to consumers
         publish(mq, 0, stage_partitions(mq, 0, {("q", "p"): ["1e131071"]}), counts=[1])
-    with refused("SK001", "headers are a JSON array"):
+    with refused("SK001", "headers must be a JSON object, got a JSON array"):
         publish(mq, 0, stage(mq, 0, 1, headers=["[]"]), counts=[1])
-    with refused("SK001", "the transaction id has 300 characters"):
+    with refused("SK001", "the transaction id must have 1 to 255 characters, got 300"):
         publish(mq, 0, stage(mq, 0, 1, transaction_ids=["x" * 300]), counts=[1])
     assert mq.execute("SELECT count(*) FROM skep.messages").fetchall() == [(0,)]
 

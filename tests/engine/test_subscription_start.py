@@ -68,7 +68,7 @@ def test_the_most_specific_subscription_decides(mq: psycopg.Connection, specific
         call(mq, "subscribe", group_name="g", mode="offset", start_from=f"{rank + 1}", **scope)
     (told,) = explain(mq, "ns.task", "p")
     named = ["partition", "queue", "namespace and task", "namespace", "task"][specific]
-    assert (told.scope, told.mode, told.asked_offset, told.start_offset, told.has_started) == (
+    assert (told.scope, told.mode, told.requested_offset, told.start_offset, told.has_started) == (
         named, "offset", 1, 1, False,
     )  # fmt: skip
     scope: dict[str, Any] = {"queue": "ns.task"} if specific < 2 else {"queue": None, **SCOPES[specific]}
@@ -88,7 +88,7 @@ def test_explaining_a_start(mq: psycopg.Connection):
     (stored,) = call(mq, "subscribe", group_name="g", namespace="ns", mode="new")
     push(mq, "ns.q", "new", partition="p")
     (told,) = explain(mq, "ns.q", "p")
-    assert (told.subscription_id, told.scope, told.mode, told.start_at, told.asked_offset, told.start_offset) == (
+    assert (told.subscription_id, told.scope, told.mode, told.start_at, told.requested_offset, told.start_offset) == (
         stored.id, "namespace", "new", stored.start_at, None, 1,
     )  # fmt: skip
     assert (told.subscribed_at, told.has_started) == (stored.created_at, False)

@@ -17,8 +17,8 @@ RELATIONS = """
 """
 # Only functions read these.
 INTERNAL = {
-    "migrations", "schema_info", "journal_floor", "discoveries", "starts", "gone_totals", "outbox_transactions",
-    "lease_sets", "retention_visits", "sample_counts", "sink_pieces", "stream_groups", "stream_queries", "trace_names",
+    "migrations", "schema_info", "journal_floor", "discoveries", "starts", "deleted_totals", "outbox_transactions",
+    "lease_sets", "retention_visits", "sample_counts", "sink_chunks", "stream_groups", "stream_queries", "trace_names",
     "traced_names", "stream_state",
 }  # fmt: skip
 # For readers by snapshot, which do not ask yet whether the database was set back.
@@ -74,8 +74,9 @@ def test_the_page_of_sql_names_every_public_function_and_no_other(conn: psycopg.
 
 # Other ways of a pop: named partitions, concurrency above 1, namespaces, first contact, lack of work, auto_ack.
 OTHER_WAYS = {
-    "_lease_next_named", "_lease_names", "_lease_named", "_lease_from_open", "_lease_shared", "_lease_wide",
-    "_contact", "_contact_by_name", "_discover", "_append_for_pop", "_complete_leases", "_check_pop", "_refuse",
+    "_lease_next_named", "_lease_by_name", "_lease_named", "_lease_from_open", "_lease_shared", "_lease_wide",
+    "_ensure_subscribed", "_ensure_subscribed_by_name", "_discover", "_append_for_pop", "_complete_leases",
+    "_check_pop", "_refuse",
 }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def test_push_and_ack_together(mq: psycopg.Connection):
         ack_of(batch[0]),
         ack_of(batch[1], status="failed", error="bad"),
         push_of("b"),
-        ack_of(batch[2], status="dlq", error="worse"),
+        ack_of(batch[2], status="dead_letter", error="worse"),
     )
     assert [(row.transaction["ord"], row.transaction["status"], row.transaction["offset"]) for row in rows] == [
         (1, "queued", 0), (2, "queued", 0),

@@ -141,7 +141,7 @@ def test_completing_a_rest_of_nothing_is_no_success(conn: psycopg.Connection):
         "ack_many",
         leases=[dead.lease] * 3,
         ids=[dead.id, failed.id, None],
-        statuses=["dlq", "failed", "completed"],
+        statuses=["dead_letter", "failed", "completed"],
     )
     assert dead_offsets(conn, Q) == [0]
     assert runs(conn, Q) == [([1], 2)]

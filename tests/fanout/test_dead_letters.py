@@ -163,7 +163,7 @@ async def test_many_drive_at_once(clients: Callable[..., AsyncSkep], letters: li
     assert Counter(number for numbers in driven for number in numbers) == Counter(letters)
     q = drivers[0].queue(Q)
     assert [payloads(await drain(q, group)) for group in ("a", "b")] == [[0, 1, 2]] * 2
-    assert (await lag(q, "a"), broken(db)) == ({"Default": 0, "Default (again for a)": 0}, {})
+    assert (await lag(q, "a"), broken(db)) == ({"Default": 0, "Default (redriven for a)": 0}, {})
 
 
 async def test_purge(mq: AsyncSkep, letters: list[int], db: psycopg.Connection):

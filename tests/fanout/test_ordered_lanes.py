@@ -48,7 +48,7 @@ async def test_a_cursor_goes_forward_only(mq: AsyncSkep, db: psycopg.Connection)
     with refused(StaleLease):
         await late.ack()
     assert await cursor(mq) == 5
-    with pytest.raises(psycopg.Error, match="is over"):
+    with pytest.raises(psycopg.Error, match="has ended"):
         db.execute("SELECT skep.ack(%s)", [uuid4()])
     assert await cursor(mq) == 5
 

@@ -476,14 +476,14 @@ def test_order_is_kept_when_concurrency_is_lowered_to_one(connect: Connect):
 
 
 SLOW_SCAN = """
-    ALTER FUNCTION skep._first_place(integer, integer[], timestamptz) RENAME TO _first_place_at_once;
-    CREATE FUNCTION skep._first_place(list integer, priorities integer[], after timestamptz) RETURNS timestamptz
+    ALTER FUNCTION skep._first_ready_time(integer, integer[], timestamptz) RENAME TO _first_ready_time_at_once;
+    CREATE FUNCTION skep._first_ready_time(list integer, priorities integer[], after timestamptz) RETURNS timestamptz
     LANGUAGE plpgsql STABLE AS $$
     BEGIN
         IF after = '-infinity' THEN
             PERFORM pg_sleep(0.05);
         END IF;
-        RETURN skep._first_place_at_once(list, priorities, after);
+        RETURN skep._first_ready_time_at_once(list, priorities, after);
     END $$;
 """
 

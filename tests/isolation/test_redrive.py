@@ -73,7 +73,7 @@ def test_one_of_two_partitions_is_deleted_meanwhile(connect: Connect):
     for delivery in pop(mq, "q", partitions=2):
         call(mq, "dead_letter", lease=delivery.lease, error="no")
     upkeep.execute("BEGIN")
-    call(upkeep, "delete_partition", queue="q", partition="b (again for g)")
+    call(upkeep, "delete_partition", queue="q", partition="b (redriven for g)")
     with ThreadPoolExecutor(1) as threads:
         redriven = threads.submit(call, mq, "redrive", queue="q")
         until(lambda: observer.execute(BLOCKED, [mq.info.backend_pid]).fetchall() == [(True,)], "it to wait")
@@ -92,6 +92,6 @@ def test_dead_letters_that_were_redriven_go_to_a_queue(connect: Connect):
     call(mq, "redrive", queue="q")
     call(mq, "dead_letter", lease=pop(mq, "q", READER)[0].lease, error="no")
     (row,) = call(mq, "redrive", queue="q", to_queue="q")
-    assert row.from_partition == "Default (again for reader)"
+    assert row.from_partition == "Default (redriven for reader)"
     assert [take(mq, "q", group) for group in (READER, OTHER)] == [["first"], ["first"]]
     assert [row.partition for row in call(mq, "peek", queue="q", first_offset=1)] == ["Default"]

@@ -89,7 +89,9 @@ def test_an_ack_whose_open_run_is_locked(connect: Callable[..., psycopg.Connecti
     configure(mq, "q", concurrency=2)
     verbs.push(mq, "q", 1, 2)
     (delivery,) = verbs.pop(mq, "q", batch=1)
-    acks = {"completed": "{[0,1)}"} | dict.fromkeys(["failed", "nacked", "failed_alone", "dead", "released"], "{}")
+    acks = {"completed": "{[0,1)}"} | dict.fromkeys(
+        ["failed", "failed_at_once", "failed_alone", "dead", "released"], "{}"
+    )
     query = """
         SELECT skep._ack_lease(r.ctid, r, jsonb_populate_record(NULL::skep.lease_acks, %s))
         FROM skep.runs r WHERE r.lease_id IS NOT NULL FOR NO KEY UPDATE

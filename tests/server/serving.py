@@ -15,9 +15,10 @@ import pytest
 
 from skep import DeadLetter, Skep
 from skep.config import Config
-from skep.server import pop
-from skep.server.app import App
+from skep.server.http.app import App
+from skep.server.routes import ENDPOINTS
 from skep.server.run import Server, listen
+from skep.server.work import waiters
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Client:
         return self.call("POST", path, body, **options)
 
     def parked(self) -> int:
-        return sum(self.app.state.lines.parked_by_queue().values())
+        return sum(self.app.state.waiting_by_queue().values())
 
     def dead_letters(self, queue: str) -> list[DeadLetter]:
         with Skep(self.app.config.database_url) as mq:
@@ -88,7 +89,7 @@ def serving(database_url: str, **settings: Any) -> Generator[Client]:
     """Serve this database until the end of the block."""
     config = Config(database_url=database_url, port=0, **settings)
     with listen(config) as listening:
-        app = App(config)
+        app = App(config, ENDPOINTS)
         server = Server(app, config)
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
@@ -120,7 +121,7 @@ def client(module_database_url: str) -> Generator[Client]:
 @pytest.fixture
 def quiet(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Generator[Client]:
     """A server that does not look by itself at what may be due: who waits is woken, or waits for ever."""
-    monkeypatch.setattr(pop, "POLL", 3600.0)
+    monkeypatch.setattr(waiters, "POLL", 3600.0)
     with serving(database_url) as running:
         yield running
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from skep.server import protocol
+from skep.server.http import protocol
 from tests.server.serving import Client, client, serving, until
 
 __all__ = ["client"]

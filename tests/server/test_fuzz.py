@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from msgspec import inspect
 
-from skep.server.endpoint import Endpoint
+from skep.server.http.endpoint import Endpoint
 from skep.server.routes import ENDPOINTS
 from tests.server.serving import serving
 

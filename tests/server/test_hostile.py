@@ -10,7 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from skep.server.endpoint import Endpoint
+from skep.server.http.endpoint import Endpoint
 from skep.server.routes import ENDPOINTS
 from tests.server.serving import Answer, Client, client, serving, until
 

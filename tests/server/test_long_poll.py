@@ -13,6 +13,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from skep.server.queen.pop import QueenWaiters
+from skep.server.work.waiters import Waiters
 from tests.server.serving import Client, client, in_thread, serving, until
 
 __all__ = ["client", "in_thread"]
@@ -40,10 +42,13 @@ def other(module_database_url: str) -> Generator[Client]:
         yield running
 
 
+def waiters(client: Client) -> Waiters[Any]:
+    return client.app.state.part(QueenWaiters).waiters
+
+
 def parked(client: Client) -> int:
     """Return how many wait for a push, and not for the database."""
-    lines = client.app.state.lines
-    return sum(len(line.waiting) for line in list(lines._lines.values()) if line.task is None)
+    return sum(len(each.waiting) for each in list(waiters(client)._lists.values()) if each.task is None)
 
 
 def poll(client: Client, queue: str, **query: Any) -> tuple[list[dict[str, Any]], float]:
@@ -169,18 +174,18 @@ def test_who_goes_away_while_it_is_served_gives_back(
 
 def test_who_goes_away_at_the_moment_of_delivery_gives_back(client: Client, db: psycopg.Connection, queue: str):
     """In the very turn of the loop in which the messages come."""
-    lines = client.app.state.lines
-    deal = lines._deal
+    lines = waiters(client)
+    deal = lines._hand_out
     with polling(client, queue) as connection:
 
         def hang_up(requests: Any, popped: Any) -> Any:
             if popped:
                 connection.close()
-                lines._deal = deal
+                lines._hand_out = deal
                 time.sleep(0.05)  # the loop stands still, and then finds the end and the messages at once
             return deal(requests, popped)
 
-        lines._deal = hang_up
+        lines._hand_out = hang_up
         client.push(queue, 1)
         (message,) = until(lambda: client.pop(queue), 3)
     assert message["deliveryAttempt"] == 1
@@ -215,7 +220,7 @@ async def test_polls_of_different_partitions_are_one_call(client: Client, queue:
             path = f"/api/v1/pop/queue/{queue}/partition/p{number}?wait=true&timeout=20000&autoAck=true"
             writer.write(f"GET {path} HTTP/1.1\r\n".encode() + HOST)
         await asyncio.to_thread(until, lambda: parked(client) == 100, 20)
-        assert len(client.app.state.lines._lines) == 1
+        assert len(waiters(client)._lists) == 1
         calls = count_calls(client)
         items = [{"queue": queue, "partition": f"p{number}", "payload": number} for number in range(90)]
         assert (await asyncio.to_thread(client.post, "/api/v1/push", {"items": items})).status == 201
@@ -234,20 +239,20 @@ async def payloads(connection: Streams) -> list[Any]:
 
 def test_who_goes_away_gives_several_partitions_back(client: Client, db: psycopg.Connection, queue: str):
     with polling(client, queue, "&partitions=3&batch=9") as connection:
-        lines = client.app.state.lines
-        deal = lines._deal
+        lines = waiters(client)
+        deal = lines._hand_out
 
         def hang_up(requests: Any, popped: Any) -> Any:
             if popped:
                 connection.close()
-                lines._deal = deal
+                lines._hand_out = deal
                 time.sleep(0.05)
             return deal(requests, popped)
 
-        lines._deal = hang_up
+        lines._hand_out = hang_up
         items = [{"queue": queue, "partition": f"p{number}", "payload": number} for number in range(3)]
         client.post("/api/v1/push", {"items": items})
-        until(lambda: lines._deal is not hang_up and leases(db, queue) == 0, 3)
+        until(lambda: lines._hand_out is not hang_up and leases(db, queue) == 0, 3)
     assert sorted((m["data"], m["deliveryAttempt"]) for m in client.pop(queue, partitions=3)) == [
         (0, 1),
         (1, 1),

@@ -17,8 +17,8 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from skep.server.app import App
-from skep.server.meter import SECONDS, Board, Meter
+from skep.server.http.app import App
+from skep.server.http.metrics import SECONDS, Board, Meter
 from tests.server.serving import Client, in_thread, serving, until
 
 __all__ = ["in_thread"]

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from skep.server import routes
-from skep.server.openapi import document
+from skep.server.http.openapi import document
 from tests.server.serving import Client, client
 
 __all__ = ["client"]

@@ -9,7 +9,7 @@ import jwt
 import psycopg
 import pytest
 
-from skep.server.routes.options import Options
+from skep.server.api.queues import Options
 from tests.server.serving import Client, client, in_thread, quiet, serving, until
 
 __all__ = ["client", "in_thread", "quiet"]

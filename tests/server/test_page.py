@@ -7,9 +7,9 @@ from pathlib import Path
 from skep.config import Config, env_name
 from skep.message import MaintenanceStatus
 from skep.server import routes
-from skep.server.exposition import Numbers, Place, expose
-from skep.server.meter import Meter
-from skep.server.state import State
+from skep.server.http.exposition import Numbers, Place, expose
+from skep.server.http.metrics import Meter
+from skep.server.http.state import State
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "server.md").read_text()

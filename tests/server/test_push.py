@@ -71,7 +71,11 @@ def test_nothing_to_push_is_an_empty_answer(client: Client):
         (b'{"items": [{"queue": ""}]}', 400, "queue name is missing"),
         (b'{"items": [{"queue": "q", "headers": {"skep-sealed": {}}}]}', 400, "headers that begin with skep-"),
         (b'{"items": [{"queue": "q", "payload": "\\u0000"}]}', 400, "unsupported Unicode escape sequence"),
-        (b'{"items": [{"queue": "q", "transactionId": "%s"}]}' % (b"x" * 256), 400, "the transaction id has 256"),
+        (
+            b'{"items": [{"queue": "q", "transactionId": "%s"}]}' % (b"x" * 256),
+            400,
+            "the transaction id must have 1 to 255 characters, got 256",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(client: Client, body: bytes, status: int, error: str):

@@ -10,7 +10,7 @@ import pytest
 
 from skep import AsyncSkep
 from skep.config import Config
-from skep.server.state import State
+from skep.server.http.state import State
 from skep.upkeep.drainer import drain
 from tests.server.serving import Client, in_thread, quiet, serving, until
 

@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from skep.server import spans as otel
-from skep.server import tracing
+from skep.server.work import spans as otel
+from skep.server.work import tracing
 from tests.server.serving import Client, client, in_thread, until
 
 __all__ = ["client", "in_thread"]

@@ -228,7 +228,7 @@ def test_a_job_that_was_given_up_swaps_nothing(alone: Work, monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "write", settle)
-        with pytest.raises(Conflict, match="was given up: another job has taken over"):
+        with pytest.raises(Conflict, match="was abandoned: another job has taken over"):
             compacted(alone)
     check(alone)
     merge = compacting.merge_files

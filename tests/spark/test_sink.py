@@ -51,7 +51,7 @@ def test_a_batch_is_written(work: Work):
         ("a", "p", {"id": 1}, {"h": 'x"y'}, "t1", "me"),
         ("b", "Default", [""], None, None, None),
     ]  # fmt: skip
-    assert work.sql("SELECT count(*) FROM skep.sinks") == work.sql("SELECT count(*) FROM skep.sink_pieces") == [(0,)]
+    assert work.sql("SELECT count(*) FROM skep.sinks") == work.sql("SELECT count(*) FROM skep.sink_chunks") == [(0,)]
 
 
 def test_order_is_kept_and_transaction_ids_deduplicate(work: Work):
@@ -90,7 +90,7 @@ def test_what_cannot_be_written(work: Work, query: str, options: dict[str, str],
     with pytest.raises(PySparkException) as error:
         write(work, query, **options)
     assert said in str(error.value)
-    assert work.sql("SELECT count(*) FROM skep.messages") == work.sql("SELECT count(*) FROM skep.sink_pieces") == [(0,)]
+    assert work.sql("SELECT count(*) FROM skep.messages") == work.sql("SELECT count(*) FROM skep.sink_chunks") == [(0,)]
 
 
 class ForgetfulWriter(StreamWriter):
@@ -127,7 +127,7 @@ def test_a_batch_that_was_published_is_not_published_again(work: Work):
     query.start().awaitTermination()
     assert rows(work, "copy") == rows(work, "q")
     assert work.sql("SELECT last_batch, messages FROM skep.sinks") == [(2, 50)]
-    assert work.sql("SELECT count(*) FROM skep.sink_pieces") == [(0,)]
+    assert work.sql("SELECT count(*) FROM skep.sink_chunks") == [(0,)]
 
 
 def test_a_sink_belongs_to_one_query(work: Work):
@@ -180,7 +180,7 @@ def test_a_killed_driver(work: Work):
         ).start().awaitTermination()
         copied = [(lane, value) for lane, _, value in rows(work, copy) if value != '"first"']
         assert copied == [(lane, value) for lane, _, value in rows(work, queue)]
-    assert work.sql("SELECT count(*) FROM skep.sink_pieces") == [(0,)]
+    assert work.sql("SELECT count(*) FROM skep.sink_chunks") == [(0,)]
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 
 from skep.config import Config
 from skep.errors import ConfigError, Unauthenticated
-from skep.server import auth
-from skep.server.auth import Authenticator
-from skep.server.grants import ANYONE, Role
+from skep.server.http import auth
+from skep.server.http.auth import Authenticator
+from skep.server.http.grants import ANYONE, Role
 from tests.unit.tokens import SECRET, authenticator, ed_key, encode, forged, nobody, pem, rsa_key, token
 
 SOON = time.time() + 3600

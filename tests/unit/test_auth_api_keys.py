@@ -11,10 +11,10 @@ import pytest
 from skep.config import Config
 from skep.errors import DatabaseUnavailable, Unauthenticated
 from skep.message import ApiKey
-from skep.server import api_keys
-from skep.server.api_keys import ApiKeys
-from skep.server.auth import Authenticator
-from skep.server.grants import Role
+from skep.server.http import api_keys
+from skep.server.http.api_keys import ApiKeys
+from skep.server.http.auth import Authenticator
+from skep.server.http.grants import Role
 
 ID, SECRET = "0123456789ab", "5e" * 32
 TOKEN = f"skep_{ID}_{SECRET}"

@@ -14,9 +14,9 @@ from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
 
 from skep.config import Config
 from skep.errors import KeysUnavailable, Unauthenticated
-from skep.server import jwks
-from skep.server.auth import Authenticator
-from skep.server.jwks import Jwks, fetch_document
+from skep.server.http import jwks
+from skep.server.http.auth import Authenticator
+from skep.server.http.jwks import Jwks, fetch_document
 from tests.unit.tokens import SECRET, ed_key, encode, forged, nobody, pem, rsa_key, token
 
 URL = "https://id.example/jwks"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skep.errors import ConfigError, Undecipherable
-from skep.server.crypt import HEADER, Keyring, is_sealed
+from skep.server.work.crypt import HEADER, Keyring, is_sealed
 
 OLD, NEW = "0f" * 32, "e1" * 32
 RING = Keyring.load(f"k2:{NEW},k1:{OLD}")

@@ -471,7 +471,7 @@ def given_up_after_too_many_attempts(story: Story) -> None:
 
 def a_copy_was_driven_again(story: Story) -> None:
     story.fail(1)
-    copy = content("b", "p (again for g)", headers={REDRIVEN: {}})
+    copy = content("b", "p (redriven for g)", headers={REDRIVEN: {}})
     story.state.heads[9] = Head("orders", copy.partition, 0, 0, "g")
     story.state.log[9, 0] = copy
     story.state.cursors["g", 9] = 1

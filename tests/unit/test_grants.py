@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skep.errors import Forbidden, InvalidArgument
-from skep.server.grants import ACTIONS, ANYONE, Action, Grants, Identity, Role
+from skep.server.http.grants import ACTIONS, ANYONE, Action, Grants, Identity, Role
 
 
 def identity(*roles: Role, **grants: list[str]) -> Identity:

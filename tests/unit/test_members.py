@@ -2,8 +2,8 @@
 
 import pytest
 
-from skep.server import members
-from skep.server.members import Members
+from skep.server.http import members
+from skep.server.http.members import Members
 
 
 def test_a_member_comes_waits_and_is_forgotten(monkeypatch: pytest.MonkeyPatch):

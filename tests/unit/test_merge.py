@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from skep.errors import DatabaseUnavailable, InvalidArgument
-from skep.server.http import Overloaded
-from skep.server.merge import Merger
+from skep.server.http.asgi import Overloaded
+from skep.server.work.merge import Merger
 
 
 class Database:

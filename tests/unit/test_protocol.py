@@ -5,7 +5,7 @@ from typing import Any
 
 import uvloop
 
-from skep.server.protocol import Corked
+from skep.server.http.protocol import Corked
 
 
 async def written(*, lost: bool) -> tuple[bytes, list[dict[str, Any]]]:

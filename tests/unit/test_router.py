@@ -2,8 +2,8 @@
 
 import pytest
 
-from skep.server.endpoint import Call, Endpoint, Reply, Router, decoded, param_names
-from skep.server.http import HttpError
+from skep.server.http.asgi import HttpError
+from skep.server.http.endpoint import Call, Endpoint, Reply, Router, decoded, param_names
 
 
 async def run(_call: Call) -> Reply:

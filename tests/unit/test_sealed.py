@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from skep.server.sealed import SealedQueues
+from skep.server.work.sealed import SealedQueues
 
 
 class Database:

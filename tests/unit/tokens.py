@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from skep.config import Config
 from skep.errors import NotFound
 from skep.message import ApiKey
-from skep.server.auth import Authenticator
+from skep.server.http.auth import Authenticator
 
 SECRET = "0123456789abcdef0123456789abcdef"
 

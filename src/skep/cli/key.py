@@ -11,7 +11,7 @@ from skep.cli.times import parse_length
 from skep.config import Config
 from skep.errors import InvalidArgument, NotFound
 from skep.message import ApiKey
-from skep.server.grants import ACTIONS, Role
+from skep.server.http.grants import ACTIONS, Role
 
 
 def parse_grants(texts: Sequence[str] | None) -> dict[str, list[str]] | None:

@@ -19,7 +19,7 @@ from skep.config import Config, display_database_url
 from skep.embedded import binaries
 from skep.engine.install import install
 from skep.errors import EmbeddedError
-from skep.server.log import write_log
+from skep.server.http.log import write_log
 from skep.server.run import listen
 from skep.server.run import run as serve
 

@@ -146,7 +146,7 @@ HISTORY: Query = "SELECT * FROM skep.history(%(queue)s, %(group)s, %(since)s)"
 
 MAINTENANCE: Query = "SELECT push, pop, held, refused, is_pending FROM skep.maintenance_mode()"
 SET_MAINTENANCE: Query = "SELECT skep.set_maintenance_mode(%(push)s, %(pop)s)"
-DRAIN_HELD_PUSHES: Query = "SELECT messages, refused, queues FROM skep._drain_held_pushes(again => %(again)s)"
+DRAIN_HELD_PUSHES: Query = "SELECT messages, refused, queues FROM skep._drain_held_pushes(retry_refused => %(again)s)"
 
 MOVE_COMMITTED_OUTBOX: Query = "SELECT messages, refused, queues FROM skep.move_committed_outbox(%(max_rows)s)"
 APPEND_DELAYED: Query = "SELECT messages, queues FROM skep.append_delayed(%(max_rows)s, %(queue)s)"

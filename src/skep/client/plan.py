@@ -22,7 +22,7 @@ FIRST_PAUSE = 0.02
 LONGEST_FAULT_PAUSE = 5.0
 PATIENCE = 1.0  # a batch fetched ahead may wait so long for a free handler before others get their chance
 
-Status = Literal["completed", "failed", "failed_alone", "dlq", "retry"]
+Status = Literal["completed", "failed", "failed_alone", "dead_letter", "release"]
 
 
 @dataclass(frozen=True, slots=True)

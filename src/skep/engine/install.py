@@ -1,15 +1,15 @@
 """Install, upgrade, verify and uninstall the schema `skep`.
 
-    what the database has          install                       verify, the start-up check
-    nothing                        everything                    refused: run `skep install`
-    the same                       nothing, takes no lock        fine
-    fewer migrations, older code   what is missing, all code     refused: run `skep install`
-    more migrations, newer code    refused: upgrade the package  refused: upgrade the package
-    another text of a migration    refused                       refused
-    the first edition              refused: use a new database   refused: use a new database
+    the database has               install                                 verify, the start-up check
+    no schema                      installs everything                     error: run `skep install`
+    the same schema                does nothing, takes no lock             succeeds
+    fewer migrations, older code   applies migrations, re-creates code     error: run `skep install`
+    more migrations, newer code    error: upgrade the package              error: upgrade the package
+    a migration with other text    error                                   error
+    the first edition              error: use a new database               error: use a new database
 
-An install is one transaction under an advisory lock, so that any number may run at once. It needs no superuser: CREATE
-on the database is enough, and without CREATEROLE the roles are left out.
+An install is one transaction under an advisory lock, so any number of them may run at once. It needs no superuser:
+CREATE on the database is enough, and without CREATEROLE the roles are not created.
 """
 
 import logging
@@ -45,23 +45,23 @@ ROLES = ("skep_producer", "skep_consumer", "skep_admin")
 LOST_GRANT = "01007"  # the SQLSTATE of a warning: privilege_not_granted
 FIRST_EDITION = "0001_create_log"  # its first migration
 
-# Dropping a trigger locks its table. Giving up before deadlock_timeout (1 s) means that it is never a transaction of
-# the users that is sacrificed, and that they queue behind the install for half a second at most.
+# Dropping a trigger locks its table. The install gives up before deadlock_timeout (1 s), so that PostgreSQL never
+# cancels a transaction of a user, and users wait for the install for at most half a second.
 SETTINGS = """\
 SET LOCAL client_min_messages = warning;
 SET LOCAL lock_timeout = '500ms';
 SET LOCAL check_function_bodies = off;
 SET LOCAL search_path = pg_catalog, pg_temp"""
 LOCK_INSTALLS = "SELECT pg_catalog.pg_advisory_xact_lock(%(lock)s)"
-# Not to_regclass(): waiting for an advisory lock does not empty the catalog cache, and it would believe the cache.
+# Not to_regclass(): waiting for an advisory lock does not invalidate the catalog cache, which it would use.
 IS_INSTALLED = """
     SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
                    WHERE n.nspname = 'skep' AND c.relname = 'schema_info')
 """
-# COPY, because the schema may belong to another user: it refuses a view, whose functions would run with our rights.
+# COPY, because the schema may belong to another user: COPY refuses a view, whose functions would run with our rights.
 READ_MIGRATIONS = "COPY skep.migrations (number, name, checksum) TO STDOUT"
 READ_INFO = "COPY skep.schema_info (package, functions_checksum) TO STDOUT"
-NO_POLICIES = "SET LOCAL row_security = off"  # refuses a table with policies, which could call functions as well
+NO_POLICIES = "SET LOCAL row_security = off"  # refuses tables with policies, which could call functions as well
 MISSING_ROLES = """
     SELECT role FROM pg_catalog.unnest(%(roles)s::text[]) WITH ORDINALITY AS wanted (role, n)
     WHERE pg_catalog.to_regrole(role) IS NULL ORDER BY n
@@ -80,8 +80,8 @@ RECORD_INFO = """
 class InstallReport:
     """The outcome of an install.
 
-    `migrations` were applied; `functions` is true if they were re-created. `missing_roles` do not exist: creating
-    them needs CREATEROLE. `lost_grants` are grants of users on functions and views that no longer exist.
+    `migrations` were applied. `functions` is true if the functions were re-created. `missing_roles` do not exist,
+    because creating them needs CREATEROLE. `lost_grants` are users' grants on functions and views that no longer exist.
     """
 
     version: int
@@ -93,7 +93,7 @@ class InstallReport:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What a database says about itself; `migrations` are (number, name, checksum)."""
+    """The recorded state of a database; `migrations` are (number, name, checksum)."""
 
     migrations: tuple[tuple[int, str, str], ...] = ()
     package: str = ""
@@ -102,7 +102,7 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What an install would do. A migration always re-creates the code, which it may have taken triggers from."""
+    """The work of an install. A migration always re-creates the code, because it may have dropped triggers."""
 
     migrations: tuple[Migration, ...]
     functions: bool
@@ -117,27 +117,27 @@ def install(
     database, for error messages.
     """
     wanted = sources or packaged()
-    with _explained(INSTALL_RIGHTS), _connect(conninfo) as connection:
+    with _translate_errors(INSTALL_RIGHTS), _connect(conninfo) as connection:
         with connection.transaction():
             connection.execute(NO_POLICIES)
             installed = _read(connection)
         _refuse_first_edition(installed, wanted, connection.info.dbname, data_dir)
         if not (pending(installed, wanted, data_dir).functions or again):
             return InstallReport(wanted.version, missing_roles=_missing_roles(connection))
-        return _patiently(lambda: _install_once(connection, wanted, again=again))
+        return _retry_while_locked(lambda: _install_once(connection, wanted, again=again))
 
 
 def uninstall(conninfo: str, sources: Sources | None = None) -> None:
-    """Drop the schema with all queues and messages. The roles stay, because other databases may use them."""
+    """Drop the schema with all queues and messages. Keep the roles, because other databases may use them."""
     wanted = sources or packaged()
-    with _explained(INSTALL_RIGHTS), _connect(conninfo) as connection:
-        _patiently(lambda: _uninstall_once(connection, wanted))
+    with _translate_errors(INSTALL_RIGHTS), _connect(conninfo) as connection:
+        _retry_while_locked(lambda: _uninstall_once(connection, wanted))
 
 
 def verify(connection: psycopg.Connection[Any], sources: Sources | None = None) -> None:
-    """Refuse a database whose schema is not the one of this package, with the command to run."""
+    """Raise SchemaMismatch, with the command to run, if the schema of a database is not that of this package."""
     wanted = sources or packaged()
-    with _explained(USE_RIGHTS), connection.transaction():
+    with _translate_errors(USE_RIGHTS), connection.transaction():
         installed = _read(connection)
     name = connection.info.dbname
     if installed == Installed():
@@ -153,14 +153,14 @@ def verify(connection: psycopg.Connection[Any], sources: Sources | None = None) 
 
 
 def pending(installed: Installed, wanted: Sources, data_dir: Path | None = None) -> Pending:
-    """Compare a database with a package; a database that is ahead or has another history is refused."""
+    """Return what to install; raise SchemaMismatch if the database is newer or has another history."""
     known = {migration.number: migration for migration in wanted.migrations}
     for number, name, checksum in installed.migrations:
         if number not in known:
             raise SchemaMismatch(f"the database has migration {name}, newer than this package", hint=UPGRADE_COMMAND)
         if known[number].checksum != checksum:
             message = f"migration {name} in the database is not the one of this package"
-            hint = f"use the build that installed it (skep {installed.package}), or {_way_out(data_dir)}"
+            hint = f"use the build that installed it (skep {installed.package}), or {_upgrade_hint(data_dir)}"
             raise SchemaMismatch(message, hint=hint)
     applied = {number for number, _, _ in installed.migrations}
     missing = tuple(migration for migration in wanted.migrations if migration.number not in applied)
@@ -185,29 +185,29 @@ def _refuse_first_edition(installed: Installed, wanted: Sources, database: str, 
         return
     holder = f'database "{database}"' if data_dir is None else f"the embedded database in {data_dir}"
     message = f"{holder} holds the first edition of Skep, whose tables cannot be upgraded"
-    raise SchemaMismatch(message, detail="the package that installed it can drain it", hint=_way_out(data_dir))
+    raise SchemaMismatch(message, detail="the package that installed it can drain it", hint=_upgrade_hint(data_dir))
 
 
-def _way_out(data_dir: Path | None) -> str:
-    """Return what to do with a database that cannot be upgraded; `data_dir` is the folder of an embedded one."""
+def _upgrade_hint(data_dir: Path | None) -> str:
+    """Return a hint for a database that cannot be upgraded; `data_dir` is the folder of an embedded one."""
     if data_dir is None:
         return "drain it and install into a new database, or run `skep uninstall` first, which deletes its messages"
     return f"drain it and move the folder {data_dir} away, or choose another folder with --data-dir or SKEP_DATA_DIR"
 
 
-def _patiently(work: Callable[[], T]) -> T:
-    """Try again while other transactions hold locks; release all locks in between, so that they can go on."""
+def _retry_while_locked(work: Callable[[], T]) -> T:
+    """Call `work` again while other transactions hold locks, and release all locks in between."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return work()
         except (LockNotAvailable, DeadlockDetected):
             time.sleep(0.05 * attempt)
-    message = "other transactions keep the tables of Skep locked"
-    raise TransientError(message, hint="end the long ones (pg_stat_activity shows them), and run it again")
+    message = "the tables of Skep are locked by other transactions"
+    raise TransientError(message, hint="end long transactions (pg_stat_activity shows them), and run the command again")
 
 
 def _install_once(connection: psycopg.Connection[TupleRow], wanted: Sources, *, again: bool) -> InstallReport:
-    with connection.transaction(), _collected_losses(connection) as lost_grants:
+    with connection.transaction(), _collect_lost_grants(connection) as lost_grants:
         connection.execute(LOCK_INSTALLS, {"lock": LOCK})
         connection.execute(NO_POLICIES)
         todo = pending(_read(connection), wanted)
@@ -245,7 +245,7 @@ def _uninstall_once(connection: psycopg.Connection[TupleRow], wanted: Sources) -
 
 
 @contextmanager
-def _collected_losses(connection: psycopg.Connection[TupleRow]) -> Generator[list[str]]:
+def _collect_lost_grants(connection: psycopg.Connection[TupleRow]) -> Generator[list[str]]:
     """Collect the warnings of restore_grants.sql."""
     lost_grants: list[str] = []
 
@@ -292,7 +292,7 @@ def _copy(cursor: psycopg.Cursor[TupleRow], query: LiteralString) -> list[tuple[
         with cursor.copy(query) as rows:
             return list(rows.rows())
     except WrongObjectType as error:
-        message = "there is a schema skep that Skep has not created"
+        message = "the schema skep was not created by Skep"
         raise SchemaMismatch(message, detail=str(error), hint="drop or rename it, and run `skep install`") from error
 
 
@@ -308,26 +308,26 @@ def _connect(conninfo: str) -> psycopg.Connection[TupleRow]:
         )
     except psycopg.OperationalError as error:
         raise cannot_connect(conninfo, error) from error
-    # A database whose default is stricter would still see, after the lock, what was there before it.
+    # At a stricter level, a transaction would not see what others committed while it waited for the lock.
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     return connection
 
 
 def patience(conninfo: str) -> int:
-    """How many seconds to wait for a server that does not answer: what the URL says, or not for ever."""
+    """Return the seconds to wait for a server that does not respond: `connect_timeout` of the URL, or the default."""
     return int(conninfo_to_dict(conninfo).get("connect_timeout") or CONNECT_SECONDS)
 
 
 def cannot_connect(conninfo: str, error: Exception) -> DatabaseUnavailable:
-    """Say which database cannot be reached, without its password."""
+    """Return the error for a database that cannot be reached; it names the database without the password."""
     message = f"cannot connect to {display_database_url(conninfo)}"
     hint = "is PostgreSQL running there, and are user, password and database name right?"
     return DatabaseUnavailable(message, detail=str(error).strip(), hint=hint)
 
 
 @contextmanager
-def _explained(rights: str) -> Generator[None]:
-    """Turn the driver's errors into Skep's, and say which rights are missing."""
+def _translate_errors(rights: str) -> Generator[None]:
+    """Turn the driver's errors into Skep's, with a hint about missing rights."""
     try:
         yield
     except psycopg.Error as error:

@@ -1,5 +1,5 @@
--- Make the grants again that drop_code.sql has kept. A grant on a routine, view or column that no longer exists is
--- named in a warning.
+-- Grants again what drop_code.sql has saved. A warning names each grant on a routine, view or column that no longer
+-- exists.
 DO $$
 DECLARE
     kept  record;
@@ -10,7 +10,7 @@ BEGIN
         BEGIN
             EXECUTE 'GRANT ' || given || CASE WHEN kept.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END;
         EXCEPTION WHEN undefined_function OR undefined_object OR undefined_table OR undefined_column THEN
-            RAISE WARNING 'a grant is lost, because its object no longer exists'
+            RAISE WARNING 'a grant was lost, because its object no longer exists'
                 USING ERRCODE = '01007', DETAIL = given;
         END;
     END LOOP;

@@ -103,7 +103,7 @@ CREATE TABLE skep.dead_letter_audit (
     CONSTRAINT dead_letter_audit_check CHECK ((action = 'redriven') = (message_id IS NOT NULL))
 );
 CREATE INDEX dead_letter_audit_done_at ON skep.dead_letter_audit (done_at);
--- Dead letters that were redriven or purged, by whom and when.
+-- Redriven and purged dead letters, with user and time.
 
 CREATE TABLE skep.dead_letters (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -147,7 +147,14 @@ CREATE INDEX delayed_messages_partition ON skep.delayed_messages (partition_id, 
 CREATE INDEX delayed_messages_queue ON skep.delayed_messages (queue_id, due_at, seq);
 CREATE UNIQUE INDEX delayed_messages_transaction_id ON skep.delayed_messages (partition_id, transaction_id) WHERE
     (transaction_id IS NOT NULL);
--- Messages that are not due yet: see list_delayed().
+-- Messages that are not due yet; list_delayed() shows them.
+
+CREATE TABLE skep.deleted_totals (
+    queue text COLLATE "C" NOT NULL,
+    group_name text COLLATE "C" NOT NULL DEFAULT '',
+    total bigint NOT NULL,
+    CONSTRAINT deleted_totals_pkey PRIMARY KEY (queue, group_name)
+);
 
 CREATE TABLE skep.discoveries (
     list_id integer NOT NULL,
@@ -162,13 +169,6 @@ CREATE TABLE skep.discoveries (
     scan_after text COLLATE "C",
     CONSTRAINT discoveries_pkey PRIMARY KEY (list_id, id)
 ) WITH (fillfactor=50, autovacuum_vacuum_scale_factor=0.02);
-
-CREATE TABLE skep.gone_totals (
-    queue text COLLATE "C" NOT NULL,
-    group_name text COLLATE "C" NOT NULL DEFAULT '',
-    total bigint NOT NULL,
-    CONSTRAINT gone_totals_pkey PRIMARY KEY (queue, group_name)
-);
 
 CREATE TABLE skep.group_queues (
     id integer NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -192,7 +192,7 @@ CREATE TABLE skep.held_pushes (
     CONSTRAINT held_pushes_items_check CHECK (jsonb_typeof(items) = 'array'),
     CONSTRAINT held_pushes_messages_check CHECK (messages > 0)
 );
--- Pushes that arrived during push maintenance, to be stored when it ends.
+-- Pushes that arrived during push maintenance mode, to be stored when it ends.
 
 CREATE TABLE skep.journal (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -223,17 +223,17 @@ CREATE TABLE skep.lease_log (
     end_offset bigint NOT NULL,
     attempt integer NOT NULL,
     reason text NOT NULL,
-    again int8multirange NOT NULL,
+    returned int8multirange NOT NULL,
     first_pushed_at timestamptz,
     last_pushed_at timestamptz,
     leased_at timestamptz,
     finished_at timestamptz NOT NULL,
     CONSTRAINT lease_log_pkey PRIMARY KEY (id),
-    CONSTRAINT lease_log_reason_check CHECK (reason = ANY (ARRAY['completed', 'answered', 'nacked', 'failed_alone',
-        'expired', 'released']))
+    CONSTRAINT lease_log_reason_check CHECK (reason = ANY (ARRAY['completed', 'failed', 'failed_at_once',
+        'failed_alone', 'expired', 'released']))
 ) WITH (autovacuum_vacuum_scale_factor=0.02, autovacuum_analyze_scale_factor=0.05);
 CREATE INDEX lease_log_finished_at ON skep.lease_log (queue_id, finished_at);
--- Finished leases of queues that have lease_log_seconds: when they began and ended, and why.
+-- Finished leases of queues with lease_log_seconds: when they began and ended, and why.
 
 CREATE TABLE skep.lease_sets (
     id uuid NOT NULL,
@@ -308,8 +308,9 @@ CREATE TABLE skep.outbox (
     CONSTRAINT outbox_transaction_id_check CHECK (char_length(transaction_id) >= 1 AND char_length(transaction_id) <=
         255)
 ) WITH (autovacuum_vacuum_scale_factor=0.02);
-CREATE TRIGGER note_outbox AFTER INSERT ON skep.outbox FOR EACH STATEMENT EXECUTE FUNCTION _note_outbox();
--- INSERT here: the messages are published when your transaction commits, and never if it does not.
+CREATE TRIGGER record_outbox_transaction AFTER INSERT ON skep.outbox FOR EACH STATEMENT EXECUTE FUNCTION
+    _record_outbox_transaction();
+-- INSERT here: the messages are published if and when your transaction commits.
 
 CREATE TABLE skep.outbox_transactions (
     xid xid8 NOT NULL,
@@ -446,7 +447,7 @@ CREATE INDEX runs_drained ON skep.runs (list_id, ready_at) WHERE ((ready_at IS N
 CREATE INDEX runs_leased ON skep.runs (list_id, ready_at) WHERE (lease_id IS NOT NULL);
 CREATE INDEX runs_ready ON skep.runs (list_id, priority, ready_at) WHERE ((ready_at IS NOT NULL) AND (lease_id IS NULL)
     AND (NOT drained));
--- What each group has done in each partition, with its lease; partition_consumers and leases show it.
+-- The progress of each group in each partition, with its leases; partition_consumers and leases show it.
 
 CREATE TABLE skep.sample_counts (
     queue_id integer NOT NULL,
@@ -492,7 +493,7 @@ CREATE TABLE skep.schedules (
     CONSTRAINT schedules_queue_check CHECK (char_length(queue) >= 1 AND char_length(queue) <= 255)
 );
 CREATE INDEX schedules_next_at ON skep.schedules (next_at) WHERE (NOT paused);
--- Periodic messages: see create_schedule() and list_schedules().
+-- Periodic messages; create_schedule() makes them, list_schedules() shows them.
 
 CREATE TABLE skep.schema_info (
     the_only_row boolean NOT NULL DEFAULT true,
@@ -517,10 +518,10 @@ CREATE TABLE skep.settings (
 );
 -- Settings of all queues, in one row; configure_defaults() and set_maintenance_mode() change them.
 
-CREATE UNLOGGED TABLE skep.sink_pieces (
+CREATE UNLOGGED TABLE skep.sink_chunks (
     sink text COLLATE "C" NOT NULL,
     batch bigint NOT NULL,
-    piece uuid NOT NULL,
+    chunk uuid NOT NULL,
     messages integer NOT NULL,
     queues text[] COLLATE "C" NOT NULL,
     partitions text[] COLLATE "C" NOT NULL,
@@ -531,9 +532,9 @@ CREATE UNLOGGED TABLE skep.sink_pieces (
     transaction_ids text[] COLLATE "C",
     trace_ids uuid[],
     producers text[],
-    CONSTRAINT sink_pieces_pkey PRIMARY KEY (sink, batch, piece),
-    CONSTRAINT sink_pieces_counts_check CHECK (0 < ALL (counts)),
-    CONSTRAINT sink_pieces_messages_check CHECK (messages > 0)
+    CONSTRAINT sink_chunks_pkey PRIMARY KEY (sink, batch, chunk),
+    CONSTRAINT sink_chunks_counts_check CHECK (0 < ALL (counts)),
+    CONSTRAINT sink_chunks_messages_check CHECK (messages > 0)
 ) WITH (autovacuum_vacuum_scale_factor=0.02);
 
 CREATE TABLE skep.sinks (
@@ -637,7 +638,7 @@ CREATE TABLE skep.subscriptions (
 CREATE INDEX subscriptions_queue ON skep.subscriptions (queue);
 CREATE UNIQUE INDEX subscriptions_scope ON skep.subscriptions (group_name, COALESCE(queue, ''), COALESCE(partition,
     ''), COALESCE(namespace, ''), COALESCE(task, ''));
--- Where each group starts, whether it is active, and how it is watched. NULL in a scope column means any.
+-- The start, the status and the heartbeat settings of each group. NULL in a scope column means any.
 
 CREATE TABLE skep.trace_names (
     name text COLLATE "C" NOT NULL,
@@ -672,7 +673,7 @@ CREATE TABLE skep.traces (
 );
 CREATE INDEX traces_created_at ON skep.traces (created_at);
 CREATE INDEX traces_message ON skep.traces (partition_id, transaction_id, id);
--- What consumers reported about messages while they processed them.
+-- Reports of consumers about messages that they process.
 
 CREATE TYPE skep.cron_rule (
     minutes integer[],
@@ -698,6 +699,20 @@ CREATE TYPE skep.delivery (
     partition_id bigint,
     lease uuid,
     lease_expires_at timestamptz
+);
+
+CREATE TYPE skep.discovery_state (
+    seen pg_snapshot,
+    snapshots bigint[],
+    discovered_at timestamptz,
+    ready_from timestamptz,
+    scan_at timestamptz,
+    crowded boolean,
+    is_lost boolean,
+    is_ahead boolean,
+    scan_after text,
+    partition_ids bigint[],
+    rows bigint
 );
 
 CREATE TYPE skep.group_state (
@@ -742,7 +757,7 @@ CREATE TYPE skep.lease_acks (
     offsets bigint[],
     completed int8multirange,
     failed int8multirange,
-    nacked int8multirange,
+    failed_at_once int8multirange,
     failed_alone int8multirange,
     dead int8multirange,
     released int8multirange,
@@ -753,20 +768,6 @@ CREATE TYPE skep.lease_acks (
     errors jsonb,
     retry_after double precision,
     release_delay double precision
-);
-
-CREATE TYPE skep.news (
-    seen pg_snapshot,
-    snapshots bigint[],
-    discovered_at timestamptz,
-    ready_from timestamptz,
-    scan_at timestamptz,
-    crowded boolean,
-    is_lost boolean,
-    is_ahead boolean,
-    scan_after text,
-    partition_ids bigint[],
-    rows bigint
 );
 
 CREATE TYPE skep.policy (
@@ -783,7 +784,7 @@ CREATE TYPE skep.policy (
     is_stream boolean
 );
 
-CREATE TYPE skep.wire_place (
+CREATE TYPE skep.resolved_ack (
     ord bigint,
     partition_id bigint,
     group_queue_id integer,
@@ -804,8 +805,8 @@ VIEW skep.fanout (
     completed_consumer_groups bigint,
     pending_groups text[]
 );
--- For each message the groups that require it, have completed it, and are pending. It is computed for each row: ask
--- for a queue and a partition, and for offsets if the partition is large.
+-- The number of groups that require each message and that have completed it, and the pending groups. It is computed
+-- for each row: filter by queue and partition, and by offset if the partition is large.
 
 VIEW skep.leases (
     lease_id uuid,
@@ -833,7 +834,7 @@ VIEW skep.partition_consumers (
     last_consumed_at timestamptz
 );
 -- One row per group and partition that it has read: messages below cursor are done, messages from next_offset on were
--- never leased; leased counts the leases that are not over.
+-- never leased; leased counts live leases.
 
 VIEW skep.partition_list (
     queue text COLLATE "C",
@@ -861,50 +862,49 @@ VIEW skep.partition_lookup (
 -- Public functions
 
 ack(lease uuid, id uuid DEFAULT NULL) RETURNS void
-    -- Acknowledges one message of a lease, or without id every message of it that has no ack yet. Fails with SK003 if
-    -- the lease is over.
+    -- Acknowledges one message of a lease, or without id every message that has no ack yet. Fails with SK003 if the
+    -- lease has ended.
 ack_all(leases uuid[]) RETURNS void
-    -- Acknowledges every message of these leases. Fails with SK003 if all of them are over.
+    -- Acknowledges every message of these leases. Fails with SK003 if all of them have ended.
 ack_many(leases uuid[], ids uuid[], statuses text[], errors text[] DEFAULT NULL, delays double precision[] DEFAULT
     NULL) RETURNS TABLE(ord bigint, applied boolean)
-    -- Applies one ack to each message or lease: completed, failed, failed_alone, dlq or retry; delays are seconds
-    -- until a failed or released message is delivered again. Returns for each whether it was applied; a stale lease
-    -- does not affect the others.
+    -- Applies one ack to each message or lease: completed, failed, failed_alone, dead_letter or release. delays are
+    -- the seconds until a failed or released message is delivered again. Returns whether each ack was applied; a stale
+    -- lease does not affect the other acks.
 append_delayed(max_rows integer DEFAULT 10000, queue text DEFAULT NULL, OUT messages bigint, OUT queues text[]) RETURNS
     record
     -- Appends delayed messages that are due to their partitions. Upkeep calls it once a second.
 archive_status(queues text[] DEFAULT NULL) RETURNS TABLE(queue text, location text, files bigint, messages bigint,
     bytes bigint, first_day date, last_day date, waiting boolean)
-    -- Returns what is archived of each queue: location, files, messages, bytes and days. waiting is true if messages
-    -- are not archived yet.
+    -- Returns the archive of each queue: location, files, messages, bytes and days. waiting is true if retention waits
+    -- for the archive.
 cancel(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS SETOF
     subscriptions
-    -- Ends subscriptions of a group until it subscribes again, and returns them: messages no longer wait for the
-    -- group. A second call changes nothing.
+    -- Ends subscriptions of a group until it subscribes again, and returns them. Retention no longer keeps messages
+    -- for the group. A second call changes nothing.
 cancel_delayed(id uuid) RETURNS boolean
     -- Deletes a delayed message before it is due. Returns false if it is no longer waiting.
 cancel_group(group_name text, queue text DEFAULT NULL) RETURNS bigint
-    -- Cancels the subscriptions of a group and returns how many messages no longer wait for it. Fails with SK007 if it
-    -- is cancelled already.
+    -- Cancels the subscriptions of a group and returns the size of its backlog. Fails with SK007 if they are cancelled
+    -- already.
 check_consistency() RETURNS TABLE(invariant text, broken bigint)
-    -- Returns every invariant of the stored data and how often it is broken; 0 everywhere is right. It reads all
-    -- tables.
+    -- Returns every invariant of the stored data and the number of violations, which must be 0. It reads all tables.
 clear_queue(queue text, partition text DEFAULT NULL) RETURNS bigint
-    -- Deletes all messages that are now in a queue, or in one partition of it, delayed ones too, and returns how many.
-    -- The queue, its options, its groups and their offsets stay; leases end.
+    -- Deletes all messages currently in a queue, or in one partition of it, including delayed ones, and returns their
+    -- number. The queue, its options, its groups and their offsets stay. Leases end.
 configure_defaults(subscription_mode text DEFAULT NULL, max_poll_interval double precision DEFAULT NULL) RETURNS
     settings
-    -- Sets the start of groups that do not ask for one (all or new), and how many seconds a new group may look back
-    -- twice. NULL keeps a value. Returns the settings.
+    -- Sets the default start of new groups (all or new), and max_poll_interval: a group that starts at new gets the
+    -- messages of the last two intervals. NULL keeps a value. Returns the settings.
 configure_group(group_name text, options jsonb, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT
     NULL) RETURNS SETOF subscriptions
-    -- Changes the retry policy of a group: those of retry_limit, retry_delay, max_retry_delay and retry_jitter that
-    -- are given; null is the option of the queue. For its subscriptions to a queue with its partitions, to a namespace
-    -- and/or task, or all of them.
+    -- Changes the given retry options of a group: retry_limit, retry_delay, max_retry_delay and retry_jitter; null
+    -- uses the option of the queue. Applies to its subscriptions to a queue with its partitions, to a namespace and/or
+    -- task, or to all of them. Returns the changed subscriptions.
 configure_queue(queue text, options jsonb DEFAULT '{}', namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS
     queues
-    -- Creates a queue, or changes the options that are given and keeps the others. Returns the queue. Options are the
-    -- columns of skep.queues; times are seconds.
+    -- Creates a queue, or changes the given options and keeps the others. Returns the queue. Options are the columns
+    -- of skep.queues; times are seconds.
 count_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, failed_after timestamptz DEFAULT NULL,
     failed_before timestamptz DEFAULT NULL) RETURNS TABLE(queue text, group_name text, error text, letters bigint,
     first_failed_at timestamptz, last_failed_at timestamptz)
@@ -915,75 +915,76 @@ create_api_key(id text, name text, hash bytea, role text DEFAULT NULL, grants js
     -- needs a role, grants, or both.
 create_schedule(name text, cron text, queue text, payload jsonb DEFAULT 'null', partition text DEFAULT 'Default',
     headers jsonb DEFAULT NULL, time_zone text DEFAULT 'UTC', missed text DEFAULT 'one') RETURNS schedules
-    -- Creates a schedule, or changes the one with this name: at the times of the cron expression a message is pushed
-    -- to the queue. missed says what becomes of ticks that were not pushed in time: all, one (the last of them) or
-    -- skip.
+    -- Creates a schedule, or changes the one with this name: it pushes a message to the queue at the times of the cron
+    -- expression. missed tells which of the ticks that were not pushed in time are pushed later: all, one (the last)
+    -- or skip (none).
 dead_letter(lease uuid, error text, id uuid DEFAULT NULL) RETURNS void
-    -- Moves one message of a lease to the dead letters, or without id every message of it that has no ack yet.
+    -- Moves one message of a lease to the dead letters, or without id every message that has no ack yet.
 dead_letter_all(leases uuid[], error text) RETURNS void
-    -- Moves every message of these leases to the dead letters. Fails with SK003 if all of them are over.
+    -- Moves every message of these leases to the dead letters. Fails with SK003 if all of them have ended.
 delete_group(group_name text, queue text DEFAULT NULL, keep_subscription boolean DEFAULT false) RETURNS bigint
-    -- Forgets what a group has done, in one queue or everywhere, and returns in how many partitions. With
-    -- keep_subscription it starts again where its subscription says.
+    -- Deletes a group with its cursors and leases, in one queue or everywhere, and returns the number of partitions.
+    -- With keep_subscription it starts again at the start of its subscription.
 delete_message(id uuid) RETURNS boolean
-    -- Deletes the payload of a message and returns false if there is none. Its offset stays, and a repeat of its push
-    -- is still a duplicate.
+    -- Deletes the payload of a message. Returns false if the message does not exist. Its offset stays, and a repeat of
+    -- its push is still a duplicate.
 delete_partition(queue text, partition text) RETURNS boolean
-    -- Deletes a partition with its messages. Dead letters stay. Returns false if there is no such partition.
+    -- Deletes a partition with its messages. Dead letters stay. Returns false if it does not exist.
 delete_queue(queue text) RETURNS boolean
-    -- Deletes a queue with its messages, partitions and subscriptions. Dead letters stay. Returns false if there is no
-    -- such queue.
+    -- Deletes a queue with its messages, partitions and subscriptions. Dead letters stay. Returns false if the queue
+    -- does not exist.
 delete_schedule(name text) RETURNS boolean
-    -- Deletes a schedule. Returns false if there was none.
+    -- Deletes a schedule. Returns false if it does not exist.
 detect_dead_groups() RETURNS TABLE(group_name text, queue text, namespace text, task text, last_heartbeat_at
-    timestamptz, overdue_seconds double precision, misses integer, died boolean)
-    -- Declares groups DEAD that have been silent for too long, and returns every group that is beyond its timeout;
-    -- died is true for those that this call has declared dead.
+    timestamptz, overdue_seconds double precision, missed_heartbeats integer, died boolean)
+    -- Declares groups DEAD that have sent no heartbeat for too long, and returns every group beyond its timeout. died
+    -- is true for groups that this call has declared dead.
 drop_idle_partitions(max_partitions integer DEFAULT 1000, partition_ids bigint[] DEFAULT NULL) RETURNS bigint
-    -- Drops partitions that are empty and have been idle for the drop_idle_seconds of their queue, and returns how
-    -- many.
+    -- Drops partitions that are empty and have been idle for the drop_idle_seconds of their queue, and returns their
+    -- number.
 expire_leases() RETURNS void
-    -- Returns the runs of expired leases to their groups, without waiting for their next pop. Upkeep calls it.
+    -- Ends expired leases, so that their messages can be delivered again before the next pop. Upkeep calls it.
 explain_start(group_name text, queue text, partition text DEFAULT 'Default') RETURNS TABLE(subscription_id bigint,
-    scope text, mode text, start_at timestamptz, asked_offset bigint, subscribed_at timestamptz, start_offset bigint,
-    has_started boolean)
-    -- Returns which subscription decides where a group starts in a partition: its scope, mode, time and offset, and
+    scope text, mode text, start_at timestamptz, requested_offset bigint, subscribed_at timestamptz, start_offset
+    bigint, has_started boolean)
+    -- Returns the subscription that decides where a group starts in a partition: its scope, mode, time and offset, and
     -- the offset at which the group starts or has started.
 extend(lease uuid, seconds double precision DEFAULT 60) RETURNS timestamptz
-    -- Extends a lease to this many seconds from now, never shortens it, and returns when it expires.
+    -- Extends a lease to this many seconds from now and returns when it expires. A lease is never shortened.
 extend_all(leases uuid[], seconds double precision DEFAULT 60) RETURNS timestamptz
     -- Extends these leases to this many seconds from now and returns when the first of them expires.
 fail(lease uuid, error text, id uuid DEFAULT NULL, retry_after double precision DEFAULT NULL, alone boolean DEFAULT
     false) RETURNS void
-    -- Marks one message of a lease as failed, or without id every message of it that has no ack yet. The retry policy
-    -- of the group decides what follows; retry_after is the delay in seconds to use instead. alone: this message is
-    -- retried by itself, and the lease ends.
+    -- Marks one message of a lease as failed, or without id every message that has no ack yet. The retry policy of the
+    -- group decides what follows; retry_after replaces its delay, in seconds. alone: the lease ends, and this message
+    -- is retried by itself.
 fail_all(leases uuid[], error text, retry_after double precision DEFAULT NULL) RETURNS void
-    -- Marks every message of these leases as failed. Fails with SK003 if all of them are over.
+    -- Marks every message of these leases as failed. Fails with SK003 if all of them have ended.
 find_message(message uuid) RETURNS TABLE(queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers
     jsonb, transaction_id text, trace_id uuid, producer text, created_at timestamptz, deleted boolean)
     -- Returns one message by its id, completed or not.
 force_complete(group_name text, queue text, older_than interval) RETURNS bigint
-    -- Completes every message of a queue that is older than this for a group, except leased ones, and returns how
-    -- many. They count as skipped, not as processed.
+    -- Completes every message of a queue that is older than this for a group, except leased ones, and returns their
+    -- number. They count as skipped, not as processed.
 group_status(group_name text DEFAULT NULL, queue text DEFAULT NULL) RETURNS TABLE(group_name text, queue text, status
     text, mode text, partitions bigint, lag bigint, leased bigint, processed bigint, dead_letters bigint, missed
-    bigint, last_consumed_at timestamptz, last_heartbeat_at timestamptz, misses integer, oldest_pending_at timestamptz)
-    -- Returns the health of groups on queues: status, lag, leases, processed, missed and dead-lettered messages, and
-    -- the last heartbeat.
+    bigint, last_consumed_at timestamptz, last_heartbeat_at timestamptz, missed_heartbeats integer, oldest_pending_at
+    timestamptz)
+    -- Returns the health of groups on queues: status, lag, leases, processed, missed and dead-lettered messages, the
+    -- last heartbeat and missed heartbeats.
 heartbeat(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS SETOF
     subscriptions
-    -- Records that a group is alive, revives it if it is DEAD, and returns its subscriptions. Pops do the same.
+    -- Records that a group is alive, revives it if it is DEAD, and returns its subscriptions. Every pop does the same.
 history(queue text, group_name text DEFAULT '', since interval DEFAULT '01:00:00') RETURNS TABLE(at timestamptz, rate
     double precision, lag bigint, leased bigint, dead bigint, lag_seconds double precision)
     -- Returns messages per second between samples, lag, and the age of the oldest message that the group has not
     -- completed. group_name '' is the queue itself.
 lag(group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL) RETURNS TABLE(queue text, partition text,
     cursor bigint, last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
-    -- Returns how far a group is in each partition that is for it. lag counts the messages that it has not completed,
-    -- leased ones included.
+    -- Returns the cursor and the lag of a group in each partition that it reads. lag counts the messages that it has
+    -- not completed, including leased ones.
 list_api_keys() RETURNS SETOF api_keys
-    -- Returns all API keys, newest first, with those that are revoked or expired.
+    -- Returns all API keys, newest first, including revoked and expired ones.
 list_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after
     timestamptz DEFAULT NULL, failed_before timestamptz DEFAULT NULL, before_id bigint DEFAULT NULL, max_rows integer
     DEFAULT 100) RETURNS SETOF dead_letters
@@ -991,15 +992,15 @@ list_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, error t
 list_delayed(queue text DEFAULT NULL, partition text DEFAULT NULL, max_rows integer DEFAULT 100) RETURNS TABLE(id uuid,
     queue text, partition text, due_at timestamptz, payload jsonb, headers jsonb, transaction_id text, trace_id uuid,
     producer text, created_at timestamptz)
-    -- Lists delayed messages that wait, the next one first.
+    -- Returns delayed messages that are not due yet, the next one first.
 list_schedules(queue text DEFAULT NULL) RETURNS SETOF schedules
-    -- Lists schedules by name: of one queue, or all.
+    -- Returns the schedules of one queue, or all, by name.
 maintenance_mode(OUT push boolean, OUT pop boolean, OUT held bigint, OUT refused bigint, OUT is_pending boolean)
     RETURNS record
-    -- Returns whether the servers hold back pushes and pops, and how many pushes they hold.
+    -- Returns whether the servers hold back pushes and pops, and the number of held messages.
 message_groups(id uuid) RETURNS TABLE(group_name text, status text, required boolean, completed boolean, state text)
-    -- Returns the groups that a message is for, and what each has done with it: completed, leased, waiting for a
-    -- retry, pending, or released (the message does not wait for the group, because that is dead or cancelled).
+    -- Returns the groups of a message and its state in each: completed, leased, waiting for a retry, pending, or
+    -- released (retention does not keep it for the group, because the group is dead or cancelled).
 message_id(partition_id bigint, "offset" bigint) RETURNS uuid
     -- Returns the id of the message at this offset of a partition.
 message_status(queue text, partition text, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100) RETURNS
@@ -1009,48 +1010,48 @@ message_status(queue text, partition text, first_offset bigint DEFAULT 0, max_ro
     -- and the pending groups.
 move_archive(location text, new_location text) RETURNS boolean
     -- Records that the files of an archive have moved to another location. Returns false if there is no archive at the
-    -- old one.
+    -- old location.
 move_committed_outbox(max_rows integer DEFAULT 10000, OUT messages bigint, OUT refused bigint, OUT queues text[])
     RETURNS record
-    -- Publishes outbox rows that were committed under REPEATABLE READ or SERIALIZABLE, as upkeep does every second.
-    -- Returns how many messages are new, how many rows were refused, and which queues grew.
+    -- Publishes outbox rows that were committed under REPEATABLE READ or SERIALIZABLE; upkeep calls it every second.
+    -- Returns the number of new messages, the number of refused rows, and the queues of the new messages.
 notify(origin text, queues text[]) RETURNS void
     -- Wakes consumers of these queues that wait in other processes. Call it after the push has committed.
 offset_of(id uuid) RETURNS bigint
     -- Returns the offset that a message id contains.
 outbox_status(OUT transactions bigint, OUT oldest_seconds double precision, OUT waiting bigint) RETURNS record
-    -- Returns how many open transactions have written to the outbox, how long the oldest has been open, and how many
-    -- committed rows are not published yet (at most 10,000 are counted).
+    -- Returns the number of open transactions that have written to the outbox, the age of the oldest in seconds, and
+    -- the number of committed rows that are not published yet (at most 10,000).
 partition_of(id uuid) RETURNS bigint
     -- Returns the partition_id that a message id contains.
 pause(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS SETOF
     subscriptions
-    -- Stops delivery to a group and returns its subscriptions. Its backlog is kept.
+    -- Stops delivery to a group and returns its changed subscriptions. Its backlog is kept.
 pause_schedule(name text) RETURNS schedules
-    -- Stops a schedule: it pushes nothing until resume_schedule().
+    -- Pauses a schedule: it pushes nothing until resume_schedule().
 peek(queue text, partition text DEFAULT NULL, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100) RETURNS
     TABLE(queue text, partition text, "offset" bigint, id uuid, payload jsonb, headers jsonb, transaction_id text,
     trace_id uuid, producer text, created_at timestamptz, deleted boolean)
-    -- Returns messages as they are stored, completed or not, of one partition or partition by partition. A deleted
-    -- message has no payload.
+    -- Returns stored messages, completed or not, of one partition or of all, by partition. A deleted message has no
+    -- payload.
 pending_groups(queue text DEFAULT NULL) RETURNS TABLE(queue text, partition text, group_name text, status text,
     "position" bigint, pending bigint, leased bigint, oldest_pending_at timestamptz, is_floor boolean)
-    -- Returns, for each partition, the groups with a backlog. is_floor is true if no other group is further behind, so
+    -- Returns the groups with a backlog in each partition. is_floor is true if no other group is further behind, so
     -- that retention waits for it.
 pop(queue text DEFAULT NULL, group_name text DEFAULT '__QUEUE_MODE__', batch integer DEFAULT 1, partitions integer
     DEFAULT 1, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL, lease_time double
     precision DEFAULT NULL, auto_ack boolean DEFAULT false, subscription_mode text DEFAULT NULL, subscription_from text
     DEFAULT NULL, autocommit boolean DEFAULT false) RETURNS SETOF delivery
     -- Leases up to batch messages from up to partitions partitions, and returns them: of a queue, of one partition, or
-    -- of every queue of a namespace or task. autocommit says that your transaction ends with this call, so that it may
-    -- discover work for its whole group.
+    -- of every queue of a namespace or task. autocommit tells that your transaction ends with this call, so that it
+    -- may run discovery for its whole group.
 prune_journal(older_than interval DEFAULT '00:10:00') RETURNS bigint
-    -- Deletes journal rows that are older than this and committed, and returns how many. Readers that have not seen
-    -- them ask every partition once.
+    -- Deletes committed journal rows that are older than this, and returns their number. Groups and readers that have
+    -- not seen them check every partition once.
 purge_dead_letters(queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL, failed_after
     timestamptz DEFAULT NULL, failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL, max_rows integer
     DEFAULT 1000, dry_run boolean DEFAULT false, done_by text DEFAULT NULL) RETURNS bigint
-    -- Deletes dead letters, oldest first, and returns how many; dry_run only counts them.
+    -- Deletes dead letters, oldest first, and returns their number; dry_run only counts them.
 push(messages jsonb) RETURNS TABLE(ord bigint, status text, id uuid, partition_id bigint, "offset" bigint, created_at
     timestamptz, due_at timestamptz)
     -- Appends an array of {queue, partition, payload, transaction_id, headers, trace_id, producer, delay, deliver_at}
@@ -1059,8 +1060,8 @@ push(queue text, payload jsonb, partition text DEFAULT 'Default', transaction_id
     DEFAULT NULL, trace_id uuid DEFAULT NULL, producer text DEFAULT NULL, delay double precision DEFAULT NULL,
     deliver_at timestamptz DEFAULT NULL, OUT status text, OUT id uuid, OUT partition_id bigint, OUT "offset" bigint,
     OUT created_at timestamptz, OUT due_at timestamptz) RETURNS record
-    -- Appends one message and returns its id and offset. status is queued, or duplicate if the transaction_id is known
-    -- in the partition, or delayed: then due_at says when it is appended, and id is for cancel_delayed().
+    -- Appends one message and returns its id and offset. status is queued, duplicate if the partition has a message
+    -- with this transaction_id, or delayed: then it is appended at due_at, and id is for cancel_delayed().
 push_many(queues text[], partitions text[], payloads jsonb[], transaction_ids text[] DEFAULT NULL, headers jsonb[]
     DEFAULT NULL, trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL, deliver_at timestamptz[] DEFAULT NULL)
     RETURNS TABLE(ord bigint, status text, partition_id bigint, "offset" bigint, created_at timestamptz, delayed_id
@@ -1078,75 +1079,77 @@ redrive(queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAUL
     max_rows integer DEFAULT 1000, dry_run boolean DEFAULT false, done_by text DEFAULT NULL, payload jsonb DEFAULT
     NULL, headers jsonb DEFAULT NULL) RETURNS TABLE(dead_letter_id bigint, from_queue text, from_partition text,
     for_group text, message_id uuid)
-    -- Pushes dead letters again, oldest first, and deletes them: to their own group, or with to_queue as new messages
-    -- for every group of that queue. payload replaces the payload of one dead letter, headers are merged into its own.
-    -- Returns a row for each; dry_run changes nothing.
+    -- Redrives dead letters, oldest first: pushes them to their own group or, with to_queue, as new messages for every
+    -- group of that queue, and deletes them. payload replaces the payload of one dead letter, headers are merged into
+    -- its own. Returns a row for each; dry_run changes nothing.
 release(lease uuid, delay double precision DEFAULT NULL) RETURNS void
     -- Ends a lease. Messages without an ack are delivered again after the delay, with the same attempt number.
 release_all(leases uuid[], delay double precision DEFAULT NULL) RETURNS void
-    -- Ends these leases; messages without an ack are delivered again, after the delay. Fails with SK003 if all of them
-    -- are over.
+    -- Ends these leases. Messages without an ack are delivered again after the delay. Fails with SK003 if all leases
+    -- have ended.
 repair_restored() RETURNS bigint
-    -- Makes messages that a dump brought from another cluster visible to readers by snapshot, and returns how many it
-    -- changed. prune_journal() calls it.
+    -- Makes messages of a restored dump of another cluster visible to readers by snapshot, and returns their number.
+    -- prune_journal() calls it.
 resume(group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS SETOF
     subscriptions
-    -- Starts delivery to a paused or dead group again, at its cursor, and returns its subscriptions.
+    -- Resumes delivery to a paused or dead group at its cursor, and returns its changed subscriptions.
 resume_schedule(name text) RETURNS schedules
-    -- Lets a paused schedule go on with its next tick. Ticks of the pause are not missed ones.
+    -- Resumes a paused schedule at its next tick. Ticks during the pause do not count as missed.
 resync_partition_lookup() RETURNS bigint
-    -- Repairs partition floors that disagree with the messages, and returns how many it changed. It is safe while
+    -- Repairs partition floors that do not match the messages, and returns how many it changed. It is safe while
     -- pushes and retention run.
 retain(partition_ids bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false) RETURNS
     TABLE(queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint, missed
     bigint)
-    -- Deletes messages that the retention rules of their queues no longer keep, at most max_messages in a call, and
-    -- returns what it deleted from which partition. dry_run only lists it.
+    -- Deletes messages that the retention rules of their queues no longer keep, at most max_messages in a call.
+    -- Returns the deleted offsets of each partition; dry_run only returns them.
 revoke_api_key(id text) RETURNS api_keys
-    -- Revokes an API key for good and returns it. A second call changes nothing.
+    -- Revokes an API key permanently and returns it. A second call changes nothing.
 run_schedules(max_schedules integer DEFAULT 100, OUT messages bigint, OUT refused bigint, OUT queues text[]) RETURNS
     record
     -- Pushes the ticks of schedules that are due; upkeep calls it once a second.
 sample(not_within interval DEFAULT '00:00:05') RETURNS bigint
-    -- Writes a sample of every queue and group, unless there is one that is younger than not_within, and returns the
-    -- number of rows.
+    -- Writes a sample of every queue and group, unless the last one is younger than not_within. Returns the number of
+    -- rows.
 seek(group_name text, queue text, "position" text, partition text DEFAULT NULL, OUT partitions bigint, OUT skipped
-    bigint, OUT again bigint) RETURNS record
-    -- Moves a group to beginning, end, a time or an offset: in a partition, a queue, or with NULL everywhere. Its
-    -- leases end. Returns how many partitions moved, how many pending messages are skipped and how many completed ones
-    -- are delivered again.
+    bigint, OUT replayed bigint) RETURNS record
+    -- Moves a group to beginning, end, a time or an offset: in a partition, in a queue, or in all queues if queue is
+    -- NULL. Its leases end. Returns the number of moved partitions, of skipped pending messages, and of completed
+    -- messages that are delivered again (replayed).
 set_maintenance_mode(push boolean DEFAULT NULL, pop boolean DEFAULT NULL) RETURNS void
-    -- Turns the holding back of pushes or pops on all servers on or off; NULL leaves it as it is.
+    -- Turns the push or pop maintenance mode of all servers on or off. NULL keeps the current mode.
 subscribe(group_name text, queue text DEFAULT NULL, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text
     DEFAULT NULL, mode text DEFAULT NULL, start_from text DEFAULT NULL, backfill boolean DEFAULT NULL,
     heartbeat_interval double precision DEFAULT NULL, heartbeat_timeout double precision DEFAULT NULL, miss_threshold
     integer DEFAULT NULL, retry_limit integer DEFAULT NULL, retry_delay double precision DEFAULT NULL, max_retry_delay
     double precision DEFAULT NULL, retry_jitter double precision DEFAULT NULL) RETURNS subscriptions
-    -- Stores where a group starts, how it is watched and its retry policy, and returns the subscription. An existing
-    -- one is kept as it is; a dead one continues at its cursor; a cancelled one starts again.
+    -- Stores the start, the heartbeat settings and the retry policy of a group, and returns the subscription. An
+    -- existing subscription is kept as it is; a dead one continues at its cursor; a cancelled one starts again.
 transaction(operations jsonb) RETURNS SETOF jsonb
-    -- Pushes messages and acknowledges others, all or nothing: [{"push": {"queue", "payload", …}}, {"ack": {"lease",
-    -- "id", "status", "error", "delay"}}, …]. Returns one JSON object for each operation; one stale lease fails them
-    -- all.
+    -- Pushes messages and applies acks, all or nothing: [{"push": {"queue", "payload", …}}, {"ack": {"lease", "id",
+    -- "status", "error", "delay"}}, …]. Returns one JSON object for each operation; one stale lease fails them all.
 
 -- Private functions
 
 _ack_all(leases uuid[], status text, error text, delay double precision DEFAULT NULL) RETURNS void
 _ack_closed(leases uuid[], completed int8multirange[]) RETURNS uuid[]
-_ack_lease(row_id tid, r runs, said lease_acks) RETURNS void
+_ack_lease(row_id tid, r runs, acks lease_acks) RETURNS void
 _ack_leases(leases uuid[], completed int8multirange[] DEFAULT NULL) RETURNS uuid[]
 _ack_stream(partition_id uuid, group_name text, transaction_id text, lease uuid, status text, count integer, error
-    text, release_lease boolean, OUT answered bigint, OUT released boolean) RETURNS record
+    text, release_lease boolean, OUT acked bigint, OUT released boolean) RETURNS record
+_add_covered_queues(list integer) RETURNS boolean
 _add_group_queues(list integer, group_name text, queue_ids integer[]) RETURNS void
 _add_runs(group_queue integer, wanted bigint[], max_rows integer, stamp timestamptz, OUT added bigint[], OUT left_over
     bigint[]) RETURNS record
 _advance_cursor(partition_id bigint, cut bigint, group_queue_id integer) RETURNS bigint
+_advance_groups_behind(partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed
+    bigint) RETURNS record
 _allow(IN role text, IN name text, IN definer boolean DEFAULT true)
 _allowed_values(option text) RETURNS text
+_append_chunk(sink text, batch bigint, chunk uuid) RETURNS bigint
 _append_due(queue_id integer, max_rows integer, OUT messages bigint, OUT queue_ids integer[]) RETURNS record
 _append_for_pop(queue_id integer, autocommit boolean) RETURNS boolean
 _append_outbox(xids xid8[], ids bigint[]) RETURNS bigint
-_append_piece(sink text, batch bigint, piece uuid) RETURNS bigint
 _append_to_partition(queue_id integer, partition_id bigint, next_offset bigint, created_at timestamptz, payload_limit
     integer, payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids uuid[], producers text[]) RETURNS
     void
@@ -1166,7 +1169,8 @@ _archived_run_at(partition_id bigint, "offset" bigint) RETURNS bigint
 _archived_runs(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[]) RETURNS TABLE(partition_id bigint,
     queue text, partition text, first_offset bigint, end_offset bigint, path text)
 _archived_to(partition_id bigint) RETURNS bigint
-_await_run(g group_state) RETURNS boolean
+_assign_quotas(partition_ids bigint[], sizes bigint[], max_messages bigint, OUT ids bigint[], OUT quotas bigint[])
+    RETURNS record
 _begin_compaction(archive_id integer, job uuid, sources jsonb) RETURNS bigint[]
 _begin_files(archive_id integer, job uuid, files jsonb) RETURNS bigint[]
 _bucket_minutes(since timestamptz, until timestamptz) RETURNS integer
@@ -1192,18 +1196,15 @@ _check_pop(queue text, group_name text, partition text, namespace text, task tex
     lease_time double precision) RETURNS void
 _check_runs() RETURNS TABLE(invariant text, broken bigint)
 _choose_queues(list integer, namespace text, task text, wanted integer) RETURNS integer[]
-_clean_drained(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
-_clean_front(list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, stamp timestamptz)
-    RETURNS bigint
+_clean_ready_list(list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, stamp
+    timestamptz) RETURNS bigint
 _clear_runs(partition_ids bigint[], heads bigint[]) RETURNS void
 _clear_sink(sink text, batch bigint) RETURNS void
+_close_leased_runs(queue_id integer) RETURNS void
 _complete_leases(leases lease[]) RETURNS void
 _completed_at(offsets bigint[], times timestamptz[], instant timestamptz) RETURNS bigint
 _completed_by_all(partition_id bigint, queue_id integer, was_shared boolean) RETURNS bigint
-_contact(queue text, group_name text, partition text, namespace text, task text, mode text, start_from text) RETURNS
-    boolean
-_contact_by_name(queue text, group_name text, names text[], mode text, start_from text) RETURNS text[]
-_count_again(queue_ids integer[]) RETURNS void
+_correct_future_times(list integer, stamp timestamptz) RETURNS void
 _count_dead(queue text, partition_id bigint) RETURNS bigint
 _count_dead_letters(queue text, group_name text) RETURNS bigint
 _count_offsets(offsets int8multirange) RETURNS bigint
@@ -1211,7 +1212,6 @@ _count_queue(queue_id integer, queue text, semantics text) RETURNS TABLE(group_n
     leased numeric, oldest_at timestamptz)
 _count_run(r runs, OUT leased bigint, OUT returned bigint) RETURNS record
 _count_undone(partition_id bigint, group_queue_id integer, first_offset bigint, end_offset bigint) RETURNS bigint
-_cover_queues(list integer) RETURNS boolean
 _covering_subscription(group_name text, queue text, partition text, namespace text, task text) RETURNS subscriptions
 _create_partitions(queues text[], partitions text[]) RETURNS void
 _cron_values(cron text, field text, what text, low integer, high integer, names text[] DEFAULT '{}') RETURNS integer[]
@@ -1245,6 +1245,7 @@ _dashboard_trend(since interval, points integer, visible text[]) RETURNS json
 _dashboard_unarchived(queue_id integer) RETURNS TABLE(pending bigint, oldest_at timestamptz)
 _database_identity() RETURNS text
 _dead_summary(queue text, visible text[]) RETURNS json
+_decrement_leases(partition_id bigint, group_queue_id integer, stamp timestamptz) RETURNS void
 _default_options(semantics text DEFAULT NULL) RETURNS jsonb
 _delete_messages(partition_ids bigint[], first_offsets bigint[], stops bigint[]) RETURNS void
 _delete_partitions(partition_ids bigint[]) RETURNS void
@@ -1253,17 +1254,23 @@ _deliver(leases lease[]) RETURNS SETOF delivery
 _digest(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], OUT messages bigint, OUT digest bytea)
     RETURNS record
 _discover(list integer, queue_id integer, is_timed boolean, max_rows integer) RETURNS boolean
-_discover_again(list_ids integer[]) RETURNS void
+_discover_partitions(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[],
+    OUT ready bigint) RETURNS record
 _done_count(done int8multirange) RETURNS bigint
-_drain_held_pushes(max_messages integer DEFAULT 2000, again boolean DEFAULT false, OUT messages bigint, OUT refused
-    bigint, OUT queues text[]) RETURNS record
+_drain_held_pushes(max_messages integer DEFAULT 2000, retry_refused boolean DEFAULT false, OUT messages bigint, OUT
+    refused bigint, OUT queues text[]) RETURNS record
 _drop_sink(sink text) RETURNS void
 _due_at(partition_id bigint, first_offset bigint, delay double precision, quiet double precision) RETURNS timestamptz
 _due_time(ord bigint, delay double precision, deliver_at timestamptz) RETURNS timestamptz
 _due_times(messages jsonb) RETURNS timestamptz[]
+_encode_messages(l lease, partition text) RETURNS TABLE(messages text, sealed boolean, size bigint)
 _end_lease(row_id tid, r runs, reason text, release_delay double precision DEFAULT NULL) RETURNS boolean
+_end_or_save_lease(row_id tid, r runs, whole int8multirange, acks lease_acks) RETURNS void
 _ensure_group_queue(group_name text, queue text) RETURNS integer
 _ensure_group_queues(queue text, group_name text) RETURNS boolean
+_ensure_subscribed(queue text, group_name text, partition text, namespace text, task text, mode text, start_from text)
+    RETURNS boolean
+_ensure_subscribed_by_name(queue text, group_name text, names text[], mode text, start_from text) RETURNS text[]
 _ensure_wide_list(group_name text) RETURNS integer
 _exceeds(payload jsonb, max_bytes integer) RETURNS boolean
 _expire_leases(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
@@ -1275,59 +1282,52 @@ _find_archive(location text) RETURNS integer
 _find_dead_letters(queue text, group_name text, error text, failed_after timestamptz, failed_before timestamptz, ids
     bigint[], max_rows integer) RETURNS SETOF dead_letters
 _find_empty_runs(group_queue_id integer, partition_ids bigint[]) RETURNS SETOF tid
-_find_first(partition_id bigint, transaction_id text) RETURNS TABLE("offset" bigint, created_at timestamptz, delayed_id
-    uuid, due_at timestamptz)
 _find_group(queue text, group_name text, lease_time double precision, autocommit boolean, any_status boolean) RETURNS
     SETOF group_state
 _find_message(partition_id bigint, transaction_id text) RETURNS bigint
 _find_named(g group_state, names text[], redriven boolean) RETURNS bigint[]
 _find_new(slot_of integer[], partition_ids bigint[], dedup_since timestamptz[], transaction_ids text[]) RETURNS
     boolean[]
+_find_original(partition_id bigint, transaction_id text) RETURNS TABLE("offset" bigint, created_at timestamptz,
+    delayed_id uuid, due_at timestamptz)
 _find_plain_group(queue text, group_name text) RETURNS TABLE(id integer, queue_id integer, stamp timestamptz, deadline
     timestamptz, ready_from timestamptz, crowded boolean)
 _find_plain_partition(queue text, group_name text, partition text) RETURNS TABLE(id bigint, group_queue_id integer,
     queue_id integer, stamp timestamptz, deadline timestamptz)
 _find_start(id uuid, group_name text, queue text, namespace text, task text, OUT partition_id bigint, OUT partition
     text, OUT created_at timestamptz, OUT group_queue_id integer) RETURNS record
-_first_contact(group_name text, queue text, partition text, namespace text, task text, mode text, start_from text)
-    RETURNS boolean
 _first_lease_id(partition_id bigint, group_queue_id integer) RETURNS uuid
 _first_message(r runs, ends bigint) RETURNS bigint
-_first_place(list integer, priorities integer[], after timestamptz) RETURNS timestamptz
+_first_ready_time(list integer, priorities integer[], after timestamptz) RETURNS timestamptz
 _first_undone("offset" bigint, done int8multirange) RETURNS bigint
 _follow_targets(group_queues integer[], read_partitions bigint[], start_offsets bigint[], offsets bigint[], OUT
     partition_ids bigint[], OUT group_queue_ids integer[], OUT list_ids integer[], OUT priorities integer[], OUT starts
     bigint[], OUT cursors bigint[]) RETURNS record
 _forget_cancelled(ended subscriptions) RETURNS void
 _forget_files(file_ids bigint[]) RETURNS void
-_give_back(partition_id bigint, group_queue_id integer, stamp timestamptz) RETURNS void
-_give_runs(g group_state, row_id tid, open runs, ends bigint, requests integer[], sizes integer[], conflate boolean,
-    stamp timestamptz, deadline timestamptz) RETURNS lease[]
 _group_cursors(partition_ids bigint[]) RETURNS TABLE(partition_id bigint, group_name text, status text, group_queue_id
     integer, "position" bigint, pending_from bigint, is_required boolean, required_from bigint, required_since
     timestamptz)
 _group_exists(group_name text) RETURNS boolean
 _group_of(semantics text, group_name text) RETURNS text
 _group_partitions(group_name text, queue_id integer, group_queue_id integer, partition text DEFAULT NULL) RETURNS
-    TABLE(partition_id bigint, partition text, met boolean, start_offset bigint, skipped bigint, cursor bigint,
+    TABLE(partition_id bigint, partition text, has_read boolean, start_offset bigint, skipped bigint, cursor bigint,
     first_offset bigint, last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
 _group_progress(partition_ids bigint[]) RETURNS TABLE(partition_id bigint, group_name text, status text, start_offset
     bigint, cursor bigint, pending_from bigint)
 _group_queue_of_lease(lease uuid) RETURNS integer
 _group_report(group_name text, queue_id integer, group_queue_id integer) RETURNS TABLE(partition text, partition_id
-    bigint, met boolean, consumed bigint, lag bigint, oldest_at timestamptz, last_consumed_at timestamptz, leased
+    bigint, has_read boolean, consumed bigint, lag bigint, oldest_at timestamptz, last_consumed_at timestamptz, leased
     integer, lease uuid, lease_expires_at timestamptz)
 _groups_of(partition_id bigint) RETURNS TABLE(group_name text, status text, is_required boolean, pending_from bigint,
     first_offset bigint, completed int8multirange, leased int8multirange, returned int8multirange)
 _groups_on_queues() RETURNS TABLE(group_name text, queue text, queue_id integer, namespace text, task text)
-_handle_news(list integer, news bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[], OUT ready
-    bigint) RETURNS record
 _has_journal_mark(snapshot pg_snapshot, mark text) RETURNS boolean
 _has_live_lease(s subscriptions, stamp timestamptz) RETURNS boolean
-_has_news(queue_id integer, snapshot pg_snapshot) RETURNS boolean
 _has_no_subscriber(q queues) RETURNS boolean
 _has_retention(q queues) RETURNS boolean
 _has_room(run runs, concurrency integer) RETURNS boolean
+_has_unseen_pushes(queue_id integer, snapshot pg_snapshot) RETURNS boolean
 _has_work(queues text[], groups text[]) RETURNS boolean[]
 _head_of(partition_id bigint) RETURNS TABLE(next_offset bigint, last_time timestamptz)
 _hit_ratio(hits numeric, reads numeric) RETURNS numeric
@@ -1346,34 +1346,38 @@ _is_message(value jsonb) RETURNS boolean
 _is_quiet(partition_id bigint, since timestamptz) RETURNS boolean
 _is_restored() RETURNS boolean
 _is_transient(state text) RETURNS boolean
+_iso_time(instant timestamptz) RETURNS text
 _journal_mark(snapshot pg_snapshot DEFAULT NULL) RETURNS text
 _journal_window(queue_ids integer[], since pg_snapshot, until pg_snapshot, group_name text) RETURNS TABLE(partition_id
     bigint, first_offset bigint, end_offset bigint, kept_from bigint, unseen boolean, deleted_at timestamptz)
-_keep_totals(partition_ids bigint[]) RETURNS void
 _known_end(partition_id bigint) RETURNS bigint
+_lacks_queue(list integer, queue_ids integer[]) RETURNS boolean
 _last_progress(visible text[]) RETURNS TABLE(at timestamptz, queue text, group_name text, status text, rate double
     precision, lag bigint, leased bigint, dead bigint, seconds double precision)
 _last_tick(cron text, time_zone text, first timestamptz, moment timestamptz) RETURNS timestamptz
 _lease(queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
     lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean, autocommit boolean
     DEFAULT true) RETURNS lease[]
-_lease_by(g group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate
-    boolean, visited bigint[] DEFAULT '{}') RETURNS lease[]
-_lease_closed(g group_state, row_id tid, closed runs, ends bigint, request integer, size integer, conflate boolean,
-    stamp timestamptz, deadline timestamptz) RETURNS lease[]
+_lease_by_name(g group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
+    RETURNS lease[]
 _lease_from_open(g group_state, batch integer) RETURNS lease[]
 _lease_id(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS uuid
 _lease_more(g group_state, requests integer[], sizes integer[], leases lease[], auto_ack boolean, conflate boolean)
     RETURNS lease[]
 _lease_named(g group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate
     boolean) RETURNS lease[]
-_lease_names(g group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean)
-    RETURNS lease[]
 _lease_next(queue text, group_name text, batch integer) RETURNS lease[]
 _lease_next_named(queue text, group_name text, names text[], batches integer[]) RETURNS lease[]
 _lease_queue(g group_state, requests integer[], sizes integer[], auto_ack boolean, conflate boolean) RETURNS lease[]
 _lease_ready(g group_state, requests integer[], sizes integer[], most integer, auto_ack boolean, conflate boolean)
     RETURNS lease[]
+_lease_requests(queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text,
+    task text, lease_time double precision, auto_ack boolean, subscription_mode text, subscription_from text, conflate
+    boolean) RETURNS lease[]
+_lease_returned_run(g group_state, row_id tid, closed runs, ends bigint, request integer, size integer, conflate
+    boolean, stamp timestamptz, deadline timestamptz) RETURNS lease[]
+_lease_runs(g group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate
+    boolean, visited bigint[] DEFAULT '{}') RETURNS lease[]
 _lease_shared(g group_state, partition_ids bigint[], requests integer[], sizes integer[], conflate boolean, visited
     bigint[]) RETURNS lease[]
 _lease_wide(group_name text, requests integer[], sizes integer[], namespace text, task text, lease_time double
@@ -1401,16 +1405,16 @@ _lock_runs_below(partition_id bigint, cut bigint, group_queue integer, OUT row_i
     bigint) RETURNS record
 _lock_starts(group_queue integer, partition_ids bigint[]) RETURNS bigint[]
 _lock_subscriptions(group_name text, queue text, namespace text, task text) RETURNS bigint[]
-_log_lease(r runs, policy policy, reason text, again int8multirange, attempt integer, stamp timestamptz) RETURNS void
+_log_lease(r runs, policy policy, reason text, returned int8multirange, attempt integer, stamp timestamptz) RETURNS
+    void
 _lowest_runs(partition_id bigint, queue_id integer, was_shared boolean) RETURNS TABLE(run bigint, lease bigint)
-_mark_acked(INOUT places wire_place[], leases uuid[], acked uuid[], OUT is_acked boolean[]) RETURNS record
+_make_runs_ready(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz) RETURNS bigint[]
+_mark_acked(INOUT targets resolved_ack[], leases uuid[], acked uuid[], OUT is_acked boolean[]) RETURNS record
 _mark_archived(partition_id bigint, end_offset bigint) RETURNS void
 _mark_stored(partition_id bigint) RETURNS void
 _match_dead_letters(queue text, group_name text, partition text, since timestamptz, until timestamptz, visible text[],
     max_rows integer) RETURNS SETOF dead_letters
 _may_read(g group_state) RETURNS boolean
-_memberships(group_name text, queue text, visible text[]) RETURNS TABLE(group_name text, queue text, queue_id integer,
-    group_queue_id integer)
 _merge_newest(partition_ids bigint[], lows bigint[], highs bigint[], state text, since timestamptz, max_rows integer,
     OUT ids bigint[], OUT offsets bigint[]) RETURNS record
 _message_progress(partition_id bigint, "offset" bigint) RETURNS TABLE(group_name text, started boolean, consumed
@@ -1420,12 +1424,11 @@ _metrics() RETURNS TABLE(queue text, group_name text, total bigint, lag bigint, 
     oldest_seconds double precision)
 _microseconds(instant timestamptz) RETURNS bigint
 _missed_heartbeats(silence double precision, heartbeat_interval double precision) RETURNS integer
-_misses_queue(list integer, queue_ids integer[]) RETURNS boolean
 _move_group(group_name text, partition_ids bigint[], start_offsets bigint[], offsets bigint[]) RETURNS bigint
 _move_outbox() RETURNS trigger
 _move_run(r runs, to_offset bigint) RETURNS runs
 _move_runs(partition_ids bigint[], group_queue_ids integer[], start subscriptions, is_end boolean, OUT skipped bigint,
-    OUT again bigint) RETURNS record
+    OUT replayed bigint) RETURNS record
 _move_runs_up(partition_id bigint, row_ids tid[], runs runs[], stop bigint) RETURNS void
 _new_group_queue_id() RETURNS integer
 _newest_messages(partition_id bigint, low bigint, high bigint, state text, since timestamptz, max_rows integer) RETURNS
@@ -1435,7 +1438,6 @@ _next_samples(INOUT offsets bigint[], INOUT times timestamptz[], first_offset bi
     precision, newer_from bigint[], newer_since timestamptz[], stamp timestamptz) RETURNS record
 _next_tick(cron text, time_zone text, after timestamptz) RETURNS timestamptz
 _next_xid() RETURNS xid8
-_note_outbox() RETURNS trigger
 _offset_at(partition_id bigint, instant timestamptz, snapshot pg_snapshot DEFAULT NULL) RETURNS bigint
 _offset_in(address uuid, id text) RETURNS bigint
 _offset_of_start(partition_id bigint, start jsonb) RETURNS bigint
@@ -1444,12 +1446,10 @@ _offsets_between(partition_ids bigint[], since timestamptz, until timestamptz) R
     end_offset bigint)
 _open_archive(location text, queues text[]) RETURNS integer
 _open_redrive_partitions(dead dead_letters[]) RETURNS void
-_open_runs(partition_ids bigint[], group_queue_ids integer[], places bigint[], start subscriptions, is_end boolean, OUT
-    skipped bigint, OUT again bigint) RETURNS record
+_open_runs(partition_ids bigint[], group_queue_ids integer[], starts bigint[], start subscriptions, is_end boolean, OUT
+    skipped bigint, OUT replayed bigint) RETURNS record
 _open_sink(sink text, query text) RETURNS void
 _origin_partition(group_name text, partition text) RETURNS text
-_overtake(partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed bigint) RETURNS
-    record
 _parse_cron(cron text) RETURNS cron_rule
 _parse_position("position" text) RETURNS subscriptions
 _parse_start(mode text, start_from text, OUT start_mode text, OUT start_at timestamptz, OUT start_offset bigint, OUT
@@ -1457,7 +1457,7 @@ _parse_start(mode text, start_from text, OUT start_mode text, OUT start_at times
 _partition_counts(queue_id integer) RETURNS TABLE(partition_id bigint, partition text, created_at timestamptz, total
     bigint, pending bigint, processing bigint, completed bigint, failed bigint, consumed bigint, first_offset bigint,
     last_created_at timestamptz)
-_partition_groups(p partitions) RETURNS TABLE(group_queue_id integer, group_name text, met boolean, cursor bigint,
+_partition_groups(p partitions) RETURNS TABLE(group_queue_id integer, group_name text, has_read boolean, cursor bigint,
     next_offset bigint, start_offset bigint, skipped bigint)
 _partition_names(partition_ids bigint[]) RETURNS TABLE(queue text, partition text)
 _partition_of_lease(lease uuid) RETURNS bigint
@@ -1474,6 +1474,9 @@ _pin(IN name text)
 _plan_archive(queues text[]) RETURNS TABLE(queue text, day date, partition_id bigint, partition text, first_offset
     bigint, end_offset bigint)
 _policy_of(partition_id bigint, group_queue_id integer) RETURNS SETOF policy
+_pop_messages(queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task
+    text, lease_time double precision, auto_ack boolean, subscription_mode text, subscription_from text) RETURNS
+    TABLE(request integer, leases uuid[], messages text, sealed boolean, size bigint)
 _prepare_named(g group_state, partition_ids bigint[]) RETURNS boolean
 _priorities(list integer) RETURNS integer[]
 _prune_lease_log(max_rows integer DEFAULT 100000) RETURNS bigint
@@ -1481,15 +1484,15 @@ _prune_lease_sets(max_rows integer DEFAULT 100000) RETURNS bigint
 _prune_samples(keep interval DEFAULT '7 days') RETURNS bigint
 _prune_sinks(older_than interval DEFAULT '1 day') RETURNS bigint
 _prune_traces(keep interval DEFAULT '7 days', at_most bigint DEFAULT 1000000) RETURNS bigint
-_publish_batch(sink text, query text, batch bigint, pieces uuid[], counts bigint[]) RETURNS bigint
+_publish_batch(sink text, query text, batch bigint, chunks uuid[], counts bigint[]) RETURNS bigint
 _publish_outbox(xids xid8[], ids bigint[], partition_queues text[], partitions text[], OUT messages bigint, OUT refused
     bigint, OUT queues text[]) RETURNS record
+_push_chunk(sink text, batch bigint, chunk uuid) RETURNS bigint
 _push_delayed(queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids
     uuid[], producers text[], due_times timestamptz[]) RETURNS TABLE(ord bigint, status text, partition_id bigint,
     "offset" bigint, created_at timestamptz, delayed_id uuid, due_at timestamptz)
 _push_messages(messages jsonb, has_delays boolean DEFAULT true, OUT duplicates boolean[], OUT partition_ids bigint[],
     OUT offsets bigint[], OUT delayed jsonb) RETURNS record
-_push_piece(sink text, batch bigint, piece uuid) RETURNS bigint
 _push_ticks(s schedules) RETURNS bigint
 _pushed_since(snapshot pg_snapshot) RETURNS bigint[]
 _queen_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[])
@@ -1502,6 +1505,8 @@ _queen_ack_whole(partition_ids uuid[], transaction_ids text[], leases uuid[], st
 _queen_changed(queue text, since timestamptz, after_name text, max_rows integer) RETURNS json
 _queen_configure(queue text, options jsonb, namespace text, task text, replace boolean) RETURNS jsonb
 _queen_conflation(queue text, group_name text, subscription_mode text, subscription_from text) RETURNS boolean
+_queen_counts(total bigint, pending bigint, processing bigint, completed bigint, failed bigint, dead bigint) RETURNS
+    jsonb
 _queen_dead_letter(partition_id uuid, transaction_id text, reason text) RETURNS bigint
 _queen_dead_letters(queue text, group_name text, partition text, since timestamptz, until timestamptz, visible text[],
     max_rows integer, skip integer) RETURNS json
@@ -1515,10 +1520,11 @@ _queen_extend(lease uuid, seconds double precision, OUT partition_count bigint, 
     record
 _queen_fetch(queues text[], partitions text[], offsets bigint[], max_bytes bigint[], all_bytes bigint, max_rows
     integer) RETURNS SETOF json
-_queen_find(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[]) RETURNS SETOF wire_place
 _queen_find_leases(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], required uuid[]) RETURNS
     uuid[]
 _queen_group(group_name text, visible text[]) RETURNS json
+_queen_group_queues(group_name text, queue text, visible text[]) RETURNS TABLE(group_name text, queue text, queue_id
+    integer, group_queue_id integer)
 _queen_groups(visible text[]) RETURNS json
 _queen_lagging(least_seconds double precision, visible text[]) RETURNS json
 _queen_lease_ids(leases lease[], requests integer) RETURNS uuid[]
@@ -1542,13 +1548,14 @@ _queen_pushed(since timestamptz, until timestamptz, queue text, namespace text, 
     RETURNS json
 _queen_queue(queue text) RETURNS json
 _queen_queue_lag(since timestamptz, until timestamptz, queue text, visible text[]) RETURNS json
-_queen_queue_names() RETURNS text[]
 _queen_queue_ops(since timestamptz, until timestamptz, queue text, visible text[]) RETURNS json
 _queen_queue_status(queue text) RETURNS json
 _queen_queues(namespace text, task text, visible text[], max_rows integer, skip integer) RETURNS json
 _queen_range(since timestamptz, until timestamptz) RETURNS json
 _queen_refresh() RETURNS json
 _queen_release(lease uuid) RETURNS bigint
+_queen_resolve_acks(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[]) RETURNS SETOF
+    resolved_ack
 _queen_resubscribe(group_name text, start_at timestamptz) RETURNS bigint
 _queen_retention(since timestamptz, until timestamptz, visible text[]) RETURNS json
 _queen_safe_time() RETURNS timestamptz
@@ -1560,15 +1567,16 @@ _queen_series(since timestamptz, until timestamptz, minutes integer, queue text,
 _queen_state(partition_id bigint, "offset" bigint) RETURNS TABLE(status text, queue_status text, groups bigint,
     consumed_by bigint, lease_expires_at timestamptz, retries integer)
 _queen_status(since timestamptz, until timestamptz, queue text, namespace text, task text, visible text[]) RETURNS json
+_queen_statuses(statuses text[]) RETURNS text[]
 _queen_stream_cycle(query_id uuid, partition_id uuid, group_name text, state_ops jsonb, messages jsonb, ack jsonb,
-    release_lease boolean, OUT queue text, OUT answered bigint, OUT released boolean, OUT duplicates boolean[], OUT
+    release_lease boolean, OUT queue text, OUT acked bigint, OUT released boolean, OUT duplicates boolean[], OUT
     stored_in bigint[], OUT offsets bigint[], OUT delayed jsonb) RETURNS record
 _queen_stream_register(name text, source_queue text, sink_queue text, config_hash text, reset boolean, OUT query_id
     uuid, OUT fresh boolean, OUT was_reset boolean, OUT stored_hash text) RETURNS record
 _queen_stream_state(query_id uuid, partition_id uuid, keys text[], key_prefix text, ripe_at_or_before double precision)
     RETURNS text
 _queen_stream_step(query_id uuid, partition_id uuid, group_name text, state_ops jsonb, ack jsonb, release_lease
-    boolean, OUT queue text, OUT answered bigint, OUT released boolean) RETURNS record
+    boolean, OUT queue text, OUT acked bigint, OUT released boolean) RETURNS record
 _queen_sums(since timestamptz, until timestamptz, minutes integer, queue text, namespace text, task text, visible
     text[]) RETURNS TABLE(bucket timestamptz, pushed bigint, consumed bigint, dead bigint, removed bigint, avg_lag_ms
     bigint, max_lag_ms bigint)
@@ -1591,6 +1599,7 @@ _queen_worker_metrics(since timestamptz, until timestamptz, visible text[]) RETU
 _queue_counts(queue text, namespace text, task text, visible text[]) RETURNS TABLE(id integer, name text, namespace
     text, task text, created_at timestamptz, partitions bigint, total bigint, pending bigint, processing bigint,
     completed bigint, failed bigint, consumed bigint)
+_queue_names() RETURNS text[]
 _queue_options() RETURNS text[]
 _queue_totals(q queues) RETURNS jsonb
 _queue_uuid(queue_id integer) RETURNS uuid
@@ -1598,10 +1607,10 @@ _queues_of_group(group_name text) RETURNS text[]
 _read(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], payloads boolean DEFAULT true) RETURNS
     TABLE(ord integer, "offset" bigint, created_at timestamptz, deleted boolean, value text, headers text,
     transaction_id text, trace_id text, producer text)
+_read_discovery_state(list integer, queue_id integer, stamp timestamptz) RETURNS discovery_state
 _read_messages(messages jsonb, OUT queues text[], OUT partitions text[], OUT payloads jsonb[], OUT transaction_ids
     text[], OUT headers jsonb[], OUT trace_ids uuid[], OUT producers text[], OUT due_times timestamptz[]) RETURNS
     record
-_read_news(list integer, queue_id integer, stamp timestamptz) RETURNS news
 _read_packed(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], payloads boolean DEFAULT true, OUT
     messages bigint, OUT times bytea, OUT "values" bytea, OUT headers text[], OUT transaction_ids text[], OUT trace_ids
     text[], OUT producers text[]) RETURNS record
@@ -1609,13 +1618,14 @@ _read_partitions(group_queues integer[], partition text DEFAULT NULL, with_redri
     partition_ids bigint[], OUT group_queue_ids integer[]) RETURNS record
 _read_snapshot(queues text[] DEFAULT NULL, pattern text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT
     NULL, OUT database text, OUT snapshot pg_snapshot, OUT queue_ids integer[], OUT queue_names text[]) RETURNS record
-_read_wide_news(list integer, snapshot pg_snapshot) RETURNS SETOF bigint
 _read_window(queue_ids integer[], since pg_snapshot, until pg_snapshot, start jsonb DEFAULT '{}', stop jsonb DEFAULT
     NULL, group_name text DEFAULT NULL) RETURNS TABLE(partition_id bigint, first_offset bigint, end_offset bigint,
     kept_from bigint, unseen boolean, deleted_at timestamptz)
-_ready_place(served_at timestamptz, stamp timestamptz) RETURNS timestamptz
+_ready_time(served_at timestamptz, stamp timestamptz) RETURNS timestamptz
+_recheck_drained_runs(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
 _record_activity(group_queue_id integer) RETURNS void
 _record_heartbeat(subscription_id bigint) RETURNS void
+_record_outbox_transaction() RETURNS trigger
 _redrive_partition(group_name text, partition text) RETURNS text
 _redriven_headers(old jsonb, new jsonb, edited boolean, origin jsonb) RETURNS jsonb
 _refuse(state text, message text, hint text DEFAULT '') RETURNS boolean
@@ -1626,6 +1636,8 @@ _refuse_locked(queue text) RETURNS void
 _refuse_retry_option(group_name text, constraint_name text, options jsonb) RETURNS void
 _release_leases(ids bigint[]) RETURNS void
 _replace_options(queue text, options jsonb, namespace text DEFAULT NULL, task text DEFAULT NULL) RETURNS queues
+_request_count(queue_ids integer[]) RETURNS void
+_request_discovery(list_ids integer[]) RETURNS void
 _require_read_committed(function text) RETURNS void
 _require_schedule(schedule schedules, name text) RETURNS schedules
 _restart_subscription(group_name text, queue text, partition text, start subscriptions) RETURNS void
@@ -1644,22 +1656,17 @@ _runs_to_list(queue text, partition text, namespace text, task text, state text,
     record
 _sample_completed(partition_ids bigint[]) RETURNS void
 _sample_queue(q queues, stamp timestamptz) RETURNS bigint
-_save_discovery(list integer, known news, left_over bigint[], scan_after text, is_scanning boolean, from_place
-    timestamptz, priorities integer[], stamp timestamptz) RETURNS void
+_save_deleted_totals(partition_ids bigint[]) RETURNS void
+_save_discovery(list integer, known discovery_state, left_over bigint[], scan_after text, is_scanning boolean,
+    scan_from timestamptz, priorities integer[], stamp timestamptz) RETURNS void
 _seconds(amount double precision) RETURNS interval
 _seconds_since(instant timestamptz) RETURNS bigint
 _seek_offset(partition_id bigint, start subscriptions, is_end boolean) RETURNS bigint
 _set_status(ids bigint[], status text) RETURNS SETOF subscriptions
 _settle_files(file_ids bigint[]) RETURNS void
-_settle_lease(row_id tid, r runs, whole int8multirange, said lease_acks) RETURNS void
-_share_out(partition_ids bigint[], sizes bigint[], max_messages bigint, OUT ids bigint[], OUT quotas bigint[]) RETURNS
-    record
-_share_runs(queue_id integer) RETURNS void
 _shared_candidates(g group_state, partition_ids bigint[], max_rows integer, most bigint, stamp timestamptz) RETURNS
     TABLE(row_id tid, run runs, ends bigint)
 _silence_of(s subscriptions, stamp timestamptz) RETURNS double precision
-_six_counts(total bigint, pending bigint, processing bigint, completed bigint, failed bigint, dead bigint) RETURNS
-    jsonb
 _slots(batches integer[], partitions integer[], OUT requests integer[], OUT sizes integer[]) RETURNS record
 _slots_left(INOUT requests integer[], INOUT sizes integer[], leases lease[]) RETURNS record
 _small_files(archive_id integer, below bigint, queues text[] DEFAULT NULL, pattern text DEFAULT NULL, namespace text
@@ -1667,7 +1674,9 @@ _small_files(archive_id integer, below bigint, queues text[] DEFAULT NULL, patte
     bigint)
 _source_files(file_ids bigint[]) RETURNS TABLE(path text, digest bytea, partition_ids bigint[], first_offsets bigint[],
     end_offsets bigint[])
-_stage_messages(sink text, batch bigint, piece uuid, queues text[], partitions text[], counts integer[], payloads text,
+_split_open_run(g group_state, row_id tid, open runs, ends bigint, requests integer[], sizes integer[], conflate
+    boolean, stamp timestamptz, deadline timestamptz) RETURNS lease[]
+_stage_messages(sink text, batch bigint, chunk uuid, queues text[], partitions text[], counts integer[], payloads text,
     transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL, trace_ids uuid[] DEFAULT NULL, producers text[]
     DEFAULT NULL) RETURNS void
 _stale_floors() RETURNS TABLE(partition_id bigint, first_offset bigint)
@@ -1696,16 +1705,18 @@ _tombstones_in(partition_id bigint, first_offset bigint, end_offset bigint) RETU
 _trace_row(t traces) RETURNS jsonb
 _traced_messages(name text, visible text[]) RETURNS TABLE(partition_id bigint, "offset" bigint)
 _try_create_partitions(queues text[], partitions text[]) RETURNS boolean
-_turn_back(list integer, stamp timestamptz) RETURNS void
+_try_subscribe(group_name text, queue text, partition text, namespace text, task text, mode text, start_from text)
+    RETURNS boolean
 _undone_of(r runs, first_offset bigint, end_offset bigint) RETURNS int8multirange
 _unpacked_bytes(size integer, compression text) RETURNS bigint
 _unread_partitions(group_queues integer[], partition text, with_redriven boolean, OUT partition_ids bigint[], OUT
-    group_queue_ids integer[], OUT places bigint[]) RETURNS record
+    group_queue_ids integer[], OUT starts bigint[]) RETURNS record
+_unseen_wide_partitions(list integer, snapshot pg_snapshot) RETURNS SETOF bigint
 _unsettled_files(archive_id integer) RETURNS TABLE(file_id bigint, queue text, day date, path text)
 _visible_end(partition_id bigint, snapshot pg_snapshot) RETURNS bigint
-_visit_of(p partitions, q queues, is_unclear boolean, stamp timestamptz, OUT cost integer, OUT is_idle boolean) RETURNS
-    record
-_wake_runs(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz) RETURNS bigint[]
+_visit_cost(p partitions, q queues, is_unclear boolean, stamp timestamptz, OUT cost integer, OUT is_idle boolean)
+    RETURNS record
+_wait_for_run(g group_state) RETURNS boolean
 _will_be_discovered(list integer, queue_id integer, partition_id bigint) RETURNS boolean
 _with_current_time(g group_state) RETURNS group_state
 _without_wider_policy(s subscriptions, queue text, partition text) RETURNS subscriptions

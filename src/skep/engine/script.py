@@ -1,13 +1,13 @@
-"""The whole install as one SQL script, for databases whose schema is changed by reviewed scripts only."""
+"""The install as one SQL script, for databases whose schema is changed only by reviewed scripts."""
 
 from skep.engine.install import FIRST_EDITION, LOCK, SETTINGS
 from skep.engine.sources import Migration, Sources, packaged
 
 BEGIN = """\
--- Skep {package}, schema version {version}. Installs or upgrades; harmless to run again. Use:
+-- Skep {package}, schema version {version}. Installs or upgrades; it is safe to run it again. Run it with:
 --     psql --set ON_ERROR_STOP=1 --file skep.sql "$SKEP_DATABASE_URL"
--- One transaction, which waits half a second for a lock at most, so that pushes and pops do not queue behind it.
--- If other transactions keep the tables locked, it ends with an error, nothing is changed, and you run it again.
+-- It is one transaction, which waits at most half a second for a lock, so that pushes and pops do not wait behind it.
+-- If other transactions keep the tables locked, it fails and changes nothing. Run it again then.
 BEGIN ISOLATION LEVEL READ COMMITTED;
 DO $$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock({lock}); END $$;  -- one install at a time; before the lock_timeout
 {settings};
@@ -50,9 +50,9 @@ BEGIN
 $skep_migration$;
     INSERT INTO skep.migrations (number, name, checksum) VALUES ({number}, '{name}', '{checksum}');
 EXCEPTION WHEN lock_not_available THEN
-    RAISE EXCEPTION 'other transactions keep the tables of Skep locked'
+    RAISE EXCEPTION 'the tables of Skep are locked by other transactions'
         USING ERRCODE = '55P03',
-              HINT = 'nothing was changed: end the long ones (pg_stat_activity shows them), and run it again';
+              HINT = 'nothing was changed; end long transactions (pg_stat_activity shows them), and run it again';
 END
 $skep_guard$;
 """

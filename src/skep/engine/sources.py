@@ -1,4 +1,4 @@
-"""The SQL files of the engine: migrations are state and run once, functions are code and re-created together."""
+"""The SQL files of the engine: migrations are state and run once, functions are code and are re-created together."""
 
 import hashlib
 import re
@@ -11,12 +11,12 @@ from typing import Self
 HERE = Path(__file__).parent
 MIGRATION_NAME = re.compile(r"(?P<number>\d{4})_[a-z0-9_]+")
 CODE_NAME = re.compile(r"[a-z0-9_]+")
-FOLDERS = ("log", "read", "observe", "queen")  # by who asks: everyone, pipelines, people who watch, Queen's protocol
+FOLDERS = ("log", "read", "observe", "queen")  # used by: everyone, pipelines, people and reports, Queen's protocol
 
 
 @dataclass(frozen=True, slots=True)
 class SqlFile:
-    """One .sql file: its name without the ending, and its text."""
+    """One .sql file: its name without the suffix, and its text."""
 
     name: str
     sql: str
@@ -30,7 +30,7 @@ class SqlFile:
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     def locate(self, position: str | None) -> str:
-        """Name the line of a character position as PostgreSQL reports it in an error."""
+        """Return the file and line of a character position from a PostgreSQL error."""
         line = self.sql.count("\n", 0, int(position) - 1) + 1 if position else "?"
         return f"in {self.name}.sql, line {line}"
 
@@ -46,7 +46,7 @@ class Migration(SqlFile):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The files of an install in their order, from bootstrap to restore_grants, and drop_schema for an uninstall."""
+    """The files of an install, in order from bootstrap to restore_grants, and drop_schema for an uninstall."""
 
     package: str
     bootstrap: SqlFile
@@ -71,7 +71,7 @@ class Sources:
     def __post_init__(self) -> None:
         numbers = [migration.number for migration in self.migrations]
         if numbers != list(range(1, len(numbers) + 1)):
-            raise ValueError(f"migrations must be numbered 0001, 0002, … without a gap, not {numbers}")
+            raise ValueError(f"migrations must be numbered 0001, 0002, … without a gap, got {numbers}")
 
     @property
     def version(self) -> int:
@@ -90,7 +90,7 @@ def packaged() -> Sources:
 
 
 def _read_code(root: Path) -> tuple[SqlFile, ...]:
-    """Read the code in its order: rights, the folders, grants. A file is named by its folder too."""
+    """Read the code in order: rights, the folders, grants. The name of a file includes its folder."""
     paths = [path for folder in FOLDERS for path in _sql_files(root / folder, CODE_NAME)]
     files = [SqlFile(f"{path.parent.name}/{path.stem}", path.read_text(encoding="utf-8")) for path in paths]
     return (SqlFile.read(root / "rights.sql"), *files, SqlFile.read(root / "grants.sql"))
@@ -100,5 +100,5 @@ def _sql_files(directory: Path, name: re.Pattern[str]) -> list[Path]:
     paths = sorted(directory.glob("*.sql"))
     wrong = [path.name for path in paths if not name.fullmatch(path.stem)]
     if wrong:
-        raise ValueError(f"{directory.name}: names must match {name.pattern}.sql, not {', '.join(wrong)}")
+        raise ValueError(f"{directory.name}: names must match {name.pattern}.sql, got {', '.join(wrong)}")
     return paths

@@ -50,7 +50,7 @@ LEASES = Table(
     CROSS JOIN LATERAL (
         SELECT pg_catalog.array_agg(pg_catalog.lower(piece)) AS froms,
                pg_catalog.array_agg(pg_catalog.upper(piece)) AS tos
-        FROM pg_catalog.unnest(int8multirange(int8range(g.first_offset, g.end_offset)) - g.again) AS piece) done
+        FROM pg_catalog.unnest(int8multirange(int8range(g.first_offset, g.end_offset)) - g.returned) AS piece) done
     WHERE g.queue_id = ANY (%(queue_ids)s)
       AND g.finished_at >= %(since)s AND g.finished_at < %(until)s
     """,

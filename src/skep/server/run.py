@@ -17,10 +17,11 @@ import uvicorn
 
 from skep.config import Config
 from skep.errors import ConfigError
-from skep.server.app import App
-from skep.server.log import write_log
-from skep.server.meter import Board
-from skep.server.protocol import Protocol
+from skep.server.http.app import App
+from skep.server.http.log import write_log
+from skep.server.http.metrics import Board
+from skep.server.http.protocol import Protocol
+from skep.server.routes import ENDPOINTS
 
 log = logging.getLogger("skep.server")
 
@@ -30,7 +31,7 @@ AGAIN = 1.0  # seconds before a worker that died is replaced
 
 
 class Server(uvicorn.Server):
-    """Answers parked polls before it waits for connections to end."""
+    """Ends waiting polls before it waits for connections to close."""
 
     def __init__(self, app: App, config: Config) -> None:
         self._app = app
@@ -84,7 +85,7 @@ def run(config: Config, listening: socket.socket) -> None:
 def work(config: Config, listening: socket.socket, shared: Path | None = None) -> None:
     gc.freeze()  # what is loaded stays
     gc.set_threshold(20_000, 20, 50)  # looking for cycles, which requests do not make, took p99 from 13 to 40 ms
-    Server(App(config, shared=shared), config).run([listening])
+    Server(App(config, ENDPOINTS, shared), config).run([listening])
 
 
 def work_for_parent(config: Config, listening: socket.socket, shared: Path) -> None:

@@ -124,7 +124,7 @@ def encryption(patient: Patient) -> Finding:
         advice = f"set {KEYS} where `skep serve` runs: without it these queues are shut"
         return warn(f"{which}, and no keys here", advice)
     try:
-        from skep.server.crypt import Keyring
+        from skep.server.work.crypt import Keyring
 
         Keyring.load(text)
     except ConfigError as error:

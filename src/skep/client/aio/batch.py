@@ -69,7 +69,7 @@ class AsyncBatch(Sequence[Message]):
 
         Completed; but if somebody has tried to say something and could not, that may have been a failure: come again.
         """
-        return "retry" if self._unsure else "completed"
+        return "release" if self._unsure else "completed"
 
     async def ack(self, message: Message | None = None, *, connection: object = None) -> None:
         """One message is completed, or all without an answer. `connection`: together with your own transaction."""

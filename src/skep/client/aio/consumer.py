@@ -97,7 +97,7 @@ class AsyncConsumer:
         try:
             await (self._each(driver, batch) if self._per_message else self._whole(driver, batch))
         except BaseException:  # somebody ends the program: no fault of the messages
-            driver.finished(batch, [Answer(batch.lease, None, "retry")] if batch.open else [])
+            driver.finished(batch, [Answer(batch.lease, None, "release")] if batch.open else [])
             raise
 
     async def _whole(self, driver: AsyncDriver, batch: AsyncBatch) -> None:

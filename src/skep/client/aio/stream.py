@@ -101,4 +101,4 @@ class AsyncStream(AsyncIterator[AsyncBatch]):
         await self._task.join()
 
     def _give_back(self, batch: AsyncBatch) -> None:
-        self._driver.finished(batch, [Answer(batch.lease, None, "retry")] if batch.open else [])
+        self._driver.finished(batch, [Answer(batch.lease, None, "release")] if batch.open else [])

@@ -61,7 +61,7 @@ class AsyncTransaction:
         self._answer(batch, message, "failed_alone" if alone else "failed", error, retry_after)
 
     def dead_letter(self, batch: AsyncBatch, message: Message | None, error: object) -> None:
-        self._answer(batch, message, "dlq", error)
+        self._answer(batch, message, "dead_letter", error)
 
     def _answer(
         self, batch: AsyncBatch, message: Message | None, status: Status, error: object, delay: float | None = None

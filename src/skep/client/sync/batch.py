@@ -70,7 +70,7 @@ class Batch(Sequence[Message]):
 
         Completed; but if somebody has tried to say something and could not, that may have been a failure: come again.
         """
-        return "retry" if self._unsure else "completed"
+        return "release" if self._unsure else "completed"
 
     def ack(self, message: Message | None = None, *, connection: object = None) -> None:
         """One message is completed, or all without an answer. `connection`: together with your own transaction."""

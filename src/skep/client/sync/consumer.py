@@ -98,7 +98,7 @@ class Consumer:
         try:
             (self._each(driver, batch) if self._per_message else self._whole(driver, batch))
         except BaseException:  # somebody ends the program: no fault of the messages
-            driver.finished(batch, [Answer(batch.lease, None, "retry")] if batch.open else [])
+            driver.finished(batch, [Answer(batch.lease, None, "release")] if batch.open else [])
             raise
 
     def _whole(self, driver: Driver, batch: Batch) -> None:

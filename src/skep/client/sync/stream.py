@@ -102,4 +102,4 @@ class Stream(Iterator[Batch]):
         self._task.join()
 
     def _give_back(self, batch: Batch) -> None:
-        self._driver.finished(batch, [Answer(batch.lease, None, "retry")] if batch.open else [])
+        self._driver.finished(batch, [Answer(batch.lease, None, "release")] if batch.open else [])

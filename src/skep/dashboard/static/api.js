@@ -1,4 +1,5 @@
-// The JSON API. The token lives in sessionStorage: it ends with the tab, and no other origin can read it.
+// Client of the JSON API. The token is in sessionStorage: it is gone when the tab closes, and no other origin can read
+// it.
 const KEY = "skep.token";
 const NUMBERS_ARE_EXACT = typeof JSON.rawJSON === "function";
 
@@ -27,58 +28,59 @@ export function hasToken() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
-// For the one thing that is not asked for by a script: a page of its own.
-export function tokenField() {
+// A report opens in its own tab by a form, which has to send the token itself.
+export function storedToken() {
   return sessionStorage.getItem(KEY);
 }
 
-// url`api/v1/queues/${name}`: what is filled in becomes one segment of the path, whatever is in it.
+// url`api/v1/queues/${name}`: each value becomes one encoded segment of the path.
 export function url(parts, ...names) {
   return parts.reduce((path, part, n) => path + encodeURIComponent(names[n - 1]) + part);
 }
 
-// Adds a query; what is empty is left out.
+// Adds a query string. Empty values are omitted.
 export function withQuery(path, values) {
   const given = Object.entries(values).filter(([, value]) => value !== null && value !== undefined && value !== "");
   return given.length ? `${path}?${new URLSearchParams(given)}` : path;
 }
 
-// A number that JavaScript cannot hold stays the text it was: ids of 64 bits are common in payloads.
-function exactly(_key, value, context) {
+// Keeps the source text of numbers that JavaScript cannot represent: 64-bit ids are common in payloads.
+function keepExactNumbers(_key, value, context) {
   return typeof value === "number" && context && String(value) !== context.source ? JSON.rawJSON(context.source) : value;
 }
 
-// A body that is text already is sent as it is: numbers in it may be more than JavaScript can hold. `fresh`: of this moment; otherwise what somebody
-// else has just got will do, so that many open pages are not much more work than one.
+// A body that is already text is sent unchanged, because its numbers may exceed what JavaScript can represent. Without
+// `fresh` the server may send a response that it has cached for another page, so that many open pages cost little more
+// than one.
 async function request(method, path, body, { signal, exact, fresh } = {}) {
   const headers = method === "GET" && !fresh ? { "cache-control": "max-age=30" } : {};
   const token = sessionStorage.getItem(KEY);
   if (token !== null) headers.authorization = `Bearer ${token}`;
   if (body !== undefined) headers["content-type"] = "application/json";
-  const answer = await reach(path, { method, headers, signal, body: typeof body === "object" ? JSON.stringify(body) : body });
-  const text = await answer.text();
-  if (!answer.ok) throw refused(answer.status, text);
-  return text ? JSON.parse(text, exact && NUMBERS_ARE_EXACT ? exactly : undefined) : null;
+  const response = await send(path, { method, headers, signal, body: typeof body === "object" ? JSON.stringify(body) : body });
+  const text = await response.text();
+  if (!response.ok) throw apiError(response.status, text);
+  return text ? JSON.parse(text, exact && NUMBERS_ARE_EXACT ? keepExactNumbers : undefined) : null;
 }
 
-async function reach(path, options) {
+async function send(path, options) {
   try {
     return await fetch(path, { ...options, credentials: "omit", cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The server does not answer.");
+    throw new ApiError(0, "Cannot reach the server.");
   }
 }
 
-function refused(status, text) {
-  let told = text;
+function apiError(status, text) {
+  let message = text;
   try {
-    told = JSON.parse(text).error;
+    message = JSON.parse(text).error;
   } catch {
-    // not ours: a proxy in between
+    // The response is not JSON: it came from a proxy, not from Skep.
   }
-  if (status === 401) unauthenticated(told);
-  return new ApiError(status, told || `The server answered ${status}.`);
+  if (status === 401) unauthenticated(message);
+  return new ApiError(status, message || `The server returned status ${status}.`);
 }
 
 export const get = (path, options) => request("GET", path, undefined, options);

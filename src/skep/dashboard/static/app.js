@@ -1,4 +1,4 @@
-// The frame: where we are (the hash), the way to everywhere else, and who is asked for a token.
+// The frame of the page: the route in the hash of the URL, the navigation and the sign-in form.
 import { hasToken, signIn, signOut, whenUnauthenticated } from "./api.js";
 import { DeadLetters } from "./dead_letters.js";
 import { Dialogs } from "./dialog.js";
@@ -24,7 +24,7 @@ const PAGES = [
 ];
 
 // #/queues/a%2Fb?x=y
-function place() {
+function currentRoute() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [page, ...names] = path.split("/").map(decoded);
   return { page: page || "overview", names, query: Object.fromEntries(new URLSearchParams(query)), key: location.hash };
@@ -38,7 +38,7 @@ function decoded(text) {
   }
 }
 
-// A page is made anew for another thing, and kept for another view of the same one.
+// The key makes preact create the page again when it shows another queue, group or filter.
 function Content({ page, names, query, key }) {
   if (page === "queues" && names.length) return html`<${Queue} key=${key} name=${names[0]} />`;
   if (page === "queues") return html`<${Queues} />`;
@@ -49,27 +49,27 @@ function Content({ page, names, query, key }) {
   if (page === "pipelines") return html`<${Pipelines} />`;
   if (page === "system") return html`<${System} />`;
   if (page === "overview") return html`<${Overview} />`;
-  return html`<p class="empty">There is no such page.</p>`;
+  return html`<p class="empty">Page not found.</p>`;
 }
 
-function Frame({ at, onSignOut }) {
+function Frame({ route, onSignOut }) {
   const theme = useTheme();
   useEffect(() => {
-    const label = PAGES.find(([page]) => page === at.page)?.[1] ?? "No such page";
-    document.title = `${[...at.names, label].join(" · ")} · Skep`;
-  }, [at]);
+    const label = PAGES.find(([page]) => page === route.page)?.[1] ?? "Page not found";
+    document.title = `${[...route.names, label].join(" · ")} · Skep`;
+  }, [route]);
   return html`<nav aria-label="Pages"><div class="menu">
       <a class="brand" href="#/overview"><img src="dashboard/skep.svg" alt="" width="26" height="26" />Skep</a>
       <div class="links">${PAGES.map(
-        ([page, label]) => html`<a key=${page} href=${`#/${page}`} aria-current=${at.page === page ? "page" : undefined}>${label}</a>`,
+        ([page, label]) => html`<a key=${page} href=${`#/${page}`} aria-current=${route.page === page ? "page" : undefined}>${label}</a>`,
       )}</div>
       <div class="foot">
         <a href="docs">API</a>
-        <button type="button" class="quiet" onClick=${toggleTheme} title="Light or dark" aria-label=${`Switch to ${theme === "dark" ? "light" : "dark"}`}>${theme === "dark" ? "☀" : "☾"}</button>
+        <button type="button" class="quiet" onClick=${toggleTheme} title="Switch theme" aria-label=${`Switch to ${theme === "dark" ? "light" : "dark"} theme`}>${theme === "dark" ? "☀" : "☾"}</button>
         ${hasToken() && html`<button type="button" class="quiet" onClick=${onSignOut}>Sign out</button>`}
       </div>
     </div></nav>
-    <main tabindex="-1">${Content(at)}</main>`;
+    <main tabindex="-1">${Content(route)}</main>`;
 }
 
 function Login({ reason, onToken }) {
@@ -81,7 +81,7 @@ function Login({ reason, onToken }) {
   return html`<main class="alone">
     <form class="card login" onSubmit=${submit}>
       <h1><img src="dashboard/skep.svg" alt="" width="30" height="30" /> Skep</h1>
-      <p>This server asks who you are. Give a token or an API key; it is kept until this tab is closed.</p>
+      <p>This server requires authentication. Enter a token or an API key. It is stored in this tab only, until you close the tab.</p>
       ${reason && html`<p class="failure" role="alert">${reason}</p>`}
       <label>Token or API key<input type="password" autocomplete="off" required value=${token} onInput=${(event) => setToken(event.target.value)} /></label>
       <button type="submit" class="primary">Sign in</button>
@@ -90,26 +90,26 @@ function Login({ reason, onToken }) {
 }
 
 function App() {
-  const [at, setAt] = useState(place);
-  const [refused, setRefused] = useState(null);
+  const [route, setRoute] = useState(currentRoute);
+  const [rejection, setRejection] = useState(null);
   useEffect(() => {
-    const go = () => {
-      setAt(place());
+    const navigate = () => {
+      setRoute(currentRoute());
       scrollTo(0, 0);
     };
-    addEventListener("hashchange", go);
-    whenUnauthenticated((text) => setRefused({ text: hasToken() ? text : "" }));
-    return () => removeEventListener("hashchange", go);
+    addEventListener("hashchange", navigate);
+    whenUnauthenticated((text) => setRejection({ text: hasToken() ? text : "" }));
+    return () => removeEventListener("hashchange", navigate);
   }, []);
-  const enter = (token) => {
+  const onToken = (token) => {
     signIn(token);
-    setRefused(null);
+    setRejection(null);
   };
-  const leave = () => {
+  const onSignOut = () => {
     signOut();
-    setRefused({ text: "" });
+    setRejection({ text: "" });
   };
-  return html`${refused ? html`<${Login} reason=${refused.text} onToken=${enter} />` : html`<${Frame} at=${at} onSignOut=${leave} />`}<${Dialogs} />`;
+  return html`${rejection ? html`<${Login} reason=${rejection.text} onToken=${onToken} />` : html`<${Frame} route=${route} onSignOut=${onSignOut} />`}<${Dialogs} />`;
 }
 
 render(html`<${App} />`, document.body);

@@ -1,15 +1,15 @@
-// Who consumes for a group: its members as far as this server has seen them, and what is leased, whoever holds it.
+// The consumers of a group: the clients that this server has seen, and all leases.
 import { url, withQuery } from "./api.js";
 import * as format from "./format.js";
 import { html } from "./lib.js";
 import { Card, Failure, Table } from "./parts.js";
 import { usePoll } from "./poll.js";
 
-const MEMBERS = [
+const CLIENTS = [
   { key: "address", label: "Client" },
-  { key: "subject", label: "Who", wide: true, show: (row) => row.subject ?? "not asked" },
-  { key: "waiting", label: "Polls waiting", number: true, show: (row) => format.count(row.waiting) },
-  { key: "messages", label: "Messages taken", number: true, show: (row) => format.count(row.messages) },
+  { key: "subject", label: "Subject", wide: true, show: (row) => row.subject ?? "anonymous" },
+  { key: "waiting", label: "Waiting polls", number: true, show: (row) => format.count(row.waiting) },
+  { key: "messages", label: "Popped", number: true, show: (row) => format.count(row.messages) },
   { key: "since", label: "First seen", number: true, wide: true, show: (row) => `${format.age(row.since * 1000)} ago` },
   { key: "seen", label: "Last seen", number: true, show: (row) => (row.waiting ? "now" : `${format.age(row.seen * 1000)} ago`) },
 ];
@@ -17,26 +17,26 @@ const MEMBERS = [
 const LEASES = [
   { key: "lease", label: "Lease", show: (row) => html`<code>${row.lease.slice(0, 8)}</code>` },
   { key: "partition", label: "Partition", show: (row) => `${row.partition}${row.partitions > 1 ? ` and ${format.exact(row.partitions - 1)} more` : ""}` },
-  { key: "messages", label: "Unanswered", number: true, show: (row) => `${format.count(row.unanswered)} of ${format.count(row.messages)}` },
+  { key: "messages", label: "Not acked", number: true, show: (row) => `${format.count(row.unanswered)} of ${format.count(row.messages)}` },
   { key: "attempt", label: "Attempt", number: true, wide: true },
-  { key: "since", label: "Taken", number: true, wide: true, show: (row) => (row.since ? `${format.age(row.since)} ago` : "–") },
-  { key: "expires_at", label: "Ends in", number: true, show: (row) => format.left(row.expires_at) },
+  { key: "since", label: "Leased", number: true, wide: true, show: (row) => (row.since ? `${format.age(row.since)} ago` : "–") },
+  { key: "expires_at", label: "Expires in", number: true, show: (row) => format.remaining(row.expires_at) },
 ];
 
 export function Consumers({ queue, group }) {
   const { data, error } = usePoll(withQuery(url`api/v1/dashboard/queues/${queue}/members`, { group, limit: 20 }));
   return html`<div class="pair">
-    <${Card} title="Members"><${Failure} error=${error} />
-      ${data && html`<p class="told">Clients of this server that popped in the last five minutes. Who speaks to the database directly is seen by his leases.</p>
-      <${Table} columns=${MEMBERS} rows=${data.members} id=${(row) => `${row.queue} ${row.address} ${row.subject}`} empty="Nobody has popped here." />`}
+    <${Card} title="Clients"><${Failure} error=${error} />
+      ${data && html`<p class="hint">Clients that popped from this server in the last 5 minutes. Clients that connect to the database directly appear only in the list of leases.</p>
+      <${Table} columns=${CLIENTS} rows=${data.members} id=${(row) => `${row.queue} ${row.address} ${row.subject}`} empty="No client has popped from this server." />`}
     </${Card}>
     <${Card} title="Leases"><${Failure} error=${error} />
-      ${data && html`<p class="told">${told(data.out)}</p><${Table} columns=${LEASES} rows=${data.out.leases} id=${(row) => row.lease} empty="Nothing is leased now." />`}
+      ${data && html`<p class="hint">${summary(data.out)}</p><${Table} columns=${LEASES} rows=${data.out.leases} id=${(row) => row.lease} empty="No active leases." />`}
     </${Card}>
   </div>`;
 }
 
-function told({ total, again }) {
-  const out = `${format.plural(total, "lease")} ${total === 1 ? "is" : "are"} out, each what one pop has got.`;
-  return again ? `${out} ${format.plural(again, "run")} of messages ${again === 1 ? "waits" : "wait"} to come again.` : out;
+function summary({ total, again }) {
+  const leases = `${format.plural(total, "active lease")}. Each lease covers a run of messages in one partition.`;
+  return again ? `${leases} ${format.plural(again, "run")} of messages ${again === 1 ? "waits" : "wait"} for redelivery.` : leases;
 }

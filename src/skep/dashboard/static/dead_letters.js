@@ -1,12 +1,12 @@
-// Dead letters by error, one by one, and driving them again.
+// Dead letters: counts by error, a list, and the actions redrive and purge.
 import { post, url, withQuery } from "./api.js";
-import { ask, attempt, follow, say } from "./dialog.js";
+import { confirmAction, notify, runAction, runSteps } from "./dialog.js";
 import * as format from "./format.js";
 import { html, useEffect, useState } from "./lib.js";
-import { Card, Failure, groupLink, lettersLink, Page, queueLink, Table } from "./parts.js";
+import { Card, deadLettersLink, Failure, groupLink, Page, queueLink, Table } from "./parts.js";
 import { usePoll, useRights } from "./poll.js";
 
-const MOST = 10_000; // letters in one go
+const MAX_DEAD_LETTERS = 10_000; // in one action
 const STEP = 200;
 const SIZE = 25;
 
@@ -20,80 +20,95 @@ export function DeadLetters({ query }) {
     audit.reload();
   };
   const may = useRights(queue || null);
-  const narrowed = Object.values(filter).some(Boolean);
-  const aside = narrowed && html`<a class="button" href="#/dead-letters">Show all</a>`;
+  const filtered = Object.values(filter).some(Boolean);
+  const aside = filtered && html`<a class="button" href="#/dead-letters">Show all</a>`;
+  const filters = [queue && `queue ${queue}`, group && `group ${format.groupName(group)}`, error && `error “${error}”`];
   return html`<${Page} title="Dead letters" aside=${aside}>
-    ${narrowed && html`<p class="told">Only ${[queue && `queue ${queue}`, group && `group ${format.groupName(group)}`, error && `error “${error}”`].filter(Boolean).join(", ")}.</p>`}
+    ${filtered && html`<p class="hint">Filtered by ${filters.filter(Boolean).join(", ")}.</p>`}
     <${Failure} error=${counts.error} />
     ${counts.data && html`<${Card} title="By error"><${ByError} rows=${counts.data} may=${may} reload=${reload} /></${Card}>`}
-    <${Letters} filter=${filter} may=${may} reload=${reload} />
+    <${DeadLetterList} filter=${filter} may=${may} reload=${reload} />
     <${Audit} ...${audit} />
   </${Page}>`;
 }
 
-function wish(row) {
+function filterOf(row) {
   return { queue: row.queue, group: row.group, error: row.error };
 }
 
-const where = (row) => `${format.groupName(row.group)} on ${row.queue}`;
-const more = (n) => (n === MOST ? ` These are the oldest ${format.exact(MOST)}; do it again for the rest.` : "");
+const owner = (row) => `group ${format.groupName(row.group)} on queue ${row.queue}`;
+const limitNote = (n) =>
+  n === MAX_DEAD_LETTERS ? ` These are the oldest ${format.exact(MAX_DEAD_LETTERS)}. Repeat the action for the others.` : "";
 
-// A dry run says which, the dialog says how many, and only then these are driven, and no others.
+function bulkBody(row, n, consequence) {
+  const matching = `${format.plural(n, "dead letter")} of ${owner(row)} ${n === 1 ? "contains" : "contain"} this error text.`;
+  return html`<p>${matching} ${consequence}${limitNote(n)}</p><pre class="payload" tabindex="0">${row.error}</pre>`;
+}
+
+// A dry run selects the dead letters, the dialog shows how many, and only the selected ones are redriven.
 async function redriveAll(row, reload) {
-  const found = await attempt(() => post("api/v1/dead-letters/redrive", { ...wish(row), limit: MOST, dry_run: true }));
+  const filter = { ...filterOf(row), limit: MAX_DEAD_LETTERS, dry_run: true };
+  const found = await runAction(() => post("api/v1/dead-letters/redrive", filter));
   if (found === null) return;
-  const ids = found.letters.map((letter) => letter.id);
-  const [n, is] = [ids.length, ids.length === 1 ? "is" : "are"];
-  const body = html`<p>${format.plural(n, "dead letter")} of ${where(row)} whose error has this text ${is} delivered again, to ${format.groupName(row.group)} alone, and removed from here.${more(n)}</p><pre class="payload" tabindex="0">${row.error}</pre>`;
-  if (!(await ask({ title: `Redrive ${format.plural(n, "dead letter")}?`, body, action: `Redrive ${format.exact(n)}` }))) return;
-  const step = async (at) => {
-    const part = ids.slice(at * STEP, (at + 1) * STEP);
-    return (await post("api/v1/dead-letters/redrive", { queue: row.queue, ids: part, limit: STEP })).letters.length;
+  const ids = found.letters.map((deadLetter) => deadLetter.id);
+  const n = ids.length;
+  const messages = n === 1 ? "Its message is" : "Their messages are";
+  const deadLetters = n === 1 ? "the dead letter is" : "the dead letters are";
+  const body = bulkBody(row, n, `${messages} delivered again, to this group only, and ${deadLetters} removed.`);
+  const title = `Redrive ${format.plural(n, "dead letter")}?`;
+  if (!(await confirmAction({ title, body, action: `Redrive ${format.exact(n)}` }))) return;
+  const step = async (number) => {
+    const chunk = ids.slice(number * STEP, (number + 1) * STEP);
+    return (await post("api/v1/dead-letters/redrive", { queue: row.queue, ids: chunk, limit: STEP })).letters.length;
   };
-  const driven = await follow({ title: "Driving dead letters again", total: n, size: STEP, done: "dead letter", step });
-  say(`${format.plural(driven, "dead letter")} driven again.${driven < n ? ` ${format.exact(n - driven)} were not.` : ""}`, driven < n ? "bad" : "good");
+  const redriven = await runSteps({ title: "Redriving dead letters", total: n, size: STEP, noun: "dead letter", step });
+  const rest = redriven < n ? ` ${format.exact(n - redriven)} not redriven.` : "";
+  notify(`${format.plural(redriven, "dead letter")} redriven.${rest}`, redriven < n ? "bad" : "good");
   reload();
 }
 
 async function purgeAll(row, reload) {
-  const asked = { ...wish(row), limit: MOST };
-  const found = await attempt(() => post("api/v1/dead-letters/purge", { ...asked, dry_run: true }));
+  const filter = { ...filterOf(row), limit: MAX_DEAD_LETTERS };
+  const found = await runAction(() => post("api/v1/dead-letters/purge", { ...filter, dry_run: true }));
   if (found === null) return;
   const n = found.letters;
-  const body = html`<p>${format.plural(n, "dead letter")} of ${where(row)} whose error has this text ${n === 1 ? "is" : "are"} deleted for good, payloads and all.${more(n)}</p><pre class="payload" tabindex="0">${row.error}</pre>`;
-  if (!(await ask({ title: `Delete ${format.plural(n, "dead letter")}?`, body, action: `Delete ${format.exact(n)}`, danger: true }))) return;
-  await attempt(() => post("api/v1/dead-letters/purge", { ...asked, limit: n }), (done) => `${format.plural(done.letters, "dead letter")} deleted.`);
+  const consequence = n === 1 ? "It is deleted permanently, with its payload." : "They are deleted permanently, with their payloads.";
+  const body = bulkBody(row, n, consequence);
+  const title = `Purge ${format.plural(n, "dead letter")}?`;
+  if (!(await confirmAction({ title, body, action: `Purge ${format.exact(n)}`, danger: true }))) return;
+  const success = (result) => `${format.plural(result.letters, "dead letter")} purged.`;
+  await runAction(() => post("api/v1/dead-letters/purge", { ...filter, limit: n }), success);
   reload();
 }
 
 function ByError({ rows, may, reload }) {
   const columns = [
-    { key: "error", label: "Error", show: (row) => html`<a class="error" href=${lettersLink(wish(row))}>${row.error}</a>` },
+    { key: "error", label: "Error", show: (row) => html`<a class="error" href=${deadLettersLink(filterOf(row))}>${row.error}</a>` },
     { key: "queue", label: "Queue", show: (row) => html`<a href=${queueLink(row.queue)}>${row.queue}</a>` },
     { key: "group", label: "Group", show: (row) => html`<a href=${groupLink(row.group, row.queue)}>${format.groupName(row.group)}</a>` },
-    { key: "letters", label: "Letters", number: true, show: (row) => format.count(row.letters) },
-    { key: "last", label: "Last", number: true, wide: true, show: (row) => `${format.age(row.last_failed_at)} ago` },
-    { key: "act", label: "Actions", quiet: true, show: (row) => html`<span class="actions">
+    { key: "count", label: "Count", number: true, show: (row) => format.count(row.letters) },
+    { key: "last", label: "Last failure", number: true, wide: true, show: (row) => `${format.age(row.last_failed_at)} ago` },
+    { key: "actions", label: "Actions", labelHidden: true, show: (row) => html`<span class="actions">
       ${may("redrive") && html`<button type="button" onClick=${() => redriveAll(row, reload)}>Redrive all</button>`}
-      ${may("admin") && html`<button type="button" class="danger" onClick=${() => purgeAll(row, reload)}>Delete all</button>`}
+      ${may("admin") && html`<button type="button" class="danger" onClick=${() => purgeAll(row, reload)}>Purge all</button>`}
     </span>` },
   ];
-  return html`<${Table} stack columns=${columns} rows=${rows} id=${(row) => `${row.queue}\n${row.group}\n${row.error}`} empty="There are no dead letters." />`;
+  return html`<${Table} stack columns=${columns} rows=${rows} id=${(row) => `${row.queue}\n${row.group}\n${row.error}`} empty="No dead letters." />`;
 }
 
-function Letters({ filter, may, reload }) {
+function DeadLetterList({ filter, may, reload }) {
   const [before, setBefore] = useState([]);
   const path = withQuery("api/v1/dead-letters", { ...filter, before: before.at(-1) ?? "", limit: SIZE });
   const page = usePoll(path, 5, { exact: true });
   const rows = page.data ?? [];
-  const again = () => {
+  const reloadAll = () => {
     page.reload();
     reload();
   };
-  return html`<${Card} title="Newest first">
+  return html`<${Card} title="Dead letters, newest first">
     <${Failure} error=${page.error} />
-    ${page.data && !rows.length && html`<p class="empty">Nothing here.</p>`}
-    ${rows.map((row) => html`<${Letter} key=${row.id} row=${row} may=${may} reload=${again} />`)}
+    ${page.data && !rows.length && html`<p class="empty">No dead letters.</p>`}
+    ${rows.map((row) => html`<${DeadLetter} key=${row.id} row=${row} may=${may} reload=${reloadAll} />`)}
     ${(before.length > 0 || rows.length === SIZE) && html`<p class="pager">
       <button type="button" disabled=${!before.length} onClick=${() => setBefore(before.slice(0, -1))}>Newer</button>
       <button type="button" disabled=${rows.length < SIZE} onClick=${() => setBefore([...before, rows.at(-1).id])}>Older</button>
@@ -102,46 +117,47 @@ function Letters({ filter, may, reload }) {
 }
 
 async function redrive(row, reload) {
-  const body = html`<p>This message is delivered again, to ${where(row)} alone, and removed from here.</p>`;
-  if (!(await ask({ title: "Redrive 1 dead letter?", body, action: "Redrive it" }))) return;
-  await attempt(() => post(url`api/v1/dlq/${row.id}/replay`), "It is driven again.");
+  const body = html`<p>The message is delivered again, to ${owner(row)} only, and the dead letter is removed.</p>`;
+  if (!(await confirmAction({ title: "Redrive 1 dead letter?", body, action: "Redrive 1" }))) return;
+  await runAction(() => post(url`api/v1/dlq/${row.id}/replay`), "1 dead letter redriven.");
   reload();
 }
 
-// What is sent is the text that was typed, so that long numbers stay what they are.
+// The typed text is sent unchanged, so that long numbers keep all their digits.
 async function edit(row, reload) {
   const draft = { text: format.json(row.payload) };
-  const body = (setReady) => html`<p>A message with this payload is delivered to ${where(row)} alone, and the dead letter is removed from here. Its headers stay, and say that it was edited.</p>
+  const body = (setReady) => html`<p>A message with this payload is delivered to ${owner(row)} only, and the dead letter is removed. The message keeps its headers, plus one that marks it as edited.</p>
     <${Editor} draft=${draft} setReady=${setReady} />`;
-  if (!(await ask({ title: "Edit and redrive 1 dead letter?", body, action: "Redrive it with this payload", wide: true }))) return;
-  await attempt(() => post(url`api/v1/dlq/${row.id}/replay`, `{"payload":${draft.text}}`), "It is driven again, with the new payload.");
+  const title = "Edit and redrive 1 dead letter?";
+  if (!(await confirmAction({ title, body, action: "Redrive with this payload", wide: true }))) return;
+  await runAction(() => post(url`api/v1/dlq/${row.id}/replay`, `{"payload":${draft.text}}`), "1 dead letter redriven with the new payload.");
   reload();
 }
 
 function Editor({ draft, setReady }) {
-  const [wrong, setWrong] = useState("");
+  const [problem, setProblem] = useState("");
   const check = (text) => {
     draft.text = text;
     try {
       JSON.parse(text);
-      setWrong("");
+      setProblem("");
     } catch (error) {
-      setWrong(error.message);
+      setProblem(error.message);
     }
   };
   useEffect(() => check(draft.text), []);
-  useEffect(() => setReady(wrong === ""), [wrong]);
+  useEffect(() => setReady(problem === ""), [problem]);
   return html`<label>Payload (JSON)<textarea rows="14" spellcheck=${false} defaultValue=${draft.text} onInput=${(event) => check(event.target.value)}></textarea></label>
-    <p class=${wrong ? "failure" : "told"} role="status">${wrong ? `This is not JSON: ${wrong}` : "This is valid JSON."}</p>`;
+    <p class=${problem ? "failure" : "hint"} role="status">${problem ? `Invalid JSON: ${problem}` : "Valid JSON."}</p>`;
 }
 
-function Letter({ row, may, reload }) {
-  return html`<details class="letter">
-    <summary><span class="error">${row.error}</span><span class="where">${row.queue} · ${row.partition} · ${row.offset} · ${format.groupName(row.group)}</span><time>${format.time(row.failed_at)}</time></summary>
+function DeadLetter({ row, may, reload }) {
+  return html`<details class="dead-letter">
+    <summary><span class="error">${row.error}</span><span class="origin">${row.queue} · ${row.partition} · ${row.offset} · ${format.groupName(row.group)}</span><time>${format.time(row.failed_at)}</time></summary>
     <dl class="facts">
       <div><dt>Attempts</dt><dd>${row.attempts}</dd></div>
       <div><dt>Pushed</dt><dd>${format.time(row.created_at)}</dd></div>
-      ${row.transaction_id && html`<div><dt>Transaction id</dt><dd><code>${row.transaction_id}</code></dd></div>`}
+      ${row.transaction_id && html`<div><dt>Transaction id (dedup key)</dt><dd><code>${row.transaction_id}</code></dd></div>`}
       ${row.producer && html`<div><dt>Producer</dt><dd>${row.producer}</dd></div>`}
     </dl>
     <h3>Error</h3><pre class="payload" tabindex="0">${row.error}</pre>
@@ -153,28 +169,28 @@ function Letter({ row, may, reload }) {
 }
 
 const AUDIT = [
-  { key: "done_at", label: "When", show: (row) => format.time(row.done_at) },
-  { key: "action", label: "What", show: (row) => `${row.letters > 1 ? `${format.exact(row.letters)} ` : ""}${row.action}` },
+  { key: "done_at", label: "Time", show: (row) => format.time(row.done_at) },
+  { key: "action", label: "Action", show: (row) => `${row.count > 1 ? `${format.exact(row.count)} ` : ""}${row.action}` },
   { key: "queue", label: "Queue", show: (row) => row.queue },
   { key: "group", label: "Group", show: (row) => format.groupName(row.group) },
   { key: "error", label: "Error", wide: true, show: (row) => html`<span class="error">${row.error}</span>` },
-  { key: "done_by", label: "By" },
+  { key: "done_by", label: "User" },
 ];
 
-// Letters that one did at about the same time are one line.
-function together(rows) {
-  const lines = [];
+// Merges rows of the same action, user, group and error that are less than a minute apart.
+function merged(rows) {
+  const entries = [];
   for (const row of rows) {
-    const last = lines.at(-1);
+    const last = entries.at(-1);
     const same = last && ["action", "queue", "group", "error", "done_by"].every((key) => last[key] === row[key]);
-    if (same && new Date(last.done_at) - new Date(row.done_at) < 60_000) last.letters += 1;
-    else lines.push({ ...row, letters: 1 });
+    if (same && new Date(last.done_at) - new Date(row.done_at) < 60_000) last.count += 1;
+    else entries.push({ ...row, count: 1 });
   }
-  return lines.slice(0, 20);
+  return entries.slice(0, 20);
 }
 
 function Audit({ data, error }) {
-  return html`<${Card} title="Who did what"><${Failure} error=${error} />
-    ${data && html`<${Table} stack columns=${AUDIT} rows=${together(data)} id=${(row) => row.id} empty="Nobody has driven or deleted any." />`}
+  return html`<${Card} title="Audit log"><${Failure} error=${error} />
+    ${data && html`<${Table} stack columns=${AUDIT} rows=${merged(data)} id=${(row) => row.id} empty="No dead letter has been redriven or purged." />`}
   </${Card}>`;
 }

@@ -1,42 +1,43 @@
-// Asking before something happens, showing how far it is, and saying that it did.
+// Confirmation dialogs, progress dialogs and notices.
 import * as format from "./format.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 
 let open = () => {};
 let show = () => {};
 
-// Resolves to true if the button was pressed. `body` says exactly what will happen; a function is called with a setter that blocks the button.
-export function ask({ title, body, action, danger = false, wide = false }) {
+// Opens a confirmation dialog. Resolves to true if the action button was pressed. `body` says exactly what will happen;
+// if it is a function, it is called with a setter that enables and disables the button.
+export function confirmAction({ title, body, action, danger = false, wide = false }) {
   return new Promise((resolve) => open({ title, body, action, danger, wide, resolve }));
 }
 
-// Does something step by step: `step(n)` is the n-th, and resolves to how many things it did. Resolves to how many it were when all is done, somebody
-// stopped it, or a step went wrong.
-export function follow({ title, total, size, done, step }) {
-  return new Promise((resolve) => open({ title, total, size, done, step, resolve }));
+// Runs `step(0)`, `step(1)`, ... and shows the progress. Each step resolves to the number of things it did. Resolves to
+// their sum when all steps are done, the user stops, or a step fails.
+export function runSteps({ title, total, size, noun, step }) {
+  return new Promise((resolve) => open({ title, total, size, noun, step, resolve }));
 }
 
-export function say(text, tone = "good") {
+export function notify(text, tone = "good") {
   show({ text, tone });
 }
 
-// Does something and says how it went; without `done` only if it went wrong.
-export async function attempt(what, done) {
+// Runs an action and shows a notice with `success` or with the error. Without `success` it shows errors only.
+export async function runAction(action, success) {
   try {
-    const result = await what();
-    if (done) say(typeof done === "function" ? done(result) : done);
+    const result = await action();
+    if (success) notify(typeof success === "function" ? success(result) : success);
     return result;
   } catch (error) {
-    say(error.status === 403 ? "You do not have the right to do this." : error.message, "bad");
+    notify(error.status === 403 ? "You do not have permission to do this." : error.message, "bad");
     return null;
   }
 }
 
 export function Dialogs() {
-  const [question, setQuestion] = useState(null);
+  const [dialog, setDialog] = useState(null);
   const [notice, setNotice] = useState(null);
   useEffect(() => {
-    open = setQuestion;
+    open = setDialog;
     show = setNotice;
   }, []);
   useEffect(() => {
@@ -44,16 +45,17 @@ export function Dialogs() {
     const timer = setTimeout(() => setNotice(null), 6000);
     return () => clearTimeout(timer);
   }, [notice]);
-  const answer = (value) => {
-    question.resolve(value);
-    setQuestion(null);
+  const close = (value) => {
+    dialog.resolve(value);
+    setDialog(null);
   };
-  return html`${question && html`<${question.step ? Job : Question} key=${question.resolve} ...${question} answer=${answer} />`}
+  return html`${dialog && html`<${dialog.step ? Progress : Confirmation} key=${dialog.resolve} ...${dialog} close=${close} />`}
     <div class="notices" role="status">${notice && html`<p class=${`notice ${notice.tone}`}>${notice.text}</p>`}</div>`;
 }
 
-// The focus stays inside, and goes back to where it was; if that is gone, to the page.
-function Box({ title, wide, onLeave, children }) {
+// The focus stays inside the dialog. On close it returns to the element that had it, or to the page if that element is
+// gone.
+function Modal({ title, wide, onDismiss, children }) {
   const box = useRef(null);
   useLayoutEffect(() => {
     const node = box.current;
@@ -65,53 +67,53 @@ function Box({ title, wide, onLeave, children }) {
     };
   }, []);
   useEffect(() => {
-    addEventListener("hashchange", onLeave); // whoever goes elsewhere has not said yes
-    return () => removeEventListener("hashchange", onLeave);
-  }, [onLeave]);
+    addEventListener("hashchange", onDismiss); // leaving the page is not a confirmation
+    return () => removeEventListener("hashchange", onDismiss);
+  }, [onDismiss]);
   const cancel = (event) => {
     event.preventDefault();
-    onLeave();
+    onDismiss();
   };
-  return html`<dialog ref=${box} class=${wide ? "broad" : ""} aria-labelledby="asked" onCancel=${cancel}><h2 id="asked">${title}</h2>${children}</dialog>`;
+  return html`<dialog ref=${box} class=${wide ? "broad" : ""} aria-labelledby="dialog-title" onCancel=${cancel}><h2 id="dialog-title">${title}</h2>${children}</dialog>`;
 }
 
-function Question({ title, body, action, danger, wide, answer }) {
+function Confirmation({ title, body, action, danger, wide, close }) {
   const [ready, setReady] = useState(typeof body !== "function");
   const submit = (event) => {
     event.preventDefault();
-    answer(true);
+    close(true);
   };
-  return html`<${Box} title=${title} wide=${wide} onLeave=${() => answer(false)}><form onSubmit=${submit}>
+  return html`<${Modal} title=${title} wide=${wide} onDismiss=${() => close(false)}><form onSubmit=${submit}>
     <div class="body">${typeof body === "function" ? body(setReady) : body}</div>
     <footer>
-      <button type="button" onClick=${() => answer(false)}>Go back</button>
+      <button type="button" onClick=${() => close(false)}>Go back</button>
       <button type="submit" class=${danger ? "danger" : "primary"} disabled=${!ready}>${action}</button>
     </footer>
-  </form></${Box}>`;
+  </form></${Modal}>`;
 }
 
-function Job({ title, total, size, done, step, answer }) {
-  const [at, setAt] = useState(0);
+function Progress({ title, total, size, noun, step, close }) {
+  const [processed, setProcessed] = useState(0);
   const stopped = useRef(false);
   useEffect(() => {
     const run = async () => {
-      let made = 0;
+      let sum = 0;
       for (let n = 0; n * size < total && !stopped.current; n += 1) {
-        const more = await attempt(() => step(n));
-        if (more === null) break;
-        made += more;
-        setAt(Math.min((n + 1) * size, total));
+        const done = await runAction(() => step(n));
+        if (done === null) break;
+        sum += done;
+        setProcessed(Math.min((n + 1) * size, total));
       }
-      answer(made);
+      close(sum);
     };
     run();
   }, []);
   const stop = () => {
     stopped.current = true;
   };
-  return html`<${Box} title=${title} onLeave=${stop}>
-    <progress max=${total} value=${at} aria-label=${title}></progress>
-    <p aria-live="polite">${format.exact(at)} of ${format.plural(total, done)}.</p>
+  return html`<${Modal} title=${title} onDismiss=${stop}>
+    <progress max=${total} value=${processed} aria-label=${title}></progress>
+    <p aria-live="polite">${format.exact(processed)} of ${format.plural(total, noun)}.</p>
     <footer><button type="button" onClick=${stop}>Stop after this step</button></footer>
-  </${Box}>`;
+  </${Modal}>`;
 }

@@ -1,4 +1,4 @@
-// Numbers and times as people read them.
+// Formats numbers and times.
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const UNITS = ["B", "KB", "MB", "GB", "TB", "PB"];
@@ -8,7 +8,7 @@ export function count(n) {
   return Math.abs(n) < 100_000 ? whole.format(n) : short.format(n);
 }
 
-// Never shortened: for sentences that say what will happen.
+// Never abbreviates: confirmation dialogs show exact numbers.
 export function exact(n) {
   return whole.format(n);
 }
@@ -57,8 +57,7 @@ export function age(iso) {
   return iso ? duration(Math.max(0, (Date.now() - new Date(iso).getTime()) / 1000)) : "–";
 }
 
-// Until then.
-export function left(iso) {
+export function remaining(iso) {
   return duration(Math.max(0, (new Date(iso).getTime() - Date.now()) / 1000));
 }
 
@@ -66,7 +65,7 @@ export function groupName(name) {
   return name === "__QUEUE_MODE__" ? "(queue mode)" : name;
 }
 
-// As text, always: what is in a payload is never markup.
+// Always returns text: a payload is never rendered as markup.
 export function pretty(value) {
   return typeof value === "string" ? value : json(value);
 }

@@ -1,8 +1,8 @@
-// All groups, each on one queue.
+// The list of groups, one row for each queue that a group reads.
 import { withQuery } from "./api.js";
 import * as format from "./format.js";
 import { html, useState } from "./lib.js";
-import { Card, Failure, groupLink, lettersLink, Page, Pager, queueLink, Status, Table } from "./parts.js";
+import { Card, deadLettersLink, Failure, groupLink, Page, Pager, queueLink, Status, Table, TIME_LAG } from "./parts.js";
 import { usePoll } from "./poll.js";
 
 const SIZE = 50;
@@ -13,15 +13,15 @@ const COLUMNS = [
   { key: "status", label: "Status", sort: "status", show: (row) => html`<${Status} value=${row.status} />` },
   { key: "rate", label: "Acked/s", number: true, wide: true, sort: "rate", show: (row) => format.rate(row.rate) },
   { key: "lag", label: "Lag", number: true, sort: "lag", show: (row) => format.count(row.lag) },
-  { key: "seconds", label: "Time lag", number: true, sort: "seconds", show: (row) => (row.lag ? format.duration(row.seconds) : "–") },
+  { key: "seconds", label: "Time lag", hint: TIME_LAG, number: true, sort: "seconds", show: (row) => (row.lag ? format.duration(row.seconds) : "–") },
   { key: "leased", label: "Leases", number: true, wide: true, sort: "leased", show: (row) => format.count(row.leased) },
   {
     key: "dead_letters",
-    label: "Dead",
+    label: "Dead letters",
     number: true,
     wide: true,
     sort: "dead_letters",
-    show: (row) => (row.dead_letters ? html`<a class="bad" href=${lettersLink({ queue: row.queue, group: row.group })}>${format.count(row.dead_letters)}</a>` : "0"),
+    show: (row) => (row.dead_letters ? html`<a class="bad" href=${deadLettersLink({ queue: row.queue, group: row.group })}>${format.count(row.dead_letters)}</a>` : "0"),
   },
 ];
 
@@ -32,18 +32,18 @@ export function Groups() {
   const [skip, setSkip] = useState(0);
   const path = withQuery("api/v1/dashboard/groups", { search, status, sort: sort.by, descending: sort.descending, limit: SIZE, offset: skip });
   const { data, error } = usePoll(path);
-  const first = (change) => (value) => {
+  const fromFirstPage = (change) => (value) => {
     setSkip(0);
     change(value);
   };
-  const filters = html`<select aria-label="Status" value=${status} onChange=${(event) => first(setStatus)(event.target.value)}>
+  const filters = html`<select aria-label="Status" value=${status} onChange=${(event) => fromFirstPage(setStatus)(event.target.value)}>
       <option value="">any status</option>${STATUSES.map((each) => html`<option value=${each} selected=${each === status}>${each.toLowerCase()}</option>`)}
     </select>
-    <input type="search" placeholder="Search" aria-label="Search groups" value=${search} onInput=${(event) => first(setSearch)(event.target.value)} />`;
+    <input type="search" placeholder="Search" aria-label="Search groups" value=${search} onInput=${(event) => fromFirstPage(setSearch)(event.target.value)} />`;
   return html`<${Page} title="Groups" aside=${filters}>
     <${Failure} error=${error} />
     ${data && html`<${Card}>
-      <${Table} columns=${COLUMNS} rows=${data.groups} id=${(row) => `${row.group}\n${row.queue}`} sort=${sort} onSort=${first(setSort)} empty="There is no such group. The first pop makes one." />
+      <${Table} columns=${COLUMNS} rows=${data.groups} id=${(row) => `${row.group}\n${row.queue}`} sort=${sort} onSort=${fromFirstPage(setSort)} empty=${search || status ? "No group matches." : "No groups yet. The first pop or subscription creates one."} />
       <${Pager} skip=${skip} size=${SIZE} total=${data.total} onChange=${setSkip} />
     </${Card}>`}
   </${Page}>`;

@@ -1,4 +1,4 @@
-// The libraries, bound to each other once. Everything else imports them from here.
+// Binds htm to preact. All other modules import the libraries from here.
 import { h, render } from "./vendor/preact.js";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";

@@ -1,4 +1,4 @@
-// Messages, found by queue and partition, by offset or by time; and one of them with everything that is known about it.
+// Messages by queue and partition, from an offset or before a time, and the details of one message.
 import { url, withQuery } from "./api.js";
 import * as format from "./format.js";
 import { html, useState } from "./lib.js";
@@ -6,7 +6,7 @@ import { Card, Failure, groupLink, messagesLink, Page, queueLink, Status, Table,
 import { usePoll } from "./poll.js";
 
 const SIZE = 50;
-const EVER = "1970-01-01T00:00:00Z";
+const BEGINNING = "1970-01-01T00:00:00Z";
 
 export function Messages({ query }) {
   const { queue = "", partition = "", offset = "", before = "", id = "" } = query;
@@ -14,7 +14,7 @@ export function Messages({ query }) {
     <${Finder} query=${query} />
     ${id && html`<${Message} id=${id} query=${query} />`}
     ${queue && (offset === "" ? html`<${ByTime} queue=${queue} partition=${partition} before=${before} query=${query} />` : html`<${ByOffset} queue=${queue} partition=${partition || "Default"} offset=${Number(offset)} query=${query} />`)}
-    ${!queue && !id && html`<p class="empty">Choose a queue.</p>`}
+    ${!queue && !id && html`<p class="empty">Select a queue.</p>`}
   </${Page}>`;
 }
 
@@ -36,24 +36,24 @@ function Finder({ query }) {
   </form></${Card}>`;
 }
 
-const open = (query) => (row) => html`<a href=${messagesLink({ ...query, id: row.id })}>${row.offset}</a>`;
+const offsetLink = (query) => (row) => html`<a href=${messagesLink({ ...query, id: row.id })}>${row.offset}</a>`;
 
 function ByTime({ queue, partition, before, query }) {
   const [skip, setSkip] = useState(0);
   const to = before ? new Date(before).toISOString() : "";
-  const { data, error } = usePoll(withQuery("api/v1/messages", { queue, partition, from: EVER, to, limit: SIZE, offset: skip }), 5);
+  const { data, error } = usePoll(withQuery("api/v1/messages", { queue, partition, from: BEGINNING, to, limit: SIZE, offset: skip }), 5);
   const columns = [
-    { key: "offset", label: "Offset", number: true, show: open(query) },
+    { key: "offset", label: "Offset", number: true, show: offsetLink(query) },
     { key: "partition", label: "Partition", show: (row) => row.partition },
     { key: "createdAt", label: "Pushed", show: (row) => html`<${When} at=${row.createdAt} />` },
     { key: "status", label: "Status", show: (row) => html`<${Status} value=${row.status} />` },
-    { key: "groups", label: "Done by", wide: true, show: (row) => (row.busStatus.totalGroups ? `${row.busStatus.consumedBy} of ${format.plural(row.busStatus.totalGroups, "group")}` : "–") },
+    { key: "groups", label: "Completed by", wide: true, show: (row) => (row.busStatus.totalGroups ? `${row.busStatus.consumedBy} of ${format.plural(row.busStatus.totalGroups, "group")}` : "–") },
     { key: "transactionId", label: "Transaction id", wide: true, show: (row) => html`<code>${row.transactionId}</code>` },
   ];
   const rows = data?.messages ?? [];
-  return html`<${Card} title="Newest first">
+  return html`<${Card} title="Messages, newest first">
     <${Failure} error=${error} />
-    ${data && html`<${Table} columns=${columns} rows=${rows} id=${(row) => row.id} empty="There is no such message." />
+    ${data && html`<${Table} columns=${columns} rows=${rows} id=${(row) => row.id} empty="No messages." />
     <p class="pager">
       <button type="button" disabled=${skip === 0} onClick=${() => setSkip(Math.max(0, skip - SIZE))}>Newer</button>
       <button type="button" disabled=${rows.length < SIZE} onClick=${() => setSkip(skip + SIZE)}>Older</button>
@@ -64,16 +64,16 @@ function ByTime({ queue, partition, before, query }) {
 function ByOffset({ queue, partition, offset, query }) {
   const { data, error } = usePoll(withQuery(url`api/v1/queues/${queue}/messages`, { partition, offset, limit: SIZE }), 5);
   const columns = [
-    { key: "offset", label: "Offset", number: true, show: open(query) },
+    { key: "offset", label: "Offset", number: true, show: offsetLink(query) },
     { key: "created_at", label: "Pushed", show: (row) => html`<${When} at=${row.created_at} />` },
-    { key: "completed", label: "Done by", show: (row) => `${row.completed_consumer_groups} of ${format.plural(row.required_consumer_groups, "group")}` },
-    { key: "pending_groups", label: "Pending", show: (row) => row.pending_groups.map(format.groupName).join(", ") || "nobody" },
+    { key: "completed", label: "Completed by", show: (row) => `${row.completed_consumer_groups} of ${format.plural(row.required_consumer_groups, "group")}` },
+    { key: "pending_groups", label: "Pending groups", show: (row) => row.pending_groups.map(format.groupName).join(", ") || "none" },
   ];
   const rows = data ?? [];
   const page = (first) => messagesLink({ ...without(query, "id"), offset: first });
-  return html`<${Card} title=${`Partition ${partition}, from offset ${offset}`}>
+  return html`<${Card} title=${`Messages of partition ${partition} from offset ${offset}`}>
     <${Failure} error=${error} />
-    ${data && html`<${Table} columns=${columns} rows=${rows} id=${(row) => row.offset} empty="There is nothing at this offset or after it." />
+    ${data && html`<${Table} columns=${columns} rows=${rows} id=${(row) => row.offset} empty="No messages at or after this offset." />
     <p class="pager">
       ${offset > 0 && html`<a class="button" href=${page(Math.max(0, offset - SIZE))}>Earlier</a>`}
       ${rows.length === SIZE && html`<a class="button" href=${page(rows.at(-1).offset + 1)}>Later</a>`}
@@ -88,32 +88,32 @@ function without(query, name) {
 function Message({ id, query }) {
   const { data, error } = usePoll(url`api/v1/messages/${id}/${id}`, 5, { exact: true });
   if (!data) return html`<${Card} title="Message"><${Failure} error=${error} /></${Card}>`;
-  return html`<${Card} title=${`${data.partition} · ${data.offset}`} aside=${html`<a class="button" href=${messagesLink(without(query, "id"))}>Close</a>`}>
+  return html`<${Card} title=${`Message at offset ${data.offset} of partition ${data.partition}`} aside=${html`<a class="button" href=${messagesLink(without(query, "id"))}>Close</a>`}>
     <dl class="facts">
       <div><dt>Queue</dt><dd><a href=${queueLink(data.queue)}>${data.queue}</a></dd></div>
       <div><dt>Status</dt><dd><${Status} value=${data.status} /></dd></div>
       <div><dt>Pushed</dt><dd>${format.time(data.createdAt)}</dd></div>
       <div><dt>Retries</dt><dd>${data.retryCount}</dd></div>
-      <div><dt>Id</dt><dd><code>${data.id}</code></dd></div>
-      <div><dt>Transaction id</dt><dd><code>${data.transactionId}</code></dd></div>
+      <div><dt>Message id</dt><dd><code>${data.id}</code></dd></div>
+      <div><dt>Transaction id (dedup key)</dt><dd><code>${data.transactionId}</code></dd></div>
       ${data.producerSub && html`<div><dt>Producer</dt><dd>${data.producerSub}</dd></div>`}
       ${data.traceId && html`<div><dt>Trace id</dt><dd><code>${data.traceId}</code></dd></div>`}
       ${data.errorMessage && html`<div><dt>Error</dt><dd class="bad">${data.errorMessage}</dd></div>`}
     </dl>
     <h3>Payload${data.isEncrypted ? " (stored encrypted)" : ""}</h3><pre class="payload" tabindex="0">${format.pretty(data.payload)}</pre>
     ${data.headers && html`<h3>Headers</h3><pre class="payload" tabindex="0">${format.pretty(data.headers)}</pre>`}
-    <h3>Groups</h3><${Readers} id=${id} queue=${data.queue} />
+    <h3>Groups</h3><${MessageGroups} id=${id} queue=${data.queue} />
     <h3>Traces</h3><${Traces} id=${id} transaction=${data.transactionId} />
   </${Card}>`;
 }
 
-function Readers({ id, queue }) {
+function MessageGroups({ id, queue }) {
   const { data, error } = usePoll(url`api/v1/messages/${id}/groups`);
   const columns = [
     { key: "group", label: "Group", show: (row) => html`<a href=${groupLink(row.group, queue)}>${format.groupName(row.group)}</a>` },
-    { key: "status", label: "Status", show: (row) => html`<${Status} value=${row.status} />` },
-    { key: "state", label: "This message", show: (row) => html`<${Status} value=${row.state} />` },
-    { key: "required", label: "Owes it", show: (row) => (row.required && !row.completed ? "yes" : "no") },
+    { key: "status", label: "Group status", show: (row) => html`<${Status} value=${row.status} />` },
+    { key: "state", label: "Message status", show: (row) => html`<${Status} value=${row.state} />` },
+    { key: "required", label: "Pending", show: (row) => (row.required && !row.completed ? "yes" : "no") },
   ];
   return html`<${Failure} error=${error} />${data && html`<${Table} columns=${columns} rows=${data} id=${(row) => row.group} empty="No group reads this queue." />`}`;
 }
@@ -121,10 +121,10 @@ function Readers({ id, queue }) {
 function Traces({ id, transaction }) {
   const { data, error } = usePoll(url`api/v1/traces/${id}/${transaction}`);
   const columns = [
-    { key: "created_at", label: "When", show: (row) => format.time(row.created_at) },
+    { key: "created_at", label: "Time", show: (row) => format.time(row.created_at) },
     { key: "consumer_group", label: "Group", show: (row) => format.groupName(row.consumer_group) },
     { key: "event_type", label: "Event" },
     { key: "data", label: "Data", show: (row) => html`<code>${JSON.stringify(row.data)}</code>` },
   ];
-  return html`<${Failure} error=${error} />${data && html`<${Table} columns=${columns} rows=${data.traces} id=${(row) => row.id} empty="Nobody wrote anything down about it." />`}`;
+  return html`<${Failure} error=${error} />${data && html`<${Table} columns=${columns} rows=${data.traces} id=${(row) => row.id} empty="No traces of this message." />`}`;
 }

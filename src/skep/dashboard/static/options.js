@@ -1,6 +1,6 @@
-// The options of a queue, and the form that changes them. Only what was changed is sent.
+// The options of a queue, and the form that changes them. Only changed options are sent.
 import { patch, url } from "./api.js";
-import { ask, attempt } from "./dialog.js";
+import { confirmAction, runAction } from "./dialog.js";
 import * as format from "./format.js";
 import { html } from "./lib.js";
 import { Card } from "./parts.js";
@@ -11,13 +11,13 @@ const MAY_BE_EMPTY = new Set([
   "max_size", "dedup_window", "retention_seconds", "completed_retention_seconds", "zero_subscriber_retention_seconds", "drop_idle_seconds",
   "lease_log_seconds",
 ]);
-const DELETES = new Set(["retention_seconds", "completed_retention_seconds", "zero_subscriber_retention_seconds", "max_size"]);
+const MAY_DELETE_MESSAGES = new Set(["retention_seconds", "completed_retention_seconds", "zero_subscriber_retention_seconds", "max_size"]);
 const SECONDS = /(_seconds|_time|_delay|_window|_processing|_buffer)$/;
 
 const label = (name) => name.replace(/_(seconds|bytes)$/, "").replaceAll("_", " ");
 const unit = (name) => (SECONDS.test(name) ? " (seconds)" : /_bytes$/.test(name) ? " (bytes)" : "");
 
-function shown(name, value) {
+function formatOption(name, value) {
   if (value === null) return "no limit";
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (/_bytes$/.test(name)) return format.bytes(value);
@@ -30,12 +30,12 @@ export function Options({ queue, reload }) {
   const names = Object.keys(queue.options).sort();
   const edit = async () => {
     const draft = { ...queue.options };
-    const asked = await ask({ title: `Options of ${queue.name}`, action: "Review", body: html`<${Form} names=${names} draft=${draft} />` });
-    if (asked) await review(queue, draft, reload);
+    const body = html`<${Form} names=${names} draft=${draft} />`;
+    if (await confirmAction({ title: `Options of ${queue.name}`, action: "Review", body })) await review(queue, draft, reload);
   };
   const button = may("configure") && html`<button type="button" onClick=${edit}>Edit</button>`;
   return html`<${Card} title="Options" aside=${button}>
-    <dl class="options">${names.map((name) => html`<div key=${name}><dt>${label(name)}</dt><dd>${shown(name, queue.options[name])}</dd></div>`)}</dl>
+    <dl class="options">${names.map((name) => html`<div key=${name}><dt>${label(name)}</dt><dd>${formatOption(name, queue.options[name])}</dd></div>`)}</dl>
   </${Card}>`;
 }
 
@@ -43,16 +43,16 @@ async function review(queue, draft, reload) {
   const changed = Object.fromEntries(Object.entries(draft).filter(([name, value]) => value !== queue.options[name]));
   const names = Object.keys(changed);
   if (!names.length) return;
-  const body = html`<p>On all servers, at once:</p>
-    <ul>${names.map((name) => html`<li>${label(name)}: ${shown(name, queue.options[name])} → <b>${shown(name, changed[name])}</b></li>`)}</ul>
-    ${names.some((name) => DELETES.has(name)) && html`<p class="warning">Retention goes by the new limits within seconds. What it deletes is gone; the queue keeps ${format.plural(queue.messages, "message")} now.</p>`}`;
-  const sure = await ask({ title: `Change ${queue.name}?`, action: "Change", danger: names.some((name) => DELETES.has(name)), body });
-  if (!sure) return;
-  await attempt(() => patch(url`api/v1/queues/${queue.name}`, { options: changed }), "The options are changed.");
+  const mayDelete = names.some((name) => MAY_DELETE_MESSAGES.has(name));
+  const body = html`<p>These options change on all servers at once:</p>
+    <ul>${names.map((name) => html`<li>${label(name)}: ${formatOption(name, queue.options[name])} → <b>${formatOption(name, changed[name])}</b></li>`)}</ul>
+    ${mayDelete && html`<p class="warning">Retention applies the new limits within seconds. Deleted messages cannot be restored. The queue stores ${format.plural(queue.messages, "message")} now.</p>`}`;
+  if (!(await confirmAction({ title: `Change the options of ${queue.name}?`, action: "Change", danger: mayDelete, body }))) return;
+  await runAction(() => patch(url`api/v1/queues/${queue.name}`, { options: changed }), `Options of ${queue.name} changed.`);
   reload();
 }
 
-// The draft is written to as one types; it is thrown away with the dialog.
+// The fields write to the draft, which is discarded when the dialog closes.
 function Form({ names, draft }) {
   return html`<div class="form">${names.map((name) => html`<label key=${name}>${label(name)}${unit(name)}<${Field} name=${name} draft=${draft} /></label>`)}</div>`;
 }

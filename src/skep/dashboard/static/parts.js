@@ -1,6 +1,8 @@
-// Small pieces that every page is made of.
+// Components and links that the pages share.
 import * as format from "./format.js";
 import { html, useEffect, useRef, useState } from "./lib.js";
+
+export const TIME_LAG = "Age of the oldest pending message"; // the tooltip of columns and charts
 
 export function Page({ title, aside, children }) {
   return html`<header class="page"><h1>${title}</h1><div class="aside">${aside}</div></header>${children}`;
@@ -21,39 +23,39 @@ export function Status({ value }) {
   return html`<span class=${`status ${value.toLowerCase()}`}>${value.toLowerCase().replace("_", " ")}</span>`;
 }
 
-export function Failure({ error, what = "This" }) {
+export function Failure({ error, what = "this" }) {
   if (error === null) return null;
-  const text = error.status === 403 ? `${what} needs rights that you do not have.` : error.message;
+  const text = error.status === 403 ? `You do not have permission to view ${what}.` : error.message;
   return html`<p class="failure" role="alert">${text}</p>`;
 }
 
-// columns: {key, label, quiet, number, wide, sort, show(row)}. The label of a `quiet` one is only heard. What is `wide` is left out on a narrow screen,
-// where the rows of a `stack` become blocks.
-export function Table({ columns, rows, id, sort, onSort, empty = "Nothing.", stack = false }) {
+// columns: {key, label, hint, labelHidden, number, wide, sort, show(row)}. `hint` is the tooltip of the label. A hidden
+// label is for screen readers only. A narrow screen omits `wide` columns and shows the rows of a `stack` table as blocks.
+export function Table({ columns, rows, id, sort, onSort, empty = "None.", stack = false }) {
   if (rows.length === 0) return html`<p class="empty">${empty}</p>`;
   return html`<${Scroll} kind=${stack ? "scroll stack" : "scroll"}><table>
     <thead><tr>${columns.map((column) => html`<${Head} key=${column.key} column=${column} sort=${sort} onSort=${onSort} />`)}</tr></thead>
     <tbody>${rows.map(
       (row) => html`<tr key=${id(row)}>${columns.map(
-        (column) => html`<td key=${column.key} class=${classes(column)} data-label=${column.quiet ? "" : column.label}>${column.show ? column.show(row) : row[column.key]}</td>`,
+        (column) => html`<td key=${column.key} class=${classes(column)} data-label=${column.labelHidden ? "" : column.label}>${column.show ? column.show(row) : row[column.key]}</td>`,
       )}</tr>`,
     )}</tbody>
   </table></${Scroll}>`;
 }
 
-// What is wider than the screen can be moved by keys as well.
+// A table that is wider than the screen gets the focus, so that the keyboard can scroll it.
 function Scroll({ kind, children }) {
   const box = useRef(null);
-  const [over, setOver] = useState(false);
+  const [overflows, setOverflows] = useState(false);
   useEffect(() => {
     const node = box.current;
-    const watch = new ResizeObserver(() => setOver(node.scrollWidth > node.clientWidth));
-    watch.observe(node);
-    watch.observe(node.firstChild);
-    return () => watch.disconnect();
+    const observer = new ResizeObserver(() => setOverflows(node.scrollWidth > node.clientWidth));
+    observer.observe(node);
+    observer.observe(node.firstChild);
+    return () => observer.disconnect();
   }, []);
-  const keys = over ? { tabindex: 0, role: "group", "aria-label": "Table" } : {};
-  return html`<div ref=${box} class=${kind} ...${keys}>${children}</div>`;
+  const focusable = overflows ? { tabindex: 0, role: "group", "aria-label": "Table" } : {};
+  return html`<div ref=${box} class=${kind} ...${focusable}>${children}</div>`;
 }
 
 function classes(column) {
@@ -61,11 +63,11 @@ function classes(column) {
 }
 
 function Head({ column, sort, onSort }) {
-  if (!column.sort) return html`<th class=${classes(column)}>${column.quiet ? html`<span class="heard">${column.label}</span>` : column.label}</th>`;
+  if (!column.sort) return html`<th class=${classes(column)} title=${column.hint}>${column.labelHidden ? html`<span class="visually-hidden">${column.label}</span>` : column.label}</th>`;
   const on = sort.by === column.sort;
-  // Numbers are looked at from the top, names from the beginning.
+  // Numbers sort in descending order first, names in ascending order.
   const next = { by: column.sort, descending: on ? !sort.descending : Boolean(column.number) };
-  return html`<th class=${classes(column)} aria-sort=${on ? (sort.descending ? "descending" : "ascending") : "none"}>
+  return html`<th class=${classes(column)} title=${column.hint} aria-sort=${on ? (sort.descending ? "descending" : "ascending") : "none"}>
     <button type="button" class="sort" onClick=${() => onSort(next)}>${column.label}<i aria-hidden="true">${on ? (sort.descending ? "▾" : "▴") : ""}</i></button>
   </th>`;
 }
@@ -80,7 +82,7 @@ export function Pager({ skip, size, total, onChange }) {
   </p>`;
 }
 
-// The day is left out where there is no room for it.
+// A narrow screen omits the date.
 export function When({ at }) {
   const [day, clock] = format.time(at).split(" ");
   return html`<span class="wide">${day} </span>${clock}`;
@@ -89,4 +91,4 @@ export function When({ at }) {
 export const queueLink = (name) => `#/queues/${encodeURIComponent(name)}`;
 export const groupLink = (group, queue) => `#/groups/${encodeURIComponent(group)}/${encodeURIComponent(queue)}`;
 export const messagesLink = (values) => `#/messages?${new URLSearchParams(values)}`;
-export const lettersLink = (values) => `#/dead-letters?${new URLSearchParams(values)}`;
+export const deadLettersLink = (values) => `#/dead-letters?${new URLSearchParams(values)}`;

@@ -1,28 +1,28 @@
-// All queues. The database searches, sorts and cuts pages, so that thousands are as quick as ten.
+// The list of queues. The database searches, sorts and paginates, so that thousands of queues load as fast as ten.
 import { withQuery } from "./api.js";
 import * as format from "./format.js";
 import { html, useState } from "./lib.js";
-import { Card, Failure, lettersLink, Page, Pager, queueLink, Table } from "./parts.js";
+import { Card, deadLettersLink, Failure, Page, Pager, queueLink, Table, TIME_LAG } from "./parts.js";
 import { usePoll } from "./poll.js";
 
 const SIZE = 50;
 const COLUMNS = [
   { key: "name", label: "Queue", sort: "name", show: (row) => html`<a href=${queueLink(row.name)}>${row.name}</a>` },
   { key: "namespace", label: "Namespace", wide: true },
-  { key: "semantics", label: "Kind", wide: true, show: (row) => row.semantics.replace("_", "/") },
+  { key: "semantics", label: "Semantics", wide: true, show: (row) => row.semantics.replace("_", "/") },
   { key: "pushed", label: "Pushed/s", number: true, wide: true, sort: "pushed", show: (row) => format.rate(row.pushed) },
   { key: "done", label: "Acked/s", number: true, wide: true, sort: "done", show: (row) => format.rate(row.done) },
-  { key: "lag", label: "Waiting", number: true, sort: "lag", show: (row) => format.count(row.lag) },
-  { key: "seconds", label: "Oldest", number: true, sort: "seconds", show: (row) => (row.lag ? format.duration(row.seconds) : "–") },
-  { key: "kept", label: "Kept", number: true, wide: true, sort: "kept", show: (row) => format.count(row.kept) },
+  { key: "lag", label: "Lag", number: true, sort: "lag", show: (row) => format.count(row.lag) },
+  { key: "seconds", label: "Time lag", hint: TIME_LAG, number: true, sort: "seconds", show: (row) => (row.lag ? format.duration(row.seconds) : "–") },
+  { key: "kept", label: "Stored", number: true, wide: true, sort: "kept", show: (row) => format.count(row.kept) },
   { key: "groups", label: "Groups", number: true, wide: true, sort: "groups", show: (row) => format.count(row.groups) },
   { key: "partitions", label: "Partitions", number: true, wide: true, show: (row) => format.count(row.partitions) },
   {
     key: "dead_letters",
-    label: "Dead",
+    label: "Dead letters",
     number: true,
     sort: "dead_letters",
-    show: (row) => (row.dead_letters ? html`<a class="bad" href=${lettersLink({ queue: row.name })}>${format.count(row.dead_letters)}</a>` : "0"),
+    show: (row) => (row.dead_letters ? html`<a class="bad" href=${deadLettersLink({ queue: row.name })}>${format.count(row.dead_letters)}</a>` : "0"),
   },
 ];
 
@@ -32,15 +32,15 @@ export function Queues() {
   const [skip, setSkip] = useState(0);
   const path = withQuery("api/v1/dashboard/queues", { search, sort: sort.by, descending: sort.descending, limit: SIZE, offset: skip });
   const { data, error } = usePoll(path);
-  const first = (change) => (value) => {
+  const fromFirstPage = (change) => (value) => {
     setSkip(0);
     change(value);
   };
-  const box = html`<input type="search" placeholder="Search" aria-label="Search queues" value=${search} onInput=${(event) => first(setSearch)(event.target.value)} />`;
+  const box = html`<input type="search" placeholder="Search" aria-label="Search queues" value=${search} onInput=${(event) => fromFirstPage(setSearch)(event.target.value)} />`;
   return html`<${Page} title="Queues" aside=${box}>
     <${Failure} error=${error} />
     ${data && html`<${Card}>
-      <${Table} columns=${COLUMNS} rows=${data.queues} id=${(row) => row.name} sort=${sort} onSort=${first(setSort)} empty=${search ? "No queue has this in its name." : "There is no queue yet: the first push makes one."} />
+      <${Table} columns=${COLUMNS} rows=${data.queues} id=${(row) => row.name} sort=${sort} onSort=${fromFirstPage(setSort)} empty=${search ? "No queue matches." : "No queues yet. The first push creates one."} />
       <${Pager} skip=${skip} size=${SIZE} total=${data.total} onChange=${setSkip} />
     </${Card}>`}
   </${Page}>`;

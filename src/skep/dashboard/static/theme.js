@@ -1,4 +1,4 @@
-// Light or dark: as the system says, until somebody says otherwise.
+// The light or dark theme: the preference of the system, unless the user has switched.
 import { useEffect, useState } from "./lib.js";
 
 const KEY = "skep.theme";
@@ -22,9 +22,9 @@ export function toggleTheme() {
 export function useTheme() {
   const [theme, setTheme] = useState(current);
   useEffect(() => {
-    const note = () => setTheme(current());
-    changed.addEventListener("change", note);
-    return () => changed.removeEventListener("change", note);
+    const update = () => setTheme(current());
+    changed.addEventListener("change", update);
+    return () => changed.removeEventListener("change", update);
   }, []);
   return theme;
 }

@@ -1,7 +1,7 @@
--- This file runs last. Tables belong to the installer alone, and applications call functions.
+-- This file runs last. Only the installer may use the tables; applications call functions.
 
--- Nobody may call what no file has opened. A public function runs under a fixed search_path; a private one runs under
--- that of its caller.
+-- Revokes the rights on functions that no file has granted. A public function runs under a fixed search_path; a private
+-- one runs under that of its caller.
 DO $$
 DECLARE
     routine    regprocedure;

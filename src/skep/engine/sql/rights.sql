@@ -1,8 +1,8 @@
--- The roles, and how a function is opened to them. This file runs first: every other file calls _allow() beside its
--- functions.
+-- The roles, and the procedures that grant functions to them. This file runs first: every other file calls _allow()
+-- after its functions.
 
 -- Roles belong to the cluster: another database may have created them, and another user may own them. A user without
--- CREATEROLE installs without them, and every grant is skipped for a role that does not exist.
+-- CREATEROLE installs without them, and grants to a role that does not exist are skipped.
 DO $$
 DECLARE
     role text;
@@ -12,17 +12,17 @@ BEGIN
         BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', role);
         EXCEPTION
-            WHEN duplicate_object OR unique_violation THEN NULL;  -- an install into another database was faster
+            WHEN duplicate_object OR unique_violation THEN NULL;  -- created by a concurrent install
             WHEN insufficient_privilege
-                THEN RAISE WARNING 'role % is left out, because this user may not create roles', role;
+                THEN RAISE WARNING 'role % is not created, because this user may not create roles', role;
         END;
     END LOOP;
 END $$;
 
 -- Makes a function run with the rights of its owner under a fixed search_path, and with plans that do not depend on
--- statistics: a plan made while a table was small is kept by the session when the table has grown. Besides these
+-- statistics: a session keeps a plan that was made while a table was small after the table has grown. Besides these
 -- settings, hot queries join by LATERAL (… LIMIT 1), and UPDATE and DELETE by = ANY (ARRAY[x]): both leave the planner
--- only the index.
+-- no choice but the index.
 CREATE PROCEDURE skep._pin(name text) LANGUAGE plpgsql AS $$
 DECLARE
     routine regprocedure;
@@ -36,10 +36,10 @@ BEGIN
     END LOOP;
 END $$;
 
--- Opens a function to a role, and to skep_admin. With definer => false it keeps the rights of its caller, and needs a
--- fixed search_path all the same: another user may have put functions where the caller looks for them, such as public.
--- (A SQL function needs none if its body stands behind RETURN, which is read at the install.) skep_admin is
--- not a member of the other roles: from PostgreSQL 16 on only the user who created them could make it one.
+-- Grants a function to a role, and to skep_admin. With definer => false it keeps the rights of its caller, and needs a
+-- fixed search_path all the same: another user may have put functions into a schema of the caller's search_path, such
+-- as public. (A SQL function whose body follows RETURN needs none, because it is parsed at the install.) skep_admin is
+-- not a member of the other roles: since PostgreSQL 16 only the user who created them could make it one.
 CREATE PROCEDURE skep._allow(role text, name text, definer boolean DEFAULT true) LANGUAGE plpgsql AS $$
 DECLARE
     routine regprocedure;

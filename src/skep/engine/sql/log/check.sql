@@ -2,7 +2,7 @@
 --   SK001 invalid argument   SK002 not found   SK003 stale lease   SK004 payload too large
 --   SK006 no subscribers     SK007 conflict
 
--- Raises an error. It has no empty hint: psql would print the line.
+-- Raises an error. An empty hint is left out, because psql would print the line.
 CREATE FUNCTION skep._refuse(state text, message text, hint text DEFAULT '') RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -21,7 +21,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'SK001',
             MESSAGE = CASE WHEN coalesce(name, '') = '' THEN format('%s name is missing', what)
                            ELSE format('%s name is %s characters long: "%s…"', what, char_length(name),
-                                       left(name, 40)) END, HINT = 'Names have 1 to 255 characters.';
+                                       left(name, 40)) END, HINT = 'A name must have 1 to 255 characters.';
     END IF;
 END $$;
 

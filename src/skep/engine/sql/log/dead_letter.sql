@@ -1,6 +1,6 @@
--- Dead letters: list, redrive, purge. Each one that is redriven or purged leaves a row in dead_letter_audit.
+-- Dead letters: list, redrive, purge. Every redrive and purge leaves a row in dead_letter_audit.
 
--- Returns the dead letters that a call is about, oldest first. error is matched as a part of the text.
+-- Returns the dead letters that match, oldest first. error matches a part of the text.
 CREATE FUNCTION skep._find_dead_letters(
     queue text, group_name text, error text, failed_after timestamptz, failed_before timestamptz, ids bigint[],
         max_rows integer
@@ -45,7 +45,7 @@ $$;
 COMMENT ON FUNCTION skep.count_dead_letters IS 'Returns the number of dead letters for each queue, group and error.';
 CALL skep._allow('skep_admin', 'count_dead_letters');
 
--- Returns the headers of a dead letter that is redriven. A new payload is not sealed.
+-- Returns the headers of a redriven dead letter. A new payload is not sealed.
 CREATE FUNCTION skep._redriven_headers(old jsonb, new jsonb, edited boolean, origin jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN edited THEN coalesce(old, '{}') - 'skep-sealed' ELSE coalesce(old, '{}') END || coalesce(new, '{}')
@@ -53,7 +53,8 @@ LANGUAGE sql IMMUTABLE AS $$
                                  ELSE '{}' END::jsonb)
 $$;
 
--- Pushing and deleting are one transaction, so that each is redriven once, however many calls run at the same time.
+-- Pushing and deleting are one transaction, so each dead letter is redriven once, however many calls run at the same
+-- time.
 CREATE FUNCTION skep.redrive(
     queue text DEFAULT NULL, group_name text DEFAULT NULL, error text DEFAULT NULL,
         failed_after timestamptz DEFAULT NULL, failed_before timestamptz DEFAULT NULL, ids bigint[] DEFAULT NULL,
@@ -69,7 +70,8 @@ BEGIN
         PERFORM skep._check_name('queue', redrive.to_queue);
     END IF;
     IF num_nonnulls(redrive.payload, redrive.headers) > 0 AND cardinality(redrive.ids) IS DISTINCT FROM 1 THEN
-        PERFORM skep._refuse('SK001', 'a new payload is for one dead letter', 'Name it by its id.');
+        PERFORM skep._refuse('SK001', 'a new payload or new headers need exactly one dead letter',
+                             'Give its id in ids.');
     END IF;
     IF dry_run THEN
         RETURN QUERY SELECT d.id, d.queue, d.partition, d.group_name, NULL::uuid
@@ -107,7 +109,7 @@ BEGIN
                     trace_id, producer, error, attempts, failed_at, n)) m
         CROSS JOIN LATERAL skep.push_many(m.queues, m.partitions, m.payloads, NULL, m.headers, m.trace_ids,
                                           m.producers) p
-    ), gone AS (
+    ), deleted AS (
         DELETE FROM skep.dead_letters d WHERE d.id = ANY (SELECT c.id FROM unnest(chosen) c)
     ), noted AS (
         INSERT INTO skep.dead_letter_audit (action, dead_letter_id, group_name, queue, partition, "offset", error,
@@ -121,14 +123,14 @@ BEGIN
     SELECT noted.dead_letter_id, noted.queue, noted.partition, noted.group_name, noted.message_id FROM noted;
 END $$;
 COMMENT ON FUNCTION skep.redrive IS
-    'Pushes dead letters again, oldest first, and deletes them: to their own group, or with to_queue as new '
-    'messages for every group of that queue. payload replaces the payload of one dead letter, headers are merged '
-    'into its own. Returns a row for each; dry_run changes nothing.';
+    'Redrives dead letters, oldest first: pushes them to their own group or, with to_queue, as new messages for every '
+    'group of that queue, and deletes them. payload replaces the payload of one dead letter, headers are merged into '
+    'its own. Returns a row for each; dry_run changes nothing.';
 CALL skep._allow('skep_admin', 'redrive');
 
--- Creates the partitions for one group alone that these dead letters need, and locks them. A partition of that name
--- that is in use otherwise is refused. One that is dropped as idle meanwhile is created again here: push() would create
--- it for every group.
+-- Creates the partitions for one group that these dead letters need, and locks them. Refuses a partition of that name
+-- that is in use for something else. A partition that is dropped as idle meanwhile is created again here, because
+-- push() would create it for every group.
 CREATE FUNCTION skep._open_redrive_partitions(dead skep.dead_letters[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -142,14 +144,14 @@ BEGIN
           FROM unnest(dead) d) d;
     FOR try IN 1 .. 4 LOOP
         PERFORM skep._create_partitions(wanted.queues, wanted.names);
-        -- They are locked in the order of push, and read after that, so that a push under way counts.
+        -- Lock them in the order of push, and read them after that, so that a concurrent push counts.
         PERFORM FROM unnest(wanted.queues, wanted.names) AS one (queue, name)
         CROSS JOIN LATERAL (SELECT q.id FROM skep.queues q WHERE q.name = one.queue LIMIT 1) q
         CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = one.name
                             FOR NO KEY UPDATE) p;
         GET DIAGNOSTICS locked = ROW_COUNT;
         EXIT WHEN locked = cardinality(wanted.names);
-        IF try = 4 OR locked > 0 THEN  -- to create one while others are locked could deadlock
+        IF try = 4 OR locked > 0 THEN  -- creating one while others are locked could deadlock
             RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'queue or partition deleted during redrive',
             HINT = 'Redrive again.';
         END IF;
@@ -166,7 +168,8 @@ BEGIN
     JOIN skep.partitions p ON p.queue_id = q.id AND p.name = skep._redrive_partition(d.group_name, d.partition)
     WHERE p.only_group IS DISTINCT FROM skep._group_of(q.semantics, d.group_name) LIMIT 1;
     IF FOUND THEN
-        PERFORM skep._refuse('SK007', format('partition "%s" is in use', taken), 'Redrive to a queue instead.');
+        PERFORM skep._refuse('SK007', format('partition "%s" is in use', taken),
+                             'Redrive to another queue with to_queue.');
     END IF;
 END $$;
 
@@ -188,18 +191,18 @@ BEGIN
         FROM skep._find_dead_letters(purge_dead_letters.queue, purge_dead_letters.group_name, purge_dead_letters.error,
                                      failed_after, failed_before, ids, max_rows) d
         CROSS JOIN LATERAL (SELECT x.id FROM skep.dead_letters x WHERE x.id = d.id FOR UPDATE SKIP LOCKED) mine
-    ), gone AS (
+    ), deleted AS (
         DELETE FROM skep.dead_letters d WHERE d.id = ANY (SELECT chosen.id FROM chosen) RETURNING d.*
     ), noted AS (
         INSERT INTO skep.dead_letter_audit (action, dead_letter_id, group_name, queue, partition, "offset", error,
                                             done_by)
-        SELECT 'purged', gone.id, gone.group_name, gone.queue, gone.partition, gone."offset", gone.error,
-               coalesce(purge_dead_letters.done_by, session_user) FROM gone
+        SELECT 'purged', d.id, d.group_name, d.queue, d.partition, d."offset", d.error,
+               coalesce(purge_dead_letters.done_by, session_user) FROM deleted d
         RETURNING id
     )
     SELECT count(*) INTO purged FROM noted;
     RETURN purged;
 END $$;
 COMMENT ON FUNCTION skep.purge_dead_letters IS
-    'Deletes dead letters, oldest first, and returns how many; dry_run only counts them.';
+    'Deletes dead letters, oldest first, and returns their number; dry_run only counts them.';
 CALL skep._allow('skep_admin', 'purge_dead_letters');

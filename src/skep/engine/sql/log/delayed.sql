@@ -1,14 +1,14 @@
 -- Delayed messages: stored apart until they are due, then appended to their partition.
 --
 --   push, outbox > delayed_messages > append_delayed(), by upkeep once a second, or a pop of the queue > messages
---                                   > cancel_delayed(), clear_queue(), delete_queue(), delete_partition() > gone
+--                                   > cancel_delayed(), clear_queue(), delete_queue(), delete_partition() > deleted
 --
--- Every one of these holds the lock of the partition to commit. So a message is appended once, and its transaction id
--- is a duplicate at every moment between the push and the end of the dedup window. Sessions that append
--- skip partitions that another session has locked, and so share the work. They read the due messages after they have
--- the lock, so that the messages of a partition are appended in order of due time.
+-- Each of these holds the lock of the partition until it commits. So a message is appended once, and its transaction id
+-- is a duplicate at every moment between the push and the end of the dedup window. Sessions that append messages skip
+-- partitions that another session has locked, and so share the work. They read the due messages after they have the
+-- lock, so the messages of a partition are appended in order of due time.
 
--- Returns when a message is due, and refuses an invalid delay. NULL if it has none.
+-- Returns when a message is due, or NULL if it has no delay. Refuses an invalid delay.
 CREATE FUNCTION skep._due_time(ord bigint, delay double precision, deliver_at timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -18,15 +18,15 @@ BEGIN
         PERFORM skep._refuse('SK001', item || 'delay and deliver_at are both given', 'Give one of them.');
     ELSIF delay NOT BETWEEN 0 AND 315360000 THEN
         PERFORM skep._refuse('SK001', format('%sdelay must be between 0 and 315360000 seconds, got %s', item, delay),
-                            'For a point in time give deliver_at.');
-    ELSIF NOT isfinite(deliver_at) OR deliver_at >= '9999-01-01 00:00:00Z' THEN  -- clients cannot represent later ones
+                            'Use deliver_at for a point in time.');
+    ELSIF NOT isfinite(deliver_at) OR deliver_at >= '9999-01-01 00:00:00Z' THEN  -- clients cannot represent later times
         PERFORM skep._refuse('SK001', format('%sdeliver_at must be a point in time before the year 9999, got %s', item,
                                              deliver_at));
     END IF;
     RETURN coalesce(deliver_at, clock_timestamp() + skep._seconds(delay));
 END $$;
 
--- The same for messages in JSON.
+-- Returns the due times of messages in JSON.
 CREATE FUNCTION skep._due_times(messages jsonb) RETURNS timestamptz[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -41,16 +41,15 @@ EXCEPTION WHEN data_exception THEN
         BEGIN
             PERFORM wrong.deliver_at::timestamptz;
         EXCEPTION WHEN data_exception THEN
-            PERFORM skep._refuse('SK001', format('item %s: deliver_at is "%s"', wrong.n - 1,
-                left(wrong.deliver_at, 80)),
-                                'deliver_at is a time such as 2030-01-31T12:00:00Z.');
+            PERFORM skep._refuse('SK001', format('item %s: deliver_at must be a time such as 2030-01-31T12:00:00Z, '
+                                                 'got "%s"', wrong.n - 1, left(wrong.deliver_at, 80)));
         END;
     END LOOP;
     RAISE;
 END $$;
 
--- Returns the message that a push repeats: one that waits, or the last one that is stored.
-CREATE FUNCTION skep._find_first(partition_id bigint, transaction_id text)
+-- Returns the message that a duplicate push repeats: a delayed message, or the last one that is stored.
+CREATE FUNCTION skep._find_original(partition_id bigint, transaction_id text)
 RETURNS TABLE ("offset" bigint, created_at timestamptz, delayed_id uuid, due_at timestamptz)
 LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT found."offset", found.created_at, found.id, found.due_at FROM (
@@ -62,7 +61,7 @@ LANGUAGE sql STABLE ROWS 1 AS $$
     ) found LIMIT 1
 $$;
 
--- push_many() for messages of which some are delayed. Those that are due already are pushed by push_many().
+-- push_many() for messages of which some are delayed. Messages that are due already are pushed by push_many().
 CREATE FUNCTION skep._push_delayed(
     queues text[], partitions text[], payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids uuid[],
         producers text[],
@@ -126,16 +125,17 @@ BEGIN
         first.due_at
     FROM unnest(slots.slot_of, fresh, _push_delayed.transaction_ids, due_times) WITH ORDINALITY AS item (slot, fresh,
         transaction_id, due_at, ord)
-    CROSS JOIN LATERAL skep._find_first(slots.partition_ids[slot], item.transaction_id) first
+    CROSS JOIN LATERAL skep._find_original(slots.partition_ids[slot], item.transaction_id) first
     WHERE NOT item.fresh AND item.due_at > stamp;
-EXCEPTION WHEN unique_violation THEN  -- under REPEATABLE READ: a message that waits is not visible
+EXCEPTION WHEN unique_violation THEN  -- under REPEATABLE READ a delayed message may not be visible
     RAISE EXCEPTION USING ERRCODE = '40001',
         MESSAGE = 'the partition has delayed messages that this transaction cannot see',
-        HINT = 'Push under READ COMMITTED, or INSERT INTO skep.outbox; or try the transaction again.';
+        HINT = 'Push under READ COMMITTED, INSERT INTO skep.outbox, or try the transaction again.';
 END $$;
 
--- Locks partitions with messages that are due, those that have waited longest first, and passes partitions that another
--- has locked. Returns how many messages of each it has passed: no more are appended, so that a call has a bound.
+-- Locks partitions with messages that are due, those that have waited longest first, and skips partitions that another
+-- session has locked. Returns how many due messages of each it has read: the caller appends no more, so the work of a
+-- call is bounded.
 CREATE FUNCTION skep._lock_due(queue_id integer, max_rows integer, stamp timestamptz, OUT partition_ids bigint[],
     OUT counts bigint[])
 LANGUAGE plpgsql AS $$
@@ -159,8 +159,9 @@ BEGIN
     END IF;
 END $$;
 
--- Appends what is due, of one queue or of all, and returns how many messages, and the queues that grew. The due
--- messages are read again after the lock, by a statement that sees what others have appended meanwhile.
+-- Appends due messages, of one queue or of all, and returns how many, and the queues they were appended to. The due
+-- messages are read again after the lock, by a statement that sees messages that other sessions have appended
+-- meanwhile.
 CREATE FUNCTION skep._append_due(queue_id integer, max_rows integer, OUT messages bigint, OUT queue_ids integer[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -177,7 +178,7 @@ BEGIN
     SELECT array_agg(head.next_offset ORDER BY n) AS next_offsets,
            array_agg(greatest(head.last_time, clock_timestamp()) ORDER BY n) AS times INTO heads
     FROM unnest(locked.partition_ids) WITH ORDINALITY AS p (id, n) CROSS JOIN LATERAL skep._head_of(p.id) head;
-    WITH gone AS (
+    WITH deleted AS (
         DELETE FROM skep.delayed_messages d
         USING unnest(locked.partition_ids, locked.counts, heads.next_offsets, heads.times) AS p (id, messages,
             next_offset, time)
@@ -187,8 +188,9 @@ BEGIN
         WHERE d.ctid = due.row_id
         RETURNING d.*, p.next_offset, p.time
     ), placed AS MATERIALIZED (
-        SELECT gone.*, next_offset - 1 + row_number() OVER (PARTITION BY partition_id ORDER BY due_at, seq) AS "offset"
-            FROM gone
+        SELECT deleted.*,
+               next_offset - 1 + row_number() OVER (PARTITION BY partition_id ORDER BY due_at, seq) AS "offset"
+        FROM deleted
     ), journaled AS (
         INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
         SELECT queue_id, array_agg(partition_id), array_agg(first), array_agg(last)
@@ -203,9 +205,10 @@ BEGIN
     SELECT (SELECT count(*) FROM placed), ARRAY(SELECT queue_id FROM journaled) INTO messages, queue_ids;
 END $$;
 
--- For pop. A pop in a transaction that goes on appends nothing: it would hold up pushes to these partitions until it
--- ends. (The first statement of a transaction is taken for its only one; that recognises psql, which does not say
--- autocommit.) Others who wait for these messages are woken: upkeep will find nothing to do.
+-- Appends due messages for a pop, and returns true if there were any. A pop inside a longer transaction appends
+-- nothing, because it would block pushes to these partitions until it ends. (The first statement of a transaction
+-- counts as the only one. That recognises psql, which does not pass autocommit.) Notifies other consumers that wait for
+-- these messages, because upkeep will find nothing left to append.
 CREATE FUNCTION skep._append_for_pop(queue_id integer, autocommit boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -226,8 +229,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- Appends messages that are due, at most so many, and returns how many, and the queues that grew. Any number of callers
--- may run at once.
+-- Appends at most max_rows due messages, and returns how many, and the queues they were appended to. Any number of
+-- callers may run at once.
 CREATE FUNCTION skep.append_delayed(max_rows integer DEFAULT 10000, queue text DEFAULT NULL, OUT messages bigint,
     OUT queues text[])
 LANGUAGE plpgsql AS $$
@@ -254,8 +257,7 @@ COMMENT ON FUNCTION skep.append_delayed IS
     'Appends delayed messages that are due to their partitions. Upkeep calls it once a second.';
 CALL skep._allow('skep_producer', 'append_delayed');
 
--- Cancels a delayed message by the id that its push returned. Returns false if it is not waiting: it was appended or
--- cancelled.
+-- Cancels a delayed message by the id that its push returned. Returns false if it was appended or cancelled already.
 CREATE FUNCTION skep.cancel_delayed(id uuid) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 BEGIN
@@ -265,7 +267,7 @@ BEGIN
     RETURN FOUND;
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse('55P03', format('the partition of delayed message %s is locked by another transaction', id),
-                        'Nothing was changed. Try again; pg_stat_activity shows transactions that are open for long.');
+                        'Nothing was changed. Try again; pg_stat_activity shows open transactions.');
 END $$;
 COMMENT ON FUNCTION skep.cancel_delayed IS
     'Deletes a delayed message before it is due. Returns false if it is no longer waiting.';
@@ -293,5 +295,5 @@ LANGUAGE sql STABLE AS $$
     CROSS JOIN LATERAL (SELECT q.name FROM skep.queues q WHERE q.id = d.queue_id LIMIT 1) q
     ORDER BY d.due_at, d.seq
 $$;
-COMMENT ON FUNCTION skep.list_delayed IS 'Lists delayed messages that wait, the next one first.';
+COMMENT ON FUNCTION skep.list_delayed IS 'Returns delayed messages that are not due yet, the next one first.';
 CALL skep._allow('skep_admin', 'list_delayed');

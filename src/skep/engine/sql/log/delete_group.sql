@@ -1,30 +1,31 @@
--- delete_group, and what a subscription that is cancelled or started again leaves behind.
+-- delete_group(), and the removal of a cancelled subscription before it is made again.
 
--- Forgets what groups have done in partitions, with their leases. Returns in how many.
+-- Deletes the runs and starts of groups in partitions, with their leases. Returns the number of partitions.
 CREATE FUNCTION skep._delete_runs(partition_ids bigint[], group_queue_ids integer[]) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     forgotten bigint;
 BEGIN
     PERFORM skep._lock_runs(partition_ids, group_queue_ids);
-    DELETE FROM skep.runs r USING unnest(partition_ids, group_queue_ids) AS place (partition_id, group_queue_id)
-    WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id;
-    DELETE FROM skep.starts s USING unnest(partition_ids, group_queue_ids) AS place (partition_id, group_queue_id)
-    WHERE s.partition_id = place.partition_id AND s.group_queue_id = place.group_queue_id;
+    DELETE FROM skep.runs r USING unnest(partition_ids, group_queue_ids) AS target (partition_id, group_queue_id)
+    WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id;
+    DELETE FROM skep.starts s USING unnest(partition_ids, group_queue_ids) AS target (partition_id, group_queue_id)
+    WHERE s.partition_id = target.partition_id AND s.group_queue_id = target.group_queue_id;
     GET DIAGNOSTICS forgotten = ROW_COUNT;
-    PERFORM skep._count_again(ARRAY(SELECT g.queue_id FROM skep.group_queues g WHERE g.id = ANY (group_queue_ids)));
+    PERFORM skep._request_count(ARRAY(SELECT g.queue_id FROM skep.group_queues g WHERE g.id = ANY (group_queue_ids)));
     RETURN forgotten;
 END $$;
 
--- Deletes a cancelled subscription, with those of its partitions, and what the group has done under them: the next one
--- starts again.
+-- Deletes a cancelled subscription, with those of its partitions, and the runs that they decided about. The next
+-- subscription starts again.
 CREATE FUNCTION skep._forget_cancelled(ended skep.subscriptions) RETURNS void
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
-    locked  integer[] := skep._lock_group(ended.group_name, ended.queue);
+    locked  integer[];
     ids     bigint[];
     decided record;
 BEGIN
+    locked := skep._lock_group(ended.group_name, ended.queue);
     PERFORM skep._require_read_committed('subscribe after cancel');
     ids := ARRAY(SELECT s.id FROM skep.subscriptions s
                  WHERE s.group_name = ended.group_name AND s.status = 'CANCELLED'
@@ -41,7 +42,7 @@ BEGIN
     IF decided.partition_ids IS NOT NULL THEN
         PERFORM skep._delete_runs(decided.partition_ids, decided.group_queue_ids);
     END IF;
-    PERFORM skep._discover_again(array_agg(g.list_id)) FROM skep.group_queues g WHERE g.id = ANY (locked);
+    PERFORM skep._request_discovery(array_agg(g.list_id)) FROM skep.group_queues g WHERE g.id = ANY (locked);
     DELETE FROM skep.subscriptions s WHERE s.id = ANY (ids);
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_busy(ended.group_name);
@@ -52,11 +53,12 @@ RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
 DECLARE
-    locked    integer[] := skep._lock_group(delete_group.group_name, delete_group.queue);
+    locked    integer[];
     ids       bigint[];
     read      record;
     forgotten bigint;
 BEGIN
+    locked := skep._lock_group(delete_group.group_name, delete_group.queue);
     PERFORM skep._require_read_committed('delete_group');
     IF NOT keep_subscription THEN
         ids := ARRAY(SELECT s.id FROM skep.subscriptions s
@@ -68,7 +70,7 @@ BEGIN
     read := skep._read_partitions(locked);
     forgotten := skep._delete_runs(read.partition_ids, read.group_queue_ids);
     DELETE FROM skep.discoveries d WHERE d.list_id = ANY (locked);
-    PERFORM skep._discover_again(array_agg(g.list_id)) FROM skep.group_queues g
+    PERFORM skep._request_discovery(array_agg(g.list_id)) FROM skep.group_queues g
     WHERE g.id = ANY (locked) AND g.list_id <> ALL (locked);
     DELETE FROM skep.group_queues g WHERE g.id = ANY (locked);
     RETURN forgotten;
@@ -76,6 +78,6 @@ EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_busy(delete_group.group_name);
 END $$;
 COMMENT ON FUNCTION skep.delete_group IS
-    'Forgets what a group has done, in one queue or everywhere, and returns in how many partitions. With '
-    'keep_subscription it starts again where its subscription says.';
+    'Deletes a group with its cursors and leases, in one queue or everywhere, and returns the number of partitions. '
+    'With keep_subscription it starts again at the start of its subscription.';
 CALL skep._allow('skep_admin', 'delete_group');

@@ -1,27 +1,28 @@
--- Discovery: how a group finds the partitions that have work for it. Its cost follows what changed.
+-- Discovery: how a group finds the partitions that have work for it. Its cost depends on the number of changes.
 --
--- pop reads the ready list, an index over the runs that may have messages. It calls discovery when the list gave
--- nothing, or when the last discovery is some time ago. Discovery reads the journal rows that are visible now and were
--- not visible in the saved snapshots (news), and puts their partitions in the list; it returns expired leases; and it
--- takes drained partitions out of the list.
+-- pop reads the ready list, an index over the runs that may have messages. It calls discovery when the list yields
+-- nothing, or when the last discovery is some time ago. Discovery reads the unseen journal rows, which are visible now
+-- and were not visible in a saved snapshot, and puts their partitions into the list; it returns expired leases; and it
+-- removes drained partitions from the list.
 --
--- Why no wake-up is lost, without a lock: only discovery sets ready_at to NULL (drained), and in the same transaction
--- it saves a snapshot that is older than that decision. A push that the decision did not see is not visible in the
--- saved snapshot either, so that it is news to every later discovery that sees the mark. Discovery removes only
--- snapshots that it has locked before it read any run, and whose news it has handled: a snapshot that was saved
--- together with a mark it cannot see yet stays. An ack therefore leaves its run in the list, or, while the list is
--- crowded, in the list of runs that are probably drained: there only discovery decides.
+-- Why no push is overlooked, without a lock: only discovery sets ready_at to NULL (drained), and in the same
+-- transaction it saves a snapshot that is older than that decision. A push that the decision did not see is not visible
+-- in the saved snapshot either, so it is unseen for every later discovery that sees the mark. Discovery deletes only
+-- snapshots that it has locked before it read any run, and whose unseen pushes it has handled. A snapshot that was
+-- saved together with a mark that it cannot see yet stays. An ack therefore leaves its run in the list or, while the
+-- list is crowded, in the list of probably drained runs: only discovery decides about those.
 --
--- The list is read from ready_from on: before it there are only dead index entries, which stay for as long as some
--- transaction is held open. A run gets a place that is 0.1 s old at most and ready_from stays 0.25 s behind, so that
--- only a transaction that commits later than that can put a run before ready_from. Discovery searches for such runs
--- once a second while consumers wait, every ten seconds while they are busy, or less often if that takes long.
+-- The list is read from ready_from on. Before it there are only dead index entries, which stay as long as some
+-- transaction is open. The ready time of a run is at most 0.1 s old and ready_from stays 0.25 s behind, so only a
+-- transaction that commits later than that can put a run before ready_from. Discovery scans for such runs once a second
+-- while consumers wait, every ten seconds while they are busy, or less often if the scan takes long.
 
--- Returns the place of a run in the ready list: behind those that were served before it, if that was not too long ago.
-CREATE FUNCTION skep._ready_place(served_at timestamptz, stamp timestamptz) RETURNS timestamptz
+-- Returns the ready time of a run, which is its position in the ready list: after the runs that were served before it,
+-- unless that was too long ago.
+CREATE FUNCTION skep._ready_time(served_at timestamptz, stamp timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE AS $$ SELECT least($2, greatest($1, $2 - interval '100 milliseconds')) $$;
 
--- Returns the priorities that occur in a ready list, highest first. Steps from one to the next in the index.
+-- Returns the priorities that occur in a ready list, highest first. It steps from one to the next in the index.
 CREATE FUNCTION skep._priorities(list integer) RETURNS integer[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -39,8 +40,8 @@ BEGIN
     RETURN priorities;
 END $$;
 
--- Returns the place of the first live run at or after this place: ready, leased or probably drained.
-CREATE FUNCTION skep._first_place(list integer, priorities integer[], after timestamptz) RETURNS timestamptz
+-- Returns the ready time of the first run at or after this time that is ready, leased or probably drained.
+CREATE FUNCTION skep._first_ready_time(list integer, priorities integer[], after timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN least(
@@ -55,16 +56,17 @@ BEGIN
             AND r.lease_id IS NULL AND r.drained ORDER BY r.ready_at LIMIT 1));
 END $$;
 
--- Returns the saved snapshots of a list, and the partitions that have news since then.
-CREATE FUNCTION skep._read_news(list integer, queue_id integer, stamp timestamptz) RETURNS skep.news
-LANGUAGE plpgsql AS $$
+-- Returns the saved snapshots of a list, and the partitions with unseen pushes.
+CREATE FUNCTION skep._read_discovery_state(list integer, queue_id integer, stamp timestamptz)
+RETURNS skep.discovery_state LANGUAGE plpgsql AS $$
 DECLARE
-    known skep.news;
+    known skep.discovery_state;
 BEGIN
     SELECT skep._current_snapshot(), array_agg(DISTINCT d.id), min(d.discovered_at), min(d.ready_from), min(d.scan_at),
            coalesce(bool_or(d.crowded), false), coalesce(bool_or(d.is_lost), true),
            coalesce(bool_or(d.discovered_at > stamp), false), min(d.scan_after),
-           array_agg(DISTINCT news.partition_id) FILTER (WHERE news.partition_id IS NOT NULL), count(news.partition_id)
+           array_agg(DISTINCT unseen.partition_id) FILTER (WHERE unseen.partition_id IS NOT NULL),
+           count(unseen.partition_id)
     INTO known
     FROM (
         SELECT d.*, pg_snapshot_xmin(d.snapshot) < f.xid OR d.server_started <> pg_postmaster_start_time() AS is_lost
@@ -74,21 +76,24 @@ BEGIN
         SELECT unnest(d.left_over) AS partition_id
         UNION ALL
         SELECT unnest(j.partition_ids) FROM skep.journal j
-        WHERE NOT d.is_lost AND _read_news.queue_id <> 0 AND j.queue_id = _read_news.queue_id
-          AND (j.queue_id, j.xid) >= (_read_news.queue_id, pg_snapshot_xmax(d.snapshot))  -- so that no other index fits
+        WHERE NOT d.is_lost AND _read_discovery_state.queue_id <> 0 AND j.queue_id = _read_discovery_state.queue_id
+          -- A row comparison: no other index fits it.
+          AND (j.queue_id, j.xid) >= (_read_discovery_state.queue_id, pg_snapshot_xmax(d.snapshot))
         UNION ALL
         SELECT unnest(j.partition_ids) FROM pg_snapshot_xip(d.snapshot) AS running
         CROSS JOIN LATERAL (SELECT * FROM skep.journal j
-                            WHERE j.queue_id = _read_news.queue_id AND j.xid = running OFFSET 0) j
-        WHERE NOT d.is_lost AND _read_news.queue_id <> 0
+                            WHERE j.queue_id = _read_discovery_state.queue_id AND j.xid = running OFFSET 0) j
+        WHERE NOT d.is_lost AND _read_discovery_state.queue_id <> 0
         UNION ALL
-        SELECT * FROM skep._read_wide_news(list, d.snapshot) WHERE NOT d.is_lost AND _read_news.queue_id = 0
-    ) news ON true;
+        SELECT * FROM skep._unseen_wide_partitions(list, d.snapshot)
+        WHERE NOT d.is_lost AND _read_discovery_state.queue_id = 0
+    ) unseen ON true;
     RETURN known;
 END $$;
 
--- Returns the next partitions of a list for a discovery that has to ask all of them, and where the page after it
--- begins. Of a queue they come by name; of a wide list by id, with those of other queues between them.
+-- Returns the next partitions of a list for a discovery that has to check all of them, and where the next page begins.
+-- The partitions of a queue come by name. Those of a wide list come by id, and the pages contain partitions of other
+-- queues too.
 CREATE FUNCTION skep._partitions_after(
     list integer, queue_id integer, after text, OUT partition_ids bigint[], OUT next text
 )
@@ -113,8 +118,8 @@ BEGIN
     END IF;
 END $$;
 
--- Returns when delayed_processing and window_buffer let the next message of a partition out; NULL if the queue has
--- neither.
+-- Returns when delayed_processing and window_buffer allow the next message of a partition to be delivered; NULL if the
+-- queue has neither option.
 CREATE FUNCTION skep._due_at(partition_id bigint, first_offset bigint, delay double precision, quiet double precision)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE AS $$
@@ -131,47 +136,48 @@ BEGIN
          ORDER BY m."offset" DESC LIMIT 1));
 END $$;
 
--- Puts runs that are drained, or probably drained, into the ready list. Returns the partitions whose run was not
--- locked.
-CREATE FUNCTION skep._wake_runs(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz)
+-- Puts drained and probably drained runs into the ready list. Returns the partitions whose run was not locked.
+CREATE FUNCTION skep._make_runs_ready(list integer, partition_ids bigint[], max_rows integer, stamp timestamptz)
 RETURNS bigint[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    woken bigint[];
+    ready_ids bigint[];
 BEGIN
-    WITH asleep AS (
-        SELECT r.row_id, q.delayed_processing, q.window_buffer FROM unnest(_wake_runs.partition_ids) AS news (id)
-        CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = news.id LIMIT 1) p
+    WITH drained AS (
+        SELECT r.row_id, q.delayed_processing, q.window_buffer
+        FROM unnest(_make_runs_ready.partition_ids) AS unseen (id)
+        CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = unseen.id LIMIT 1) p
         CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
         CROSS JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id
                             LIMIT 1) g
         CROSS JOIN LATERAL (SELECT r.ctid AS row_id FROM skep.runs r
-                            WHERE r.partition_id = news.id AND r.group_queue_id = g.id
+                            WHERE r.partition_id = unseen.id AND r.group_queue_id = g.id
                             ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) r
         LIMIT max_rows
-    ), woken AS (
+    ), ready AS (
         UPDATE skep.runs r
         SET ready_at = CASE WHEN r.lease_id IS NULL AND (r.ready_at IS NULL OR r.drained) THEN
-                            greatest(skep._ready_place(r.served_at, _wake_runs.stamp), skep._due_at(
-                                r.partition_id, r.first_offset, asleep.delayed_processing, asleep.window_buffer))
+                            greatest(skep._ready_time(r.served_at, _make_runs_ready.stamp), skep._due_at(
+                                r.partition_id, r.first_offset, drained.delayed_processing, drained.window_buffer))
                             ELSE r.ready_at END,
             drained = false
-        FROM asleep WHERE r.ctid = asleep.row_id
+        FROM drained WHERE r.ctid = drained.row_id
         RETURNING r.partition_id
     )
-    SELECT array_agg(partition_id) INTO woken FROM woken;
-    RETURN coalesce(woken, '{}');
+    SELECT array_agg(partition_id) INTO ready_ids FROM ready;
+    RETURN coalesce(ready_ids, '{}');
 END $$;
 
--- Locks partitions so that this transaction alone gives its group runs in them; returns those it got. A call for few of
--- them takes a lock for each: a transaction that stays open blinds its group for no other partition. A call for many
--- takes one lock for all, if nobody has one, because the lock table has room for a few thousand. Applications use
--- advisory locks of small numbers, and may hold them for ever: the first byte of a key is 's'.
+-- Locks partitions so that only this transaction adds runs of its group in them, and returns the partitions that it has
+-- locked. A call for few partitions takes one lock for each, so that a transaction that stays open hides no other
+-- partition from its group. A call for many takes one lock for all, if no other session has one, because the lock table
+-- has room for a few thousand locks. Applications use advisory locks of small numbers, and may hold them for long: the
+-- first byte of these keys is 's'.
 CREATE FUNCTION skep._lock_starts(group_queue integer, partition_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM skep.group_queues g WHERE g.id = group_queue FOR KEY SHARE SKIP LOCKED;
-    IF NOT FOUND THEN  -- seek, delete_group or delete_queue
+    IF NOT FOUND THEN  -- a seek, delete_group or delete_queue is running
         RETURN '{}';
     ELSIF cardinality(partition_ids) > 64 AND pg_try_advisory_xact_lock(x'736b6570'::integer, group_queue) THEN
         RETURN partition_ids;
@@ -182,9 +188,9 @@ BEGIN
                  WHERE pg_try_advisory_xact_lock(x'73'::bigint << 56 | group_queue::bigint << 35 | id));
 END $$;
 
--- Gives a group runs in partitions that it has not read yet, if there is something behind its start; a group without a
--- run is at the start its subscription says. Returns the partitions that got one, and those that have to be tried again
--- because they are locked.
+-- Adds runs of a group in partitions that it has not read yet, if there are messages from its start on. A group without
+-- a run is at the start of its subscription. Returns the partitions that got a run, and those that have to be tried
+-- again because they are locked.
 CREATE FUNCTION skep._add_runs(
     group_queue integer, wanted bigint[], max_rows integer, stamp timestamptz, OUT added bigint[],
     OUT left_over bigint[]
@@ -192,7 +198,7 @@ CREATE FUNCTION skep._add_runs(
 #variable_conflict use_column
 DECLARE
     target record;  -- partitions with something to read
-    mine  bigint[];
+    locked bigint[];
 BEGIN
     SELECT array_agg(s.partition_id) AS ids, g.group_name, g.queue_id INTO target
     FROM skep.group_queues g CROSS JOIN LATERAL skep._starting_offsets(g.group_name, g.queue_id, wanted) s
@@ -202,14 +208,14 @@ BEGIN
     IF target.ids IS NULL THEN
         RETURN;
     END IF;
-    mine := skep._lock_starts(group_queue, target.ids[:max_rows]);
-    -- Against retention: a start that is chosen now is kept by it.
-    mine := ARRAY(SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = ANY (mine)
+    locked := skep._lock_starts(group_queue, target.ids[:max_rows]);
+    -- Lock out retention: it keeps messages from a committed start on.
+    locked := ARRAY(SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = ANY (locked)
                   ORDER BY f.partition_id FOR KEY SHARE SKIP LOCKED);
     WITH started AS (
         INSERT INTO skep.starts (partition_id, group_queue_id, start_offset)
         SELECT s.partition_id, group_queue, s.start_offset
-        FROM skep._starting_offsets(target.group_name, target.queue_id, mine) s
+        FROM skep._starting_offsets(target.group_name, target.queue_id, locked) s
         ON CONFLICT DO NOTHING
         RETURNING partition_id, start_offset
     ), opened AS (
@@ -222,43 +228,43 @@ BEGIN
         RETURNING partition_id
     )
     SELECT array_agg(partition_id) INTO added FROM opened;
-    left_over := ARRAY(SELECT unnest(target.ids) EXCEPT SELECT unnest(mine));
+    left_over := ARRAY(SELECT unnest(target.ids) EXCEPT SELECT unnest(locked));
 END $$;
 
--- Handles news: drained partitions wake, unknown ones get a run. Returns those that are locked, and how many became
--- ready.
-CREATE FUNCTION skep._handle_news(
-    list integer, news bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[], OUT ready bigint
+-- Checks partitions with unseen pushes: drained ones become ready, and those that the group has not read get a run.
+-- Returns the partitions that are locked, and the number of those that became ready.
+CREATE FUNCTION skep._discover_partitions(
+    list integer, partition_ids bigint[], max_rows integer, stamp timestamptz, OUT left_over bigint[], OUT ready bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    asleep  bigint[];
-    woken   bigint[];
-    unknown record;
-    added   record;
+    drained_ids bigint[];
+    ready_ids   bigint[];
+    unknown     record;
+    added       record;
 BEGIN
     left_over := '{}';
     ready := 0;
-    asleep := ARRAY(
-        SELECT news.id FROM unnest(news) AS news (id)
-        CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = news.id LIMIT 1) p
+    drained_ids := ARRAY(
+        SELECT unseen.id FROM unnest(partition_ids) AS unseen (id)
+        CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = unseen.id LIMIT 1) p
         CROSS JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id
                             LIMIT 1) g
         CROSS JOIN LATERAL (SELECT r.ready_at, r.drained, r.lease_id, r.first_offset FROM skep.runs r
-                            WHERE r.partition_id = news.id AND r.group_queue_id = g.id ORDER BY r.first_offset DESC
+                            WHERE r.partition_id = unseen.id AND r.group_queue_id = g.id ORDER BY r.first_offset DESC
                             LIMIT 1) r
         WHERE r.lease_id IS NULL AND (r.ready_at IS NULL OR r.drained)
-          AND EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = news.id AND m."offset" >= r.first_offset));
-    IF asleep <> '{}' THEN
-        woken := skep._wake_runs(list, asleep, max_rows, stamp);
-        ready := cardinality(woken);
-        left_over := ARRAY(SELECT unnest(asleep) EXCEPT SELECT unnest(woken));
+          AND EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = unseen.id AND m."offset" >= r.first_offset));
+    IF drained_ids <> '{}' THEN
+        ready_ids := skep._make_runs_ready(list, drained_ids, max_rows, stamp);
+        ready := cardinality(ready_ids);
+        left_over := ARRAY(SELECT unnest(drained_ids) EXCEPT SELECT unnest(ready_ids));
     END IF;
     FOR unknown IN
-        SELECT g.id AS group_queue, array_agg(news.id) AS ids FROM unnest(news) AS news (id)
-        CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = news.id LIMIT 1) p
+        SELECT g.id AS group_queue, array_agg(unseen.id) AS ids FROM unnest(partition_ids) AS unseen (id)
+        CROSS JOIN LATERAL (SELECT p.queue_id FROM skep.partitions p WHERE p.id = unseen.id LIMIT 1) p
         CROSS JOIN LATERAL (SELECT g.id FROM skep.group_queues g WHERE g.list_id = list AND g.queue_id = p.queue_id
                             LIMIT 1) g
-        WHERE NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = news.id AND s.group_queue_id = g.id)
+        WHERE NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = unseen.id AND s.group_queue_id = g.id)
         GROUP BY g.id
     LOOP
         added := skep._add_runs(unknown.group_queue, unknown.ids, max_rows, stamp);
@@ -267,27 +273,27 @@ BEGIN
     END LOOP;
 END $$;
 
--- Returns true if something became ready, or if there are partitions that have not been asked yet. is_timed: called
--- beside work, not for lack of it. max_rows: a caller whose transaction goes on takes no more partitions into it than
--- it leases.
+-- Runs discovery for a ready list. Returns true if a run became ready, or if there are partitions left to check.
+-- is_timed: it is called because of the time, not because nothing was ready. max_rows: a caller inside a longer
+-- transaction locks no more partitions than it leases.
 CREATE FUNCTION skep._discover(list integer, queue_id integer, is_timed boolean, max_rows integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     stamp      timestamptz := clock_timestamp();
-    known      skep.news;
+    known      skep.discovery_state;
     page       record;
     is_saving  boolean;
     handled    record;
     ready      bigint := 0;
     hidden     timestamptz;
     is_scanning boolean;
-    from_place timestamptz;
+    scan_from  timestamptz;
     priorities integer[];
 BEGIN
-    known := skep._read_news(list, queue_id, stamp);
-    from_place := coalesce(known.ready_from, '-infinity');
-    IF known.is_lost AND queue_id = 0 AND NOT skep._cover_queues(list) THEN
-        RETURN false;  -- a queue that has to move is locked: try again later
+    known := skep._read_discovery_state(list, queue_id, stamp);
+    scan_from := coalesce(known.ready_from, '-infinity');
+    IF known.is_lost AND queue_id = 0 AND NOT skep._add_covered_queues(list) THEN
+        RETURN false;  -- a queue that has to be added is locked: try again later
     END IF;
     SELECT NULL::bigint[] AS partition_ids, NULL::text AS next INTO page;
     IF known.is_lost OR known.scan_after IS NOT NULL THEN
@@ -297,54 +303,54 @@ BEGIN
     is_scanning := known.scan_at IS NULL
         OR known.scan_at + CASE WHEN is_timed THEN interval '9 seconds' ELSE interval '0' END <= stamp;
     IF known.is_ahead THEN
-        from_place := '-infinity';
-        PERFORM skep._turn_back(list, stamp);
+        scan_from := '-infinity';
+        PERFORM skep._correct_future_times(list, stamp);
     ELSIF is_scanning THEN
-        hidden := skep._first_place(list, priorities, '-infinity');
-        from_place := least(from_place, hidden);
+        hidden := skep._first_ready_time(list, priorities, '-infinity');
+        scan_from := least(scan_from, hidden);
     END IF;
     is_saving := known.is_lost OR page.partition_ids IS NOT NULL OR known.is_ahead OR is_timed OR is_scanning
         OR known.rows > 64 OR known.crowded
         OR (known.rows > 0 OR cardinality(known.snapshots) > 1) AND known.discovered_at < stamp - interval '1 second'
         OR known.discovered_at < stamp - interval '1 minute';
-    IF queue_id = 0 AND (0 = ANY (known.partition_ids) OR known.is_lost AND skep._misses_queue(list, NULL)) THEN
-        is_saving := false;  -- a queue is locked: its news would be lost
+    IF queue_id = 0 AND (0 = ANY (known.partition_ids) OR known.is_lost AND skep._lacks_queue(list, NULL)) THEN
+        is_saving := false;  -- a queue is locked: its unseen pushes would be lost
     END IF;
-    IF is_saving THEN  -- a list that is being deleted or moved, or is gone, gets no snapshot
+    IF is_saving THEN  -- a list that is being deleted or moved, or was deleted, gets no snapshot
         PERFORM FROM skep.group_queues g WHERE g.id = list AND g.list_id = list FOR KEY SHARE SKIP LOCKED;
         is_saving := FOUND;
     END IF;
-    IF is_saving THEN  -- locked before any run is read
+    IF is_saving THEN  -- lock them before any run is read
         known.snapshots := ARRAY(SELECT d.id FROM skep.discoveries d
                                  WHERE d.list_id = list AND d.id = ANY (known.snapshots) FOR UPDATE SKIP LOCKED);
     END IF;
 
-    handled := skep._handle_news(list, known.partition_ids || page.partition_ids, max_rows, stamp);
-    ready := handled.ready + skep._expire_leases(list, from_place, least(max_rows, 100), stamp);
+    handled := skep._discover_partitions(list, known.partition_ids || page.partition_ids, max_rows, stamp);
+    ready := handled.ready + skep._expire_leases(list, scan_from, least(max_rows, 100), stamp);
     IF is_saving OR NOT is_timed THEN
-        ready := ready + (SELECT coalesce(sum(skep._clean_front(
-                              list, one.priority, from_place, least(max_rows, 64), is_saving, stamp)), 0)
+        ready := ready + (SELECT coalesce(sum(skep._clean_ready_list(
+                              list, one.priority, scan_from, least(max_rows, 64), is_saving, stamp)), 0)
                           FROM unnest(priorities) AS one (priority));
     END IF;
     IF is_saving THEN
-        ready := ready + skep._clean_drained(list, from_place, least(max_rows, 500), stamp);
-        PERFORM skep._save_discovery(list, known, handled.left_over, page.next, is_scanning, from_place, priorities,
+        ready := ready + skep._recheck_drained_runs(list, scan_from, least(max_rows, 500), stamp);
+        PERFORM skep._save_discovery(list, known, handled.left_over, page.next, is_scanning, scan_from, priorities,
                                      stamp);
     END IF;
     RETURN ready > 0 OR known.is_ahead OR known.is_lost AND queue_id = 0 OR coalesce(hidden < known.ready_from, false)
         OR page.next IS NOT NULL;
 END $$;
 
--- Saves the snapshot with which this discovery began, instead of those whose news it has handled.
+-- Saves the snapshot with which this discovery began, and deletes those whose unseen pushes it has handled.
 CREATE FUNCTION skep._save_discovery(
-    list integer, known skep.news, left_over bigint[], scan_after text, is_scanning boolean, from_place timestamptz,
-    priorities integer[], stamp timestamptz
+    list integer, known skep.discovery_state, left_over bigint[], scan_after text, is_scanning boolean,
+    scan_from timestamptz, priorities integer[], stamp timestamptz
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO skep.discoveries (list_id, snapshot, discovered_at, server_started, ready_from, scan_at, crowded,
                                   left_over, scan_after)
     VALUES (list, known.seen, stamp, pg_postmaster_start_time(),
-            coalesce(least(skep._first_place(list, priorities, from_place), stamp - interval '250 milliseconds'),
+            coalesce(least(skep._first_ready_time(list, priorities, scan_from), stamp - interval '250 milliseconds'),
                      '-infinity'),
             CASE WHEN NOT is_scanning THEN known.scan_at
                 ELSE stamp + greatest(interval '1 second', 100 * (clock_timestamp() - stamp)) END,
@@ -352,7 +358,7 @@ BEGIN
                     WHERE r.list_id = list AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND r.drained)
             OR (SELECT count(*) > 16 FROM (SELECT FROM unnest(priorities) AS one (priority)
                 CROSS JOIN LATERAL (SELECT FROM skep.runs r
-                                    WHERE r.list_id = list AND r.priority = one.priority AND r.ready_at >= from_place
+                                    WHERE r.list_id = list AND r.priority = one.priority AND r.ready_at >= scan_from
                                       AND r.ready_at <= stamp AND r.lease_id IS NULL AND NOT r.drained LIMIT 17) r
                 LIMIT 17) waiting),
             nullif(left_over, '{}'), _save_discovery.scan_after);

@@ -1,4 +1,4 @@
--- Discovery for groups that read namespaces and tasks: which queues are new to their list, and what was pushed to them.
+-- Discovery for groups that read namespaces and tasks: queues that are new to their list, and pushes to them.
 
 -- Adds group_queues rows for queues that are new to a list of namespaces and tasks.
 CREATE FUNCTION skep._add_group_queues(list integer, group_name text, queue_ids integer[]) RETURNS void
@@ -15,8 +15,8 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
--- Returns true if one of these queues (NULL: of all) is covered by a list of namespaces and tasks and was not added.
-CREATE FUNCTION skep._misses_queue(list integer, queue_ids integer[]) RETURNS boolean
+-- Returns true if a list of namespaces and tasks covers one of these queues (NULL: any queue) and does not have it yet.
+CREATE FUNCTION skep._lacks_queue(list integer, queue_ids integer[]) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN EXISTS (
@@ -27,10 +27,10 @@ BEGIN
           AND NOT EXISTS (SELECT FROM skep.group_queues g WHERE g.group_name = w.group_name AND g.queue_id = q.id));
 END $$;
 
--- The news of a list of namespaces and tasks: pushes to all queues since the snapshot, and of those the ones that the
--- group reads. 0, which is no partition: a queue that it covers is locked and was not added, so that these news have to
--- be read again. (delete_queue() has locked it, and may be rolled back.)
-CREATE FUNCTION skep._read_wide_news(list integer, snapshot pg_snapshot) RETURNS SETOF bigint
+-- Returns the partitions of a list of namespaces and tasks with pushes since the snapshot. It reads the pushes to all
+-- queues and keeps those of queues that the group reads. 0, which is not a partition, means that a covered queue is
+-- locked and was not added, so these pushes must be read again. (delete_queue() has locked it, and may be rolled back.)
+CREATE FUNCTION skep._unseen_wide_partitions(list integer, snapshot pg_snapshot) RETURNS SETOF bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -39,9 +39,9 @@ BEGIN
     SELECT array_agg(j.queue_id) AS queue_ids, array_agg(j.partition_id) AS partition_ids INTO pushed
     FROM (
         SELECT j.queue_id, unnest(j.partition_ids) AS partition_id FROM skep.journal j
-        WHERE j.xid >= pg_snapshot_xmax(_read_wide_news.snapshot)
+        WHERE j.xid >= pg_snapshot_xmax(_unseen_wide_partitions.snapshot)
         UNION ALL
-        SELECT j.queue_id, unnest(j.partition_ids) FROM pg_snapshot_xip(_read_wide_news.snapshot) AS running
+        SELECT j.queue_id, unnest(j.partition_ids) FROM pg_snapshot_xip(_unseen_wide_partitions.snapshot) AS running
         CROSS JOIN LATERAL (SELECT * FROM skep.journal j WHERE j.xid = running OFFSET 0) j
     ) j;
     IF pushed.queue_ids IS NOT NULL THEN
@@ -55,6 +55,6 @@ BEGIN
                             WHERE g.group_name = w.group_name AND g.queue_id = pushed.queue_id
                                AND g.list_id = list LIMIT 1) g
         UNION ALL
-        SELECT 0 WHERE skep._misses_queue(list, pushed.queue_ids);
+        SELECT 0 WHERE skep._lacks_queue(list, pushed.queue_ids);
     END IF;
 END $$;

@@ -1,7 +1,7 @@
--- Leases of partitions that are named: many requests, each for its partition, in one call.
+-- Leases of named partitions: many requests, each for one partition, in one call.
 
--- Leases from named partitions in one statement, as _lease_next() does: one request for each name. Returns the leases
--- that it could give; the other requests need _lease(): their partition is unknown, leased or empty, or has redriven
+-- Leases from named partitions in one statement, as _lease_next() does, with one request for each name. The requests
+-- that it returns no lease for need _lease(): their partition is new to the group, leased or empty, or has redriven
 -- dead letters, which come first.
 CREATE FUNCTION skep._lease_next_named(queue text, group_name text, names text[], batches integer[])
 RETURNS skep.lease[]
@@ -44,8 +44,8 @@ BEGIN
     RETURN leases;
 END $$;
 
--- Returns a partition and a group for _lease_next_named(); no row if a pop of it needs more than that. Every
--- subscription that covers the partition must be ACTIVE, and the one that decides must not need a heartbeat.
+-- Returns a partition and a group for _lease_next_named(), or no row if a pop of it needs more than that. Every
+-- subscription that covers the partition must be ACTIVE, and the most specific one must not need a heartbeat.
 CREATE FUNCTION skep._find_plain_partition(queue text, group_name text, partition text)
 RETURNS TABLE (id bigint, group_queue_id integer, queue_id integer, stamp timestamptz, deadline timestamptz)
 LANGUAGE sql STABLE ROWS 1 AS $$
@@ -67,12 +67,12 @@ LANGUAGE sql STABLE ROWS 1 AS $$
       AND coalesce(own.last_heartbeat_at, s.last_heartbeat_at)
           BETWEEN now.stamp - make_interval(secs => coalesce(own.heartbeat_interval,
               s.heartbeat_interval) / 4) AND now.stamp
-      AND NOT EXISTS (SELECT FROM skep.partitions again
-                      WHERE again.queue_id = q.id AND again.name = skep._redrive_partition($2, $3))
+      AND NOT EXISTS (SELECT FROM skep.partitions redriven
+                      WHERE redriven.queue_id = q.id AND redriven.name = skep._redrive_partition($2, $3))
 $$;
 
--- Leases from named partitions, one for each slot, strict order. Conditions are checked before the lock is taken: a pop
--- that gets nothing must not hold a run that another has leased.
+-- Leases from named partitions in strict order, one lease for each slot. The conditions are checked before the lock is
+-- taken: a pop that gets nothing must not lock a run that another session has leased.
 CREATE FUNCTION skep._lease_named(
     g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -123,8 +123,8 @@ BEGIN
     RETURN leases;
 END $$;
 
--- Runs of named partitions that a lease needs first: unknown partitions get one, leases that are over end, and runs
--- move past messages that were deleted. True if something changed.
+-- Prepares the runs of named partitions for a lease: adds missing runs, ends expired leases, and moves runs past
+-- deleted messages. Returns true if something changed.
 CREATE FUNCTION skep._prepare_named(g skep.group_state, partition_ids bigint[]) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -174,7 +174,8 @@ BEGIN
     RETURN changed;
 END $$;
 
--- Returns returned runs of shared partitions with nothing left to deliver: nobody could lease them, and end them.
+-- Returns the returned runs of shared partitions that have nothing left to deliver. No consumer could lease them, and
+-- so end them.
 CREATE FUNCTION skep._find_empty_runs(group_queue_id integer, partition_ids bigint[]) RETURNS SETOF tid
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -185,8 +186,7 @@ BEGIN
     FOR UPDATE SKIP LOCKED;
 END $$;
 
--- Returns the partitions that requests by name mean. Redriven dead letters of a partition come first, if there are any
--- that can be leased.
+-- Returns the partitions of requests by name. Redriven dead letters of a partition come first, if some can be leased.
 CREATE FUNCTION skep._find_named(g skep.group_state, names text[], redriven boolean) RETURNS bigint[]
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -197,25 +197,25 @@ BEGIN
                                   AND (NOT redriven OR p.only_group = g.group_name) LIMIT 1) p ON true);
 END $$;
 
--- Returns the partition in which a group, and no other, gets its dead letters of a partition again. Order among them is
--- kept.
+-- Returns the name of the partition in which a group gets its redriven dead letters of a partition. Only this group
+-- reads it. Their order is kept.
 CREATE FUNCTION skep._redrive_partition(group_name text, partition text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN right($2, length(again)) = again THEN $2 ELSE left($2 || again, 255) END
-    FROM format(' (again for %s)', $1) AS again
+    SELECT CASE WHEN right($2, length(suffix)) = suffix THEN $2 ELSE left($2 || suffix, 255) END
+    FROM format(' (redriven for %s)', $1) AS suffix
 $$;
 
--- Returns the partition that a dead letter was pushed to before any redrive. (Of a name that was cut nobody knows.)
+-- Returns the partition to which a dead letter was pushed before any redrive. (It cannot be known if the name was cut.)
 CREATE FUNCTION skep._origin_partition(group_name text, partition text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN length($2) > length(again) AND right($2, length(again)) = again THEN left($2, -length(again))
+    SELECT CASE WHEN length($2) > length(suffix) AND right($2, length(suffix)) = suffix THEN left($2, -length(suffix))
                 ELSE $2 END
-    FROM format(' (again for %s)', $1) AS again
+    FROM format(' (redriven for %s)', $1) AS suffix
 $$;
 
--- Leases from named partitions: once directly, and if that was not all, again after what _prepare_named() found and
--- what was due.
-CREATE FUNCTION skep._lease_names(
+-- Leases from named partitions: first directly and, if requests are left, again after _prepare_named() and after the
+-- append of due delayed messages.
+CREATE FUNCTION skep._lease_by_name(
     g skep.group_state, names text[], requests integer[], sizes integer[], auto_ack boolean, conflate boolean
 )
 RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -240,8 +240,8 @@ BEGIN
                              AND skep._append_for_pop(g.queue_id, g.is_autocommit);
                 EXIT WHEN NOT skep._prepare_named(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n)) AND NOT has_grown;
             END IF;
-            g := skep._with_current_time(g);  -- runs that were prepared are ready by now
-            leases := leases || skep._lease_by(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n),
+            g := skep._with_current_time(g);  -- prepared runs are ready at this time
+            leases := leases || skep._lease_runs(g, ARRAY(SELECT ids[n] FROM unnest(open) AS n),
                                                ARRAY(SELECT requests[n] FROM unnest(open) AS n),
                                                ARRAY(SELECT sizes[n] FROM unnest(open) AS n), auto_ack, conflate);
         END LOOP;
@@ -249,14 +249,15 @@ BEGIN
     RETURN leases;
 END $$;
 
--- Contact for each partition that is named. Returns the names, NULL for those that get nothing.
-CREATE FUNCTION skep._contact_by_name(queue text, group_name text, names text[], mode text, start_from text)
+-- Runs _ensure_subscribed() for each named partition. Returns the names, with NULL for partitions that get nothing.
+CREATE FUNCTION skep._ensure_subscribed_by_name(queue text, group_name text, names text[], mode text, start_from text)
 RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
     refused text[] := ARRAY(SELECT wanted.name
                             FROM (SELECT DISTINCT name FROM unnest(names) AS name ORDER BY name) wanted
-                            WHERE NOT skep._contact(queue, group_name, wanted.name, NULL, NULL, mode, start_from));
+                            WHERE NOT skep._ensure_subscribed(queue, group_name, wanted.name, NULL, NULL, mode,
+                                                              start_from));
 BEGIN
     RETURN ARRAY(SELECT CASE WHEN name <> ALL (refused) THEN name END FROM unnest(names)
                  WITH ORDINALITY AS wanted (name, n) ORDER BY n);

@@ -1,12 +1,12 @@
--- Leases of partitions with concurrency > 1: no order, up to `concurrency` leases of one partition and group at once,
--- each a disjoint run.
+-- Leases of partitions with concurrency > 1: without order, up to `concurrency` leases of one partition and group at
+-- once, each of a disjoint run.
 --
--- The open run gives closed runs away, one for each lease, and counts those that are leased. A closed run that is
--- returned waits in the ready list by itself. A closed run that is done is deleted. Lock order: the open run, then the
--- closed one.
+-- For each lease a closed run is split from the open run, which counts the closed runs that are leased. A closed run
+-- that is returned waits in the ready list on its own. A closed run that is done is deleted. Lock order: the open run,
+-- then the closed one.
 
--- Leases the next messages of one partition, the usual case, in one statement: moves the open run and adds a closed
--- one. Returns NULL if the first run in the ready list is a closed one, or has something inside that needs more than
+-- Leases the next messages of one partition in one statement, which is the usual case: moves the open run and adds a
+-- closed one. Returns NULL if the first run in the ready list is closed, or if its cuts or done offsets need more than
 -- this.
 CREATE FUNCTION skep._lease_from_open(g skep.group_state, batch integer) RETURNS skep.lease[]
 LANGUAGE plpgsql AS $$
@@ -45,15 +45,15 @@ BEGIN
     RETURN leases;
 END $$;
 
--- Completes leases of closed runs, as _ack_leases() does with the others. The open runs are locked first, by a
--- statement of its own: the next one sees them as they are then.
+-- Completes leases of closed runs, as _ack_leases() does with open ones. The open runs are locked first, in a statement
+-- of their own, so the next statement sees their current state.
 CREATE FUNCTION skep._ack_closed(leases uuid[], completed int8multirange[]) RETURNS uuid[]
 LANGUAGE plpgsql AS $$
 DECLARE
     stamp timestamptz := clock_timestamp();
     keys  record;
     acked uuid[];
-    quiet integer[];  -- groups whose last pop was a while ago
+    quiet integer[];  -- groups whose last pop was more than 10 seconds ago
 BEGIN
     SELECT array_agg(l.lease) AS leases, array_agg(l.run) AS runs, array_agg(l.partition_id) AS partition_ids,
            array_agg(l.group_queue_id) AS group_queue_ids, array_agg(r.first_offset) AS first_offsets
@@ -74,7 +74,7 @@ BEGIN
     IF keys.leases IS NULL THEN
         RETURN '{}';
     END IF;
-    WITH gone AS (
+    WITH deleted AS (
         DELETE FROM skep.runs r
         USING unnest(keys.leases, keys.runs, keys.partition_ids, keys.group_queue_ids, keys.first_offsets)
               AS l (lease, run, partition_id, group_queue_id, first_offset)
@@ -87,23 +87,23 @@ BEGIN
         RETURNING l.lease, r.partition_id, r.group_queue_id, r.served_at
     ), freed AS (
         UPDATE skep.runs o
-        SET leases = greatest(o.leases - gone.number, 0), ready_at = skep._ready_place(o.served_at, stamp),
+        SET leases = greatest(o.leases - deleted.number, 0), ready_at = skep._ready_time(o.served_at, stamp),
             drained = false
-        FROM (SELECT partition_id, group_queue_id, count(*)::integer AS number FROM gone GROUP BY 1, 2) gone
-        WHERE o.partition_id = ANY (ARRAY[gone.partition_id]) AND o.group_queue_id = gone.group_queue_id
+        FROM (SELECT partition_id, group_queue_id, count(*)::integer AS number FROM deleted GROUP BY 1, 2) deleted
+        WHERE o.partition_id = ANY (ARRAY[deleted.partition_id]) AND o.group_queue_id = deleted.group_queue_id
           AND o.end_offset IS NULL
     )
     SELECT array_agg(lease ORDER BY lease),
            array_agg(DISTINCT group_queue_id) FILTER (WHERE served_at < stamp - interval '10 seconds')
-    INTO acked, quiet FROM gone;
+    INTO acked, quiet FROM deleted;
     IF quiet IS NOT NULL THEN
         PERFORM skep._record_activity(one.id) FROM unnest(quiet) AS one (id);
     END IF;
     RETURN coalesce(acked, '{}');
 END $$;
 
--- Runs that can be leased: open ones with messages, closed ones that were returned; both only if their partition has
--- room for a lease.
+-- Returns the runs that can be leased, locked: open ones with messages and closed ones that were returned, if their
+-- partition has room for another lease.
 CREATE FUNCTION skep._shared_candidates(
     g skep.group_state, partition_ids bigint[], max_rows integer, most bigint, stamp timestamptz
 )
@@ -139,8 +139,8 @@ BEGIN
     ORDER BY r.ready_at LIMIT max_rows FOR NO KEY UPDATE OF r SKIP LOCKED;
 END $$;
 
--- Returns true if the partition of a run has room for a lease. A queue whose concurrency was lowered to 1 is in order
--- again: only the lowest run can be leased.
+-- Returns true if the partition of a run has room for another lease. If the concurrency of a queue was lowered to 1,
+-- its order is strict again: only the lowest run can be leased.
 CREATE FUNCTION skep._has_room(run skep.runs, concurrency integer) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -152,8 +152,8 @@ BEGIN
                                       AND r.first_offset < run.first_offset));
 END $$;
 
--- Leases for requests, one lease of a partition for each. partition_ids: the partition that each slot wants, or NULL
--- for any.
+-- Leases runs of shared partitions, one lease for each request. partition_ids: the partition of each slot, or NULL for
+-- any.
 CREATE FUNCTION skep._lease_shared(
     g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], conflate boolean, visited bigint[]
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -163,7 +163,7 @@ DECLARE
     open    record;
     leases  skep.lease[] := '{}';
     given   skep.lease[];
-    is_done boolean := false;  -- a run was in the way
+    is_done boolean := false;  -- a run was found done, and deleted
 BEGIN
     SELECT _lease_shared.requests, _lease_shared.sizes INTO open;
     FOR next IN SELECT * FROM skep._shared_candidates(g, partition_ids, cardinality(sizes),
@@ -177,10 +177,10 @@ BEGIN
               ORDER BY s.request, s.n) s;
         CONTINUE WHEN slot.requests IS NULL;
         given := CASE WHEN (next.run).end_offset IS NULL THEN
-                     skep._give_runs(g, next.row_id, next.run, next.ends, slot.requests, slot.sizes, conflate, g.stamp,
-                                     g.deadline)
-                     ELSE skep._lease_closed(g, next.row_id, next.run, next.ends, slot.requests[1], slot.sizes[1],
-                                             conflate, g.stamp, g.deadline) END;
+                     skep._split_open_run(g, next.row_id, next.run, next.ends, slot.requests, slot.sizes, conflate,
+                                          g.stamp, g.deadline)
+                     ELSE skep._lease_returned_run(g, next.row_id, next.run, next.ends, slot.requests[1],
+                                                   slot.sizes[1], conflate, g.stamp, g.deadline) END;
         is_done := is_done OR given IS NULL;
         CONTINUE WHEN given IS NULL;
         visited := visited || (next.run).partition_id;
@@ -207,8 +207,9 @@ BEGIN
                      ORDER BY m."offset" LIMIT 1), ends);
 END $$;
 
--- Gives runs away from an open run, one for each slot, as far as its messages and the concurrency go.
-CREATE FUNCTION skep._give_runs(
+-- Splits closed runs from an open run and leases them, one for each slot, as far as its messages and the concurrency
+-- allow.
+CREATE FUNCTION skep._split_open_run(
     g skep.group_state, row_id tid, open skep.runs, ends bigint, requests integer[], sizes integer[], conflate boolean,
     stamp timestamptz, deadline timestamptz
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -245,9 +246,9 @@ BEGIN
     RETURN leases;
 END $$;
 
--- Leases a returned run again, if its partition still has room: its open run must be locked before it counts. Returns
--- NULL if nothing of it is left, and deletes it.
-CREATE FUNCTION skep._lease_closed(
+-- Leases a returned run, if its partition still has room, which is certain only after its open run is locked. Returns
+-- NULL and deletes the run if nothing is left of it.
+CREATE FUNCTION skep._lease_returned_run(
     g skep.group_state, row_id tid, closed skep.runs, ends bigint, request integer, size integer, conflate boolean,
     stamp timestamptz, deadline timestamptz
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -283,7 +284,7 @@ BEGIN
             WHEN r.cuts IS NOT NULL THEN r.attempts[:1] END,
             done = nullif(r.done * int8multirange(int8range(given.first_offset, given.leased_to)), '{}')
     WHERE r.ctid = row_id;
-    IF given.leased_to < closed.end_offset THEN  -- the rest is a run of its own, which another may lease
+    IF given.leased_to < closed.end_offset THEN  -- the rest becomes another run, which another consumer may lease
         rest := skep._move_run(closed, given.leased_to);
         INSERT INTO skep.runs (partition_id, group_queue_id, list_id, priority, first_offset, end_offset, ready_at,
                                served_at, done, cuts, attempts)
@@ -294,21 +295,22 @@ BEGIN
     RETURN ARRAY[given];
 END $$;
 
--- A lease of a shared partition has ended: its open run has room again. The caller has locked the open run.
-CREATE FUNCTION skep._give_back(partition_id bigint, group_queue_id integer, stamp timestamptz) RETURNS void
+-- Counts one lease less in the open run of a shared partition. The caller has locked the open run.
+CREATE FUNCTION skep._decrement_leases(partition_id bigint, group_queue_id integer, stamp timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE skep.runs r SET leases = greatest(r.leases - 1, 0), ready_at = skep._ready_place(r.served_at, stamp),
+    UPDATE skep.runs r SET leases = greatest(r.leases - 1, 0), ready_at = skep._ready_time(r.served_at, stamp),
         drained = false
     FROM (SELECT o.ctid AS row_id FROM skep.runs o
-          WHERE o.partition_id = _give_back.partition_id AND o.group_queue_id = _give_back.group_queue_id
+          WHERE o.partition_id = _decrement_leases.partition_id AND o.group_queue_id = _decrement_leases.group_queue_id
             AND o.end_offset IS NULL
           ORDER BY o.first_offset DESC LIMIT 1) open
     WHERE r.ctid = open.row_id;
 END $$;
 
--- The concurrency of a queue is raised above 1: runs that are leased in strict order become closed runs of an open one.
-CREATE FUNCTION skep._share_runs(queue_id integer) RETURNS void
+-- Turns the leased runs of a queue into closed runs, because its concurrency was raised above 1. Each gets a new open
+-- run after it.
+CREATE FUNCTION skep._close_leased_runs(queue_id integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     leased record;
@@ -317,7 +319,7 @@ BEGIN
         SELECT r.ctid AS row_id, r AS run, skep._move_run(r, r.leased_to) AS rest
         FROM skep.group_queues g JOIN skep.runs r ON r.list_id = g.list_id AND r.group_queue_id = g.id
             AND r.lease_id IS NOT NULL AND r.end_offset IS NULL
-        WHERE g.queue_id = _share_runs.queue_id ORDER BY r.partition_id, r.group_queue_id FOR NO KEY UPDATE OF r
+        WHERE g.queue_id = _close_leased_runs.queue_id ORDER BY r.partition_id, r.group_queue_id FOR NO KEY UPDATE OF r
     LOOP
         UPDATE skep.runs r
         SET end_offset = r.leased_to,

@@ -1,8 +1,8 @@
 -- Leases from the queues of a namespace and/or task. They share one ready list per group (group_queues.queue_id 0), so
--- that the cost follows what is ready, and not how many queues there are.
+-- the cost depends on the number of ready runs, not on the number of queues.
 
--- Returns the group_queues rows to lease from for a namespace and/or task, by priority and then in order of the ready
--- lists: of the wide list of the group, and of work queues, which every group shares.
+-- Returns the group_queues rows to lease from for a namespace and/or task, by priority and then in the order of the
+-- ready lists. They are those of the wide list of the group, and those of work queues, which all groups share.
 CREATE FUNCTION skep._choose_queues(list integer, namespace text, task text, wanted integer) RETURNS integer[]
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -54,7 +54,7 @@ DECLARE
     has_grown boolean;
     max_rows  integer := CASE WHEN autocommit THEN 1000000 ELSE cardinality(sizes) END;
 BEGIN
-    IF NOT skep._contact(NULL, _lease_wide.group_name, NULL, _lease_wide.namespace, _lease_wide.task, mode,
+    IF NOT skep._ensure_subscribed(NULL, _lease_wide.group_name, NULL, _lease_wide.namespace, _lease_wide.task, mode,
                          start_from) THEN
         RETURN leases;
     END IF;
@@ -67,7 +67,7 @@ BEGIN
                WHERE d.list_id = list AND num_nonnulls(d.left_over, d.scan_after) > 0) THEN
         PERFORM skep._discover(list, 0, false, max_rows);
     END IF;
-    FOR try IN 1 .. 4 LOOP  -- a discovery may add a run, and the next one move it past deleted messages
+    FOR try IN 1 .. 4 LOOP  -- a discovery may add a run, and the next one may move it past deleted messages
         FOREACH chosen IN ARRAY skep._choose_queues(list, _lease_wide.namespace, _lease_wide.task,
                                                     cardinality(sizes)) LOOP
             left_over := skep._slots_left(requests, sizes, leases);
@@ -80,7 +80,7 @@ BEGIN
                 g.deadline := g.stamp + interval '1 hour';
             END IF;
             leases := leases || CASE WHEN g.list_id = list THEN
-                skep._lease_by(g, NULL, left_over.requests, left_over.sizes,
+                skep._lease_runs(g, NULL, left_over.requests, left_over.sizes,
                                auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate)
                 ELSE skep._lease_queue(g, left_over.requests, left_over.sizes,
                                        auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate) END;
@@ -98,7 +98,7 @@ BEGIN
     RETURN leases;
 END $$;
 
--- Returns false if the group has a subscription of its own to this queue that is paused or cancelled.
+-- Returns false if the group has a paused or cancelled subscription to this queue.
 CREATE FUNCTION skep._may_read(g skep.group_state) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

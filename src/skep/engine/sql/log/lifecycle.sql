@@ -1,13 +1,13 @@
--- The life of a subscription: heartbeats, pause, resume, cancel, death. Its states are drawn above the table
+-- The lifecycle of a subscription: heartbeats, pause, resume, cancel, death. Its states are drawn above the table
 -- subscriptions.
 --
--- A group is DEAD when its silence reaches the greater of heartbeat_timeout and miss_threshold * heartbeat_interval.
--- pop, ack and extend record heartbeats, at most four in an interval; a live lease is a sign of life without one.
--- Everything follows from the clock of the database, so that any number of detectors, at any pace, agree.
+-- A group is DEAD if its last heartbeat is older than both heartbeat_timeout and miss_threshold * heartbeat_interval.
+-- pop, ack and extend record heartbeats, at most four in an interval; a live lease counts as a heartbeat. Everything is
+-- computed by the clock of the database, so any number of detectors agree, however often they run.
 
--- Records a heartbeat of a subscription, and of those of its group to the same queue, or to the queues and partitions
--- that it covers: a group that reads one of them is alive for all. A dead subscription is revived. Does not wait for a
--- locked row: the session that has locked it records a heartbeat as well.
+-- Records a heartbeat of a subscription, and of the other subscriptions of its group to the same queue, or to the
+-- queues and partitions that it covers: a group that reads one of them is alive for all. Revives a dead subscription.
+-- Does not wait for a locked row, because the session that has locked it records a heartbeat as well.
 CREATE FUNCTION skep._record_heartbeat(subscription_id bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -50,7 +50,7 @@ BEGIN
     WHERE g.id = group_queue_id;
 END $$;
 
--- Returns true if the group has a lease that is not over, in a queue that the subscription is for.
+-- Returns true if the group has a lease that has not expired, in a queue that the subscription covers.
 CREATE FUNCTION skep._has_live_lease(s skep.subscriptions, stamp timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -66,7 +66,7 @@ BEGIN
             ORDER BY r.ready_at DESC LIMIT 1) lease);
 END $$;
 
--- Returns for how many seconds there was no sign of life of a subscription.
+-- Returns the number of seconds without a heartbeat or a live lease of a subscription.
 CREATE FUNCTION skep._silence_of(s skep.subscriptions, stamp timestamptz) RETURNS double precision
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -74,15 +74,15 @@ BEGIN
                 extract(epoch FROM stamp - s.last_heartbeat_at)::double precision ELSE 0 END;
 END $$;
 
--- Returns how many heartbeats are missing.
+-- Returns the number of missed heartbeats.
 CREATE FUNCTION skep._missed_heartbeats(silence double precision, heartbeat_interval double precision) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT floor(least($1 / $2, 1e6))::integer $$;
 
--- It writes no heartbeat, so that it does not matter how often it runs. Paused groups and queue mode, which every
--- consumer shares, never die.
+-- It writes no heartbeats, so it does not matter how often it runs. Paused groups and queue mode, which all consumers
+-- share, are never declared dead.
 CREATE FUNCTION skep.detect_dead_groups()
 RETURNS TABLE (group_name text, queue text, namespace text, task text, last_heartbeat_at timestamptz,
-               overdue_seconds double precision, misses integer, died boolean)
+               overdue_seconds double precision, missed_heartbeats integer, died boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -108,25 +108,26 @@ BEGIN
     FROM counted c ORDER BY c.id;
 END $$;
 COMMENT ON FUNCTION skep.detect_dead_groups IS
-    'Declares groups DEAD that have been silent for too long, and returns every group that is beyond its timeout; '
-    'died is true for those that this call has declared dead.';
+    'Declares groups DEAD that have sent no heartbeat for too long, and returns every group beyond its timeout. '
+    'died is true for groups that this call has declared dead.';
 CALL skep._allow('skep_admin', 'detect_dead_groups');
 
--- Returns the subscriptions that a call is about, locked in order: of a queue with its partitions, of a namespace
--- and/or task, or all of the group. A queue that only a wider subscription covers gets a subscription of its own, so
--- that its status can differ.
+-- Returns the subscriptions of a scope, locked in order: those of a queue with its partitions, of a namespace and/or
+-- task, or all of the group. A queue that only a wider subscription covers gets its own subscription, so that its
+-- status can differ.
 CREATE FUNCTION skep._lock_subscriptions(group_name text, queue text, namespace text, task text) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    who   text := coalesce((SELECT skep._group_of(q.semantics, _lock_subscriptions.group_name) FROM skep.queues q
-                            WHERE q.name = _lock_subscriptions.queue), _lock_subscriptions.group_name);
-    wider skep.subscriptions;
-    found bigint[];
+    effective_group text := coalesce(
+        (SELECT skep._group_of(q.semantics, _lock_subscriptions.group_name) FROM skep.queues q
+         WHERE q.name = _lock_subscriptions.queue), _lock_subscriptions.group_name);
+    wider           skep.subscriptions;
+    found           bigint[];
 BEGIN
     PERFORM skep._check_name('group', _lock_subscriptions.group_name);
     IF EXISTS (SELECT FROM skep.queues q WHERE q.name = _lock_subscriptions.queue) THEN
-        wider := skep._covering_subscription(who, queue, NULL, NULL, NULL);
+        wider := skep._covering_subscription(effective_group, queue, NULL, NULL, NULL);
         IF wider.id IS NOT NULL AND wider.queue IS NULL THEN
             wider := skep._without_wider_policy(wider, queue, NULL);
             wider.queue := queue; wider.namespace := NULL; wider.task := NULL;
@@ -135,7 +136,7 @@ BEGIN
     END IF;
     found := ARRAY(
         SELECT s.id FROM skep.subscriptions s
-        WHERE s.group_name = who
+        WHERE s.group_name = effective_group
           AND CASE WHEN _lock_subscriptions.queue IS NOT NULL THEN s.queue = _lock_subscriptions.queue
                    WHEN num_nonnulls(_lock_subscriptions.namespace, _lock_subscriptions.task) > 0 THEN
                        s.queue IS NULL AND s.namespace IS NOT DISTINCT FROM _lock_subscriptions.namespace
@@ -150,7 +151,7 @@ BEGIN
     RETURN found;
 END $$;
 
--- The same without the cancelled ones, for calls that need one that is not.
+-- Returns the same without cancelled subscriptions. If all are cancelled, that is an error.
 CREATE FUNCTION skep._lock_open_subscriptions(group_name text, queue text, namespace text, task text) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -161,7 +162,7 @@ BEGIN
     IF ids = '{}' THEN
         PERFORM skep._refuse('SK007', format('the subscription of group "%s"%s is cancelled', group_name,
                                              coalesce(' to queue "' || queue || '"', '')),
-                             'Subscribe again to start again.');
+                             'Subscribe again to make a new start.');
     END IF;
     RETURN ids;
 END $$;
@@ -175,15 +176,15 @@ LANGUAGE sql AS $$
     RETURNING s.*
 $$;
 
--- Releases the leases for which these subscriptions decide: the messages are delivered again at the same attempt, and
--- acks are refused.
+-- Releases the leases that these subscriptions decide about: their messages are delivered again at the same attempt,
+-- and their acks are refused.
 CREATE FUNCTION skep._release_leases(ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    place record;
+    target record;
     lease record;
 BEGIN
-    FOR place IN
+    FOR target IN
         SELECT DISTINCT r.partition_id, r.group_queue_id
         FROM (SELECT DISTINCT g.list_id, g.group_name FROM skep.subscriptions s
               JOIN skep.group_queues g ON g.group_name = s.group_name
@@ -197,11 +198,11 @@ BEGIN
         ORDER BY r.partition_id, r.group_queue_id
     LOOP
         PERFORM FROM skep.runs r
-        WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id AND r.end_offset IS NULL
+        WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id AND r.end_offset IS NULL
         ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE;  -- before the closed ones, as every ack does
         FOR lease IN
             SELECT r.ctid AS row_id, r AS run FROM skep.runs r
-            WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
+            WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id
               AND r.lease_id IS NOT NULL
             ORDER BY r.first_offset FOR NO KEY UPDATE
         LOOP
@@ -220,7 +221,8 @@ BEGIN
     RETURN QUERY SELECT * FROM skep._set_status(ids, 'PAUSED');
     PERFORM skep._release_leases(ids);
 END $$;
-COMMENT ON FUNCTION skep.pause IS 'Stops delivery to a group and returns its subscriptions. Its backlog is kept.';
+COMMENT ON FUNCTION skep.pause IS
+    'Stops delivery to a group and returns its changed subscriptions. Its backlog is kept.';
 CALL skep._allow('skep_admin', 'pause');
 
 CREATE FUNCTION skep.resume(
@@ -232,7 +234,7 @@ BEGIN
                                                 'ACTIVE');
 END $$;
 COMMENT ON FUNCTION skep.resume IS
-    'Starts delivery to a paused or dead group again, at its cursor, and returns its subscriptions.';
+    'Resumes delivery to a paused or dead group at its cursor, and returns its changed subscriptions.';
 CALL skep._allow('skep_admin', 'resume');
 
 CREATE FUNCTION skep.cancel(
@@ -246,8 +248,8 @@ BEGIN
     PERFORM skep._release_leases(ids);
 END $$;
 COMMENT ON FUNCTION skep.cancel IS
-    'Ends subscriptions of a group until it subscribes again, and returns them: messages no longer wait for the '
-    'group. A second call changes nothing.';
+    'Ends subscriptions of a group until it subscribes again, and returns them. Retention no longer keeps messages for '
+    'the group. A second call changes nothing.';
 CALL skep._allow('skep_admin', 'cancel');
 
 CREATE FUNCTION skep.cancel_group(group_name text, queue text DEFAULT NULL) RETURNS bigint
@@ -261,8 +263,8 @@ BEGIN
     RETURN backlog;
 END $$;
 COMMENT ON FUNCTION skep.cancel_group IS
-    'Cancels the subscriptions of a group and returns how many messages no longer wait for it. Fails with SK007 if '
-    'it is cancelled already.';
+    'Cancels the subscriptions of a group and returns the size of its backlog. Fails with SK007 if they are cancelled '
+    'already.';
 CALL skep._allow('skep_admin', 'cancel_group');
 
 CREATE FUNCTION skep.heartbeat(
@@ -276,5 +278,5 @@ BEGIN
     RETURN QUERY SELECT * FROM skep.subscriptions s WHERE s.id = ANY (ids) ORDER BY s.id;
 END $$;
 COMMENT ON FUNCTION skep.heartbeat IS
-    'Records that a group is alive, revives it if it is DEAD, and returns its subscriptions. Pops do the same.';
+    'Records that a group is alive, revives it if it is DEAD, and returns its subscriptions. Every pop does the same.';
 CALL skep._allow('skep_consumer', 'heartbeat');

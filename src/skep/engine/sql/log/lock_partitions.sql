@@ -1,14 +1,15 @@
--- Partitions for a push: created if they are missing, locked until commit, and where the next message of each goes.
+-- Partitions for a push: create them if they are missing, lock them until commit, and find their next offsets.
 
--- Creates the queues and partitions that do not exist yet. Key-share locks on the queues: a delete_queue() under way is
--- waited for.
+-- Creates the queues and partitions that do not exist yet. Takes key-share locks on the queues, which wait for a
+-- running delete_queue().
 CREATE FUNCTION skep._create_partitions(queues text[], partitions text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM skep._check_name(format('item %s: queue', n - 1), queue),
             skep._check_name(format('item %s: partition', n - 1), partition)
-    FROM unnest(_create_partitions.queues, _create_partitions.partitions) WITH ORDINALITY AS asked (queue, partition, n)
+    FROM unnest(_create_partitions.queues, _create_partitions.partitions)
+         WITH ORDINALITY AS requested (queue, partition, n)
     WHERE (char_length(queue) BETWEEN 1 AND 255 AND char_length(partition) BETWEEN 1 AND 255) IS NOT TRUE;
 
     INSERT INTO skep.queues (name, namespace, task)
@@ -24,7 +25,7 @@ BEGIN
         INSERT INTO skep.partitions (queue_id, name)
         SELECT missing.queue_id, missing.name FROM (
             SELECT DISTINCT q.name AS queue, q.id AS queue_id, partition COLLATE "C" AS name
-            FROM unnest(_create_partitions.queues, _create_partitions.partitions) AS asked (queue, partition)
+            FROM unnest(_create_partitions.queues, _create_partitions.partitions) AS requested (queue, partition)
             JOIN skep.queues q ON q.name = queue
             LEFT JOIN LATERAL (SELECT p.id FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = partition
                                LIMIT 1) known ON true
@@ -36,7 +37,7 @@ BEGIN
     INSERT INTO skep.partition_floors (partition_id) SELECT id FROM created;
 END $$;
 
--- Returns true if no active group is subscribed to a pub_sub queue. Other queues keep messages for groups to come.
+-- Returns true if a pub_sub queue has no active subscription. Other queues keep messages for future groups.
 CREATE FUNCTION skep._has_no_subscriber(q skep.queues) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT $1.semantics = 'pub_sub' AND NOT EXISTS (
@@ -51,14 +52,14 @@ $$;
 CREATE FUNCTION skep._refuse_blocked(queue text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM skep._refuse('SK006', format('queue "%s" takes no messages while no group is subscribed', queue),
+    PERFORM skep._refuse('SK006', format('queue "%s" takes no messages: it has no subscribed group', queue),
                         'Subscribe a group, or set block_without_subscribers to false.');
 END $$;
 
--- Locks the partitions of a push until commit, then reads their heads: in a statement of its own, which sees what the
--- locks waited for. Returns arrays over the partitions, and slot_of from each item to its partition. (A join would be
--- planned for ten items and be quadratic for 100,000.) next_offsets: where the next message goes; last_times: messages
--- get no earlier time than this.
+-- Locks the partitions of a push until commit, then reads their heads in a separate statement, which sees the commits
+-- that the locks waited for. Returns arrays over the partitions, and slot_of from each item to its partition. (A join
+-- would be planned for ten items and be quadratic for 100,000.) next_offsets: the offset of the next message;
+-- last_times: the earliest time of the next message.
 CREATE FUNCTION skep._lock_partitions(
     queues text[], partitions text[],
     OUT queue_ids integer[], OUT partition_ids bigint[], OUT next_offsets bigint[], OUT last_times timestamptz[],
@@ -68,7 +69,7 @@ DECLARE
     locked  bigint;
     blocked text;
 BEGIN
-    IF queues[1] = ALL (queues) AND partitions[1] = ALL (partitions) THEN  -- the usual case, by a shorter way
+    IF queues[1] = ALL (queues) AND partitions[1] = ALL (partitions) THEN  -- the usual case takes a shorter path
         SELECT ARRAY[p.queue_id], ARRAY[p.id], ARRAY[q.max_payload_bytes],
                ARRAY[coalesce(clock_timestamp() - skep._seconds(q.dedup_window), '-infinity')]
         INTO queue_ids, partition_ids, payload_limits, dedup_since
@@ -108,7 +109,7 @@ BEGIN
                                 FOR NO KEY UPDATE) p
         ) named;
         EXIT WHEN locked = cardinality(queues);
-        IF try = 4 OR locked > 0 THEN  -- one was deleted while the others were locked: to create it now could deadlock
+        IF try = 4 OR locked > 0 THEN  -- one was deleted while the others were locked: creating it now could deadlock
             RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'queue or partition deleted during push',
             HINT = 'Push again.';
         END IF;
@@ -132,9 +133,9 @@ BEGIN
     END IF;
 END $$;
 
--- Returns where the next message of a partition goes, and the time of its last one. The scan stops at the floor: below
--- it there may be index entries of deleted messages. An empty partition goes on at its floor, so that an offset is
--- never given twice.
+-- Returns the offset of the next message of a partition, and the time of its last one. The scan stops at the floor,
+-- because there may be index entries of deleted messages below it. An empty partition continues at its floor, so no
+-- offset is assigned twice.
 CREATE FUNCTION skep._head_of(partition_id bigint) RETURNS TABLE (next_offset bigint, last_time timestamptz)
 LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT greatest(m."offset" + 1, f.first_offset), greatest(m.created_at, f.deleted_created_at)

@@ -1,9 +1,9 @@
--- The maintenance modes of the servers. In push maintenance pushes are held here and stored, once and in their order,
--- when it is over.
+-- The maintenance modes of the servers. In push maintenance mode pushes are held here and stored, once and in order,
+-- when it ends.
 --
 -- Advisory locks (class 736b6568). Lock 0: sessions that hold or drain pushes share it, and a session that switches the
--- mode takes it alone, so that no push is held after the switch. Lock 1: taken to drain, by one session at a time. They
--- are advisory because sessions that share the lock of a row could keep the switch waiting for ever.
+-- mode takes it exclusively, so no push is held after the switch. Lock 1: taken to drain, by one session at a time.
+-- They are advisory because sessions that share the lock of a row could block the switch for ever.
 
 CREATE FUNCTION skep.maintenance_mode(
     OUT push boolean, OUT pop boolean, OUT held bigint, OUT refused bigint, OUT is_pending boolean
@@ -16,7 +16,7 @@ LANGUAGE sql STABLE AS $$
                         FROM skep.held_pushes h) h
 $$;
 COMMENT ON FUNCTION skep.maintenance_mode IS
-    'Returns whether the servers hold back pushes and pops, and how many pushes they hold.';
+    'Returns whether the servers hold back pushes and pops, and the number of held messages.';
 CALL skep._allow('skep_admin', 'maintenance_mode');
 
 CREATE FUNCTION skep.set_maintenance_mode(push boolean DEFAULT NULL, pop boolean DEFAULT NULL) RETURNS void
@@ -27,11 +27,11 @@ BEGIN
         pop_maintenance = coalesce(pop, pop_maintenance);
 END $$;
 COMMENT ON FUNCTION skep.set_maintenance_mode IS
-    'Turns the holding back of pushes or pops on all servers on or off; NULL leaves it as it is.';
+    'Turns the push or pop maintenance mode of all servers on or off. NULL keeps the current mode.';
 CALL skep._allow('skep_admin', 'set_maintenance_mode');
 
--- Keeps the messages of a request for later; false if there is no push maintenance now. What can be said to be wrong
--- with them is said now.
+-- Stores the messages of a request for later; returns false if push maintenance mode is off. Refuses messages that are
+-- already known to be invalid.
 CREATE FUNCTION skep._hold_push(messages jsonb) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -63,22 +63,22 @@ LANGUAGE plpgsql AS $$
 DECLARE
     messages jsonb;
 BEGIN
-    WITH gone AS (DELETE FROM skep.held_pushes h WHERE h.id = ANY (ids) RETURNING h.id, h.items)
-    SELECT jsonb_agg(item ORDER BY gone.id, n) INTO messages
-    FROM gone CROSS JOIN LATERAL jsonb_array_elements(gone.items) WITH ORDINALITY AS e (item, n);
+    WITH deleted AS (DELETE FROM skep.held_pushes h WHERE h.id = ANY (ids) RETURNING h.id, h.items)
+    SELECT jsonb_agg(item ORDER BY deleted.id, n) INTO messages
+    FROM deleted CROSS JOIN LATERAL jsonb_array_elements(deleted.items) WITH ORDINALITY AS e (item, n);
     PERFORM skep._push_messages(messages);
 END $$;
 
--- An error that says nothing about the messages: the next try may be better.
+-- Returns true for an error that is not caused by the messages, so that a retry may succeed.
 CREATE FUNCTION skep._is_transient(state text) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$ SELECT $1 IN ('40001', '40P01', '55P03')
     OR left($1, 2) IN ('08', '53', '57', '58', 'XX') $$;
 
--- Stores what was held, oldest first, about so many messages in one transaction with its removal; nothing while there
--- is push maintenance. A request that the database refuses stays with its error, and is passed by unless `again`. A
--- partition that another has locked is waited for, because the order counts; but not for ever, because who switches
--- waits for this, and pushes wait for who switches.
-CREATE FUNCTION skep._drain_held_pushes(max_messages integer DEFAULT 2000, again boolean DEFAULT false,
+-- Stores held pushes, oldest first, about max_messages in one transaction, which deletes them here. Does nothing in
+-- push maintenance mode. A request that the database refuses stays with its error, and is skipped unless retry_refused
+-- is true. It waits for locked partitions, because the order matters, but not for ever: a session that switches the
+-- mode waits for this one, and pushes wait for that session.
+CREATE FUNCTION skep._drain_held_pushes(max_messages integer DEFAULT 2000, retry_refused boolean DEFAULT false,
                                        OUT messages bigint, OUT refused bigint, OUT queues text[])
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -90,7 +90,7 @@ BEGIN
     refused := 0;
     SELECT array_agg(h.id ORDER BY h.id), coalesce(sum(h.messages), 0) INTO chosen, messages
     FROM (SELECT h.id, h.messages, sum(h.messages) OVER (ORDER BY h.id) - h.messages AS before
-          FROM (SELECT * FROM skep.held_pushes h WHERE again OR h.error IS NULL ORDER BY h.id LIMIT 1000) h) h
+          FROM (SELECT * FROM skep.held_pushes h WHERE retry_refused OR h.error IS NULL ORDER BY h.id LIMIT 1000) h) h
     WHERE before < max_messages AND NOT (SELECT s.push_maintenance FROM skep.settings s);
     SELECT coalesce(array_agg(DISTINCT item ->> 'queue'), '{}') INTO queues
     FROM skep.held_pushes h CROSS JOIN LATERAL jsonb_array_elements(h.items) AS item WHERE h.id = ANY (chosen);

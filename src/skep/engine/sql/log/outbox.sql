@@ -1,24 +1,25 @@
 -- The transactional outbox: INSERT INTO skep.outbox locks no partition; the rows move into the log when the caller
 -- commits.
 --
---   isolation level                     who appends the messages
+--   isolation level                     the messages are appended by
 --   READ COMMITTED                      the caller's own COMMIT
 --   REPEATABLE READ, SERIALIZABLE       move_committed_outbox(), which upkeep calls once a second. The COMMIT itself
---                                       cannot: its snapshot does not show messages that others have pushed since,
---                                       and so not where the partition ends.
+--                                       cannot do it: its snapshot does not show messages that others have pushed
+--                                       since, and so not where the partition ends.
 --
--- One deferred event per transaction, not per row: the statement trigger leaves one row in outbox_transactions, whose
--- deferred constraint trigger fires at COMMIT and appends everything at once, in lock order.
+-- There is one deferred event per transaction, not per row: the statement trigger inserts one row into
+-- outbox_transactions, whose deferred constraint trigger fires at COMMIT and appends all messages at once, in lock
+-- order.
 
-CREATE FUNCTION skep._note_outbox() RETURNS trigger
+CREATE FUNCTION skep._record_outbox_transaction() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     INSERT INTO skep.outbox_transactions (xid) VALUES (pg_current_xact_id()) ON CONFLICT DO NOTHING;
     RETURN NULL;
 END $$;
-CALL skep._pin('_note_outbox');
-CREATE TRIGGER note_outbox AFTER INSERT ON skep.outbox
-    FOR EACH STATEMENT EXECUTE FUNCTION skep._note_outbox();
+CALL skep._pin('_record_outbox_transaction');
+CREATE TRIGGER record_outbox_transaction AFTER INSERT ON skep.outbox
+    FOR EACH STATEMENT EXECUTE FUNCTION skep._record_outbox_transaction();
 
 -- Refuses rows that push would refuse, as far as this transaction can see.
 CREATE FUNCTION skep._check_outbox(written_by xid8) RETURNS void
@@ -35,7 +36,8 @@ BEGIN
     WHERE CASE WHEN q.block_without_subscribers THEN skep._has_no_subscriber(q) ELSE false END;
 END $$;
 
--- Deletes its own note, so that a row inserted by another deferred trigger after this one gets a new event.
+-- Deletes the row of this transaction, so that a row inserted by another deferred trigger after this one gets a new
+-- event.
 CREATE FUNCTION skep._move_outbox() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -68,8 +70,8 @@ CALL skep._pin('_move_outbox');
 CREATE CONSTRAINT TRIGGER move_outbox AFTER INSERT ON skep.outbox_transactions DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION skep._move_outbox();
 
--- Creates partitions, unless another transaction is creating one of them, or deleting its queue, and stays open: then
--- false.
+-- Creates partitions. Returns false if another transaction that stays open is creating one of them or deleting its
+-- queue.
 CREATE FUNCTION skep._try_create_partitions(queues text[], partitions text[]) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
 BEGIN
@@ -79,15 +81,15 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
--- Returns how many bytes a stored value has in memory, at most, without reading it: compression makes it up to 255
--- times as small.
+-- Returns the maximum size in memory of a stored value without reading it: compression saves at most a factor of 255.
 CREATE FUNCTION skep._unpacked_bytes(size integer, compression text) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce(CASE WHEN $2 IS NULL THEN $1 ELSE $1::bigint * 255 END, 0) $$;
 
--- Locks committed rows of the outbox behind a place that can be appended now, oldest transaction first. A partition is
--- left for later if another has locked it, or if an earlier row of it is passed: so order is kept, and nothing waits. A
--- row that is visible was committed, except the caller's own. last_…: the place of the last row that was looked at;
--- NULL if there are no more. _append_outbox() puts the rows into arrays, which hold 1 GB: after 256 MB it stops.
+-- Locks committed rows of the outbox after a position that can be appended now, oldest transaction first. A partition
+-- is left for later if another session has locked it, or if an earlier row of it was skipped: so the order is kept, and
+-- nothing waits. Every visible row is committed, except the caller's own. last_xid and last_id are the position of the
+-- last row that was read; NULL if there are no more. _append_outbox() puts the rows into arrays, whose limit is 1 GB,
+-- so this stops after 256 MB.
 CREATE FUNCTION skep._lock_outbox(
     max_rows integer, after_xid xid8, after_id bigint, OUT xids xid8[], OUT ids bigint[], OUT queues text[],
     OUT partitions text[], OUT last_xid xid8, OUT last_id bigint
@@ -95,7 +97,7 @@ CREATE FUNCTION skep._lock_outbox(
 DECLARE
     stamp   timestamptz := clock_timestamp();
     locked  record;
-    missing record;  -- partitions that do not exist yet: as in push, none is locked before all of them do
+    missing record;  -- partitions to create: as in push, none is locked before all of them exist
 BEGIN
     SELECT array_agg(o.xid) FILTER (WHERE before < 268435456) AS xids,
            array_agg(o.id) FILTER (WHERE before < 268435456) AS ids,
@@ -122,7 +124,7 @@ BEGIN
     WHERE NOT EXISTS (SELECT FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
                       WHERE q.name = mine.queue AND p.name = mine.partition);
     IF missing.queues IS NOT NULL AND NOT skep._try_create_partitions(missing.queues, missing.partitions) THEN
-        -- One by one, and those that were not tried in half a second the next time, in another order.
+        -- One by one. Those that were not tried within half a second are tried the next time, in another order.
         PERFORM skep._try_create_partitions(ARRAY[one.queue], ARRAY[one.partition])
         FROM (SELECT * FROM unnest(missing.queues, missing.partitions) AS one (queue, partition)
               ORDER BY random() OFFSET 0) one
@@ -152,7 +154,7 @@ BEGIN
     WHERE (mine.queue, mine.partition) IN (SELECT free.queue, free.partition FROM free);
 END $$;
 
--- Moves these rows of the outbox into the log, in their order, and returns how many messages are new.
+-- Moves these rows of the outbox into the log, in order, and returns the number of new messages.
 CREATE FUNCTION skep._append_outbox(xids xid8[], ids bigint[]) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -177,8 +179,8 @@ BEGIN
                                 CASE WHEN m.delayed > 0 THEN m.due_times END) p);
 END $$;
 
--- Appends rows of the outbox that _lock_outbox() has locked; if they are refused, those of each partition by
--- themselves. queues: of which rows were appended.
+-- Appends rows of the outbox that _lock_outbox() has locked. If they are refused, it appends the rows of each partition
+-- separately. queues: the queues of the appended rows.
 CREATE FUNCTION skep._publish_outbox(
     xids xid8[], ids bigint[], partition_queues text[], partitions text[],
     OUT messages bigint, OUT refused bigint, OUT queues text[]
@@ -216,11 +218,11 @@ BEGIN
     END LOOP;
 END $$;
 
--- Appends rows that were committed under REPEATABLE READ or SERIALIZABLE, or while triggers were off, and returns how
--- many messages are new, how many rows were refused, and the queues that grew. Any number of callers may run at once:
--- each row is appended once, and the rows of a partition in order of their transactions. Rows are refused if the
--- options of their queue were changed since they were committed: they and the rows of their partition behind them stay
--- in the outbox. However many stay, the rows behind them are reached: a call passes them until it has appended some.
+-- Appends rows that were committed under REPEATABLE READ or SERIALIZABLE, or while triggers were off. Returns the
+-- number of new messages, the number of refused rows, and the queues of the messages. Any number of callers may run at
+-- once: each row is appended once, and the rows of a partition in the order of their transactions. Rows are refused if
+-- the options of their queue have changed since they were committed: they and the later rows of their partition stay in
+-- the outbox. However many stay, a call skips them until it has appended some rows.
 CREATE FUNCTION skep.move_committed_outbox(
     max_rows integer DEFAULT 10000, OUT messages bigint, OUT refused bigint, OUT queues text[]
 )
@@ -245,8 +247,8 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION skep.move_committed_outbox IS
-    'Publishes outbox rows that were committed under REPEATABLE READ or SERIALIZABLE, as upkeep does every second. '
-    'Returns how many messages are new, how many rows were refused, and which queues grew.';
+    'Publishes outbox rows that were committed under REPEATABLE READ or SERIALIZABLE; upkeep calls it every second. '
+    'Returns the number of new messages, the number of refused rows, and the queues of the new messages.';
 CALL skep._allow('skep_producer', 'move_committed_outbox');
 
 CREATE FUNCTION skep.push_to_outbox(messages jsonb) RETURNS void
@@ -262,7 +264,7 @@ BEGIN
            value ->> 'producer', (value ->> 'delay')::double precision, (value ->> 'deliver_at')::timestamptz
     FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n) ORDER BY n;
 EXCEPTION WHEN check_violation OR not_null_violation OR invalid_text_representation OR invalid_parameter_value THEN
-    PERFORM skep._check_messages(messages);  -- says what is wrong
+    PERFORM skep._check_messages(messages);  -- raises the error that names the item
     RAISE;
 END $$;
 COMMENT ON FUNCTION skep.push_to_outbox IS
@@ -281,6 +283,6 @@ LANGUAGE sql STABLE AS $$
       AND a.datname = current_database() AND l.pid <> pg_backend_pid()
 $$;
 COMMENT ON FUNCTION skep.outbox_status IS
-    'Returns how many open transactions have written to the outbox, how long the oldest has been open, and how many '
-    'committed rows are not published yet (at most 10,000 are counted).';
+    'Returns the number of open transactions that have written to the outbox, the age of the oldest in seconds, and '
+    'the number of committed rows that are not published yet (at most 10,000).';
 CALL skep._allow('skep_admin', 'outbox_status');

@@ -2,18 +2,18 @@
 --
 --   pop > _lease_next                                                         the usual case, in one statement
 --       > _lease > _lease_queue > _lease_ready | _lease_shared                every other case
---                               > _lease_more > _discover                     when there was too little
---                > _lease_names > _lease_named | _lease_shared                named partitions
+--                               > _lease_more > _discover                     if that yields too little
+--                > _lease_by_name > _lease_named | _lease_shared              named partitions
 --                > _lease_wide                                                namespaces and tasks
 --
--- A request is {batch, partitions}: at most `batch` messages from at most `partitions` partitions. Requests that differ
--- in nothing else are served by one call. A slot is one partition of a request: the n-th partition that is leased is
--- for slots[n].
+-- A request is {batch, partitions}: at most `batch` messages from at most `partitions` partitions. One call serves all
+-- requests that differ in nothing else. A slot is one partition of a request: the n-th leased partition is for
+-- slots[n].
 
--- Leases from the ready list, strict order: one lease per partition and group. most: the largest of the sizes. The rows
--- are locked by the walk, one by one, and skipped if another session has locked them. A run with nothing in
--- it stays in the list; discovery takes it out. auto_ack moves first_offset at once; a returned run, which has more
--- than that to move, is leased, and _complete_leases() completes it.
+-- Leases from the ready list in strict order: one lease per partition and group. most: the largest of the sizes. The
+-- scan locks the rows one by one, and skips those that another session has locked. A run without messages stays in the
+-- list until discovery removes it. auto_ack moves first_offset at once; a returned run has more to update, so it is
+-- leased, and _complete_leases() completes it.
 CREATE FUNCTION skep._lease_ready(
     g skep.group_state, requests integer[], sizes integer[], most integer, auto_ack boolean, conflate boolean
 )
@@ -38,7 +38,7 @@ BEGIN
               WHERE r.list_id = g.list_id AND r.priority = g.priority
                 AND r.ready_at >= g.ready_from AND r.ready_at <= g.stamp AND r.lease_id IS NULL AND NOT r.drained
                 AND r.group_queue_id = g.id AND r.leases = 0 AND r.end_offset IS NULL
-                AND ends.last >= r.first_offset  -- again, of the row that is locked: it may have moved since
+                AND ends.last >= r.first_offset  -- checked again for the locked row, which may have moved
                 AND (g.quiet_since IS NULL OR r.attempts IS NOT NULL OR skep._is_quiet(r.partition_id, g.quiet_since))
               ORDER BY r.ready_at LIMIT cardinality(sizes)
               FOR NO KEY UPDATE OF r SKIP LOCKED) found
@@ -61,7 +61,7 @@ BEGIN
             ready_at = CASE WHEN sized.is_done THEN g.stamp ELSE g.deadline END, served_at = g.stamp,
             drained = g.crowded, is_logged = g.is_logged
         FROM sized WHERE r.ctid = sized.row_id AND sized.leased_to > sized.first_offset
-          -- no lease of deleted messages alone: nobody would get it, and end it
+          -- No lease of deleted messages alone: no consumer would get it, and end it.
           AND (sized.leased_to = sized.ends OR skep._first_message(r, sized.leased_to) < sized.leased_to)
         RETURNING ROW(sized.request, g.queue_id, g.queue, r.group_queue_id, r.partition_id, sized.first_offset,
                       sized.leased_to, r.lease_id, g.deadline, coalesce(sized.attempt, 1), sized.done
@@ -71,7 +71,7 @@ BEGIN
     RETURN leases;
 END $$;
 
--- Returns true if no message came to a partition since this time (window_buffer).
+-- Returns true if a partition has no message after this time (window_buffer).
 CREATE FUNCTION skep._is_quiet(partition_id bigint, since timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -79,8 +79,8 @@ BEGIN
             ORDER BY m."offset" DESC LIMIT 1);
 END $$;
 
--- Leases by one of the three ways. visited: partitions that have been leased from in this pop.
-CREATE FUNCTION skep._lease_by(
+-- Leases runs in one of the three ways. visited: partitions that this pop has already leased from.
+CREATE FUNCTION skep._lease_runs(
     g skep.group_state, partition_ids bigint[], requests integer[], sizes integer[], auto_ack boolean,
     conflate boolean, visited bigint[] DEFAULT '{}'
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -102,9 +102,9 @@ BEGIN
     RETURN skep._lease_ready(g, requests, sizes, (SELECT max(size) FROM unnest(sizes) AS size), auto_ack, conflate);
 END $$;
 
--- Looks for news if the first leases were not enough and the last discovery is some time ago: 20 ms if consumers wait,
--- 250 ms if they are busy; and leases the rest. A pop whose transaction goes on takes no more partitions into it than
--- it leases: what it touches is hidden from others until it commits.
+-- Runs discovery if the first leases were not enough and the last discovery is some time ago (20 ms if consumers wait,
+-- 250 ms if they are busy), and leases the rest. A pop inside a longer transaction locks no more partitions than it
+-- leases, because they are hidden from others until it commits.
 CREATE FUNCTION skep._lease_more(
     g skep.group_state, requests integer[], sizes integer[], leases skep.lease[], auto_ack boolean, conflate boolean
 ) RETURNS skep.lease[] LANGUAGE plpgsql AS $$
@@ -129,19 +129,19 @@ BEGIN
         SELECT d.ready_from, d.crowded INTO g.ready_from, g.crowded FROM skep.discoveries d WHERE d.list_id = g.list_id
         ORDER BY d.id DESC LIMIT 1;
         g := skep._with_current_time(g);
-        leases := leases || skep._lease_by(g, NULL, left_over.requests, left_over.sizes, auto_ack, conflate,
+        leases := leases || skep._lease_runs(g, NULL, left_over.requests, left_over.sizes, auto_ack, conflate,
                                            ARRAY(SELECT l.partition_id FROM unnest(leases) l));
         EXIT WHEN cardinality(leases) > 0 OR clock_timestamp() > give_up_at;
     END LOOP;
-    IF cardinality(leases) = 0 AND skep._await_run(g) THEN
-        leases := skep._lease_by(skep._with_current_time(g), NULL, requests, sizes, auto_ack, conflate);
+    IF cardinality(leases) = 0 AND skep._wait_for_run(g) THEN
+        leases := skep._lease_runs(skep._with_current_time(g), NULL, requests, sizes, auto_ack, conflate);
     END IF;
     RETURN leases;
 END $$;
 
--- Waits, but not long, for a run with messages that another consumer has locked and may leave in a moment. False if
--- there is none, or in vain.
-CREATE FUNCTION skep._await_run(g skep.group_state) RETURNS boolean
+-- Waits up to 0.1 s for a run with messages that another consumer has locked and may soon release. Returns false if
+-- there is none, or if it stays locked.
+CREATE FUNCTION skep._wait_for_run(g skep.group_state) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 BEGIN
     PERFORM FROM skep.runs r
@@ -163,14 +163,14 @@ RETURNS skep.lease[] LANGUAGE plpgsql AS $$
 DECLARE
     leases skep.lease[] := '{}';
 BEGIN
-    -- else partitions that were left over come first, or those in the list would be served over and over
+    -- Otherwise partitions that were left over come first, or those in the list would be served again and again.
     IF NOT g.is_behind THEN
-        leases := skep._lease_by(g, NULL, requests, sizes, auto_ack, conflate);
+        leases := skep._lease_runs(g, NULL, requests, sizes, auto_ack, conflate);
     END IF;
     RETURN skep._lease_more(g, requests, sizes, leases, auto_ack, conflate);
 END $$;
 
--- Returns the same with the times of this moment.
+-- Returns the group state with its times moved to now.
 CREATE FUNCTION skep._with_current_time(g skep.group_state) RETURNS skep.group_state
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -181,9 +181,9 @@ BEGIN
     RETURN g;
 END $$;
 
--- Returns what pop has to know about a group on a queue; no row if it has not read from there yet, or if there is
--- something to do first: no subscription to the whole queue, one that is not ACTIVE, or one whose last heartbeat is a
--- while ago.
+-- Returns the state of a group on a queue for pop. Returns no row if the group has not read from the queue yet, or if
+-- _ensure_subscribed() must run first: the group has no subscription to the whole queue, one that is not ACTIVE, or one
+-- that needs a heartbeat.
 CREATE FUNCTION skep._find_group(
     queue text, group_name text, lease_time double precision, autocommit boolean, any_status boolean
 )
@@ -214,10 +214,10 @@ RETURNS SETOF skep.group_state LANGUAGE sql STABLE ROWS 1 AS $$
       AND s.last_heartbeat_at BETWEEN now.stamp - make_interval(secs => s.heartbeat_interval / 4) AND now.stamp
 $$;
 
--- Leases the next messages of one partition in one statement: the usual pop of a group that is known and was served a
--- moment ago. Returns NULL if that is not so, or if nothing was found, and _lease() takes over: the queue has options
+-- Leases the next messages of one partition in one statement: the usual pop of a group that has popped recently.
+-- Returns NULL if nothing was found, or if this is not the usual case, and _lease() takes over: the queue has options
 -- that need more than this, the group is not ACTIVE or needs a heartbeat, discovery is due, or the run has acknowledged
--- messages inside (done). One statement, and as few expressions as possible: starting a statement costs more than
+-- messages inside (done). One statement with as few expressions as possible: starting a statement costs more than
 -- running this one.
 CREATE FUNCTION skep._lease_next(queue text, group_name text, batch integer) RETURNS skep.lease[]
 LANGUAGE plpgsql AS $$
@@ -242,7 +242,7 @@ BEGIN
                                     ORDER BY m."offset" DESC LIMIT 1) ends
                 WHERE r.list_id = g.id AND r.priority = 0 AND r.ready_at >= g.ready_from AND r.ready_at <= g.stamp
                   AND r.lease_id IS NULL AND NOT r.drained
-                  AND ends.last >= r.first_offset  -- again, of the row that is locked: it may have moved since
+                  AND ends.last >= r.first_offset  -- checked again for the locked row, which may have moved
                 ORDER BY r.ready_at LIMIT 1 FOR NO KEY UPDATE OF r SKIP LOCKED) run
         ) ready
         WHERE r.ctid = ready.row_id AND r.done IS NULL
@@ -254,8 +254,8 @@ BEGIN
     RETURN leases;
 END $$;
 
--- Returns a group on a queue for _lease_next(); no row if a pop of it needs more than that. Joins of unique keys, which
--- the planner cannot get wrong.
+-- Returns a group on a queue for _lease_next(), or no row if a pop of it needs more than that. Joins by unique keys
+-- have only one sensible plan.
 CREATE FUNCTION skep._find_plain_group(queue text, group_name text)
 RETURNS TABLE (id integer, queue_id integer, stamp timestamptz, deadline timestamptz, ready_from timestamptz,
                crowded boolean)
@@ -276,7 +276,7 @@ LANGUAGE sql STABLE ROWS 1 AS $$
       AND d.scan_after IS NULL
 $$;
 
--- Leases for requests that differ in nothing but their size. names: the partition each of them wants, or NULL for any.
+-- Leases for requests that differ only in size. names: the partition of each request, or NULL for any.
 CREATE FUNCTION skep._lease(
     queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
     lease_time double precision, auto_ack boolean, mode text, start_from text, conflate boolean,
@@ -291,7 +291,7 @@ BEGIN
     FROM (SELECT DISTINCT b, p, name
           FROM unnest(batches, partitions, coalesce(names, '{}')) AS request (b, p, name)) request;
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        PERFORM skep._refuse('SK001', 'pop works under READ COMMITTED only',
+        PERFORM skep._refuse('SK001', 'pop needs READ COMMITTED',
                              'Begin the transaction with ISOLATION LEVEL READ COMMITTED.');
     END IF;
     slots := skep._slots(batches, partitions);
@@ -301,14 +301,14 @@ BEGIN
     END IF;
     SELECT * INTO g FROM skep._find_group(_lease.queue, _lease.group_name, _lease.lease_time, autocommit, false);
     IF NOT FOUND OR mode IS NOT NULL OR start_from IS NOT NULL THEN
-        IF names IS NULL AND NOT skep._contact(queue, group_name, NULL, NULL, NULL, mode, start_from) THEN
+        IF names IS NULL AND NOT skep._ensure_subscribed(queue, group_name, NULL, NULL, NULL, mode, start_from) THEN
             RETURN '{}';
         ELSIF names IS NOT NULL THEN
-            names := skep._contact_by_name(queue, group_name, names, mode, start_from);
+            names := skep._ensure_subscribed_by_name(queue, group_name, names, mode, start_from);
         END IF;
         SELECT * INTO g FROM skep._find_group(_lease.queue, _lease.group_name, _lease.lease_time, autocommit, true);
         IF NOT FOUND THEN
-            RETURN '{}';  -- no such queue yet
+            RETURN '{}';  -- the queue does not exist yet
         END IF;
     END IF;
     IF auto_ack AND (g.is_shared OR g.is_logged) THEN
@@ -316,13 +316,13 @@ BEGIN
         g.deadline := g.stamp + interval '1 hour';
     END IF;
     IF names IS NOT NULL THEN
-        RETURN skep._lease_names(g, names, slots.requests, slots.sizes, auto_ack, conflate);
+        RETURN skep._lease_by_name(g, names, slots.requests, slots.sizes, auto_ack, conflate);
     END IF;
     RETURN skep._lease_queue(g, slots.requests, slots.sizes, auto_ack, conflate);
 END $$;
 
--- The messages of leases, partition by partition, in order: a statement of its own, which sees all that the leases have
--- seen.
+-- Returns the messages of leases, partition by partition, in order. It is a separate statement, which sees all messages
+-- that the leases have seen.
 CREATE FUNCTION skep._deliver(leases skep.lease[]) RETURNS SETOF skep.delivery
 LANGUAGE sql STABLE AS $$
     SELECT l.queue, p.name, m."offset", skep.message_id(m.partition_id, m."offset"), m.payload, m.headers,
@@ -337,7 +337,7 @@ LANGUAGE sql STABLE AS $$
     WHERE m.payload IS NOT NULL AND (l.done IS NULL OR NOT l.done @> m."offset")
 $$;
 
--- auto_ack of queues that are shared or logged: their leases end like those of any consumer.
+-- Completes leases for auto_ack on shared or logged queues: these leases end like those of any consumer.
 CREATE FUNCTION skep._complete_leases(leases skep.lease[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -348,8 +348,8 @@ BEGIN
     END IF;
 END $$;
 
--- autocommit: the transaction ends with this call, so that it may do work for others of its group: it looks for new
--- work in all partitions, and not only in as many as it leases.
+-- autocommit: the transaction ends with this call, so it may do work for its whole group: discovery checks all
+-- partitions, not only as many as this call leases.
 CREATE FUNCTION skep.pop(
     queue text DEFAULT NULL, group_name text DEFAULT '__QUEUE_MODE__', batch integer DEFAULT 1,
     partitions integer DEFAULT 1, partition text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
@@ -379,6 +379,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION skep.pop IS
     'Leases up to batch messages from up to partitions partitions, and returns them: of a queue, of one partition, '
-    'or of every queue of a namespace or task. autocommit says that your transaction ends with this call, so that '
-    'it may discover work for its whole group.';
+    'or of every queue of a namespace or task. autocommit tells that your transaction ends with this call, so that it '
+    'may run discovery for its whole group.';
 CALL skep._allow('skep_consumer', 'pop');

@@ -1,4 +1,4 @@
--- Requests of a pop: their checks, their slots, and the lease id that each slot gets.
+-- Requests of a pop: their checks, their slots, and the lease id of each slot.
 
 CREATE FUNCTION skep._check_pop(queue text, group_name text, partition text, namespace text, task text, batch integer,
                                partitions integer, lease_time double precision) RETURNS void
@@ -6,13 +6,13 @@ LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     IF queue IS NULL THEN
         IF namespace IS NULL AND task IS NULL OR partition IS NOT NULL THEN
-            PERFORM skep._refuse('SK001', 'pop needs a queue, or a namespace and/or a task',
-                                 'A partition belongs to a queue.');
+            PERFORM skep._refuse('SK001', 'queue is missing',
+                                 'Give a queue, with or without a partition, or a namespace and/or a task.');
         END IF;
     ELSE
         PERFORM skep._check_name('queue', queue);
         IF namespace IS NOT NULL OR task IS NOT NULL THEN
-            PERFORM skep._refuse('SK001', 'pop takes a queue or a namespace/task, not both');
+            PERFORM skep._refuse('SK001', 'queue cannot be combined with namespace or task');
         END IF;
     END IF;
     PERFORM skep._check_name('group', group_name);
@@ -31,15 +31,16 @@ BEGIN
     END IF;
 END $$;
 
--- A lease id is the key of its run, so that an ack needs no index of its own: 35 bits of partition, 21 of group_queue,
--- 32 of first_offset; the other 40 are random, so that it cannot be guessed and an old id of the same run is refused.
+-- Returns a new lease id. It contains the key of its run, so that an ack needs no other index: 35 bits of partition, 21
+-- of group_queue, 32 of first_offset. The other 40 bits are random, so that it cannot be guessed and an old id of the
+-- same run is refused.
 CREATE FUNCTION skep._lease_id(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS uuid
 LANGUAGE sql VOLATILE AS $$
     SELECT (lpad(to_hex($1 << 21 | $2), 14, '0') || lpad(to_hex($3 & 4294967295), 8, '0')
             || right(gen_random_uuid()::text, 10))::uuid
 $$;
 
--- Returns the partition and the group that a lease id is for (see _lease_id).
+-- Return the partition and the group_queue that a lease id contains (see _lease_id).
 CREATE FUNCTION skep._partition_of_lease(lease uuid) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT ('x00' || left(replace($1::text, '-', ''), 14))::bit(64)::bigint >> 21 $$;
 
@@ -47,7 +48,8 @@ CREATE FUNCTION skep._group_queue_of_lease(lease uuid) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT (('x00'
                                       || left(replace($1::text, '-', ''), 14))::bit(64)::bigint & 2097151)::integer $$;
 
--- Slots for requests: every request gets its first partition, then its second, as far as its partitions go.
+-- Returns the slots of requests: first the first partition of every request, then the second, up to the number of each
+-- request.
 CREATE FUNCTION skep._slots(batches integer[], partitions integer[], OUT requests integer[], OUT sizes integer[])
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -62,7 +64,8 @@ BEGIN
           CROSS JOIN LATERAL generate_series(1, most) AS turn ORDER BY turn, request.n LIMIT 10000) slot;
 END $$;
 
--- The slots that are left after these leases: with the rest of their batch, without those whose batch is full.
+-- Returns the slots that are left after these leases, with the rest of their batch and without those whose batch is
+-- full.
 CREATE FUNCTION skep._slots_left(INOUT requests integer[], INOUT sizes integer[], leases skep.lease[])
 LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(array_agg(slot.request ORDER BY slot.n), '{}'),
@@ -76,12 +79,11 @@ LANGUAGE sql IMMUTABLE AS $$
     WHERE slot.turn > coalesce(used.partitions, 0) AND slot.size > coalesce(used.messages, 0)
 $$;
 
--- Returns how many offsets are done, at most: they take no room in a batch. Inlined; most runs have none.
+-- Returns the number of done offsets, which take no room in a batch. It is inlined; most runs have none.
 CREATE FUNCTION skep._done_count(done int8multirange) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT CASE WHEN $1 IS NULL THEN 0 ELSE skep._count_offsets($1) END $$;
 
--- Returns the offset behind the first n of [first_offset, end_offset) that are not done; first_offset if n is not above
--- 0.
+-- Returns the offset after the first n of [first_offset, end_offset) that are not done, or first_offset if n <= 0.
 CREATE FUNCTION skep._cut(first_offset bigint, end_offset bigint, done int8multirange, n bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN n <= 0 THEN _cut.first_offset

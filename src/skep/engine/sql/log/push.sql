@@ -1,16 +1,16 @@
--- push: many queues and partitions in one call, a constant number of statements whatever their number. Partitions are
--- created and locked in one order, by queue and name, so that pushes never deadlock. The lock is held to commit:
--- offsets are dense, and become visible in order.
+-- push: any number of queues and partitions in one call, with a constant number of statements. Partitions are created
+-- and locked in one order, by queue and name, so pushes never deadlock. The locks are held until commit, so offsets are
+-- dense and become visible in order.
 
--- Returns true if a payload takes more bytes than this as the text that is sent to consumers. A short number can be a
--- long text (1e131071 has 131,072 digits): 12 bytes of jsonb are at most 131,072 characters, so that small payloads
--- need not be written out.
+-- Returns true if a payload has more bytes than this as the text that is sent to consumers. A short number can be a
+-- long text (1e131071 has 131,072 digits): 12 bytes of jsonb are at most 131,072 characters, so small payloads need not
+-- be converted to text.
 CREATE FUNCTION skep._exceeds(payload jsonb, max_bytes integer) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN pg_column_size($1)::bigint * 11000 <= $2 THEN false ELSE octet_length($1::text) > $2 END
 $$;
 
--- Returns for each item whether it is new: neither stored, nor waiting for its time, nor earlier in this push. Exact,
+-- Returns for each item whether it is new: neither stored, nor delayed, nor earlier in this push. The result is exact,
 -- because the partitions are locked.
 CREATE FUNCTION skep._find_new(
     slot_of integer[], partition_ids bigint[], dedup_since timestamptz[], transaction_ids text[]
@@ -18,10 +18,10 @@ CREATE FUNCTION skep._find_new(
 RETURNS boolean[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (
-        SELECT array_agg(transaction_id IS NULL OR (twin = 1 AND stored IS NULL AND NOT is_delayed) ORDER BY ord)
+        SELECT array_agg(transaction_id IS NULL OR (occurrence = 1 AND stored IS NULL AND NOT is_delayed) ORDER BY ord)
         FROM (
             SELECT item.*, stored."offset" AS stored, delayed.id IS NOT NULL AS is_delayed,
-                   row_number() OVER (PARTITION BY slot, item.transaction_id ORDER BY ord) AS twin
+                   row_number() OVER (PARTITION BY slot, item.transaction_id ORDER BY ord) AS occurrence
             FROM unnest(slot_of, transaction_ids) WITH ORDINALITY AS item (slot, transaction_id, ord)
             LEFT JOIN LATERAL (
                 SELECT m."offset" FROM skep.messages m
@@ -35,7 +35,7 @@ BEGIN
         ) item);
 END $$;
 
--- Raises an error that says what is wrong with an item, if something is.
+-- Raises an error if an item is invalid.
 CREATE FUNCTION skep._check_item(ord bigint, payload jsonb, payload_limit integer, transaction_id text, headers jsonb)
 RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -43,19 +43,19 @@ DECLARE
     item text := format('item %s: ', ord - 1);
 BEGIN
     IF payload IS NULL THEN
-        PERFORM skep._refuse('SK001', item || 'the payload is NULL', 'Push the JSON value null instead.');
+        PERFORM skep._refuse('SK001', item || 'payload must not be NULL', 'Push the JSON value null instead.');
     ELSIF skep._exceeds(payload, payload_limit) THEN
         PERFORM skep._refuse('SK004', format('%sthe payload has %s bytes, the limit of the queue is %s', item,
                                             octet_length(payload::text), payload_limit),
                             'Store large bodies elsewhere and push a reference, or raise max_payload_bytes of '
                             'the queue.');
     ELSIF char_length(transaction_id) NOT BETWEEN 1 AND 255 THEN
-        PERFORM skep._refuse('SK001', format('%sthe transaction id has %s characters', item,
+        PERFORM skep._refuse('SK001', format('%sthe transaction id must have 1 to 255 characters, got %s', item,
                                              char_length(transaction_id)),
-                            'Transaction ids have 1 to 255 characters; leave it out for no deduplication.');
+                            'Leave it out if the message needs no deduplication.');
     ELSIF jsonb_typeof(headers) <> 'object' THEN
-        PERFORM skep._refuse('SK001', format('%sheaders are a JSON %s', item, jsonb_typeof(headers)),
-                             'Headers are a JSON object.');
+        PERFORM skep._refuse('SK001', format('%sheaders must be a JSON object, got a JSON %s', item,
+                                             jsonb_typeof(headers)));
     END IF;
     RETURN true;
 END $$;
@@ -73,22 +73,23 @@ BEGIN
         AND coalesce(cardinality(queues) = cardinality(producers), true)
         AND coalesce(cardinality(queues) = cardinality(deliver_at), true)) IS NOT TRUE THEN
         PERFORM skep._refuse('SK001', 'the arrays of push_many differ in length',
-                            'Give one queue, partition and payload for each message; the other arrays are as long '
-                            'or NULL.');
+                            'Give one queue, partition and payload for each message. The other arrays must have the '
+                            'same length, or be NULL.');
     END IF;
 END $$;
 
--- Under REPEATABLE READ a push may not see the head that others have moved since its snapshot. Whether that is so, only
--- an insert tells; unless the messages behind that head are deleted by now: then the floor has moved, which its lock
--- tells. Who holds a floor is not waited for, because floors are locked before partitions.
+-- Raises an error if this transaction cannot see the heads of these partitions: under REPEATABLE READ others may have
+-- moved them since its snapshot. An insert at the head detects that, unless the messages there have been deleted: then
+-- the floor has moved, and locking it fails. A locked floor is not waited for, because floors are locked before
+-- partitions.
 CREATE FUNCTION skep._check_heads(partition_ids bigint[], next_offsets bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    held bigint;
+    locked bigint;
 BEGIN
     PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (partition_ids) FOR KEY SHARE SKIP LOCKED;
-    GET DIAGNOSTICS held = ROW_COUNT;
-    IF held < cardinality(partition_ids) THEN
+    GET DIAGNOSTICS locked = ROW_COUNT;
+    IF locked < cardinality(partition_ids) THEN
         RAISE serialization_failure;
     END IF;
     INSERT INTO skep.messages (partition_id, "offset", created_at)
@@ -98,10 +99,11 @@ BEGIN
     WHERE m.partition_id = head.id AND m."offset" = head.next_offset;
 EXCEPTION WHEN unique_violation OR serialization_failure THEN
     RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'the partition has messages that this transaction cannot see',
-        HINT = 'Push under READ COMMITTED, or INSERT INTO skep.outbox; or try the transaction again.';
+        HINT = 'Push under READ COMMITTED, INSERT INTO skep.outbox, or try the transaction again.';
 END $$;
 
--- Appends the messages of a push to one partition that are all new: less to do than for many partitions.
+-- Appends the messages of a push to one partition, if all of them are new. It does less than push_many() for many
+-- partitions.
 CREATE FUNCTION skep._append_to_partition(
     queue_id integer, partition_id bigint, next_offset bigint, created_at timestamptz, payload_limit integer,
     payloads jsonb[], transaction_ids text[], headers jsonb[], trace_ids uuid[], producers text[]
@@ -122,8 +124,8 @@ BEGIN
           OR skep._check_item(ord, payload, payload_limit, transaction_id, headers);
 END $$;
 
--- A message with a deliver_at that is still to come is stored in delayed_messages: it has no offset yet, but a
--- delayed_id and a due_at.
+-- A message with a deliver_at in the future is stored in delayed_messages: it has no offset yet, but a delayed_id and a
+-- due_at.
 CREATE FUNCTION skep.push_many(
     queues text[], partitions text[], payloads jsonb[], transaction_ids text[] DEFAULT NULL,
     headers jsonb[] DEFAULT NULL, trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL,
@@ -154,7 +156,7 @@ BEGIN
     IF num_nonnulls(VARIADIC push_many.transaction_ids) > 0 THEN
         fresh := skep._find_new(slots.slot_of, slots.partition_ids, slots.dedup_since, push_many.transaction_ids);
     END IF;
-    stamp := clock_timestamp();  -- after the locks: a later push to the partition reads a later clock
+    stamp := clock_timestamp();  -- after the locks, so that a later push to the partition reads a later time
     IF cardinality(slots.partition_ids) = 1 AND coalesce(true = ALL (fresh), true) THEN
         stamp := greatest(slots.last_times[1], stamp);
         PERFORM skep._append_to_partition(
@@ -198,7 +200,7 @@ BEGIN
                first.due_at
         FROM unnest(slots.slot_of, fresh, push_many.transaction_ids)
         WITH ORDINALITY AS item (slot, fresh, transaction_id, ord)
-        CROSS JOIN LATERAL skep._find_first(slots.partition_ids[slot], item.transaction_id) first
+        CROSS JOIN LATERAL skep._find_original(slots.partition_ids[slot], item.transaction_id) first
         WHERE NOT item.fresh;
     END IF;
 END $$;
@@ -207,8 +209,7 @@ COMMENT ON FUNCTION skep.push_many IS
     'match them by ord.';
 CALL skep._allow('skep_producer', 'push_many');
 
--- Returns true if a transaction id cannot be pushed as new: it is stored, waits for its time, or has not 1 to 255
--- bytes.
+-- Returns true if a transaction id cannot be pushed as new: it is stored, is delayed, or has not 1 to 255 bytes.
 CREATE FUNCTION skep._is_known(partition_id bigint, transaction_id text, dedup_window double precision) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -220,7 +221,7 @@ BEGIN
         OR octet_length(transaction_id) NOT BETWEEN 1 AND 255;
 END $$;
 
--- One message, the usual case, by a shorter way than push_many: the same checks, and four statements.
+-- One message, which is the usual case, takes a shorter path than push_many(): the same checks, in four statements.
 CREATE FUNCTION skep.push(
     queue text, payload jsonb, partition text DEFAULT 'Default', transaction_id text DEFAULT NULL,
     headers jsonb DEFAULT NULL, trace_id uuid DEFAULT NULL, producer text DEFAULT NULL,
@@ -228,16 +229,16 @@ CREATE FUNCTION skep.push(
     OUT partition_id bigint, OUT "offset" bigint, OUT created_at timestamptz, OUT due_at timestamptz
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    place record;
+    target record;
 BEGIN
-    SELECT p.id, p.queue_id, q.max_payload_bytes, q.block_without_subscribers, q.dedup_window INTO place
+    SELECT p.id, p.queue_id, q.max_payload_bytes, q.block_without_subscribers, q.dedup_window INTO target
     FROM skep.queues q JOIN skep.partitions p ON p.queue_id = q.id
     WHERE q.name = push.queue AND p.name = push.partition FOR NO KEY UPDATE OF p;
-    IF NOT FOUND OR place.block_without_subscribers OR push.payload IS NULL
-        OR skep._exceeds(push.payload, place.max_payload_bytes)
+    IF NOT FOUND OR target.block_without_subscribers OR push.payload IS NULL
+        OR skep._exceeds(push.payload, target.max_payload_bytes)
        OR jsonb_typeof(push.headers) <> 'object' OR num_nonnulls(push.delay, push.deliver_at) > 0
        OR current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-       OR push.transaction_id IS NOT NULL AND skep._is_known(place.id, push.transaction_id, place.dedup_window) THEN
+       OR push.transaction_id IS NOT NULL AND skep._is_known(target.id, push.transaction_id, target.dedup_window) THEN
         SELECT p.status, coalesce(p.delayed_id, skep.message_id(p.partition_id, p."offset")), p.partition_id,
                p."offset", p.created_at, p.due_at
         INTO push.status, push.id, push.partition_id, push."offset", push.created_at, push.due_at
@@ -249,17 +250,17 @@ BEGIN
     END IF;
     -- Three short statements are cheaper than one with two inserts.
     SELECT head.next_offset, greatest(head.last_time, clock_timestamp()) INTO push."offset", push.created_at
-    FROM skep._head_of(place.id) head;
+    FROM skep._head_of(target.id) head;
     INSERT INTO skep.journal (queue_id, partition_ids, first_offsets, last_offsets)
-    VALUES (place.queue_id, ARRAY[place.id], ARRAY[push."offset"], ARRAY[push."offset"]);
+    VALUES (target.queue_id, ARRAY[target.id], ARRAY[push."offset"], ARRAY[push."offset"]);
     INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, transaction_id, trace_id, producer)
-    VALUES (place.id, push."offset", push.created_at, push.payload, push.headers, push.transaction_id, push.trace_id,
+    VALUES (target.id, push."offset", push.created_at, push.payload, push.headers, push.transaction_id, push.trace_id,
             push.producer);
-    partition_id := place.id;
+    partition_id := target.id;
     status := 'queued';
-    id := skep.message_id(place.id, push."offset");
+    id := skep.message_id(target.id, push."offset");
 END $$;
 COMMENT ON FUNCTION skep.push(text, jsonb, text, text, jsonb, uuid, text, double precision, timestamptz) IS
-    'Appends one message and returns its id and offset. status is queued, or duplicate if the transaction_id is '
-    'known in the partition, or delayed: then due_at says when it is appended, and id is for cancel_delayed().';
+    'Appends one message and returns its id and offset. status is queued, duplicate if the partition has a message '
+    'with this transaction_id, or delayed: then it is appended at due_at, and id is for cancel_delayed().';
 CALL skep._allow('skep_producer', 'push');

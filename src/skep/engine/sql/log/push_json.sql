@@ -1,8 +1,8 @@
--- push of messages in JSON: one parameter for any number of messages.
+-- push() of messages in JSON: one parameter for any number of messages.
 
--- Returns true for a JSON object with the keys of a message, and texts where columns are text. Inlined, and most messages
--- have no other keys than three, so it costs little. A message with a delay is not recognised: it takes the slow way, so
--- that the others need not look for one.
+-- Returns true for a JSON object with the keys of a message, and strings where columns are text. It is inlined, and
+-- most messages have only the first three keys, so it is cheap. It returns false for a message with a delay, which
+-- takes the slow path, so that other messages need not be checked for one.
 CREATE FUNCTION skep._is_message(value jsonb) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN jsonb_typeof($1) <> 'object' OR jsonb_typeof($1 -> 'queue') NOT IN ('string', 'null')
@@ -14,7 +14,7 @@ LANGUAGE sql IMMUTABLE AS $$
                       OR jsonb_typeof($1 -> 'producer') NOT IN ('string', 'null')) IS NOT TRUE END
 $$;
 
--- The slow half: says what is wrong with a message, if something is.
+-- Raises an error if a message is invalid: the slow path of _is_message().
 CREATE FUNCTION skep._check_message(ord bigint, message jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -25,39 +25,40 @@ BEGIN
     IF (CASE WHEN jsonb_typeof(message) = 'object' THEN message - texts - ARRAY['payload', 'headers', 'delay'] <> '{}'
         ELSE true END) THEN
         PERFORM skep._refuse('SK001', format('%s is not a message: %s', item, left(message::text, 80)),
-                            'A message is an object with the keys payload, headers, delay, '
+                            'A message is a JSON object with the keys payload, headers, delay, '
                                 || array_to_string(texts, ', ') || '.');
     END IF;
     SELECT * INTO wrong FROM jsonb_each(message)
     WHERE key = ANY (texts) AND jsonb_typeof(value) NOT IN ('string', 'null') LIMIT 1;
     IF FOUND THEN
-        PERFORM skep._refuse('SK001', format('%s: %s is a JSON %s', item, wrong.key, jsonb_typeof(wrong.value)),
-                            array_to_string(texts, ', ') || ' are strings.');
+        PERFORM skep._refuse('SK001', format('%s: %s must be a string, got a JSON %s', item, wrong.key,
+                                             jsonb_typeof(wrong.value)));
     ELSIF jsonb_typeof(message -> 'delay') NOT IN ('number', 'null') THEN
-        PERFORM skep._refuse('SK001', format('%s: delay is a JSON %s', item, jsonb_typeof(message -> 'delay')),
-                             'delay is a number of seconds.');
+        PERFORM skep._refuse('SK001', format('%s: delay must be a number of seconds, got a JSON %s', item,
+                                             jsonb_typeof(message -> 'delay')));
     END IF;
     PERFORM skep._check_name(item || ': queue', message ->> 'queue'),
             skep._check_name(item || ': partition', coalesce(message ->> 'partition', 'Default')),
             skep._check_item(ord, 'null', 100, message ->> 'transaction_id', nullif(message -> 'headers', 'null')),
             (message ->> 'trace_id')::uuid;
 EXCEPTION WHEN invalid_text_representation THEN
-    PERFORM skep._refuse('SK001', format('%s: trace_id is "%s"', item, left(message ->> 'trace_id', 80)),
-                         'Trace ids are UUIDs.');
+    PERFORM skep._refuse('SK001', format('%s: trace_id must be a UUID, got "%s"', item,
+                                         left(message ->> 'trace_id', 80)));
 END $$;
 
 CREATE FUNCTION skep._check_messages(messages jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF jsonb_typeof(messages) IS DISTINCT FROM 'array' THEN
-        PERFORM skep._refuse('SK001', format('messages are a JSON %s', coalesce(jsonb_typeof(messages), 'NULL')),
+        PERFORM skep._refuse('SK001', format('messages must be a JSON array, got %s',
+                                             coalesce('a JSON ' || jsonb_typeof(messages), 'NULL')),
                             'Give an array of objects with queue and payload.');
     END IF;
     PERFORM skep._check_message(n, value) FROM jsonb_array_elements(messages) WITH ORDINALITY AS item (value, n);
 END $$;
 
--- Returns messages in JSON as the arrays that push_many() takes; NULL if there is none. due_times: NULL if no message
--- is delayed.
+-- Returns messages in JSON as the arrays that push_many() takes; NULL if there are no messages. due_times is NULL if no
+-- message is delayed.
 CREATE FUNCTION skep._read_messages(
     messages jsonb, OUT queues text[], OUT partitions text[], OUT payloads jsonb[], OUT transaction_ids text[],
     OUT headers jsonb[], OUT trace_ids uuid[], OUT producers text[], OUT due_times timestamptz[]
@@ -70,19 +71,17 @@ BEGIN
            array_agg(value ->> 'transaction_id'), array_agg(nullif(value -> 'headers', 'null')),
            array_agg((value ->> 'trace_id')::uuid), array_agg(value ->> 'producer')
     INTO is_sound, queues, partitions, payloads, transaction_ids, _read_messages.headers, trace_ids, producers
-    FROM jsonb_array_elements(messages) AS value;  -- in order, which aggregates keep: sorting each would double the cost
+    FROM jsonb_array_elements(messages) AS value;  -- in order, which aggregates keep; sorting would double the cost
     IF is_sound IS NOT TRUE THEN
         PERFORM skep._check_messages(messages);
         due_times := skep._due_times(messages);
     END IF;
 EXCEPTION WHEN invalid_text_representation OR invalid_parameter_value THEN
-    PERFORM skep._check_messages(messages);  -- says what is wrong
+    PERFORM skep._check_messages(messages);  -- raises the error that names the item
     RAISE;
 END $$;
 
--- The same as a JSON array of {queue, partition, payload, transaction_id, headers, trace_id, producer, delay,
--- deliver_at}. From a driver this is the fastest way in: one parameter instead of arrays that the driver has to quote
--- item by item.
+-- The fastest way to push from a driver: one parameter instead of arrays that the driver has to quote item by item.
 CREATE FUNCTION skep.push(messages jsonb)
 RETURNS TABLE (ord bigint, status text, id uuid, partition_id bigint, "offset" bigint, created_at timestamptz,
                due_at timestamptz)
@@ -90,7 +89,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     m record;
 BEGIN
-    -- One message, the usual case. (_read_messages() costs a subtransaction.)
+    -- One message is the usual case. (_read_messages() costs a subtransaction.)
     IF (CASE WHEN jsonb_typeof(messages) = 'array' THEN jsonb_array_length(messages) = 1 END)
        AND skep._is_message(messages -> 0) AND messages -> 0 ->> 'trace_id' IS NULL THEN
         RETURN QUERY
@@ -116,9 +115,9 @@ COMMENT ON FUNCTION skep.push(jsonb) IS
     'and returns a row for each.';
 CALL skep._allow('skep_producer', 'push');
 
--- push(messages) for the server, which has checked their shape: returns one row of arrays in the order
--- of the messages. has_delays: some may have a delay or a deliver_at. delayed: {"number of the message": [id, due time in UTC]}
--- for the delayed ones, NULL if there is none.
+-- push(messages) for the server, which has checked their shape: returns one row of arrays in the order of the messages.
+-- has_delays: some may have a delay or a deliver_at. delayed: {"index of the message": [id, due time in UTC]} of the
+-- delayed ones, NULL if there are none.
 CREATE FUNCTION skep._push_messages(
     messages jsonb, has_delays boolean DEFAULT true,
     OUT duplicates boolean[], OUT partition_ids bigint[], OUT offsets bigint[], OUT delayed jsonb

@@ -1,11 +1,11 @@
--- Queues and their options; deleting queues, partitions and messages.
+-- Queues and their options; deletion of queues, partitions and messages.
 --
--- Every deletion locks in the order of the whole engine: queues > group_queues > subscriptions > partition_floors >
--- runs > partitions. The commands here are given by people, and wait 5 seconds for a lock at most: a forgotten
--- transaction must not stop others through them.
+-- Every deletion takes locks in the order of the whole engine: queues > group_queues > subscriptions > partition_floors
+-- > runs > partitions. People run these commands, so they wait at most 5 seconds for a lock: a forgotten transaction
+-- must not block other sessions through them.
 
--- A work queue serves many workers at once: semantics 'queue' sets concurrency to 64, unless the queue has a
--- concurrency or gets one.
+-- A work queue serves many workers at once: semantics 'queue' sets concurrency to 64, unless it is set already or
+-- given.
 CREATE FUNCTION skep.configure_queue(
     queue text, options jsonb DEFAULT '{}', namespace text DEFAULT NULL, task text DEFAULT NULL
 )
@@ -32,7 +32,7 @@ BEGIN
                              || jsonb_strip_nulls(jsonb_build_object('namespace', namespace, 'task', task)));
     IF NOT is_new AND (q.priority, q.concurrency, q.delayed_processing, q.window_buffer)
        <> (old.priority, old.concurrency, old.delayed_processing, old.window_buffer) THEN
-        -- runs that came since the snapshot would keep what was derived from the old options
+        -- Runs that this snapshot does not show would keep values derived from the old options.
         PERFORM skep._require_read_committed('changing priority, concurrency, delayed_processing or window_buffer');
     END IF;
     PERFORM skep._apply_options(old, q);
@@ -46,8 +46,8 @@ WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
 COMMENT ON FUNCTION skep.configure_queue IS
-    'Creates a queue, or changes the options that are given and keeps the others. Returns the queue. Options are '
-    'the columns of skep.queues; times are seconds.';
+    'Creates a queue, or changes the given options and keeps the others. Returns the queue. Options are the columns '
+    'of skep.queues; times are seconds.';
 CALL skep._allow('skep_admin', 'configure_queue');
 
 CREATE FUNCTION skep._check_options(queue text, options jsonb) RETURNS void
@@ -106,7 +106,7 @@ LANGUAGE sql STABLE AS $$
                substring(rule FROM '>=? ([0-9.]+)') AS low, substring(rule FROM '<= ([0-9.]+)') AS high) parts
 $$;
 
--- Stores the columns that are named in values, whichever those are: a new option needs no change here.
+-- Stores the given columns, whichever they are: a new option needs no change here.
 CREATE FUNCTION skep._write_options(q skep.queues, given jsonb) RETURNS skep.queues
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -119,7 +119,7 @@ BEGIN
     RETURN q;
 END $$;
 
--- Changes what was derived from the old options: in which lists the queue is, and when its runs are ready.
+-- Updates the values derived from the old options: the lists that the queue is in, and when its runs are ready.
 CREATE FUNCTION skep._apply_options(old skep.queues, q skep.queues) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -127,13 +127,13 @@ DECLARE
     changed tid[];
 BEGIN
     IF (q.namespace, q.task) <> (old.namespace, old.task) THEN
-        -- Groups that read namespaces and tasks find out again which queues those have. The lock waits for those whose
-        -- first pop is still open: see _cover_queues().
+        -- Groups that read namespaces and tasks must find their queues again. The lock waits for groups whose first pop
+        -- is still open: see _add_covered_queues().
         PERFORM pg_advisory_xact_lock(x'736b6570'::integer, 0);
-        PERFORM skep._discover_again(ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = 0));
+        PERFORM skep._request_discovery(ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = 0));
     END IF;
     IF q.priority <> old.priority THEN
-        -- runs that are being added have the old one
+        -- Wait for transactions that are adding runs with the old priority.
         PERFORM FROM skep.group_queues g WHERE g.queue_id = q.id ORDER BY g.id FOR UPDATE;
         changed := ARRAY(
             SELECT r.ctid FROM skep.group_queues g JOIN skep.partitions p ON p.queue_id = g.queue_id
@@ -143,11 +143,11 @@ BEGIN
         UPDATE skep.runs r SET priority = -q.priority WHERE r.ctid = ANY (changed);
     END IF;
     IF q.was_shared AND NOT old.was_shared THEN
-        PERFORM skep._share_runs(q.id);
+        PERFORM skep._close_leased_runs(q.id);
     END IF;
     IF (q.delayed_processing, q.window_buffer, q.concurrency)
         <> (old.delayed_processing, old.window_buffer, old.concurrency) THEN
-        -- Runs that wait for a time computed from the old options are ready; a pop goes by the new ones.
+        -- Make runs ready that wait for a time computed from the old options; pop applies the new ones.
         changed := ARRAY(
             SELECT r.ctid FROM skep.group_queues g JOIN skep.runs r ON r.list_id = g.list_id AND r.group_queue_id = g.id
             WHERE g.queue_id = q.id AND r.ready_at > stamp AND r.lease_id IS NULL AND NOT r.drained
@@ -178,17 +178,17 @@ EXCEPTION WHEN check_violation THEN
                                          configure_defaults.max_poll_interval));
 END $$;
 COMMENT ON FUNCTION skep.configure_defaults IS
-    'Sets the start of groups that do not ask for one (all or new), and how many seconds a new group may look back '
-    'twice. NULL keeps a value. Returns the settings.';
+    'Sets the default start of new groups (all or new), and max_poll_interval: a group that starts at new gets the '
+    'messages of the last two intervals. NULL keeps a value. Returns the settings.';
 CALL skep._allow('skep_admin', 'configure_defaults');
 
--- Under REPEATABLE READ a call would decide by what it cannot see any more: it would delete messages of groups that
--- came since, or leave messages behind that were pushed since.
+-- Under REPEATABLE READ a call would decide by an old snapshot: it would delete messages of newer groups, or leave
+-- newer messages behind.
 CREATE FUNCTION skep._require_read_committed(function text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        PERFORM skep._refuse('SK001', function || ' works under READ COMMITTED only',
+        PERFORM skep._refuse('SK001', function || ' needs READ COMMITTED',
                             'Begin the transaction with ISOLATION LEVEL READ COMMITTED.');
     END IF;
 END $$;
@@ -197,11 +197,11 @@ CREATE FUNCTION skep._refuse_locked(queue text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM skep._refuse('55P03', format('queue "%s" is locked by another transaction', queue),
-                        'Nothing was changed. Try again; pg_stat_activity shows transactions that are open for long.');
+                        'Nothing was changed. Try again; pg_stat_activity shows open transactions.');
 END $$;
 
--- Locks partitions for their deletion, in the order of the engine: waits for groups that start or seek there, for pops
--- and acks, and last for pushes under way.
+-- Locks partitions for deletion, in the order of the engine: waits for groups that start or seek there, for pops and
+-- acks, and last for running pushes.
 CREATE FUNCTION skep._lock_for_delete(partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -211,32 +211,32 @@ BEGIN
     PERFORM FROM skep.partitions p WHERE p.id = ANY (partition_ids) ORDER BY p.id FOR UPDATE;
 END $$;
 
--- What was counted in these partitions stays in the totals of the queue and its groups (see sample.sql). The caller has
--- locked the queue.
-CREATE FUNCTION skep._keep_totals(partition_ids bigint[]) RETURNS void
+-- Adds the counts of these partitions to the totals of the queue and its groups (see sample.sql). The caller has locked
+-- the queue.
+CREATE FUNCTION skep._save_deleted_totals(partition_ids bigint[]) RETURNS void
 LANGUAGE sql AS $$
-    INSERT INTO skep.gone_totals AS t (queue, group_name, total)
+    INSERT INTO skep.deleted_totals AS t (queue, group_name, total)
     SELECT q.name, '', sum(head.next_offset)
-    FROM unnest($1) AS gone (id)
-    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = gone.id LIMIT 1) p
+    FROM unnest($1) AS deleted (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = deleted.id LIMIT 1) p
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
-    CROSS JOIN LATERAL skep._head_of(gone.id) head
+    CROSS JOIN LATERAL skep._head_of(deleted.id) head
     GROUP BY q.name
     UNION ALL
     SELECT q.name, g.group_name, sum(c.cursor - c.start_offset - c.skipped)
-    FROM unnest($1) AS gone (id)
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_consumers c WHERE c.partition_id = gone.id OFFSET 0) c
+    FROM unnest($1) AS deleted (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_consumers c WHERE c.partition_id = deleted.id OFFSET 0) c
     CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = c.group_queue_id LIMIT 1) g
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = g.queue_id LIMIT 1) q
     GROUP BY q.name, g.group_name
     ON CONFLICT (queue, group_name) DO UPDATE SET total = t.total + excluded.total
 $$;
 
--- Deletes partitions that the caller has locked, with all that belongs to them.
+-- Deletes partitions that the caller has locked, with everything that belongs to them.
 CREATE FUNCTION skep._delete_partitions(partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM skep._count_again(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p
+    PERFORM skep._request_count(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p
                                     WHERE p.id = ANY (partition_ids)));
     DELETE FROM skep.runs r WHERE r.partition_id = ANY (partition_ids);
     DELETE FROM skep.starts s WHERE s.partition_id = ANY (partition_ids);
@@ -254,7 +254,7 @@ END $$;
 CREATE FUNCTION skep.delete_queue(queue text) RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
-    doomed integer;
+    target_id integer;
     groups integer[];
     ids    bigint[];
 BEGIN
@@ -262,30 +262,30 @@ BEGIN
     -- First, because run_schedules() locks them before it pushes.
     PERFORM FROM skep.schedules s WHERE s.queue = delete_queue.queue ORDER BY s.name FOR UPDATE;
     DELETE FROM skep.schedules s WHERE s.queue = delete_queue.queue;
-    SELECT q.id INTO doomed FROM skep.queues q WHERE q.name = delete_queue.queue FOR UPDATE;
-    groups := ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = doomed ORDER BY g.id FOR UPDATE);
+    SELECT q.id INTO target_id FROM skep.queues q WHERE q.name = delete_queue.queue FOR UPDATE;
+    groups := ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.queue_id = target_id ORDER BY g.id FOR UPDATE);
     PERFORM FROM skep.subscriptions s WHERE s.queue = delete_queue.queue ORDER BY s.id FOR UPDATE;
     DELETE FROM skep.subscriptions s WHERE s.queue = delete_queue.queue;
-    IF doomed IS NULL THEN
+    IF target_id IS NULL THEN
         RETURN false;
     END IF;
-    ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = doomed);
+    ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = target_id);
     PERFORM skep._lock_for_delete(ids);
     PERFORM skep._delete_partitions(ids);
     DELETE FROM skep.discoveries d WHERE d.list_id = ANY (groups);
     DELETE FROM skep.group_queues g WHERE g.id = ANY (groups);
-    DELETE FROM skep.gone_totals t WHERE t.queue = delete_queue.queue;
+    DELETE FROM skep.deleted_totals t WHERE t.queue = delete_queue.queue;
     DELETE FROM skep.stream_groups s WHERE s.queue = delete_queue.queue;
-    DELETE FROM skep.journal j WHERE j.queue_id = doomed;
-    DELETE FROM skep.lease_log l WHERE l.queue_id = doomed;
-    DELETE FROM skep.queues q WHERE q.id = doomed;
+    DELETE FROM skep.journal j WHERE j.queue_id = target_id;
+    DELETE FROM skep.lease_log l WHERE l.queue_id = target_id;
+    DELETE FROM skep.queues q WHERE q.id = target_id;
     RETURN true;
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
 COMMENT ON FUNCTION skep.delete_queue IS
-    'Deletes a queue with its messages, partitions and subscriptions. Dead letters stay. Returns false if there is '
-    'no such queue.';
+    'Deletes a queue with its messages, partitions and subscriptions. Dead letters stay. Returns false if the queue '
+    'does not exist.';
 CALL skep._allow('skep_admin', 'delete_queue');
 
 CREATE FUNCTION skep.delete_partition(queue text, partition text) RETURNS boolean
@@ -303,18 +303,18 @@ BEGIN
     WHERE s.queue = delete_partition.queue AND s.partition = delete_partition.partition;
     ids := ARRAY(SELECT p.id FROM skep.partitions p WHERE p.queue_id = found AND p.name = delete_partition.partition);
     PERFORM skep._lock_for_delete(ids);
-    PERFORM skep._keep_totals(ids);
+    PERFORM skep._save_deleted_totals(ids);
     PERFORM skep._delete_partitions(ids);
     RETURN ids <> '{}';
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
 COMMENT ON FUNCTION skep.delete_partition IS
-    'Deletes a partition with its messages. Dead letters stay. Returns false if there is no such partition.';
+    'Deletes a partition with its messages. Dead letters stay. Returns false if it does not exist.';
 CALL skep._allow('skep_admin', 'delete_partition');
 
 -- Pushes do not wait for it, except to partitions with delayed messages, which are locked so that none is appended
--- meanwhile: a message that commits later is kept.
+-- meanwhile. A message that commits later is kept.
 CREATE FUNCTION skep.clear_queue(queue text, partition text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
@@ -342,10 +342,10 @@ BEGIN
     SELECT array_agg(p.id), array_agg(head.next_offset) INTO ids, heads
     FROM unnest(ids) AS p (id) CROSS JOIN LATERAL skep._head_of(p.id) head;
     PERFORM skep._clear_runs(ids, heads);
-    PERFORM skep._count_again(ARRAY[found]);
+    PERFORM skep._request_count(ARRAY[found]);
     DELETE FROM skep.traces t USING unnest(ids, heads) AS p (id, head)
     WHERE t.partition_id = ANY (ARRAY[p.id]) AND t."offset" < p.head;
-    UPDATE skep.partition_floors f  -- as retention does: a reader that is behind learns of it
+    UPDATE skep.partition_floors f  -- as retention does, so that a reader that is behind notices it
     SET first_offset = p.head, deleted_xid = last.xid, deleted_created_at = last.created_at, completed_offsets = NULL,
         completed_times = NULL
     FROM unnest(ids, heads) AS p (id, head)
@@ -360,12 +360,11 @@ EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_locked(queue);
 END $$;
 COMMENT ON FUNCTION skep.clear_queue IS
-    'Deletes all messages that are now in a queue, or in one partition of it, delayed ones too, and returns how many. '
-    'The queue, its options, its groups and their offsets stay; leases end.';
+    'Deletes all messages currently in a queue, or in one partition of it, including delayed ones, and returns their '
+    'number. The queue, its options, its groups and their offsets stay. Leases end.';
 CALL skep._allow('skep_admin', 'clear_queue');
 
--- Ends all leases of these partitions and moves every group to the head. What is cleared was not processed; what was
--- done before, was.
+-- Ends all leases of these partitions and moves every group to the head. Messages that are not done count as skipped.
 CREATE FUNCTION skep._clear_runs(partition_ids bigint[], heads bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -379,12 +378,12 @@ BEGIN
     UPDATE skep.runs r
     SET first_offset = p.head, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, drained = false,
         succeeded = false, cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
-        ready_at = CASE WHEN r.ready_at IS NOT NULL THEN skep._ready_place(r.served_at, clock_timestamp()) END
+        ready_at = CASE WHEN r.ready_at IS NOT NULL THEN skep._ready_time(r.served_at, clock_timestamp()) END
     FROM unnest(partition_ids, heads) AS p (id, head) WHERE r.partition_id = ANY (ARRAY[p.id]);
 END $$;
 
 -- Leaves a tombstone: the offset and the transaction id stay, so lag is exact and a repeat of the push is still a
--- duplicate. The floor is held so that retention, which never waits, passes the partition by while this transaction is
+-- duplicate. The floor is locked so that retention, which never waits, skips the partition while this transaction is
 -- open.
 CREATE FUNCTION skep.delete_message(id uuid) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -395,6 +394,6 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION skep.delete_message IS
-    'Deletes the payload of a message and returns false if there is none. Its offset stays, and a repeat of its '
-    'push is still a duplicate.';
+    'Deletes the payload of a message. Returns false if the message does not exist. Its offset stays, and a repeat of '
+    'its push is still a duplicate.';
 CALL skep._allow('skep_admin', 'delete_message');

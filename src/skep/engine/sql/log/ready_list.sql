@@ -1,8 +1,6 @@
--- What discovery does to the lists beside news: leases that are over, runs that are drained, deleted messages, a clock
--- that was set back.
+-- The other work of discovery on its lists: expired leases, drained runs, deleted messages, a clock that was set back.
 
--- Leases that are over get their verdict; a lease that was extended moves to its new deadline. Returns how many were
--- over.
+-- Ends expired leases with their verdict, and moves extended leases to their new deadline. Returns how many have ended.
 CREATE FUNCTION skep._expire_leases(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -23,10 +21,10 @@ BEGIN
     RETURN ended;
 END $$;
 
--- Decides about runs that are probably drained, at most so many: those with messages are ready again, the others are
--- drained. Returns how many are ready. The caller saves a snapshot that is older than this.
-CREATE FUNCTION skep._clean_drained(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
-LANGUAGE plpgsql AS $$
+-- Decides about at most max_rows probably drained runs: those with messages become ready, the others become drained.
+-- Returns how many are ready. The caller saves a snapshot that is older than this.
+CREATE FUNCTION skep._recheck_drained_runs(list integer, after timestamptz, max_rows integer, stamp timestamptz)
+RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     ready bigint;
 BEGIN
@@ -39,7 +37,7 @@ BEGIN
         ORDER BY r.ready_at LIMIT max_rows FOR NO KEY UPDATE OF r SKIP LOCKED
     ), decided AS (
         UPDATE skep.runs r SET drained = false, ready_at = CASE
-            WHEN s.has_more THEN skep._ready_place(r.served_at, stamp) END
+            WHEN s.has_more THEN skep._ready_time(r.served_at, stamp) END
         FROM suspect s WHERE r.ctid = s.row_id RETURNING s.has_more
     )
     SELECT count(*) FILTER (WHERE has_more) INTO ready FROM decided;
@@ -47,9 +45,9 @@ BEGIN
 END $$;
 
 -- Moves runs at the front of the ready list that cannot be leased: past deleted messages; to the time when their next
--- message is due; and, if is_saving, out of the list if they are drained: the caller then saves a snapshot that is
--- older than this. Returns how many are ready.
-CREATE FUNCTION skep._clean_front(
+-- message is due; and, if is_saving, out of the list if they are drained. In that case the caller saves a snapshot that
+-- is older than this. Returns how many are ready.
+CREATE FUNCTION skep._clean_ready_list(
     list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, stamp timestamptz
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -59,7 +57,7 @@ BEGIN
     FOR front IN
         SELECT r.ctid AS row_id, r AS run, alive."offset" AS alive_at, head.next_offset, due.at AS due_at
         FROM (SELECT r.ctid AS row_id, r.partition_id, r.group_queue_id, r.first_offset, r.end_offset FROM skep.runs r
-              WHERE r.list_id = list AND r.priority = _clean_front.priority AND r.ready_at >= after
+              WHERE r.list_id = list AND r.priority = _clean_ready_list.priority AND r.ready_at >= after
                 AND r.ready_at <= stamp
                 AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND NOT r.drained
               ORDER BY r.ready_at LIMIT max_rows) at_front
@@ -80,7 +78,7 @@ BEGIN
                        AND r.attempts IS NULL END
         FOR NO KEY UPDATE OF r SKIP LOCKED
     LOOP
-        IF front.alive_at IS DISTINCT FROM (front.run).first_offset THEN  -- deleted, or nothing there
+        IF front.alive_at IS DISTINCT FROM (front.run).first_offset THEN  -- deleted, or no message
             front.run := skep._move_run(front.run, coalesce(front.alive_at, (front.run).end_offset, front.next_offset));
             IF (front.run).end_offset <= (front.run).first_offset THEN  -- a returned run of a shared partition
                 DELETE FROM skep.runs r WHERE r.ctid = front.row_id;
@@ -99,8 +97,8 @@ BEGIN
     RETURN ready;
 END $$;
 
--- Returns a run that begins at this offset or, if that is done, behind it. Retries and completions below it are
--- forgotten.
+-- Returns a run that begins at this offset or, if that is done, at the next one that is not. Attempts and done offsets
+-- below it are dropped.
 CREATE FUNCTION skep._move_run(r skep.runs, to_offset bigint) RETURNS skep.runs
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -115,11 +113,11 @@ END $$;
 
 -- Returns the first offset at or after this one that is not done.
 CREATE FUNCTION skep._first_undone("offset" bigint, done int8multirange) RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce((SELECT upper(piece) FROM unnest($2) AS piece WHERE piece @> $1), $1) $$;
+LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce((SELECT upper(range) FROM unnest($2) AS range WHERE range @> $1), $1) $$;
 
--- The clock was set back: runs would wait for leases and retries until it is there again. By how much is known from the
--- last service of each run, which lies in the future.
-CREATE FUNCTION skep._turn_back(list integer, stamp timestamptz) RETURNS void
+-- Corrects the times of runs after the clock was set back: otherwise they would wait for leases and retries until it
+-- has caught up. The difference is known from the time when each run was last served, which is in the future.
+CREATE FUNCTION skep._correct_future_times(list integer, stamp timestamptz) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.runs r
     SET ready_at = CASE WHEN r.lease_id IS NULL

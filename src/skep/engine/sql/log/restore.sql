@@ -1,11 +1,11 @@
--- Restoring a dump into another cluster, which counts its own transaction ids.
+-- Repair after a dump was restored into another cluster, which has its own transaction ids.
 
--- Gives every message whose transaction id is still to come here the id that every snapshot sees, and returns how many
--- that were. Such ids would hide messages from readers by snapshot, and send every discovery past the journal to all
--- partitions, until this cluster has counted so far. Everything in a dump was committed long ago. Ids from the past do
--- no harm. Saved snapshots mean nothing here: discoveries begin again; a subscription keeps its start time without its
--- snapshot, or its start offset for the partitions that are there now. Each statement compares with its own snapshot,
--- so that no new push is taken for an old one.
+-- Sets the transaction id of every message from the future to an id that every snapshot sees, and returns the number of
+-- these messages. Such ids would hide messages from readers by snapshot, and make every discovery check all partitions
+-- instead of the journal, until this cluster has reached them. Everything in a dump was committed long ago, and ids
+-- from the past do no harm. Saved snapshots mean nothing here, so discoveries begin again. A subscription keeps its
+-- start time without its snapshot, or its start offset for the partitions that exist now. Each statement compares with
+-- its own snapshot, so no new push is mistaken for an old one.
 CREATE FUNCTION skep.repair_restored() RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -25,11 +25,11 @@ BEGIN
     RETURN settled;
 END $$;
 COMMENT ON FUNCTION skep.repair_restored IS
-    'Makes messages that a dump brought from another cluster visible to readers by snapshot, and returns how many '
-    'it changed. prune_journal() calls it.';
+    'Makes messages of a restored dump of another cluster visible to readers by snapshot, and returns their number. '
+    'prune_journal() calls it.';
 CALL skep._allow('skep_admin', 'repair_restored');
 
--- Returns a transaction id that is above every id in the current snapshot, the caller's own included.
+-- Returns a transaction id that is above every id in the current snapshot, including the caller's own.
 CREATE FUNCTION skep._next_xid() RETURNS xid8
 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN own >= pg_snapshot_xmax(snapshot) THEN (own::text::bigint + 1)::text::xid8
@@ -37,7 +37,7 @@ LANGUAGE sql STABLE AS $$
     FROM pg_current_snapshot() AS snapshot, pg_current_xact_id_if_assigned() AS own
 $$;
 
--- Returns true if the log has transaction ids that are still to come.
+-- Returns true if the log has transaction ids from the future.
 CREATE FUNCTION skep._is_restored() RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM skep.journal_floor f WHERE f.xid > next.xid)

@@ -1,4 +1,4 @@
--- Retention: which messages each group still needs, and which may be deleted.
+-- Retention: which messages each group still requires, and which may be deleted.
 --
 -- A message is required by a group if the group's start is at or below it and its subscription is ACTIVE, PAUSED, or
 -- DEAD for less than the queue's dead_group_grace_seconds. It is completed by the group if the group's cursor is past
@@ -7,18 +7,18 @@
 --   first_offset ............ completed ............ next_offset
 --   completed by all groups   required by the group with the lowest cursor
 --
--- Why retention never takes a leased message, not even one that is leased between its decision and its delete:
+-- Why retention never deletes a leased message, not even one that is leased between its decision and its delete:
 --  1. It locks the partition's row of partition_floors FOR UPDATE before it decides. A group that starts or seeks in
---     the partition holds that row FOR KEY SHARE to commit. So either retention skips the partition, or it sees where
---     the group starts, or the group tries again later and starts at the new floor.
+--     the partition holds that row FOR KEY SHARE until it commits. So either retention skips the partition, or it sees
+--     where the group starts, or the group tries again later and starts at the new floor.
 --  2. After that it reads the runs. A run at or above the cut can only move up: no lease of it reaches below the cut.
---  3. Runs below the cut are locked, if they have no lease: a pop skips them until retention has moved them up to the
+--  3. Runs below the cut are locked if they have no lease: a pop skips them until retention has moved them up to the
 --     cut and committed. A run that is leased, or that another transaction has locked, lowers the cut to its start.
---  4. Messages are deleted below the cut, and the floor is written, in the same transaction.
--- Nothing here waits for a lock: retention leaves for its next visit what another has locked. lock_timeout bounds what
--- is not expected.
+--  4. Messages below the cut are deleted, and the floor is written, in the same transaction.
+-- Nothing here is meant to wait for a lock: retention skips locked rows until its next visit. lock_timeout bounds
+-- unexpected waits.
 
--- Returns the offsets of a run below this one whose message was deleted by hand.
+-- Returns the offsets of a range whose message was deleted by delete_message().
 CREATE FUNCTION skep._tombstones_in(partition_id bigint, first_offset bigint, end_offset bigint) RETURNS int8multirange
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -35,24 +35,25 @@ LANGUAGE sql IMMUTABLE AS $$
                     - coalesce($1.done, '{}') END
 $$;
 
--- Returns how many messages of [first_offset, end_offset) a group has not done and nobody has deleted.
+-- Returns the number of messages in [first_offset, end_offset) that a group has not done and that are not deleted.
 CREATE FUNCTION skep._count_undone(partition_id bigint, group_queue_id integer, first_offset bigint, end_offset bigint)
 RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable
 DECLARE
-    gone int8multirange := skep._tombstones_in(partition_id, first_offset, end_offset);
+    tombstones int8multirange := skep._tombstones_in(partition_id, first_offset, end_offset);
 BEGIN
-    RETURN (SELECT coalesce(sum(skep._count_offsets(skep._undone_of(r, first_offset, end_offset) - gone)),
+    RETURN (SELECT coalesce(sum(skep._count_offsets(skep._undone_of(r, first_offset, end_offset) - tombstones)),
                             skep._count_offsets(int8multirange(int8range(first_offset,
-                                greatest(first_offset, end_offset))) - gone))
+                                greatest(first_offset, end_offset))) - tombstones))
             FROM skep.runs r WHERE r.partition_id = _count_undone.partition_id
                 AND r.group_queue_id = _count_undone.group_queue_id);
 END $$;
 
--- Locks the runs below this offset that have no lease; of one group, or of all. Returns them, and how far up they can
--- be moved: to where the first run begins that is leased or that another has locked. Runs that were given away by an
--- open run since the first statement began are seen by the second: nobody gives any away while the open run is locked.
+-- Locks the runs below this offset that have no lease, of one group or of all. Returns them, and the offset up to which
+-- they can be moved: the start of the first run that is leased or that another session has locked. Closed runs that
+-- were split from an open run after the first statement began are seen by the second one, and no run is split while the
+-- open run is locked.
 CREATE FUNCTION skep._lock_runs_below(partition_id bigint, cut bigint, group_queue integer,
                                       OUT row_ids tid[], OUT runs skep.runs[], OUT stop bigint)
 LANGUAGE plpgsql AS $$
@@ -69,8 +70,7 @@ BEGIN
                           AND (group_queue IS NULL OR r.group_queue_id = group_queue)));
 END $$;
 
--- Moves runs that the caller has locked up to this offset. Their groups did not process what lies below it and is not
--- done.
+-- Moves runs that the caller has locked up to this offset. Messages below it that are not done count as skipped.
 CREATE FUNCTION skep._move_runs_up(partition_id bigint, row_ids tid[], runs skep.runs[], stop bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -84,15 +84,15 @@ BEGIN
     FOR n IN 1 .. cardinality(row_ids) LOOP
         CONTINUE WHEN runs[n].first_offset >= stop;
         moved := skep._move_run(runs[n], stop);
-        -- what was to be retried is gone
+        -- the message to be retried was deleted
         IF runs[n].attempts IS NOT NULL AND moved.attempts IS NULL AND moved.ready_at > stamp THEN
-            moved.ready_at := skep._ready_place(moved.served_at, stamp);
+            moved.ready_at := skep._ready_time(moved.served_at, stamp);
         END IF;
         PERFORM skep._write_run(row_ids[n], moved);
     END LOOP;
 END $$;
 
--- Moves a group up to this offset in a partition; nothing that is leased. Returns how far it got.
+-- Moves a group up to this offset in a partition, but not past a lease. Returns the offset that it has reached.
 CREATE FUNCTION skep._advance_cursor(partition_id bigint, cut bigint, group_queue_id integer) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -102,35 +102,35 @@ BEGIN
     RETURN locked.stop;
 END $$;
 
--- Moves groups that a deletion overtakes up to the first message that is kept, and records what each of them missed.
--- Returns how far the deletion can go, and how many messages were missed.
-CREATE FUNCTION skep._overtake(
+-- Moves groups whose cursor is below a deletion up to the first message that is kept, and records the messages that
+-- each of them missed. Returns the offset that the deletion can reach, and the number of missed messages.
+CREATE FUNCTION skep._advance_groups_behind(
     partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed bigint
 )
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     locked record := skep._lock_runs_below(partition_id, cut, NULL);
-    gone   int8multirange;
+    tombstones   int8multirange;
 BEGIN
     stop := locked.stop;
     missed := 0;
     IF stop <= first_offset THEN
         RETURN;
     END IF;
-    gone := skep._tombstones_in(partition_id, first_offset, stop);
+    tombstones := skep._tombstones_in(partition_id, first_offset, stop);
     WITH recorded AS (
         INSERT INTO skep.missed_messages
             AS m (group_name, queue, partition, partition_id, first_offset, end_offset, messages, rule)
         SELECT behind.group_name, q.name, p.name, p.id, behind."position", stop, behind.messages, rule
         FROM (SELECT o.group_name, o."position", coalesce(
-                         (SELECT sum(skep._count_offsets(skep._undone_of(r, o.pending_from, stop) - gone))
+                         (SELECT sum(skep._count_offsets(skep._undone_of(r, o.pending_from, stop) - tombstones))
                           FROM unnest(locked.runs) r WHERE r.group_queue_id = o.group_queue_id),
-                         skep._count_offsets(int8multirange(int8range(least(o.pending_from, stop), stop)) - gone))
+                         skep._count_offsets(int8multirange(int8range(least(o.pending_from, stop), stop)) - tombstones))
                              AS messages
               FROM skep._group_cursors(ARRAY[partition_id]) o
               WHERE o."position" < stop AND o.status <> 'CANCELLED') behind
-        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = _overtake.partition_id LIMIT 1) p
+        CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = _advance_groups_behind.partition_id LIMIT 1) p
         CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q
         WHERE behind.messages > 0
         RETURNING m.messages
@@ -139,9 +139,10 @@ BEGIN
     PERFORM skep._move_runs_up(partition_id, locked.row_ids, locked.runs, stop);
 END $$;
 
--- Shares max_messages out among partitions with so much to delete: equally, and what a small one leaves goes to the
--- others. A share is at least a hundredth, so that a call does not visit thousands of partitions for one message each.
-CREATE FUNCTION skep._share_out(
+-- Divides max_messages among partitions by the number of messages to delete: equal quotas, and a partition that needs
+-- less leaves the rest to the others. A quota is at least a hundredth, so that a call does not visit thousands of
+-- partitions for one message each.
+CREATE FUNCTION skep._assign_quotas(
     partition_ids bigint[], sizes bigint[], max_messages bigint, OUT ids bigint[], OUT quotas bigint[]
 )
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -161,7 +162,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Writes the samples of these partitions, except of those that are locked.
+-- Writes the samples of these partitions, except locked ones.
 CREATE FUNCTION skep._sample_completed(partition_ids bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -175,8 +176,8 @@ BEGIN
     WHERE f.partition_id = ANY (ARRAY[due.id]) AND NOT r.is_sampled;
 END $$;
 
--- Deletes messages of [first_offset, stop), and writes the new floors. A reader that has not seen the transaction of
--- the last deleted message learns from deleted_xid that it has lost messages.
+-- Deletes the messages of [first_offset, stop), and writes the new floors. deleted_xid is the transaction of the last
+-- deleted message: a reader that has not seen it has lost messages.
 CREATE FUNCTION skep._delete_messages(partition_ids bigint[], first_offsets bigint[], stops bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -189,15 +190,15 @@ BEGIN
     CROSS JOIN LATERAL (SELECT m.xid, m.created_at FROM skep.messages m
                         WHERE m.partition_id = due.id AND m."offset" = due.stop - 1 LIMIT 1) last
     WHERE f.partition_id = ANY (ARRAY[due.id]);
-    -- From the old floor on: index entries of messages that were deleted before stay as long as a transaction may still
-    -- see them.
+    -- From the old floor on: index entries of messages that were deleted earlier stay as long as a transaction may see
+    -- them.
     DELETE FROM skep.messages m USING unnest(partition_ids, first_offsets, stops) AS due (id, first, stop)
     WHERE m.partition_id = ANY (ARRAY[due.id]) AND m."offset" >= due.first AND m."offset" < due.stop;
-    PERFORM skep._count_again(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p
+    PERFORM skep._request_count(ARRAY(SELECT DISTINCT p.queue_id FROM skep.partitions p
                                     WHERE p.id = ANY (partition_ids)));
 END $$;
 
--- Deletes what the rules allow in these partitions, at most so many messages of each.
+-- Deletes the messages of these partitions that the rules allow, up to the quota of each.
 CREATE FUNCTION skep._retain(partition_ids bigint[], quotas bigint[])
 RETURNS TABLE (queue text, partition text, partition_id bigint, rule text, first_offset bigint, end_offset bigint,
                missed bigint)
@@ -206,7 +207,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     mine     record;
     due      record;
-    overtook record;
+    advanced record;
     ids      bigint[] := '{}';
     firsts   bigint[] := '{}';
     stops    bigint[] := '{}';
@@ -215,7 +216,7 @@ BEGIN
     FROM unnest(_retain.partition_ids, _retain.quotas) AS chosen (id, quota)
     CROSS JOIN LATERAL (SELECT f.partition_id FROM skep.partition_floors f WHERE f.partition_id = chosen.id
                         FOR UPDATE SKIP LOCKED) f;
-    FOR due IN  -- in a new statement: it sees what the locks exclude from now on
+    FOR due IN  -- a new statement: it sees the state that the locks protect
         SELECT r.*, least(r.cut, r.first_offset + chosen.quota) AS stop
         FROM unnest(mine.ids, mine.quotas) AS chosen (id, quota)
         CROSS JOIN LATERAL skep._retention_of(ARRAY[chosen.id]) r
@@ -223,9 +224,9 @@ BEGIN
     LOOP
         missed := 0;
         IF due.lowest < due.stop THEN
-            overtook := skep._overtake(due.partition_id, due.first_offset, due.stop, due.rule);
-            due.stop := overtook.stop;
-            missed := overtook.missed;
+            advanced := skep._advance_groups_behind(due.partition_id, due.first_offset, due.stop, due.rule);
+            due.stop := advanced.stop;
+            missed := advanced.missed;
             CONTINUE WHEN due.stop <= due.first_offset;
         END IF;
         ids := ids || due.partition_id;
@@ -238,7 +239,7 @@ BEGIN
     PERFORM skep._delete_messages(ids, firsts, stops);
 END $$;
 
--- Call it again while it deletes max_messages. It is safe to run anywhere, any number of times at once, and to kill.
+-- Call it again while it deletes max_messages. It is safe to run any number of times at once, anywhere, and to kill.
 CREATE FUNCTION skep.retain(
     partition_ids bigint[] DEFAULT NULL, max_messages integer DEFAULT 10000, dry_run boolean DEFAULT false
 )
@@ -270,16 +271,17 @@ BEGIN
         PERFORM skep._sample_completed(visit.unsampled);
     END IF;
     IF visit.ids IS NOT NULL THEN
-        chosen := skep._share_out(visit.ids, visit.sizes, max_messages);
+        chosen := skep._assign_quotas(visit.ids, visit.sizes, max_messages);
         RETURN QUERY SELECT * FROM skep._retain(chosen.ids, chosen.quotas);
     END IF;
 END $$;
 COMMENT ON FUNCTION skep.retain IS
-    'Deletes messages that the retention rules of their queues no longer keep, at most max_messages in a call, and '
-    'returns what it deleted from which partition. dry_run only lists it.';
+    'Deletes messages that the retention rules of their queues no longer keep, at most max_messages in a call. Returns '
+    'the deleted offsets of each partition; dry_run only returns them.';
 CALL skep._allow('skep_admin', 'retain');
 
--- Returns the next partitions of queues with a retention rule, in order of id: to visit all of them in small steps.
+-- Returns the next partitions of queues with a retention rule, in order of id, so that a caller can visit all of them
+-- in small steps.
 CREATE FUNCTION skep._partitions_to_retain(after bigint, max_partitions integer) RETURNS bigint[]
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(array_agg(page.id), '{}') FROM (
@@ -290,8 +292,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_partitions_to_retain');
 
--- For the archive: everything below this offset is stored elsewhere. Never goes back. The floor is held, so that
--- upkeep, which never waits, does not drop the partition while this transaction is open.
+-- Records that every message below this offset is in the archive; the mark never moves back. The floor is locked so
+-- that upkeep, which never waits, does not drop the partition while this transaction is open.
 CREATE FUNCTION skep._mark_archived(partition_id bigint, end_offset bigint) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO skep.archive_marks AS a (partition_id, end_offset)
@@ -302,21 +304,22 @@ LANGUAGE sql AS $$
 $$;
 CALL skep._allow('skep_admin', '_mark_archived');
 
--- Locks partitions against pushes, starts, seeks and pops, except those that another has locked. Returns the ones that
--- are still empty and have been idle for so long, and whose runs are all locked and without a lease.
+-- Locks partitions against pushes, starts, seeks and pops, and skips those that another session has locked. Returns the
+-- ones that are still empty and idle, and whose runs are all locked and without a lease.
 CREATE FUNCTION skep._lock_idle(partition_ids bigint[], idle_seconds double precision) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE
     mine record;
 BEGIN
-    SELECT array_agg(asked.id) AS ids, array_agg(r.number) AS runs INTO mine
-    FROM unnest(partition_ids) AS asked (id)
-    CROSS JOIN LATERAL (SELECT FROM skep.partition_floors f WHERE f.partition_id = asked.id FOR UPDATE SKIP LOCKED) f
+    SELECT array_agg(requested.id) AS ids, array_agg(r.number) AS runs INTO mine
+    FROM unnest(partition_ids) AS requested (id)
+    CROSS JOIN LATERAL (SELECT FROM skep.partition_floors f WHERE f.partition_id = requested.id
+                        FOR UPDATE SKIP LOCKED) f
     CROSS JOIN LATERAL (
         SELECT count(*) AS number FROM (SELECT FROM skep.runs r
             JOIN skep.starts s ON s.partition_id = r.partition_id AND s.group_queue_id = r.group_queue_id
-            WHERE r.partition_id = asked.id FOR UPDATE OF r, s SKIP LOCKED) locked) r
-    CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.id = asked.id FOR UPDATE SKIP LOCKED) p;
+            WHERE r.partition_id = requested.id FOR UPDATE OF r, s SKIP LOCKED) locked) r
+    CROSS JOIN LATERAL (SELECT FROM skep.partitions p WHERE p.id = requested.id FOR UPDATE SKIP LOCKED) p;
     RETURN ARRAY(
         SELECT p.id FROM unnest(mine.ids, mine.runs) AS locked (id, runs)
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = locked.id LIMIT 1) p
@@ -325,7 +328,7 @@ BEGIN
         WHERE r.number = locked.runs AND r.leases = 0 AND skep._is_idle(p, idle_seconds));
 END $$;
 
--- Returns true if a partition is empty, no message waits for its time there, and its last message is older than this.
+-- Returns true if a partition is empty, has no delayed messages, and its last message is older than this.
 CREATE FUNCTION skep._is_idle(p skep.partitions, idle_seconds double precision) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -336,8 +339,8 @@ BEGIN
             WHERE f.partition_id = p.id);
 END $$;
 
--- A push that waits for this creates the partition again, under a new id: every group starts at its beginning. The
--- queue is locked because totals are kept by queue (see _keep_totals). partition_ids: of these partitions only.
+-- A push that waits for this creates the partition again, with a new id: every group starts at its beginning. The queue
+-- is locked because totals are kept by queue (see _save_deleted_totals). partition_ids: only these partitions.
 CREATE FUNCTION skep.drop_idle_partitions(max_partitions integer DEFAULT 1000, partition_ids bigint[] DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
@@ -358,13 +361,13 @@ BEGIN
         PERFORM FROM skep.queues o WHERE o.id = q.id FOR NO KEY UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
         idle := skep._lock_idle(idle, q.drop_idle_seconds);
-        PERFORM skep._keep_totals(idle);
+        PERFORM skep._save_deleted_totals(idle);
         PERFORM skep._delete_partitions(idle);
         dropped := dropped + cardinality(idle);
     END LOOP;
     RETURN dropped;
 END $$;
 COMMENT ON FUNCTION skep.drop_idle_partitions IS
-    'Drops partitions that are empty and have been idle for the drop_idle_seconds of their queue, and returns how '
-    'many.';
+    'Drops partitions that are empty and have been idle for the drop_idle_seconds of their queue, and returns their '
+    'number.';
 CALL skep._allow('skep_admin', 'drop_idle_partitions');

@@ -1,4 +1,5 @@
--- Which partitions upkeep visits for retention: at a cost that follows what changed, and not how many partitions exist.
+-- The partitions that upkeep visits for retention. The cost depends on the number of changes, not on the number of
+-- partitions.
 
 -- Returns the partitions of queues with a retention rule that had pushes since this snapshot.
 CREATE FUNCTION skep._pushed_since(snapshot pg_snapshot) RETURNS bigint[]
@@ -10,8 +11,8 @@ BEGIN
         WHERE j.xid >= pg_snapshot_xmin(snapshot) AND NOT pg_visible_in_snapshot(j.xid, snapshot));
 END $$;
 
--- Returns true if the runs of a queue do not tell what is completed: the archive has a say, a group is dead or
--- cancelled or has not read from the queue yet, or has a subscription of its own in some partition.
+-- Returns true if the runs of a queue do not show which messages are completed: retention waits for the archive, a
+-- group is dead or cancelled or has not read from the queue yet, or a group has a subscription to a single partition.
 CREATE FUNCTION skep._is_completion_unclear(q skep.queues) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT ($1).retain_until_archived OR ($1).semantics <> 'queue' AND EXISTS (
@@ -21,7 +22,7 @@ LANGUAGE sql STABLE AS $$
             OR NOT EXISTS (SELECT FROM skep.group_queues g WHERE g.group_name = s.group_name AND g.queue_id = ($1).id)))
 $$;
 
--- Returns the offset below which every group that has read from the queue has completed a partition; NULL if one of
+-- Returns the offset below which all groups that have read from the queue have completed a partition; NULL if one of
 -- them has no run there.
 CREATE FUNCTION skep._completed_by_all(partition_id bigint, queue_id integer, was_shared boolean) RETURNS bigint
 LANGUAGE sql STABLE AS $$
@@ -33,10 +34,9 @@ LANGUAGE sql STABLE AS $$
     WHERE g.queue_id = $2
 $$;
 
--- Returns what a visit to a partition would cost: 0 if there is nothing to do for retention, 1 if there is, 5 if there
--- may be. is_idle: the partition may be dropped. Cheap, because upkeep asks for thousands of partitions; retain()
--- decides.
-CREATE FUNCTION skep._visit_of(
+-- Returns the cost of a visit to a partition: 0 if retention has nothing to do, 1 if it has, 5 if it may have. is_idle:
+-- the partition may be dropped. It is cheap, because upkeep calls it for thousands of partitions; retain() decides.
+CREATE FUNCTION skep._visit_cost(
     p skep.partitions, q skep.queues, is_unclear boolean, stamp timestamptz, OUT cost integer, OUT is_idle boolean
 )
 LANGUAGE plpgsql STABLE AS $$
@@ -44,7 +44,7 @@ DECLARE
     floor skep.partition_floors;
     since timestamptz;  -- of the first message
     keep  double precision := q.completed_retention_seconds;
-    known bigint;       -- known to be completed
+    known bigint;       -- last offset of the samples
     done  bigint;
 BEGIN
     cost := 0;
@@ -64,7 +64,7 @@ BEGIN
                                 - skep._seconds(keep) / 8) IS NOT TRUE THEN
         known := coalesce(floor.completed_offsets[cardinality(floor.completed_offsets)], floor.first_offset);
         IF NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" >= known) THEN
-            RETURN;  -- all is completed
+            RETURN;  -- everything is completed
         ELSIF is_unclear THEN
             cost := 5;
         ELSE
@@ -74,11 +74,11 @@ BEGIN
     END IF;
 END $$;
 
--- Returns partitions that may have something to delete (due), and those that may be dropped because they are empty and
+-- Returns partitions that may have messages to delete (due), and those that may be dropped because they are empty and
 -- idle. Upkeep calls it every few seconds:
 --  1. partitions with pushes since the last call: max_size, and messages that were completed meanwhile;
---  2. the next partitions in order of id, since messages age and are completed while nothing is pushed. It examines at
---     most 500 a second and 5,000 a call, and returns at most 1,000 of them, fewer if it is not clear that there is
+--  2. the next partitions in order of id, because messages age and are completed without pushes. It examines at
+--     most 500 a second and 5,000 a call, and returns at most 1,000 of them, fewer if it is unclear whether there is
 --     something to do. The call after the last partition begins with the first.
 -- Calls that run at once share the work: the second returns nothing.
 CREATE FUNCTION skep._partitions_due(OUT due bigint[], OUT idle bigint[])
@@ -113,7 +113,7 @@ BEGIN
                sum(coalesce(v.cost, 0) + coalesce(v.is_idle, false)::integer) OVER (ORDER BY (page.p).id) AS spent
         FROM page
         LEFT JOIN kind ON kind.id = (page.p).queue_id
-        LEFT JOIN LATERAL skep._visit_of(page.p, kind.q, kind.is_unclear, stamp) v ON kind.id IS NOT NULL
+        LEFT JOIN LATERAL skep._visit_cost(page.p, kind.q, kind.is_unclear, stamp) v ON kind.id IS NOT NULL
     ) s;
     due := ARRAY(SELECT unnest(share.due) UNION SELECT unnest(skep._pushed_since(visits.snapshot)));
     idle := coalesce(share.idle, '{}');

@@ -1,8 +1,8 @@
--- How failed messages are retried: the policy of the group, and runs with messages that failed alone. The verdict is in
+-- Retries of failed messages: the policy of the group, and runs with messages that failed alone. The verdict is in
 -- ack.sql.
 
--- Returns how long a run waits that failed for the nth time: retry_delay, doubled each time up to max_retry_delay,
--- varied by the jitter. Tiny values count as 0: their product would be an error (underflow).
+-- Returns the number of seconds that a run waits after its nth failure: retry_delay, doubled each time up to
+-- max_retry_delay, varied by the jitter. Tiny values count as 0, because their product would be an error (underflow).
 CREATE FUNCTION skep._retry_seconds(policy skep.policy, attempt integer) RETURNS double precision
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -13,8 +13,8 @@ BEGIN
            * (1 + policy.retry_jitter * (2 * random() - 1));
 END $$;
 
--- Returns the policy with the retry options of the group instead of the queue's: each is that of the most specific
--- subscription which has it. Only failures ask for it.
+-- Returns the policy with the retry options of the group instead of the queue's: each option comes from the most
+-- specific subscription that has it. It is called for failures only.
 CREATE FUNCTION skep._retry_policy(policy skep.policy) RETURNS skep.policy
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -25,7 +25,7 @@ BEGIN
         FROM skep.queues q CROSS JOIN skep.subscriptions s
         WHERE q.id = policy.queue_id AND s.group_name = policy.group_name AND s.status <> 'CANCELLED'
           AND num_nonnulls(s.retry_limit, s.retry_delay, s.max_retry_delay, s.retry_jitter) > 0
-          AND coalesce(s.queue, '') = ANY (ARRAY['', policy.queue])  -- by the index: a group may have many of them
+          AND coalesce(s.queue, '') = ANY (ARRAY['', policy.queue])  -- by the index, because a group may have many
           AND coalesce(s.partition, '') = ANY (ARRAY['', policy.partition])
           AND (s.queue IS NOT NULL
                OR (s.namespace IS NULL OR s.namespace = q.namespace) AND (s.task IS NULL OR s.task = q.task))
@@ -40,7 +40,7 @@ BEGIN
 END $$;
 
 -- Cuts a run that was leased around messages that failed alone: each of them is delivered by itself, at the next
--- attempt, and the messages between them at the same attempt as before. back: all that are delivered again.
+-- attempt, and the messages between them at the same attempt as before. back: all messages that are delivered again.
 CREATE FUNCTION skep._cut_around(r skep.runs, back int8multirange, failed int8multirange, attempt integer)
 RETURNS skep.runs LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -49,18 +49,18 @@ BEGIN
     SELECT array_agg(part.ends ORDER BY part.ends) AS cuts, array_agg(part.attempt ORDER BY part.ends) AS attempts
     INTO parts
     FROM (SELECT o + 1 AS ends, _cut_around.attempt + 1 AS attempt
-          FROM unnest(failed) AS piece CROSS JOIN generate_series(lower(piece), upper(piece) - 1) AS o
+          FROM unnest(failed) AS range CROSS JOIN generate_series(lower(range), upper(range) - 1) AS o
           UNION ALL
-          SELECT upper(piece), _cut_around.attempt
-          FROM unnest(int8multirange(int8range(r.first_offset, r.leased_to)) - failed) AS piece
-          WHERE piece && back) part;
+          SELECT upper(range), _cut_around.attempt
+          FROM unnest(int8multirange(int8range(r.first_offset, r.leased_to)) - failed) AS range
+          WHERE range && back) part;
     r.cuts := parts.cuts || r.cuts;
     r.attempts := parts.attempts || r.attempts;
     RETURN r;
 END $$;
 
--- Stores a closed run with messages that failed alone as one run for each part, so that the other messages do not wait
--- for the retry.
+-- Stores a closed run with messages that failed alone as several runs, so that the other messages do not wait for the
+-- retry.
 CREATE FUNCTION skep._write_parts(row_id tid, r skep.runs, stamp timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

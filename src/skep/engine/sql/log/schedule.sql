@@ -1,7 +1,8 @@
 -- Schedules: messages that are pushed at the times of a cron expression.
 --
--- run_schedules() locks the row of a schedule, pushes its ticks and moves next_at in one transaction, and passes
--- schedules that another has locked: so every tick is pushed once, by any number of servers, and also after an outage.
+-- run_schedules() locks the row of a schedule, pushes its ticks and moves next_at in one transaction, and skips
+-- schedules that another session has locked. So every tick is pushed once, by any number of servers, and also after an
+-- outage.
 
 CREATE FUNCTION skep._refuse_cron(cron text, what text, allowed text, got text) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -12,8 +13,7 @@ BEGIN
                         '@monthly, @yearly.');
 END $$;
 
--- Returns the values that a field of a cron expression means, in order. names: what may stand for the numbers from
--- `low` on.
+-- Returns the values of a field of a cron expression, in order. names: words for the numbers from `low` on.
 CREATE FUNCTION skep._cron_values(cron text, field text, what text, low integer, high integer,
     names text[] DEFAULT '{}')
 RETURNS integer[] LANGUAGE plpgsql AS $$
@@ -47,7 +47,7 @@ BEGIN
         ORDER BY n);
 END $$;
 
--- Reads a cron expression. Days of month and of week combine as in Vixie cron.
+-- Parses a cron expression. Days of month and of week combine as in Vixie cron.
 CREATE FUNCTION skep._parse_cron(cron text) RETURNS skep.cron_rule
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -78,7 +78,8 @@ BEGIN
     RETURN rule;
 END $$;
 
--- Returns the first local time at or after this one that a cron expression means; NULL if there is none in 40 years.
+-- Returns the first local time at or after `start` that matches a cron expression; NULL if there is none within 40
+-- years.
 CREATE FUNCTION skep._next_local_time(rule skep.cron_rule, start timestamp) RETURNS timestamp
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -115,8 +116,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Returns the moment of a local time: of one that exists twice the first, of one that does not exist the end of the
--- gap.
+-- Returns the instant of a local time: the first one if it occurs twice, the end of the gap if it does not exist.
 CREATE FUNCTION skep._instant_of(local timestamp, time_zone text) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -132,7 +132,7 @@ BEGIN
     ELSIF later AT TIME ZONE time_zone = local THEN
         RETURN later;
     END IF;
-    low := earlier - interval '25 hours';  -- before the gap; `earlier` is behind it
+    low := earlier - interval '25 hours';  -- before the gap; `earlier` is after it
     WHILE earlier - low > interval '1 second' LOOP
         middle := low + date_trunc('second', (earlier - low) / 2);
         IF middle AT TIME ZONE time_zone - middle AT TIME ZONE 'UTC' = before THEN
@@ -144,7 +144,7 @@ BEGIN
     RETURN earlier;
 END $$;
 
--- Returns the first tick after a moment. Ticks never repeat: several local times in a gap are one moment.
+-- Returns the first tick after an instant. Ticks never repeat: several local times in a gap are one instant.
 CREATE FUNCTION skep._next_tick(cron text, time_zone text, after timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -156,12 +156,12 @@ BEGIN
         local := date_trunc('minute', after AT TIME ZONE time_zone) + interval '1 minute';
     EXCEPTION WHEN invalid_parameter_value THEN
         PERFORM skep._refuse('SK001', format('unknown time zone "%s"', left(time_zone, 80)),
-                            'Time zones are names such as Europe/Berlin; pg_timezone_names lists them.');
+                            'Use a name such as Europe/Berlin; pg_timezone_names lists all.');
     END;
     LOOP
         local := skep._next_local_time(rule, local);
         IF local IS NULL THEN
-            PERFORM skep._refuse('SK001', format('cron expression "%s" names a day that never comes', left(cron, 80)));
+            PERFORM skep._refuse('SK001', format('cron expression "%s" matches no day', left(cron, 80)));
         END IF;
         tick := skep._instant_of(local, time_zone);
         EXIT WHEN tick > after;
@@ -170,8 +170,8 @@ BEGIN
     RETURN tick;
 END $$;
 
--- Returns the last tick that is not after a moment, for one that is not before `first`, which is a tick. It steps back
--- twice as far each time, so that an outage of years costs a few steps.
+-- Returns the last tick that is not after `moment`, which is not before `first`, which is a tick. It doubles its step
+-- back each time, so that an outage of years costs few steps.
 CREATE FUNCTION skep._last_tick(cron text, time_zone text, first timestamptz, moment timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -195,8 +195,8 @@ BEGIN
     RETURN tick;
 END $$;
 
--- Creates the schedule or changes it. The next tick stays if the times do: a deployment that repeats this call skips no
--- tick.
+-- Creates or changes a schedule. The next tick stays if the times stay, so that a deployment that repeats this call
+-- skips no tick.
 CREATE FUNCTION skep.create_schedule(
     name text, cron text, queue text, payload jsonb DEFAULT 'null', partition text DEFAULT 'Default',
         headers jsonb DEFAULT NULL,
@@ -211,8 +211,8 @@ BEGIN
         ('queue', create_schedule.queue),
                                                        ('partition', create_schedule.partition)) AS v (what, given);
     PERFORM skep._check_item(1, create_schedule.payload, 16777216, NULL, create_schedule.headers);
-    IF char_length(create_schedule.cron) > 1000 THEN  -- it is read again at every tick
-        PERFORM skep._refuse('SK001', format('a cron expression has at most 1000 characters, got %s',
+    IF char_length(create_schedule.cron) > 1000 THEN  -- it is parsed again at every tick
+        PERFORM skep._refuse('SK001', format('a cron expression must have at most 1000 characters, got %s',
                                              char_length(create_schedule.cron)));
     END IF;
     IF create_schedule.missed IS NULL OR create_schedule.missed NOT IN ('skip', 'one', 'all') THEN
@@ -222,7 +222,7 @@ BEGIN
     SELECT z.name INTO zone FROM pg_timezone_names z WHERE lower(z.name) = lower(create_schedule.time_zone) LIMIT 1;
     IF zone IS NULL THEN
         PERFORM skep._refuse('SK001', format('unknown time zone "%s"', left(create_schedule.time_zone, 80)),
-                            'Time zones are names such as Europe/Berlin; pg_timezone_names lists them.');
+                            'Use a name such as Europe/Berlin; pg_timezone_names lists all.');
     END IF;
     INSERT INTO skep.schedules AS s (name, cron, time_zone, queue, partition, payload, headers, missed, next_at)
     VALUES (create_schedule.name, create_schedule.cron, zone, create_schedule.queue, create_schedule.partition,
@@ -238,9 +238,9 @@ BEGIN
     RETURN made;
 END $$;
 COMMENT ON FUNCTION skep.create_schedule IS
-    'Creates a schedule, or changes the one with this name: at the times of the cron expression a message is pushed '
-    'to the queue. '
-    'missed says what becomes of ticks that were not pushed in time: all, one (the last of them) or skip.';
+    'Creates a schedule, or changes the one with this name: it pushes a message to the queue at the times of the cron '
+    'expression. missed tells which of the ticks that were not pushed in time are pushed later: all, one (the last) or '
+    'skip (none).';
 CALL skep._allow('skep_admin', 'create_schedule');
 
 CREATE FUNCTION skep._require_schedule(schedule skep.schedules, name text) RETURNS skep.schedules
@@ -248,7 +248,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     IF schedule.name IS NULL THEN
         PERFORM skep._refuse('SK002', format('there is no schedule "%s"', name),
-            'list_schedules() shows those that exist.');
+            'list_schedules() shows all schedules.');
     END IF;
     RETURN schedule;
 END $$;
@@ -261,7 +261,7 @@ BEGIN
     UPDATE skep.schedules s SET paused = true WHERE s.name = pause_schedule.name RETURNING s.* INTO changed;
     RETURN skep._require_schedule(changed, name);
 END $$;
-COMMENT ON FUNCTION skep.pause_schedule IS 'Stops a schedule: it pushes nothing until resume_schedule().';
+COMMENT ON FUNCTION skep.pause_schedule IS 'Pauses a schedule: it pushes nothing until resume_schedule().';
 CALL skep._allow('skep_admin', 'pause_schedule');
 
 CREATE FUNCTION skep.resume_schedule(name text) RETURNS skep.schedules
@@ -275,7 +275,7 @@ BEGIN
     RETURN skep._require_schedule(changed, name);
 END $$;
 COMMENT ON FUNCTION skep.resume_schedule IS
-    'Lets a paused schedule go on with its next tick. Ticks of the pause are not missed ones.';
+    'Resumes a paused schedule at its next tick. Ticks during the pause do not count as missed.';
 CALL skep._allow('skep_admin', 'resume_schedule');
 
 CREATE FUNCTION skep.delete_schedule(name text) RETURNS boolean
@@ -284,16 +284,16 @@ BEGIN
     DELETE FROM skep.schedules s WHERE s.name = delete_schedule.name;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION skep.delete_schedule IS 'Deletes a schedule. Returns false if there was none.';
+COMMENT ON FUNCTION skep.delete_schedule IS 'Deletes a schedule. Returns false if it does not exist.';
 CALL skep._allow('skep_admin', 'delete_schedule');
 
 CREATE FUNCTION skep.list_schedules(queue text DEFAULT NULL) RETURNS SETOF skep.schedules
 LANGUAGE sql STABLE AS $$ SELECT * FROM skep.schedules s WHERE $1 IS NULL OR s.queue = $1 ORDER BY s.name $$;
-COMMENT ON FUNCTION skep.list_schedules IS 'Lists schedules by name: of one queue, or all.';
+COMMENT ON FUNCTION skep.list_schedules IS 'Returns the schedules of one queue, or all, by name.';
 CALL skep._allow('skep_admin', 'list_schedules');
 
--- Pushes the ticks of a schedule that are due, at most 1,000 and about 64 MB, and moves it on. The caller has locked
--- its row. A tick that is more than a minute late is a missed one.
+-- Pushes the due ticks of a schedule, at most 1,000 and about 64 MB, and moves its next tick. The caller has locked its
+-- row. A tick that is more than a minute late is a missed one.
 CREATE FUNCTION skep._push_ticks(s skep.schedules) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -330,9 +330,9 @@ END $$;
 CREATE FUNCTION skep._tick_text(tick timestamptz) RETURNS text
 LANGUAGE sql STABLE AS $$ SELECT to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') $$;
 
--- A schedule whose partition is locked is left for the next call: others must not wait for it. One whose push is
--- refused keeps its tick, with the error in its row. Neither keeps others from their turn, however many there are:
--- refused ones come last, and locked ones do not count.
+-- A schedule whose partition is locked is left for the next call, so that the others do not wait for it. One whose push
+-- is refused keeps its tick, with the error in its row. Neither blocks other schedules, however many there are: refused
+-- ones come last, and locked ones do not count.
 CREATE FUNCTION skep.run_schedules(max_schedules integer DEFAULT 100, OUT messages bigint, OUT refused bigint,
     OUT queues text[])
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
@@ -340,7 +340,7 @@ DECLARE
     s      skep.schedules;
     pushed bigint;
     tried  integer := 0;
-    busy   text[] := '{}';  -- partitions that another is creating: waiting once for each is enough
+    busy   text[] := '{}';  -- partitions that another session is creating: wait only once for each
 BEGIN
     PERFORM skep._require_read_committed('run_schedules');
     messages := 0;

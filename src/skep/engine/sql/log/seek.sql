@@ -1,18 +1,19 @@
--- Moving a group, and forgetting what it has done. Both lock the group's rows of group_queues FOR UPDATE, so that it
--- gets no run in a new partition meanwhile, then its runs. They wait for transactions that have leased something, 5
--- seconds at most.
+-- Seek, and the locks that it shares with delete_group(). Both lock the group's rows of group_queues FOR UPDATE, so
+-- that the group gets no run in a new partition meanwhile, then its runs. They wait at most 5 seconds for open
+-- transactions that have leased something.
 
--- Raises an error that clients retry: an open transaction holds a lease of the group, or another seek or delete is
--- under way.
+-- Raises an error that clients retry: an open transaction has locked a lease of the group, or another seek or delete is
+-- running.
 CREATE FUNCTION skep._refuse_busy(group_name text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'lock_not_available',
-        MESSAGE = format('group "%s" is in use by a transaction that has not ended', group_name),
-        HINT = 'Try again when it has committed. pg_stat_activity shows transactions that stay open.';
+        MESSAGE = format('group "%s" is locked by another transaction', group_name),
+        HINT = 'Try again when it has ended. pg_stat_activity shows open transactions.';
 END $$;
 
--- Locks the group_queues rows of a group for these queues, created if need be. Queues that do not exist have none.
+-- Locks the group_queues rows of a group for these queues, and creates them if needed. Queues that do not exist are
+-- skipped.
 CREATE FUNCTION skep._lock_group_queues(group_name text, queues text[]) RETURNS integer[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -26,15 +27,15 @@ BEGIN
         wanted := ARRAY(SELECT DISTINCT id FROM unnest(wanted) AS id WHERE id IS NOT NULL ORDER BY id);
         locked := ARRAY(SELECT g.id FROM skep.group_queues g WHERE g.id = ANY (wanted) ORDER BY g.id FOR UPDATE);
         EXIT WHEN locked = wanted;
-        IF try = 4 THEN  -- deleted again and again
+        IF try = 4 THEN  -- deleted each time
             PERFORM skep._refuse_busy(group_name);
         END IF;
     END LOOP;
     RETURN locked;
 END $$;
 
--- Locks what a group has, and returns it: all of its group_queues rows, or the one for a queue. The list for namespaces
--- and tasks is locked as well, because a queue that leaves it is discovered again.
+-- Locks and returns the group_queues rows of a group, all of them or the one for a queue. The list for namespaces and
+-- tasks is locked as well, because a queue that leaves it is discovered again.
 CREATE FUNCTION skep._lock_group(group_name text, queue text) RETURNS integer[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -50,7 +51,7 @@ BEGIN
 END $$;
 
 -- Returns the partitions that groups have read, in order, each with its group_queues row: all, or those of one name.
--- with_redriven: with those of redriven dead letters.
+-- with_redriven includes those of redriven dead letters.
 CREATE FUNCTION skep._read_partitions(
     group_queues integer[], partition text DEFAULT NULL, with_redriven boolean DEFAULT true,
     OUT partition_ids bigint[], OUT group_queue_ids integer[]
@@ -58,31 +59,31 @@ CREATE FUNCTION skep._read_partitions(
 BEGIN
     SELECT coalesce(array_agg(p.id ORDER BY p.id), '{}'), coalesce(array_agg(g.id ORDER BY p.id), '{}')
     INTO partition_ids, group_queue_ids
-    FROM unnest(group_queues) AS asked (id)
-    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = asked.id LIMIT 1) g
+    FROM unnest(group_queues) AS requested (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = requested.id LIMIT 1) g
     JOIN skep.partitions p ON p.queue_id = g.queue_id
     CROSS JOIN LATERAL (SELECT FROM skep.starts s WHERE s.partition_id = p.id AND s.group_queue_id = g.id LIMIT 1) s
     WHERE (_read_partitions.partition IS NULL OR p.name = _read_partitions.partition)
       AND (p.only_group IS NULL OR with_redriven);
 END $$;
 
--- Locks runs, partition by partition: the open one first, as every ack does. Closed runs are made only
--- under the lock of the open one, so that a later statement sees and locks all of them.
+-- Locks runs, partition by partition: the open one first, as every ack does. Closed runs are created only under the
+-- lock of the open one, so a later statement sees and locks all of them.
 CREATE FUNCTION skep._lock_runs(partition_ids bigint[], group_queue_ids integer[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM unnest(partition_ids, group_queue_ids) AS place (partition_id, group_queue_id)
+    PERFORM FROM unnest(partition_ids, group_queue_ids) AS target (partition_id, group_queue_id)
     CROSS JOIN LATERAL (SELECT FROM skep.runs r
-                        WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
+                        WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id
                            AND r.end_offset IS NULL ORDER BY r.first_offset DESC LIMIT 1 FOR UPDATE) r;
-    PERFORM FROM unnest(partition_ids, group_queue_ids) AS place (partition_id, group_queue_id)
+    PERFORM FROM unnest(partition_ids, group_queue_ids) AS target (partition_id, group_queue_id)
     CROSS JOIN LATERAL (SELECT FROM skep.runs r
-                        WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id
+                        WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id
                            AND r.end_offset IS NOT NULL ORDER BY r.first_offset FOR UPDATE) r;
 END $$;
 
--- Returns the start that a position means: mode, start_at and start_offset of a subscription. The end is 'new':
--- messages that commit later are behind it, in partitions to come as well.
+-- Returns the start of a position: mode, start_at and start_offset of a subscription. The end is 'new': messages that
+-- commit later come after it, also in future partitions.
 CREATE FUNCTION skep._parse_position("position" text) RETURNS skep.subscriptions
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -96,14 +97,15 @@ BEGIN
         SELECT p.start_mode, p.start_at, p.start_offset INTO start.mode, start.start_at, start.start_offset
         FROM skep._parse_start(CASE lower("position") WHEN 'beginning' THEN 'all' WHEN 'end' THEN 'new' END,
                               CASE WHEN lower("position") NOT IN ('beginning', 'end') THEN "position" END) p;
-    EXCEPTION WHEN SQLSTATE 'SK001' THEN  -- its hint is for a subscription
-        PERFORM skep._refuse('SK001', format('cannot read "%s" as a position', left("position", 60)), allowed);
+    EXCEPTION WHEN SQLSTATE 'SK001' THEN  -- its hint is about subscriptions
+        PERFORM skep._refuse('SK001', format('invalid position "%s"', left("position", 60)), allowed);
     END;
     RETURN start;
 END $$;
 
--- Gives a queue or a partition a subscription with a new start; everything else is as in the one that decided before.
--- Those of the queue's partitions are deleted: this start is later. Messages from there on are part of the backlog.
+-- Gives a queue or a partition a subscription with a new start; the rest is copied from the subscription that covered
+-- it. Subscriptions to partitions of the queue are deleted, because this start is newer. Messages from the start on are
+-- part of the backlog.
 CREATE FUNCTION skep._restart_subscription(group_name text, queue text, partition text, start skep.subscriptions)
 RETURNS void
 LANGUAGE plpgsql AS $$
@@ -116,7 +118,7 @@ BEGIN
         s := skep._covering_subscription(group_name, queue, partition, NULL, NULL);
         IF s.status = 'CANCELLED' THEN
             PERFORM skep._refuse('SK007', format('the subscription of group "%s" to queue "%s" is cancelled',
-                                                 group_name, queue), 'Subscribe again to start again.');
+                                                 group_name, queue), 'Subscribe again to make a new start.');
         END IF;
         ids := ARRAY(SELECT o.id FROM skep.subscriptions o
                      WHERE o.group_name = _restart_subscription.group_name AND o.queue = _restart_subscription.queue
@@ -128,15 +130,15 @@ BEGIN
         s.mode := start.mode; s.start_at := start.start_at; s.start_offset := start.start_offset;
         s.start_snapshot := NULL;
         s.created_at := NULL; s.backfill := true;
-        IF skep._insert_subscription(s) THEN  -- or somebody else has subscribed meanwhile
+        IF skep._insert_subscription(s) THEN  -- false: another session has subscribed meanwhile
             RETURN;
         END IF;
     END LOOP;
     PERFORM skep._refuse_busy(group_name);
 END $$;
 
--- A seek of all queues: subscriptions to namespaces and tasks get the new start, and queues that have one of their own,
--- or none at all.
+-- Restarts all queues of a group: subscriptions to namespaces and tasks get the new start, and so do queues that have
+-- their own subscription or none.
 CREATE FUNCTION skep._restart_subscriptions(group_name text, queues text[], start skep.subscriptions) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -158,7 +160,7 @@ BEGIN
        OR (skep._covering_subscription(_restart_subscriptions.group_name, named.name, NULL, NULL, NULL)).id IS NULL;
 END $$;
 
--- The queues that a group reads, or will read when they exist, without those that it has cancelled.
+-- Returns the queues that a group reads, or will read when they exist, without cancelled ones.
 CREATE FUNCTION skep._queues_of_group(group_name text) RETURNS text[]
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(array_agg(found.name ORDER BY found.name), '{}') FROM (
@@ -175,13 +177,13 @@ $$;
 CREATE FUNCTION skep._pending_of(partition_id bigint, group_queue_id integer) RETURNS int8multirange
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN (SELECT coalesce(range_agg(piece), '{}') FROM skep.runs r
+    RETURN (SELECT coalesce(range_agg(range), '{}') FROM skep.runs r
             CROSS JOIN LATERAL unnest(int8multirange(int8range(r.first_offset, r.end_offset)) - coalesce(r.done, '{}'))
-                AS piece
+                AS range
             WHERE r.partition_id = _pending_of.partition_id AND r.group_queue_id = _pending_of.group_queue_id);
 END $$;
 
--- Returns where a seek leads in a partition: not before its first message, and not beyond its end.
+-- Returns the offset that a seek leads to in a partition: not before its first message, and not after its end.
 CREATE FUNCTION skep._seek_offset(partition_id bigint, start skep.subscriptions, is_end boolean) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -194,46 +196,47 @@ BEGIN
             WHERE f.partition_id = _seek_offset.partition_id);
 END $$;
 
--- Moves groups in partitions that they have read; the caller has locked the runs. skipped stays what the group has not
--- processed below its cursor: a seek forward leaves the number of processed messages as it is, a seek back takes as
--- many from it as are delivered again.
+-- Moves groups in partitions that they have read; the caller has locked the runs. skipped counts the messages below the
+-- cursor that the group has not processed: a seek forward keeps the number of processed messages, and a seek back
+-- reduces it by the messages that are delivered again.
 CREATE FUNCTION skep._move_runs(
     partition_ids bigint[], group_queue_ids integer[], start skep.subscriptions, is_end boolean,
-    OUT skipped bigint, OUT again bigint
+    OUT skipped bigint, OUT replayed bigint
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     stamp timestamptz := clock_timestamp();
     moves record;  -- arrays over the partitions that still exist
 BEGIN
-    SELECT array_agg(place.partition_id ORDER BY n) AS partition_ids,
-           array_agg(place.group_queue_id ORDER BY n) AS group_queue_ids,
+    SELECT array_agg(target.partition_id ORDER BY n) AS partition_ids,
+           array_agg(target.group_queue_id ORDER BY n) AS group_queue_ids,
            array_agg(goal.at ORDER BY n) AS goals, array_agg(c.cursor ORDER BY n) AS cursors,
            array_agg(CASE WHEN is_plain THEN greatest(goal.at - c.cursor, 0)
                           ELSE skep._count_offsets(pending * int8multirange(int8range(0, goal.at))) END
                               ORDER BY n) AS skipped,
            array_agg(CASE WHEN is_plain THEN greatest(c.cursor - goal.at, 0)
                           ELSE skep._count_offsets(int8multirange(int8range(goal.at, head.next_offset)) - pending) END
-                     ORDER BY n) AS again
+                     ORDER BY n) AS replayed
     INTO moves
     FROM unnest(_move_runs.partition_ids, _move_runs.group_queue_ids)
-    WITH ORDINALITY AS place (partition_id, group_queue_id, n)
+    WITH ORDINALITY AS target (partition_id, group_queue_id, n)
     CROSS JOIN LATERAL (SELECT min(r.first_offset) AS cursor, count(r.end_offset) = 0 AND count(r.done) = 0 AS is_plain
                         FROM skep.runs r
-                        WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id) c
-    CROSS JOIN LATERAL skep._seek_offset(place.partition_id, start, is_end) AS goal (at)
-    CROSS JOIN LATERAL skep._head_of(place.partition_id) head
+                        WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id) c
+    CROSS JOIN LATERAL skep._seek_offset(target.partition_id, start, is_end) AS goal (at)
+    CROSS JOIN LATERAL skep._head_of(target.partition_id) head
     CROSS JOIN LATERAL (SELECT CASE
-                               WHEN NOT is_plain THEN skep._pending_of(place.partition_id, place.group_queue_id) END
+                               WHEN NOT is_plain THEN skep._pending_of(target.partition_id, target.group_queue_id) END
                                AS pending) p;
 
     DELETE FROM skep.runs r USING unnest(moves.partition_ids, moves.group_queue_ids)
-        AS place (partition_id, group_queue_id)
-    WHERE r.partition_id = place.partition_id AND r.group_queue_id = place.group_queue_id AND r.end_offset IS NOT NULL;
+        AS target (partition_id, group_queue_id)
+    WHERE r.partition_id = target.partition_id AND r.group_queue_id = target.group_queue_id
+      AND r.end_offset IS NOT NULL;
     UPDATE skep.runs r
     SET first_offset = goal.at, lease_id = NULL, leased_to = NULL, expires_at = NULL, leases = 0, succeeded = false,
         is_logged = false, cuts = NULL, attempts = NULL, done = NULL, failed = NULL, errors = NULL, retry_after = NULL,
-        ready_at = skep._ready_place(r.served_at, stamp),
+        ready_at = skep._ready_time(r.served_at, stamp),
         drained = NOT EXISTS (SELECT FROM skep.messages m
                               WHERE m.partition_id = goal.partition_id AND m."offset" >= goal.at)
     FROM unnest(moves.partition_ids, moves.group_queue_ids, moves.goals) AS goal (partition_id, group_queue_id, at)
@@ -245,15 +248,15 @@ BEGIN
     FROM unnest(moves.partition_ids, moves.group_queue_ids, moves.goals, moves.cursors, moves.skipped)
          AS goal (partition_id, group_queue_id, at, cursor, skipped)
     WHERE s.partition_id = goal.partition_id AND s.group_queue_id = goal.group_queue_id;
-    SELECT coalesce(sum(o.skipped), 0), coalesce(sum(o.again), 0) INTO skipped, again
-    FROM unnest(moves.skipped, moves.again) AS o (skipped, again);
+    SELECT coalesce(sum(o.skipped), 0), coalesce(sum(o.replayed), 0) INTO skipped, replayed
+    FROM unnest(moves.skipped, moves.replayed) AS o (skipped, replayed);
 END $$;
 
--- Gives groups runs in partitions that they have not read. places: where they would have started, or NULL if they are
+-- Adds runs of groups in partitions that they have not read. starts: where they would have started, or NULL if they are
 -- new there.
 CREATE FUNCTION skep._open_runs(
-    partition_ids bigint[], group_queue_ids integer[], places bigint[], start skep.subscriptions, is_end boolean,
-    OUT skipped bigint, OUT again bigint
+    partition_ids bigint[], group_queue_ids integer[], starts bigint[], start skep.subscriptions, is_end boolean,
+    OUT skipped bigint, OUT replayed bigint
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -261,37 +264,37 @@ DECLARE
     goals bigint[];
 BEGIN
     goals := ARRAY(SELECT skep._seek_offset(id, start, is_end)
-                   FROM unnest(_open_runs.partition_ids) WITH ORDINALITY AS place (id, n) ORDER BY n);
+                   FROM unnest(_open_runs.partition_ids) WITH ORDINALITY AS target (id, n) ORDER BY n);
     INSERT INTO skep.starts (partition_id, group_queue_id, start_offset)
     SELECT goal.* FROM unnest(_open_runs.partition_ids, _open_runs.group_queue_ids, goals)
         AS goal (partition_id, group_queue_id, at)
-    WHERE goal.at IS NOT NULL;  -- deleted since
+    WHERE goal.at IS NOT NULL;  -- NULL: the partition was deleted
     INSERT INTO skep.runs (partition_id, group_queue_id, list_id, first_offset, ready_at, priority, drained)
-    SELECT goal.partition_id, g.id, g.list_id, goal.at, skep._ready_place(NULL, stamp), CASE
+    SELECT goal.partition_id, g.id, g.list_id, goal.at, skep._ready_time(NULL, stamp), CASE
         WHEN g.list_id = g.id THEN 0 ELSE -q.priority END,
            NOT EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = goal.partition_id AND m."offset" >= goal.at)
     FROM unnest(_open_runs.partition_ids, _open_runs.group_queue_ids, goals) AS goal (partition_id, group_queue_id, at)
     CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = goal.group_queue_id LIMIT 1) g
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = g.queue_id LIMIT 1) q
     WHERE goal.at IS NOT NULL;
-    SELECT coalesce(sum(greatest(goal.at - goal.place, 0)), 0), coalesce(sum(greatest(goal.place - goal.at, 0)), 0)
-    INTO skipped, again
-    FROM unnest(goals, places) AS goal (at, place);
+    SELECT coalesce(sum(greatest(goal.at - goal.target, 0)), 0), coalesce(sum(greatest(goal.target - goal.at, 0)), 0)
+    INTO skipped, replayed
+    FROM unnest(goals, starts) AS goal (at, target);
 END $$;
 
--- Returns the partitions to move that the groups have not read, and where they would have started: NULL if no
--- subscription says so.
+-- Returns the partitions to move that the groups have not read, and where they would have started; NULL without a
+-- subscription.
 CREATE FUNCTION skep._unread_partitions(
     group_queues integer[], partition text, with_redriven boolean,
-    OUT partition_ids bigint[], OUT group_queue_ids integer[], OUT places bigint[]
+    OUT partition_ids bigint[], OUT group_queue_ids integer[], OUT starts bigint[]
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
     SELECT coalesce(array_agg(s.partition_id ORDER BY s.partition_id), '{}'),
            coalesce(array_agg(g.id ORDER BY s.partition_id), '{}'),
            coalesce(array_agg(CASE WHEN known.is_known THEN s.start_offset END ORDER BY s.partition_id), '{}')
-    INTO partition_ids, group_queue_ids, places
-    FROM unnest(group_queues) AS asked (id)
-    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = asked.id LIMIT 1) g
+    INTO partition_ids, group_queue_ids, starts
+    FROM unnest(group_queues) AS requested (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.group_queues g WHERE g.id = requested.id LIMIT 1) g
     CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = g.queue_id LIMIT 1) q
     CROSS JOIN LATERAL (SELECT EXISTS (
         SELECT FROM skep.subscriptions s WHERE s.group_name = g.group_name AND (s.queue = q.name OR s.queue IS NULL
@@ -304,10 +307,10 @@ BEGIN
           AND NOT EXISTS (SELECT FROM skep.starts s WHERE s.partition_id = p.id AND s.group_queue_id = g.id))) s;
 END $$;
 
--- An offset beyond the end of a partition is its end. Partitions that are created later start at their beginning.
+-- An offset after the end of a partition means its end. Partitions that are created later start at their beginning.
 CREATE FUNCTION skep.seek(
     group_name text, queue text, "position" text, partition text DEFAULT NULL,
-    OUT partitions bigint, OUT skipped bigint, OUT again bigint
+    OUT partitions bigint, OUT skipped bigint, OUT replayed bigint
 ) LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -315,7 +318,7 @@ DECLARE
     start  skep.subscriptions;
     queues text[];
     locked integer[];
-    who    text;  -- on a work queue every group moves the one cursor
+    effective_group text;  -- all groups share the cursor of a work queue
     unread record;
     read   record;
     moved  record;
@@ -330,29 +333,30 @@ BEGIN
     start := skep._parse_position("position");
     queues := CASE WHEN seek.queue IS NULL THEN skep._queues_of_group(seek.group_name) ELSE ARRAY[seek.queue] END;
     locked := skep._lock_group_queues(seek.group_name, queues);
-    -- by the subscriptions as they still are
+    -- By the subscriptions before the change.
     unread := skep._unread_partitions(locked, seek.partition, start.mode <> 'offset');
     IF seek.queue IS NULL THEN
         PERFORM skep._restart_subscriptions(seek.group_name, queues, start);
     ELSE
-        who := coalesce((SELECT g.group_name FROM skep.group_queues g WHERE g.id = locked[1]), seek.group_name);
-        PERFORM skep._restart_subscription(who, seek.queue, seek.partition, start);
+        effective_group := coalesce((SELECT g.group_name FROM skep.group_queues g WHERE g.id = locked[1]),
+                                    seek.group_name);
+        PERFORM skep._restart_subscription(effective_group, seek.queue, seek.partition, start);
     END IF;
     read := skep._read_partitions(locked, seek.partition, start.mode <> 'offset');
     PERFORM FROM skep.partition_floors f WHERE f.partition_id = ANY (read.partition_ids || unread.partition_ids)
     ORDER BY f.partition_id FOR KEY SHARE;
     PERFORM skep._lock_runs(read.partition_ids, read.group_queue_ids);
     moved := skep._move_runs(read.partition_ids, read.group_queue_ids, start, is_end);
-    opened := skep._open_runs(unread.partition_ids, unread.group_queue_ids, unread.places, start, is_end);
+    opened := skep._open_runs(unread.partition_ids, unread.group_queue_ids, unread.starts, start, is_end);
     partitions := cardinality(read.partition_ids) + cardinality(unread.partition_ids);
     skipped := moved.skipped + opened.skipped;
-    again := moved.again + opened.again;
-    PERFORM skep._count_again(ARRAY(SELECT q.id FROM skep.queues q WHERE q.name = ANY (queues)));
+    replayed := moved.replayed + opened.replayed;
+    PERFORM skep._request_count(ARRAY(SELECT q.id FROM skep.queues q WHERE q.name = ANY (queues)));
 EXCEPTION WHEN lock_not_available THEN
     PERFORM skep._refuse_busy(seek.group_name);
 END $$;
 COMMENT ON FUNCTION skep.seek IS
-    'Moves a group to beginning, end, a time or an offset: in a partition, a queue, or with NULL everywhere. Its '
-    'leases end. Returns how many partitions moved, how many pending messages are skipped and how many completed '
-    'ones are delivered again.';
+    'Moves a group to beginning, end, a time or an offset: in a partition, in a queue, or in all queues if queue is '
+    'NULL. Its leases end. Returns the number of moved partitions, of skipped pending messages, and of completed '
+    'messages that are delivered again (replayed).';
 CALL skep._allow('skep_admin', 'seek');

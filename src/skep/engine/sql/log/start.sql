@@ -1,23 +1,23 @@
--- Where a group starts in a partition that it has not read yet. Its subscription decides, never the present time.
+-- The start of a group in a partition that it has not read yet. Its subscription decides, never the current time.
 
 -- Returns the first offset of a partition that is not old: not before the instant, or not visible in the snapshot.
--- Binary search on the key: created_at never decreases in a partition, and a snapshot sees a prefix of it.
+-- Binary search on the key works because created_at never decreases in a partition, and a snapshot sees a prefix of it.
 CREATE FUNCTION skep._offset_at(partition_id bigint, instant timestamptz, snapshot pg_snapshot DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    low    bigint;  -- first offset that may be the one
-    high   bigint;  -- nothing from here on is old
+    low    bigint;  -- first possible result
+    high   bigint;  -- no message from here on is old
     middle bigint;
     is_old boolean;
 BEGIN
     SELECT f.first_offset, head.next_offset, head.next_offset - 1 INTO low, high, middle
     FROM skep.partition_floors f CROSS JOIN LATERAL skep._head_of(f.partition_id) head
     WHERE f.partition_id = _offset_at.partition_id;
-    WHILE low < high LOOP  -- the last message first: it often decides
+    WHILE low < high LOOP  -- the last message first, because it often decides
         SELECT m.created_at < instant AND (snapshot IS NULL OR pg_visible_in_snapshot(m.xid, snapshot)) INTO is_old
         FROM skep.messages m WHERE m.partition_id = _offset_at.partition_id AND m."offset" = middle;
-        -- A missing row was deleted: it was older.
+        -- A missing row was deleted, so it was older.
         IF is_old IS NOT FALSE THEN low := middle + 1; ELSE high := middle; END IF;
         middle := low + (high - low) / 2;
     END LOOP;
@@ -38,9 +38,9 @@ LANGUAGE sql STABLE AS $$
     LIMIT 1
 $$;
 
--- Returns where a group starts in these partitions of a queue; no row for a partition of another group's redriven dead
--- letters. An offset is at most the end of a partition when it was given: a later partition starts at its beginning,
--- and so do redriven dead letters. The subscription to the whole queue is looked up once.
+-- Returns the start of a group in these partitions of a queue; no row for a partition with redriven dead letters of
+-- another group. An offset is limited to the end of the partition at the time of the subscription: a later partition
+-- starts at its beginning, and so do redriven dead letters. The subscription to the whole queue is looked up once.
 CREATE FUNCTION skep._starting_offsets(group_name text, queue_id integer, partition_ids bigint[])
 RETURNS TABLE (partition_id bigint, start_offset bigint)
 LANGUAGE sql STABLE AS $$
@@ -51,9 +51,9 @@ LANGUAGE sql STABLE AS $$
                       ELSE f.first_offset END
     FROM skep.queues q
     LEFT JOIN LATERAL skep._subscription_of($1, q.name, NULL, q.namespace, q.task) wide ON true
-    CROSS JOIN unnest($3) AS asked (id)
-    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = asked.id LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = asked.id LIMIT 1) f
+    CROSS JOIN unnest($3) AS requested (id)
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = requested.id LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = requested.id LIMIT 1) f
     LEFT JOIN LATERAL (SELECT * FROM skep.subscriptions own
                        WHERE own.group_name = $1 AND coalesce(own.queue, '') = q.name
                           AND coalesce(own.partition, '') = p.name LIMIT 1) own ON true
@@ -64,8 +64,8 @@ LANGUAGE sql STABLE AS $$
     WHERE q.id = $2 AND (p.only_group IS NULL OR p.only_group = $1)
 $$;
 
--- Returns the current snapshot as others need it later: our own transaction is not over, though its snapshot does not
--- list it.
+-- Returns the current snapshot for later comparisons: it lists our own transaction, which pg_current_snapshot() does
+-- not, as running.
 CREATE FUNCTION skep._current_snapshot() RETURNS pg_snapshot
 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN own < pg_snapshot_xmax(snapshot) THEN
@@ -77,6 +77,6 @@ LANGUAGE sql STABLE AS $$
     FROM pg_current_snapshot() AS snapshot, pg_current_xact_id_if_assigned() AS own
 $$;
 
--- Returns the group whose cursor counts: on a queue with semantics 'queue' every consumer shares one.
+-- Returns the group whose cursor counts: all consumers of a queue with semantics 'queue' share one.
 CREATE FUNCTION skep._group_of(semantics text, group_name text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$ SELECT CASE WHEN $1 = 'queue' THEN '__QUEUE_MODE__' ELSE $2 END $$;

@@ -1,5 +1,5 @@
--- Where a group starts. The first contact stores it, once; later calls and changed defaults do not change it. Only seek
--- does.
+-- Subscriptions: where a group starts. The first pop or subscribe stores it, once. Later calls and changed defaults do
+-- not change it; only seek does.
 
 -- mode: all, from_beginning | new, new-only, now, from_now | timestamp (start_from: a time)
 --       | offset, message_id (start_from: a number or an id)
@@ -16,7 +16,7 @@ DECLARE
 BEGIN
     IF lower(mode) IN ('all', 'from_beginning', 'new', 'new-only', 'now', 'from_now')
        AND start_from <> '' AND lower(start_from) <> 'now' THEN
-        word := 'timestamp';  -- Queen clients send a mode beside the time: the time is more exact
+        word := 'timestamp';  -- Queen clients send a mode with the time: the time is more exact
     END IF;
     IF word IN ('all', 'from_beginning') THEN
         start_mode := 'all';
@@ -39,13 +39,14 @@ BEGIN
                              'Modes: all, new, timestamp, offset, message_id.');
     END IF;
     IF start_mode = 'timestamp' AND start_at IS NULL OR start_mode = 'offset' AND start_offset IS NULL THEN
-        PERFORM skep._refuse('SK001', format('mode "%s" needs a place to start from', word), 'Give start_from.');
+        PERFORM skep._refuse('SK001', format('mode "%s" needs start_from', word),
+                             'Give the time, the offset or the message id to start from.');
     END IF;
 EXCEPTION WHEN invalid_datetime_format OR datetime_field_overflow OR invalid_parameter_value
     OR invalid_text_representation
                OR numeric_value_out_of_range THEN
-    PERFORM skep._refuse('SK001', format('cannot read "%s" as a place to start from', start_from),
-                        'Give a time such as 2026-01-31T12:00:00Z, an offset, or a message id.');
+    PERFORM skep._refuse('SK001', format('start_from must be a time, an offset or a message id, got "%s"', start_from),
+                        'A time has the form 2026-01-31T12:00:00Z.');
 END $$;
 
 -- Returns the subscription of exactly this scope.
@@ -58,8 +59,8 @@ LANGUAGE sql STABLE AS $$
       AND coalesce(s.namespace, '') = coalesce($4, '') AND coalesce(s.task, '') = coalesce($5, '')
 $$;
 
--- Returns the subscription that decides for a scope now, of this or of a wider scope. A queue that does not exist yet
--- has the namespace and task of its name, because the first push gives it those.
+-- Returns the subscription that covers a scope now, its own or a wider one. A queue that does not exist yet has the
+-- namespace and task of its name, because the first push gives it those.
 CREATE FUNCTION skep._covering_subscription(group_name text, queue text, partition text, namespace text, task text)
 RETURNS skep.subscriptions LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -73,8 +74,8 @@ BEGIN
     RETURN skep._subscription_of(group_name, queue, partition, namespace, task);
 END $$;
 
--- Finds the message that a group wants to start from. Returns its partition, and the group's row of group_queues, which
--- stays locked so that no seek comes between; NULL for a work queue, where groups do not decide where to start.
+-- Finds the message that a group starts from. Returns its partition, and the group's row of group_queues, which stays
+-- locked so that no seek comes between; NULL for a work queue, where groups do not choose their start.
 CREATE FUNCTION skep._find_start(
     id uuid, group_name text, queue text, namespace text, task text,
     OUT partition_id bigint, OUT partition text, OUT created_at timestamptz, OUT group_queue_id integer
@@ -105,7 +106,7 @@ BEGIN
     END IF;
 END $$;
 
--- Gives a group a run in one partition, unless it has one. The caller holds the row of group_queues FOR KEY SHARE.
+-- Adds a run of a group in one partition, unless it has one. The caller holds the row of group_queues FOR KEY SHARE.
 CREATE FUNCTION skep._start_at_message(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -125,16 +126,16 @@ BEGIN
         RETURNING start_offset
     )
     INSERT INTO skep.runs (partition_id, group_queue_id, list_id, first_offset, ready_at, priority)
-    SELECT _start_at_message.partition_id, g.id, g.list_id, s.start_offset, skep._ready_place(NULL, clock_timestamp()),
+    SELECT _start_at_message.partition_id, g.id, g.list_id, s.start_offset, skep._ready_time(NULL, clock_timestamp()),
            CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END
     FROM started s JOIN skep.group_queues g ON g.id = _start_at_message.group_queue_id
     JOIN skep.queues q ON q.id = g.queue_id;
 END $$;
 
--- Makes the next discovery of a list ask every partition. It inserts a row instead of deleting those that exist: a
--- discovery that is under way in an open transaction has locked them, and would save a snapshot that knows nothing of
--- this change. A list that is being deleted gets none.
-CREATE FUNCTION skep._discover_again(list_ids integer[]) RETURNS void
+-- Makes the next discovery of a list check every partition. It inserts a row instead of deleting the existing ones,
+-- because a running discovery in an open transaction has locked those, and would save a snapshot from before this
+-- change. A list that is being deleted gets no row.
+CREATE FUNCTION skep._request_discovery(list_ids integer[]) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO skep.discoveries (list_id, snapshot, discovered_at, server_started, ready_from, scan_at)
     SELECT list.id, pg_current_snapshot(), timestamptz 'epoch', timestamptz '-infinity', timestamptz '-infinity',
@@ -143,7 +144,7 @@ LANGUAGE sql AS $$
 $$;
 
 -- Inserts a subscription unless its scope has one, and returns true if it did. A column that is NULL gets its default.
--- start_snapshot is for 'new' and for 'offset': a message that is not visible in it was committed later.
+-- start_snapshot is for 'new' and 'offset': a message that is not visible in it was committed later.
 CREATE FUNCTION skep._insert_subscription(s skep.subscriptions) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -159,15 +160,15 @@ BEGIN
             coalesce(s.last_heartbeat_at, clock_timestamp()), coalesce(s.status_changed_at, clock_timestamp()),
             coalesce(s.conflation, false), s.retry_limit, s.retry_delay, s.max_retry_delay, s.retry_jitter)
     ON CONFLICT DO NOTHING;
-    IF FOUND AND s.queue IS NULL THEN  -- discovery has to find the queues that it covers; also one that is still open
-        PERFORM skep._discover_again(ARRAY[skep._ensure_wide_list(s.group_name)]);
+    IF FOUND AND s.queue IS NULL THEN  -- discovery must find the queues that it covers, also a running discovery
+        PERFORM skep._request_discovery(ARRAY[skep._ensure_wide_list(s.group_name)]);
         RETURN true;
     END IF;
     RETURN FOUND;
 END $$;
 
--- Returns the subscription with the start of a wider one that covers its scope, if that has the same mode, or if any
--- mode will do. So the first start wins for everything that a wide subscription covers.
+-- Returns the subscription with the start of a wider one that covers its scope, if that has the same mode, or if
+-- any_mode is true. So the first start wins for everything that a wide subscription covers.
 CREATE FUNCTION skep._inherit_start(s skep.subscriptions, any_mode boolean) RETURNS skep.subscriptions
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -196,7 +197,7 @@ DECLARE
     origin record;  -- the partition of the message to start from
     wanted skep.subscriptions := jsonb_populate_record(NULL::skep.subscriptions, retry);
     stored skep.subscriptions;
-    place  text;
+    violated  text;
 BEGIN
     wanted.group_name := coalesce((SELECT skep._group_of(q.semantics, _store_subscription.group_name) FROM skep.queues q
                                    WHERE q.name = _store_subscription.queue), _store_subscription.group_name);
@@ -205,7 +206,7 @@ BEGIN
     wanted.heartbeat_timeout := heartbeat_timeout;
     wanted.miss_threshold := miss_threshold; wanted.mode := start.start_mode; wanted.start_at := start.start_at;
     wanted.start_offset := start.start_offset;
-    IF wanted.group_name = '__QUEUE_MODE__' THEN  -- every consumer shares it: it always starts at the beginning
+    IF wanted.group_name = '__QUEUE_MODE__' THEN  -- all consumers share it: it always starts at the beginning
         wanted.mode := 'all'; wanted.start_at := NULL; wanted.start_offset := NULL;
     ELSIF start.start_id IS NULL THEN
         IF inherits AND lower(coalesce(start_from, '')) IN ('', 'now') THEN
@@ -214,7 +215,7 @@ BEGIN
     ELSE
         stored := skep._subscription_for(wanted.group_name, queue, partition, namespace, task);
         IF stored.id IS NOT NULL THEN
-            RETURN stored;  -- the message may be deleted by now
+            RETURN stored;  -- the message may have been deleted
         END IF;
         origin := skep._find_start(start.start_id, wanted.group_name, queue, namespace, task);
         wanted.mode := CASE WHEN origin.partition = _store_subscription.partition THEN 'offset' ELSE 'timestamp' END;
@@ -224,21 +225,21 @@ BEGIN
     IF skep._insert_subscription(wanted) AND start.start_id IS NOT NULL AND wanted.mode = 'timestamp'
         AND wanted.partition IS NULL THEN
         -- Other partitions start by time. In this one the time is not exact: messages that were pushed together have
-        -- the same.
+        -- the same time.
         PERFORM skep._start_at_message(origin.partition_id, origin.group_queue_id, start.start_offset);
     END IF;
     RETURN skep._subscription_for(wanted.group_name, queue, partition, namespace, task);
 EXCEPTION WHEN check_violation THEN
-    GET STACKED DIAGNOSTICS place = CONSTRAINT_NAME;
-    PERFORM skep._refuse_retry_option(_store_subscription.group_name, place, retry);
+    GET STACKED DIAGNOSTICS violated = CONSTRAINT_NAME;
+    PERFORM skep._refuse_retry_option(_store_subscription.group_name, violated, retry);
     PERFORM skep._refuse('SK001', format('subscription of group "%s": %s is out of range',
                                          _store_subscription.group_name,
-                                         replace(substring(place FROM '^subscriptions_(.*)_check\d*$'), 'timeout',
+                                         replace(substring(violated FROM '^subscriptions_(.*)_check\d*$'), 'timeout',
                                                  'heartbeat_timeout')),
                          'heartbeat_interval >= 0.001, heartbeat_timeout > heartbeat_interval, miss_threshold >= 1.');
 END $$;
 
--- Refuses a retry option whose CHECK has failed; of any other constraint, does nothing.
+-- Refuses a retry option whose CHECK has failed; does nothing for other constraints.
 CREATE FUNCTION skep._refuse_retry_option(group_name text, constraint_name text, options jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -247,7 +248,7 @@ BEGIN
     IF option IS NOT NULL THEN
         PERFORM skep._refuse('SK001', format('group "%s": %s must be %s, got %s', group_name, option,
                                             skep._allowed_values(option), options ->> option),
-                            'NULL: the option of the queue.');
+                            'NULL uses the option of the queue.');
     END IF;
 END $$;
 
@@ -279,13 +280,12 @@ BEGIN
     RETURN stored;
 END $$;
 COMMENT ON FUNCTION skep.subscribe IS
-    'Stores where a group starts, how it is watched and its retry policy, and returns the subscription. '
-    'An existing one '
-    'is kept as it is; a dead one continues at its cursor; a cancelled one starts again.';
+    'Stores the start, the heartbeat settings and the retry policy of a group, and returns the subscription. An '
+    'existing subscription is kept as it is; a dead one continues at its cursor; a cancelled one starts again.';
 CALL skep._allow('skep_consumer', 'subscribe');
 
--- Returns a subscription that will be copied to this scope. If that is narrower, it is without its retry policy: the
--- policy of the wider one holds there anyway, also after it was changed.
+-- Returns a subscription that will be copied to this scope. If the scope is narrower, its retry policy is left out:
+-- that of the wider subscription applies there anyway, also after a change.
 CREATE FUNCTION skep._without_wider_policy(s skep.subscriptions, queue text, partition text) RETURNS skep.subscriptions
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -331,9 +331,9 @@ EXCEPTION WHEN check_violation THEN
     PERFORM skep._refuse_retry_option(configure_group.group_name, wrong, options);
 END $$;
 COMMENT ON FUNCTION skep.configure_group IS
-    'Changes the retry policy of a group: those of retry_limit, retry_delay, max_retry_delay and retry_jitter that are '
-    'given; null is the option of the queue. For its subscriptions to a queue with its partitions, to a namespace '
-    'and/or task, or all of them.';
+    'Changes the given retry options of a group: retry_limit, retry_delay, max_retry_delay and retry_jitter; '
+    'null uses the option of the queue. Applies to its subscriptions to a queue with its partitions, to a namespace '
+    'and/or task, or to all of them. Returns the changed subscriptions.';
 CALL skep._allow('skep_consumer', 'configure_group');
 
 CREATE FUNCTION skep._check_group_option(group_name text, option text, value jsonb) RETURNS void
@@ -341,6 +341,6 @@ LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM jsonb_populate_record(NULL::skep.subscriptions, jsonb_build_object(option, value));
 EXCEPTION WHEN data_exception THEN
-    PERFORM skep._refuse('SK001', format('group "%s": %s cannot be %s', group_name, option, left(value::text, 60)),
+    PERFORM skep._refuse('SK001', format('group "%s": invalid %s: %s', group_name, option, left(value::text, 60)),
                          SQLERRM);
 END $$;

@@ -1,6 +1,6 @@
--- The log and the groups as people and reports read them. Nothing here is stored.
+-- Views of the log and the groups for people and reports. Nothing here is stored.
 
--- It is derived from the log, so that it cannot be stale.
+-- It is derived from the log, so it cannot be stale.
 CREATE VIEW skep.partition_lookup AS
     SELECT f.partition_id, f.first_offset, head.next_offset - 1 AS last_offset,
            coalesce(head.last_time, '-infinity') AS last_created_at, f.deleted_xid, f.deleted_created_at
@@ -23,7 +23,7 @@ CREATE VIEW skep.partition_consumers AS
                          AND c.first_offset < r.first_offset) closed ON true;
 COMMENT ON VIEW skep.partition_consumers IS
     'One row per group and partition that it has read: messages below cursor are done, messages from next_offset on '
-    'were never leased; leased counts the leases that are not over.';
+    'were never leased; leased counts live leases.';
 
 CREATE VIEW skep.leases AS
     SELECT r.lease_id, r.partition_id, r.group_queue_id, r.first_offset, r.leased_to,

@@ -1,8 +1,8 @@
--- What the dashboard shows: from samples, heads and cursors, and from what PostgreSQL says of itself. No message is
--- counted for it. `visible` is the queues the caller may see; NULL: all.
+-- The data of the dashboard: from samples, heads and cursors, and from the statistics of PostgreSQL. No messages are
+-- counted for it. `visible` has the queues that the caller may see; NULL means all.
 
--- Returns the last sample of each of so many buckets, oldest first. Buckets stand still while time passes: the points
--- of a chart do not move.
+-- Returns the time of the last sample of each bucket, oldest first. The buckets are fixed in time, so the points of a
+-- chart do not move.
 CREATE FUNCTION skep._dashboard_moments(since interval, points integer) RETURNS timestamptz[]
 LANGUAGE sql VOLATILE AS $$
     SELECT array_agg(s.at ORDER BY s.at)
@@ -16,24 +16,24 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 
 -- Returns the state of all queues: rates, the lag of live groups, and the groups that are most behind. Takes a sample
--- if upkeep, which takes one every ten seconds, does not.
+-- if upkeep, which takes one every ten seconds, is not running.
 CREATE FUNCTION skep._dashboard_overview(visible text[]) RETURNS json
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM skep.sample(interval '15 seconds');
     RETURN (
-        WITH place AS MATERIALIZED (SELECT * FROM skep._last_progress($1)),
-        live AS (SELECT * FROM place p WHERE p.status IN ('ACTIVE', 'PAUSED'))
+        WITH progress AS MATERIALIZED (SELECT * FROM skep._last_progress($1)),
+        live AS (SELECT * FROM progress p WHERE p.status IN ('ACTIVE', 'PAUSED'))
         SELECT json_build_object(
-            'pushed', (SELECT coalesce(sum(p.rate), 0) FROM place p WHERE p.group_name = ''),
-            'done', (SELECT coalesce(sum(p.rate), 0) FROM place p WHERE p.group_name <> ''),
-            'queues', (SELECT count(*) FROM place p WHERE p.group_name = ''),
-            'kept', (SELECT coalesce(sum(p.lag), 0) FROM place p WHERE p.group_name = ''),
+            'pushed', (SELECT coalesce(sum(p.rate), 0) FROM progress p WHERE p.group_name = ''),
+            'done', (SELECT coalesce(sum(p.rate), 0) FROM progress p WHERE p.group_name <> ''),
+            'queues', (SELECT count(*) FROM progress p WHERE p.group_name = ''),
+            'kept', (SELECT coalesce(sum(p.lag), 0) FROM progress p WHERE p.group_name = ''),
             'lag', (SELECT coalesce(sum(l.lag), 0) FROM live l),
             'leased', (SELECT coalesce(sum(l.leased), 0) FROM live l),
-            'dead_letters', (SELECT coalesce(sum(p.dead), 0) FROM place p WHERE p.group_name = ''),
+            'dead_letters', (SELECT coalesce(sum(p.dead), 0) FROM progress p WHERE p.group_name = ''),
             'groups', (SELECT coalesce(json_object_agg(g.status, g.groups), '{}') FROM (
-                SELECT p.status, count(*) AS groups FROM place p WHERE p.group_name <> '' GROUP BY p.status) g),
+                SELECT p.status, count(*) AS groups FROM progress p WHERE p.group_name <> '' GROUP BY p.status) g),
             'worst', (SELECT coalesce(json_agg(json_build_object(
                                  'queue', w.queue, 'group', w.group_name, 'status', w.status, 'lag', w.lag,
                                  'seconds', w.seconds, 'rate', coalesce(w.rate, 0), 'dead_letters', w.dead)
@@ -45,8 +45,8 @@ BEGIN
 END $$;
 CALL skep._allow('skep_admin', '_dashboard_overview');
 
--- [[time, pushed a second, done a second, waiting, age of the oldest that waits, dead letters], …] of all queues.
--- Groups that are dead or cancelled now wait for nothing, and do not count.
+-- Returns [[time, pushed per second, done per second, lag, age of the oldest pending message, dead letters], …] of all
+-- queues. Groups that are dead or cancelled now do not count.
 CREATE FUNCTION skep._dashboard_trend(since interval, points integer, visible text[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH step AS (
@@ -72,8 +72,8 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 CALL skep._allow('skep_admin', '_dashboard_trend');
 
--- [[group, time, rate, lag, age of the oldest, leased, dead letters], …] of a queue (group '') and of its groups, or of
--- one of them.
+-- Returns [[group, time, rate, lag, age of the oldest message, leased, dead letters], …] of a queue (group '') and of
+-- its groups, or of one of them.
 CREATE FUNCTION skep._dashboard_queue_trend(queue text, group_name text, since interval, points integer) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(json_agg(json_build_array(s.group_name, extract(epoch FROM s.at)::double precision,
@@ -85,24 +85,24 @@ LANGUAGE sql VOLATILE AS $$
                              0) / nullif(extract(epoch FROM s.at - lag(s.at) OVER series), 0) AS rate
         FROM (SELECT '' AS name UNION SELECT g.group_name FROM skep.queues q
               JOIN skep.group_queues g ON g.queue_id = q.id WHERE q.name = _dashboard_queue_trend.queue
-              UNION SELECT x.group_name FROM skep.subscriptions x WHERE x.queue = _dashboard_queue_trend.queue) who
+              UNION SELECT x.group_name FROM skep.subscriptions x WHERE x.queue = _dashboard_queue_trend.queue) member
         CROSS JOIN unnest(skep._dashboard_moments(since, points)) AS moment
         CROSS JOIN LATERAL (SELECT * FROM skep.samples s
-                            WHERE s.queue = _dashboard_queue_trend.queue AND s.group_name = who.name AND s.at = moment
-                            LIMIT 1) s
-        WHERE _dashboard_queue_trend.group_name IS NULL OR who.name = _dashboard_queue_trend.group_name
+                            WHERE s.queue = _dashboard_queue_trend.queue AND s.group_name = member.name
+                              AND s.at = moment LIMIT 1) s
+        WHERE _dashboard_queue_trend.group_name IS NULL OR member.name = _dashboard_queue_trend.group_name
         WINDOW series AS (PARTITION BY s.group_name ORDER BY s.at)
     ) s
 $$;
 CALL skep._allow('skep_admin', '_dashboard_queue_trend');
 
--- A page of queues: those whose name, namespace or task has the text in it, in the order of a column. total: how many
--- there are. One that is younger than the last sample has no numbers yet.
+-- Returns a page of queues whose name, namespace or task contains the text, sorted by a column. total: the number of
+-- all matches. A queue that is younger than the last sample has no numbers yet.
 CREATE FUNCTION skep._dashboard_queues(
     search text, sort text, descending boolean, max_rows integer, skip integer, visible text[]
 ) RETURNS json
 LANGUAGE sql VOLATILE AS $$
-    WITH place AS (
+    WITH progress AS (
         SELECT p.queue, max(p.lag) FILTER (WHERE p.group_name = '') AS kept,
                coalesce(max(p.rate) FILTER (WHERE p.group_name = ''), 0) AS pushed,
                coalesce(sum(p.rate) FILTER (WHERE p.group_name <> ''), 0) AS done,
@@ -119,7 +119,7 @@ LANGUAGE sql VOLATILE AS $$
     found AS MATERIALIZED (
         SELECT q.id, q.name, q.namespace, q.task, q.semantics, p.kept, p.pushed, p.done, p.lag, p.seconds,
                p.dead_letters, p.groups
-        FROM place p CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = p.queue LIMIT 1) q
+        FROM progress p CROSS JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.name = p.queue LIMIT 1) q
         WHERE search IS NULL OR strpos(lower(concat_ws(' ', q.name, q.namespace, q.task)), lower(search)) > 0),
     page AS (
         SELECT f.*, row_number() OVER (ORDER BY CASE WHEN descending THEN -1 ELSE 1 END * CASE sort
@@ -136,7 +136,7 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 CALL skep._allow('skep_admin', '_dashboard_queues');
 
--- A page of groups, each on one queue.
+-- Returns a page of groups, each on one queue.
 CREATE FUNCTION skep._dashboard_groups(
     search text, state text, sort text, descending boolean, max_rows integer, skip integer, visible text[]
 )
@@ -163,24 +163,24 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 CALL skep._allow('skep_admin', '_dashboard_groups');
 
--- Returns what seek() would do; position is 'end' or a time. again: messages that would be delivered once more,
--- skipped: never.
+-- Returns the effect of a seek(); position is 'end' or a time. again: completed messages that would be delivered again;
+-- skipped: pending messages that would never be delivered.
 CREATE FUNCTION skep._dashboard_seek(group_name text, queue text, "position" text) RETURNS json
 LANGUAGE sql VOLATILE AS $$
-    SELECT json_build_object('partitions', count(*), 'again', coalesce(sum(greatest(place.at - goal.at, 0)), 0),
-               'skipped', coalesce(sum(greatest(goal.at - place.at, 0)), 0), 'lag', coalesce(sum(g.lag), 0),
+    SELECT json_build_object('partitions', count(*), 'again', coalesce(sum(greatest(progress.at - goal.at, 0)), 0),
+               'skipped', coalesce(sum(greatest(goal.at - progress.at, 0)), 0), 'lag', coalesce(sum(g.lag), 0),
                'lag_after', coalesce(sum(h.last_offset + 1 - goal.at), 0), 'leased', coalesce(sum(g.leased), 0))
     FROM skep.lag($1, $2) g
     JOIN skep.queues q ON q.name = g.queue
     CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.queue_id = q.id AND p.name = g.partition LIMIT 1) p
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = p.id LIMIT 1) h
-    CROSS JOIN LATERAL (SELECT greatest(g.cursor, h.first_offset) AS at) place
+    CROSS JOIN LATERAL (SELECT greatest(g.cursor, h.first_offset) AS at) progress
     CROSS JOIN LATERAL (SELECT CASE WHEN $3 = 'end' THEN h.last_offset + 1
                         ELSE greatest(skep._offset_at(p.id, $3::timestamptz), h.first_offset) END AS at) goal
 $$;
 CALL skep._allow('skep_admin', '_dashboard_seek');
 
--- The database as an operator sees it: its size, who is connected, and the transaction that has been open the longest.
+-- Returns the size of the database, its connections, and the oldest open transaction.
 CREATE FUNCTION skep._dashboard_database() RETURNS json
 LANGUAGE sql VOLATILE AS $$
     SELECT json_build_object('name', current_database(), 'version', current_setting('server_version'),

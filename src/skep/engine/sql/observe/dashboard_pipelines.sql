@@ -1,22 +1,22 @@
--- The archive as the dashboard shows it, from its manifest and from marks: no file is read, and of each partition one
--- message at most, by its key.
+-- The archive in the dashboard, from its manifest and its marks. No file is read, and at most one message of each
+-- partition, by its key.
 
--- Returns what a queue has that its archive has not; partitions for one group alone are not archived.
+-- Returns the messages of a queue that are not archived yet. Partitions for a single group are not archived.
 CREATE FUNCTION skep._dashboard_unarchived(queue_id integer) RETURNS TABLE (pending bigint, oldest_at timestamptz)
 LANGUAGE sql STABLE AS $$
-    SELECT coalesce(sum(l.last_offset + 1 - place.at), 0)::bigint, min(m.created_at)
+    SELECT coalesce(sum(l.last_offset + 1 - progress.at), 0)::bigint, min(m.created_at)
     FROM skep.partitions p
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup l WHERE l.partition_id = p.id LIMIT 1) l
     LEFT JOIN LATERAL (SELECT * FROM skep.archive_marks a WHERE a.partition_id = p.id LIMIT 1) a ON true
-    CROSS JOIN LATERAL (SELECT greatest(a.end_offset, l.first_offset) AS at) place
-    LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = place.at
+    CROSS JOIN LATERAL (SELECT greatest(a.end_offset, l.first_offset) AS at) progress
+    LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE m.partition_id = p.id AND m."offset" = progress.at
                        LIMIT 1) m ON true
-    WHERE p.queue_id = $1 AND p.only_group IS NULL AND l.last_offset >= place.at
+    WHERE p.queue_id = $1 AND p.only_group IS NULL AND l.last_offset >= progress.at
 $$;
 
--- Returns each queue that is archived, or whose retention waits for the archive: what is stored, and what is not yet.
--- runs: the last jobs, newest first; files without an end belong to a job that works, or was killed. busy: a job works
--- on an archive now.
+-- Returns each queue that is archived, or whose retention waits for the archive, with its stored and its pending
+-- messages. runs: the last jobs, newest first; unfinished files belong to a job that is running, or was killed. busy: a
+-- job is running on an archive now.
 CREATE FUNCTION skep._dashboard_pipelines(visible text[]) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH stored AS MATERIALIZED (
@@ -25,7 +25,7 @@ LANGUAGE sql VOLATILE AS $$
                max(f.stored_at) AS stored_at
         FROM skep.archive_files f JOIN skep.archives a ON a.id = f.archive_id
         WHERE f.state = 'stored' AND ($1 IS NULL OR f.queue = ANY ($1)) GROUP BY f.queue),
-    place AS (
+    progress AS (
         SELECT s.queue FROM stored s
         UNION SELECT q.name FROM skep.queues q WHERE q.retain_until_archived AND ($1 IS NULL OR q.name = ANY ($1))),
     job AS (
@@ -42,7 +42,7 @@ LANGUAGE sql VOLATILE AS $$
                               'first_day', s.first_day, 'last_day', s.last_day, 'stored_at', s.stored_at,
                               'waits', q.retain_until_archived, 'pending', todo.pending, 'oldest_at', todo.oldest_at)
                               ORDER BY p.queue), '[]')
-                   FROM place p LEFT JOIN stored s ON s.queue = p.queue LEFT JOIN skep.queues q ON q.name = p.queue
+                   FROM progress p LEFT JOIN stored s ON s.queue = p.queue LEFT JOIN skep.queues q ON q.name = p.queue
                    CROSS JOIN LATERAL skep._dashboard_unarchived(q.id) todo),
         'runs', (SELECT coalesce(json_agg(json_build_object(
                             'job', j.job, 'queues', j.queues, 'files', j.files, 'unfinished', j.unfinished,

@@ -1,9 +1,9 @@
--- One queue as the dashboard shows it: its partitions, which groups are behind in them, which hold back retention, and
--- what is leased.
+-- One queue in the dashboard: its partitions, the groups that are behind in them, the groups that retention waits for,
+-- and leases.
 
--- Returns the backlog of each group of a queue, partition by partition. kept: how much of it retention keeps for the
--- group. A group without backfill does not hold back messages from before it, nor does one that subscribed to other
--- partitions only.
+-- Returns the backlog of each group of a queue, partition by partition. kept: the part of it that retention keeps for
+-- the group. Retention keeps no messages from before its subscription for a group without backfill, nor for a group
+-- that subscribed to other partitions only.
 CREATE FUNCTION skep._dashboard_backlogs(queue text, only_group text)
 RETURNS TABLE (group_name text, status text, is_waited_for boolean, partition_id bigint, lag bigint, kept bigint,
                leased integer, oldest_at timestamptz)
@@ -18,7 +18,7 @@ LANGUAGE sql STABLE AS $$
                 ELSE 0 END,
            l.leased, l.oldest_at
     FROM (
-        SELECT q.id, who.name, read.id AS group_queue_id, coalesce(s.status, 'ACTIVE') AS status, s.created_at,
+        SELECT q.id, member.name, read.id AS group_queue_id, coalesce(s.status, 'ACTIVE') AS status, s.created_at,
                s.start_snapshot, s.id IS NOT NULL AS subscribed,
                coalesce(s.backfill, q.semantics = 'queue') AS backfill,
                s.status IS DISTINCT FROM 'DEAD'
@@ -31,10 +31,10 @@ LANGUAGE sql STABLE AS $$
             WHERE s.queue = q.name
                OR s.queue IS NULL AND (s.namespace IS NULL OR s.namespace = q.namespace)
                AND (s.task IS NULL OR s.task = q.task)
-        ) who
-        LEFT JOIN skep.group_queues read ON read.queue_id = q.id AND read.group_name = who.name
-        LEFT JOIN LATERAL skep._subscription_of(who.name, q.name, NULL, q.namespace, q.task) s ON true
-        WHERE q.name = $1 AND ($2 IS NULL OR who.name = $2)
+        ) member
+        LEFT JOIN skep.group_queues read ON read.queue_id = q.id AND read.group_name = member.name
+        LEFT JOIN LATERAL skep._subscription_of(member.name, q.name, NULL, q.namespace, q.task) s ON true
+        WHERE q.name = $1 AND ($2 IS NULL OR member.name = $2)
     ) g
     CROSS JOIN LATERAL skep._group_report(g.name, g.id, g.group_queue_id) l
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = l.partition_id LIMIT 1) h
@@ -44,22 +44,22 @@ LANGUAGE sql STABLE AS $$
     WHERE l.lag > 0 AND g.status <> 'CANCELLED'
 $$;
 
--- Returns the partitions of a queue: what is kept, how much waits for the group that is furthest behind, or for one
--- group, and since when. rate: messages a second of the last hundred, in partitions that were written to in the last
--- minutes.
+-- Returns the partitions of a queue: kept messages, the lag of the group that is furthest behind, or of one group, and
+-- the age of its oldest message. rate: messages per second among the last hundred, in partitions with pushes in the
+-- last minutes.
 CREATE FUNCTION skep._dashboard_partition_rows(queue text, group_name text)
 RETURNS TABLE (partition text, kept bigint, lag bigint, leased bigint, pushed bigint, rate double precision,
                seconds double precision, behind text,
                first_offset bigint, last_created_at timestamptz)
 LANGUAGE sql VOLATILE AS $$
-    SELECT p.name, h.last_offset - h.first_offset + 1, place.lag, place.leased, h.last_offset + 1,
+    SELECT p.name, h.last_offset - h.first_offset + 1, progress.lag, progress.leased, h.last_offset + 1,
            coalesce((h.last_offset - m."offset"
                      + 1) / greatest(extract(epoch FROM clock_timestamp() - m.created_at)::double precision,
                                      1), 0),
-           greatest(extract(epoch FROM clock_timestamp() - place.oldest_at), 0)::double precision, place.behind,
+           greatest(extract(epoch FROM clock_timestamp() - progress.oldest_at), 0)::double precision, progress.behind,
                h.first_offset, nullif(h.last_created_at, '-infinity')
     FROM (
-        -- Put together by grouping: a join could be planned for a few partitions and meet a hundred thousand.
+        -- Combined by grouping, because a join could be planned for a few partitions and get a hundred thousand.
         SELECT l.id, max(l.lag) AS lag, sum(l.leased) AS leased, min(l.oldest_at) AS oldest_at,
                (array_agg(l.group_name ORDER BY l.lag DESC, l.group_name))[1] AS behind
         FROM (
@@ -70,11 +70,12 @@ LANGUAGE sql VOLATILE AS $$
             SELECT d.partition_id, d.lag, d.leased, d.oldest_at, d.group_name FROM skep._dashboard_backlogs($1, $2) d
             WHERE $2 IS NOT NULL OR d.status <> 'DEAD'
         ) l GROUP BY l.id
-    ) place
-    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = place.id LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = place.id LIMIT 1) h
+    ) progress
+    CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = progress.id LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT * FROM skep.partition_lookup h WHERE h.partition_id = progress.id LIMIT 1) h
     LEFT JOIN LATERAL (SELECT m."offset", m.created_at FROM skep.messages m
-                       WHERE h.last_created_at > clock_timestamp() - interval '5 minutes' AND m.partition_id = place.id
+                       WHERE h.last_created_at > clock_timestamp() - interval '5 minutes'
+                         AND m.partition_id = progress.id
                          AND m."offset" = greatest(h.first_offset, h.last_offset - 99) LIMIT 1) m ON true
 $$;
 
@@ -101,9 +102,9 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 CALL skep._allow('skep_admin', '_dashboard_partitions');
 
--- Returns which groups keep messages of a queue from being deleted as completed: for each the partitions in which no
--- group has a lower cursor, and how much is kept for it in all of them; and what waits for the archive, if retention
--- does.
+-- Returns the groups that keep messages of a queue from being deleted as completed: the number of partitions in which
+-- no group has a lower cursor, and the messages that are kept for the group in all of them. Also returns the messages
+-- that wait for the archive, if retention does.
 CREATE FUNCTION skep._dashboard_holders(queue text) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH backlog AS (
@@ -129,7 +130,7 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 CALL skep._allow('skep_admin', '_dashboard_holders');
 
--- Returns the leases of a group, soonest to end first. again: runs that wait for their next delivery.
+-- Returns the leases of a group, by expiry. again: the number of runs that wait for their next delivery.
 CREATE FUNCTION skep._dashboard_leases(queue text, group_name text, max_rows integer) RETURNS json
 LANGUAGE sql VOLATILE AS $$
     WITH reading AS MATERIALIZED (

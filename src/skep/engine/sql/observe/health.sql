@@ -1,5 +1,5 @@
--- The health of groups: status, lag, and which of them retention waits for. Everything is computed from runs and
--- subscriptions: nothing is stored, so that nothing can drift.
+-- The health of groups: status, lag, and the groups that retention waits for. Everything is computed from runs and
+-- subscriptions: nothing is stored, so nothing can drift.
 
 -- Returns the queues that groups have read, or are subscribed to.
 CREATE FUNCTION skep._groups_on_queues()
@@ -17,12 +17,12 @@ LANGUAGE sql STABLE AS $$
     WHERE s.queue IS NULL AND q.semantics <> 'queue'
 $$;
 
--- processed does not count messages that the group missed or skipped. last_heartbeat_at is now if the group has a lease
--- that is not over.
+-- processed does not count messages that the group missed or skipped. last_heartbeat_at is now if the group has a live
+-- lease.
 CREATE FUNCTION skep.group_status(group_name text DEFAULT NULL, queue text DEFAULT NULL)
 RETURNS TABLE (group_name text, queue text, status text, mode text, partitions bigint, lag bigint, leased bigint,
                processed bigint, dead_letters bigint, missed bigint, last_consumed_at timestamptz,
-               last_heartbeat_at timestamptz, misses integer, oldest_pending_at timestamptz)
+               last_heartbeat_at timestamptz, missed_heartbeats integer, oldest_pending_at timestamptz)
 LANGUAGE sql STABLE AS $$
     SELECT g.group_name, g.queue, coalesce(s.status, 'ACTIVE'), s.mode, work.partitions, work.lag, work.leased,
            work.processed,
@@ -48,12 +48,12 @@ LANGUAGE sql STABLE AS $$
     WHERE ($1 IS NULL OR g.group_name = $1) AND ($2 IS NULL OR g.queue = $2)
 $$;
 COMMENT ON FUNCTION skep.group_status IS
-    'Returns the health of groups on queues: status, lag, leases, processed, missed and dead-lettered messages, and '
-    'the last heartbeat.';
+    'Returns the health of groups on queues: status, lag, leases, processed, missed and dead-lettered messages, the '
+    'last heartbeat and missed heartbeats.';
 CALL skep._allow('skep_admin', 'group_status');
 
--- Returns each group that a partition is for, with the offsets that it has completed, those that are leased, and those
--- that wait to be delivered again. first_offset: messages below it are not for the group.
+-- Returns each group that reads a partition, with the offsets that it has completed, those that are leased, and those
+-- that wait to be delivered again. first_offset: the group does not read messages below it.
 CREATE FUNCTION skep._groups_of(partition_id bigint)
 RETURNS TABLE (group_name text, status text, is_required boolean, pending_from bigint, first_offset bigint,
                completed int8multirange, leased int8multirange, returned int8multirange)
@@ -70,7 +70,7 @@ LANGUAGE sql STABLE AS $$
                                             greatest(r.end_offset, r.leased_to, r.cuts[cardinality(r.cuts)],
                                                      r.first_offset))), '{}') AS given,
                coalesce(range_agg(int8range(r.first_offset, coalesce(r.leased_to, r.first_offset))), '{}') AS leased,
-               coalesce((SELECT range_agg(piece) FROM skep.runs d CROSS JOIN LATERAL unnest(d.done) AS piece
+               coalesce((SELECT range_agg(range) FROM skep.runs d CROSS JOIN LATERAL unnest(d.done) AS range
                          WHERE d.partition_id = $1 AND d.group_queue_id = o.group_queue_id
                            AND d.done IS NOT NULL), '{}') AS done
         FROM skep.runs r WHERE r.partition_id = $1 AND r.group_queue_id = o.group_queue_id
@@ -89,12 +89,12 @@ LANGUAGE sql STABLE AS $$
     WHERE message.o >= g.first_offset
 $$;
 COMMENT ON FUNCTION skep.message_groups IS
-    'Returns the groups that a message is for, and what each has done with it: completed, leased, waiting for a '
-    'retry, pending, or released (the message does not wait for the group, because that is dead or cancelled).';
+    'Returns the groups of a message and its state in each: completed, leased, waiting for a retry, pending, or '
+    'released (retention does not keep it for the group, because the group is dead or cancelled).';
 CALL skep._allow('skep_admin', 'message_groups');
 
--- Returns the fan-out of a message: how many groups it is required by, how many have completed it, and which ones are
--- pending.
+-- Returns the fan-out of a message: the number of groups that require it, the number that have completed it, and the
+-- pending groups.
 CREATE FUNCTION skep._fanout(
     id uuid, OUT required_consumer_groups bigint, OUT completed_consumer_groups bigint, OUT pending_groups text[]
 )
@@ -113,8 +113,8 @@ CREATE VIEW skep.fanout AS
     CROSS JOIN LATERAL (SELECT skep.message_id(m.partition_id, m."offset") AS id) id
     CROSS JOIN LATERAL skep._fanout(id.id) f;
 COMMENT ON VIEW skep.fanout IS
-    'For each message the groups that require it, have completed it, and are pending. It is computed for each row: ask '
-    'for a queue and a partition, and for offsets if the partition is large.';
+    'The number of groups that require each message and that have completed it, and the pending groups. It is computed '
+    'for each row: filter by queue and partition, and by offset if the partition is large.';
 
 -- The progress of the groups is computed once, not for each message.
 CREATE FUNCTION skep.message_status(
@@ -123,18 +123,18 @@ CREATE FUNCTION skep.message_status(
 RETURNS TABLE ("offset" bigint, id uuid, created_at timestamptz, required_consumer_groups bigint,
                completed_consumer_groups bigint, pending_groups text[])
 LANGUAGE sql STABLE AS $$
-    WITH asked AS MATERIALIZED (
+    WITH requested AS MATERIALIZED (
         SELECT p.id FROM skep.queues q
         JOIN skep.partitions p ON p.queue_id = q.id AND p.name = message_status.partition
         WHERE q.name = message_status.queue
     ), g AS MATERIALIZED (
-        SELECT g.* FROM asked CROSS JOIN LATERAL skep._groups_of(asked.id) g ORDER BY g.group_name
+        SELECT g.* FROM requested CROSS JOIN LATERAL skep._groups_of(requested.id) g ORDER BY g.group_name
     )
-    SELECT m."offset", skep.message_id(asked.id, m."offset"), m.created_at, fanout.required, fanout.completed,
+    SELECT m."offset", skep.message_id(requested.id, m."offset"), m.created_at, fanout.required, fanout.completed,
            coalesce(fanout.pending, '{}')
-    FROM asked
+    FROM requested
     CROSS JOIN LATERAL (SELECT m."offset", m.created_at FROM skep.messages m
-                        WHERE m.partition_id = asked.id AND m."offset" >= message_status.first_offset
+                        WHERE m.partition_id = requested.id AND m."offset" >= message_status.first_offset
                         ORDER BY m."offset" LIMIT max_rows) m
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE one.completed OR g.is_required AND m."offset" >= g.pending_from) AS required,
@@ -152,8 +152,9 @@ COMMENT ON FUNCTION skep.message_status IS
     'it, and the pending groups.';
 CALL skep._allow('skep_admin', 'message_status');
 
--- Returns where every group is in these partitions, read before or not: messages are for it from start_offset on,
--- completed below cursor, and required from pending_from on if the group is active or paused.
+-- Returns the progress of every group in these partitions, also of groups that have not read them: it reads messages
+-- from start_offset on, has completed those below cursor, and requires those from pending_from on if it is active or
+-- paused.
 CREATE FUNCTION skep._group_progress(partition_ids bigint[])
 RETURNS TABLE (partition_id bigint, group_name text, status text, start_offset bigint, cursor bigint,
                pending_from bigint)
@@ -165,30 +166,30 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_group_progress');
 
--- Dead groups are listed with what they would get if they came back.
+-- Dead groups are listed with the backlog that they would have after a revival.
 CREATE FUNCTION skep.pending_groups(queue text DEFAULT NULL)
 RETURNS TABLE (queue text, partition text, group_name text, status text, "position" bigint, pending bigint,
                leased bigint, oldest_pending_at timestamptz, is_floor boolean)
 LANGUAGE sql STABLE AS $$
-    SELECT asked.queue, asked.partition, o.group_name, o.status, o.pending_from, head.next_offset - o.pending_from,
-           coalesce(l.leased, 0), m.created_at,
+    SELECT requested.queue, requested.partition, o.group_name, o.status, o.pending_from,
+           head.next_offset - o.pending_from, coalesce(l.leased, 0), m.created_at,
            o.is_required AND o.pending_from
-               = min(o.pending_from) FILTER (WHERE o.is_required) OVER (PARTITION BY asked.id)
+               = min(o.pending_from) FILTER (WHERE o.is_required) OVER (PARTITION BY requested.id)
     FROM (SELECT q.name AS queue, p.name AS partition, p.id FROM skep.queues q
           JOIN skep.partitions p ON p.queue_id = q.id
-          WHERE $1 IS NULL OR q.name = $1) asked
-    CROSS JOIN LATERAL skep._head_of(asked.id) head
-    CROSS JOIN LATERAL skep._group_cursors(ARRAY[asked.id]) o
+          WHERE $1 IS NULL OR q.name = $1) requested
+    CROSS JOIN LATERAL skep._head_of(requested.id) head
+    CROSS JOIN LATERAL skep._group_cursors(ARRAY[requested.id]) o
     LEFT JOIN LATERAL (SELECT count(r.lease_id) AS leased FROM skep.runs r
-                       WHERE r.partition_id = asked.id AND r.group_queue_id = o.group_queue_id) l ON true
+                       WHERE r.partition_id = requested.id AND r.group_queue_id = o.group_queue_id) l ON true
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m
-                       WHERE m.partition_id = asked.id AND m."offset" >= o.pending_from
+                       WHERE m.partition_id = requested.id AND m."offset" >= o.pending_from
                        ORDER BY m."offset" LIMIT 1) m ON true
     WHERE o.pending_from < head.next_offset AND o.status <> 'CANCELLED'
 $$;
 COMMENT ON FUNCTION skep.pending_groups IS
-    'Returns, for each partition, the groups with a backlog. is_floor is true if no other group is further behind, '
-    'so that retention waits for it.';
+    'Returns the groups with a backlog in each partition. is_floor is true if no other group is further behind, so '
+    'that retention waits for it.';
 CALL skep._allow('skep_admin', 'pending_groups');
 
 -- Returns the group_queues row for force_complete(), or refuses its arguments.
@@ -212,7 +213,7 @@ BEGIN
                              'Subscribe first.');
     END IF;
     found := skep._ensure_group_queue(group_name, queue);
-    PERFORM FROM skep.group_queues g WHERE g.id = found FOR KEY SHARE;  -- against seek and delete_group()
+    PERFORM FROM skep.group_queues g WHERE g.id = found FOR KEY SHARE;  -- locks out seek and delete_group()
     RETURN found;
 END $$;
 
@@ -247,6 +248,6 @@ BEGIN
     RETURN finished;
 END $$;
 COMMENT ON FUNCTION skep.force_complete IS
-    'Completes every message of a queue that is older than this for a group, except leased ones, and returns how '
-    'many. They count as skipped, not as processed.';
+    'Completes every message of a queue that is older than this for a group, except leased ones, and returns their '
+    'number. They count as skipped, not as processed.';
 CALL skep._allow('skep_admin', 'force_complete');

@@ -1,4 +1,4 @@
--- Looking at the log: lag, views for people, and the checks that the log is consistent.
+-- Inspection of the log: lag, views for people, and consistency checks.
 
 CREATE VIEW skep.partition_list AS
     SELECT q.name AS queue, p.name AS partition, l.partition_id, l.first_offset, l.last_offset,
@@ -22,8 +22,8 @@ LANGUAGE sql STABLE AS $$
       AND (g.id IS NOT NULL OR (skep._subscription_of($1, q.name, l.partition, q.namespace, q.task)).id IS NOT NULL)
 $$;
 COMMENT ON FUNCTION skep.lag IS
-    'Returns how far a group is in each partition that is for it. lag counts the messages that it has not '
-    'completed, leased ones included.';
+    'Returns the cursor and the lag of a group in each partition that it reads. lag counts the messages that it has '
+    'not completed, including leased ones.';
 CALL skep._allow('skep_consumer', 'lag');
 
 CREATE FUNCTION skep.queue_status(queue text DEFAULT NULL)
@@ -48,8 +48,7 @@ COMMENT ON FUNCTION skep.queue_status IS
     'Returns queues, one or all, with their sizes, groups, dead letters and options.';
 CALL skep._allow('skep_admin', 'queue_status');
 
--- Returns the end of a partition as others know it: every offset below it was given. Groups have read it, or it is
--- archived.
+-- Returns the known end of a partition: groups have read the offsets below it, or they are archived.
 CREATE FUNCTION skep._known_end(partition_id bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -58,9 +57,9 @@ BEGIN
                     (SELECT max(r.end_offset) FROM skep.archive_runs r WHERE r.partition_id = _known_end.partition_id));
 END $$;
 
--- Returns the partitions whose floor does not match the messages, and what it should be: the first message. It is wrong
--- if it is missing, or is not the offset of the first message; if there are no messages, if it is below the end that
--- others know, so that offsets would be given twice. The head cannot be wrong: it is the last message.
+-- Returns the partitions whose floor does not match the messages, and the correct floor: the first message. A floor is
+-- wrong if it is missing, if it is not the offset of the first message, or if there are no messages and it is below the
+-- known end, so that offsets would be assigned twice. The head cannot be wrong: it is the last message.
 CREATE FUNCTION skep._stale_floors() RETURNS TABLE (partition_id bigint, first_offset bigint)
 LANGUAGE sql STABLE AS $$
     SELECT p.id, coalesce(m."offset", greatest(f.first_offset, known.ends)) FROM skep.partitions p
@@ -71,13 +70,12 @@ LANGUAGE sql STABLE AS $$
     WHERE f.partition_id IS NULL OR m."offset" <> f.first_offset OR known.ends > f.first_offset
 $$;
 
--- Returns how many rows of partition_lookup do not match the messages. It must be 0.
+-- Returns the number of rows of partition_lookup that do not match the messages. It must be 0.
 CREATE FUNCTION skep._stale_partitions() RETURNS bigint
 LANGUAGE sql STABLE AS $$ SELECT count(*) FROM skep._stale_floors() $$;
 CALL skep._allow('skep_admin', '_stale_partitions');
 
--- Repairs them from the messages and returns how many it changed. Safe while pushes and retention run: it takes the
--- locks of the partitions that it repairs.
+-- It is safe while pushes and retention run, because it locks the partitions that it repairs.
 CREATE FUNCTION skep.resync_partition_lookup() RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -94,7 +92,7 @@ BEGIN
     RETURN repaired;
 END $$;
 COMMENT ON FUNCTION skep.resync_partition_lookup IS
-    'Repairs partition floors that disagree with the messages, and returns how many it changed. It is safe while '
+    'Repairs partition floors that do not match the messages, and returns how many it changed. It is safe while '
     'pushes and retention run.';
 CALL skep._allow('skep_admin', 'resync_partition_lookup');
 
@@ -105,8 +103,7 @@ LANGUAGE sql STABLE AS $$
     UNION ALL SELECT * FROM skep._check_lists()
 $$;
 COMMENT ON FUNCTION skep.check_consistency IS
-    'Returns every invariant of the stored data and how often it is broken; 0 everywhere is right. It reads all '
-    'tables.';
+    'Returns every invariant of the stored data and the number of violations, which must be 0. It reads all tables.';
 CALL skep._allow('skep_admin', 'check_consistency');
 
 CREATE FUNCTION skep._check_log() RETURNS TABLE (invariant text, broken bigint)
@@ -155,7 +152,7 @@ LANGUAGE sql STABLE AS $$
     CROSS JOIN LATERAL skep._head_of(r.partition_id) head
     WHERE greatest(r.first_offset, r.leased_to, r.end_offset) > head.next_offset
     UNION ALL
-    SELECT 'a group has processed no less than nothing', count(*) FROM skep.partition_consumers c
+    SELECT 'no group has processed a negative number of messages', count(*) FROM skep.partition_consumers c
     WHERE c.cursor - c.start_offset - c.skipped < 0 OR c.skipped < 0
     UNION ALL
     SELECT 'runs are in the ready list of their group', count(*) FROM skep.runs r
@@ -185,8 +182,8 @@ LANGUAGE sql STABLE AS $$
        OR r.failed IS NULL AND r.retry_after IS NOT NULL
 $$;
 
--- Returns true if discovery will still ask a partition for the group of a ready list: it was never asked, the scan has
--- not come to it, it was locked, or a push to it is not visible in a saved snapshot.
+-- Returns true if discovery will still check a partition for the group of a ready list: there was no discovery yet, its
+-- scan has not reached the partition, the partition was locked, or a push to it is not visible in a saved snapshot.
 CREATE FUNCTION skep._will_be_discovered(list integer, queue_id integer, partition_id bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT NOT EXISTS (SELECT FROM skep.discoveries d WHERE d.list_id = $1) OR EXISTS (
@@ -229,7 +226,7 @@ LANGUAGE sql STABLE AS $$
     WHERE NOT EXISTS (SELECT FROM skep.group_queues g WHERE g.list_id = d.list_id)
 $$;
 
--- Rows come in the order of their transactions: it stops at the first one that is young. (One from the future is not:
+-- Rows are deleted in the order of their transactions, up to the first young one. (A row from the future is not young:
 -- the clock was set back.)
 CREATE FUNCTION skep.prune_journal(older_than interval DEFAULT '10 minutes') RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
@@ -242,23 +239,23 @@ BEGIN
     PERFORM skep.repair_restored();
     SELECT j.xid INTO young FROM skep.journal j WHERE j.created_at BETWEEN stamp - older_than AND stamp ORDER BY j.xid
     LIMIT 1;
-    WITH gone AS (
+    WITH deleted AS (
         DELETE FROM skep.journal j
         WHERE j.xid < pg_snapshot_xmin(pg_current_snapshot()) AND (young IS NULL OR j.xid < young)
         RETURNING j.xid
     )
-    SELECT count(*), max(gone.xid::text::bigint)::text::xid8 INTO pruned, newest FROM gone;
+    SELECT count(*), max(deleted.xid::text::bigint)::text::xid8 INTO pruned, newest FROM deleted;
     UPDATE skep.journal_floor f SET xid = (newest::text::bigint + 1)::text::xid8 WHERE f.xid <= newest;
     RETURN pruned;
-EXCEPTION WHEN lock_not_available THEN  -- a queue is being deleted, or another prunes: next time
+EXCEPTION WHEN lock_not_available THEN  -- a queue is being deleted, or another session prunes: next time
     RETURN 0;
 END $$;
 COMMENT ON FUNCTION skep.prune_journal IS
-    'Deletes journal rows that are older than this and committed, and returns how many. Readers that have not seen '
-    'them ask every partition once.';
+    'Deletes committed journal rows that are older than this, and returns their number. Groups and readers that have '
+    'not seen them check every partition once.';
 CALL skep._allow('skep_admin', 'prune_journal');
 
--- Offsets are dense, so that the heads tell how many messages each partition has, and no more are read than shown.
+-- Offsets are dense, so the heads tell how many messages each partition has, and no more are read than are returned.
 CREATE FUNCTION skep.peek(
     queue text, partition text DEFAULT NULL, first_offset bigint DEFAULT 0, max_rows integer DEFAULT 100
 )
@@ -289,8 +286,8 @@ LANGUAGE sql STABLE AS $$
     WHERE q.name = peek.queue ORDER BY chosen.name, m."offset"
 $$;
 COMMENT ON FUNCTION skep.peek IS
-    'Returns messages as they are stored, completed or not, of one partition or partition by partition. A deleted '
-    'message has no payload.';
+    'Returns stored messages, completed or not, of one partition or of all, by partition. A deleted message has no '
+    'payload.';
 CALL skep._allow('skep_admin', 'peek');
 
 CREATE FUNCTION skep.find_message(message uuid)

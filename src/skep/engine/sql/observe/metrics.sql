@@ -1,4 +1,4 @@
--- Returns the last sample, for Prometheus: taken now unless there is one of the last seconds. It reads heads and
+-- Returns the last sample for Prometheus, and takes a new one unless the last is only seconds old. It reads heads and
 -- cursors and counts no messages.
 CREATE FUNCTION skep._metrics()
 RETURNS TABLE (queue text, group_name text, total bigint, lag bigint, leased bigint, dead bigint,

@@ -1,19 +1,20 @@
--- Heads and cursors over time. Offsets are dense and cursors count what is done, so that two samples tell exactly what
--- happened between them, and pushes and pops pay nothing for it.
+-- Samples of heads and cursors over time. Offsets are dense and cursors count done messages, so two samples show
+-- exactly what happened between them, at no cost for pushes and pops.
 
--- Returns the partitions of a queue, or one of them, that are for a group, read before (met) or not: where it started,
--- where its cursor is, and how many messages are left for it, leased or not. group_queue_id is NULL if the group has
--- not read from the queue yet.
+-- Returns the partitions of a queue, or one of them, that a group reads, whether it has read from them yet (has_read)
+-- or not: its start, its cursor, and the number of messages left for it, leased or not. group_queue_id is NULL if the
+-- group has not read from the queue yet.
 CREATE FUNCTION skep._group_partitions(
     group_name text, queue_id integer, group_queue_id integer, partition text DEFAULT NULL
 )
-RETURNS TABLE (partition_id bigint, partition text, met boolean, start_offset bigint, skipped bigint, cursor bigint,
-               first_offset bigint, last_offset bigint, lag bigint, leased integer, last_consumed_at timestamptz)
+RETURNS TABLE (partition_id bigint, partition text, has_read boolean, start_offset bigint, skipped bigint,
+               cursor bigint, first_offset bigint, last_offset bigint, lag bigint, leased integer,
+               last_consumed_at timestamptz)
 LANGUAGE sql STABLE AS $$
-    WITH asked AS MATERIALIZED (
+    WITH requested AS MATERIALIZED (
         SELECT p.id, p.name, EXISTS (SELECT FROM skep.starts s
                                      WHERE s.partition_id = p.id
-                                       AND s.group_queue_id = _group_partitions.group_queue_id OFFSET 0) AS met
+                                       AND s.group_queue_id = _group_partitions.group_queue_id OFFSET 0) AS has_read
         FROM (SELECT * FROM skep.partitions p
               WHERE _group_partitions.partition IS NULL AND p.queue_id = _group_partitions.queue_id
               UNION ALL
@@ -21,32 +22,33 @@ LANGUAGE sql STABLE AS $$
               WHERE p.queue_id = _group_partitions.queue_id AND p.name = _group_partitions.partition) p
         WHERE p.only_group IS NULL OR p.only_group = _group_partitions.group_name
     )
-    SELECT c.id, c.name, c.met, c.start_offset, c.skipped, c.cursor, f.first_offset, head.next_offset - 1,
+    SELECT c.id, c.name, c.has_read, c.start_offset, c.skipped, c.cursor, f.first_offset, head.next_offset - 1,
            greatest(head.next_offset - greatest(c.cursor, f.first_offset), 0), c.leased, c.last_consumed_at
     FROM (
-        SELECT p.id, p.name, true AS met, c.start_offset, c.skipped, c.cursor, c.leased, c.last_consumed_at
-        FROM asked p
+        SELECT p.id, p.name, true AS has_read, c.start_offset, c.skipped, c.cursor, c.leased, c.last_consumed_at
+        FROM requested p
         CROSS JOIN LATERAL (SELECT * FROM skep.partition_consumers c
                             WHERE c.partition_id = p.id AND c.group_queue_id = _group_partitions.group_queue_id
                             LIMIT 1) c
-        WHERE p.met
+        WHERE p.has_read
         UNION ALL
         SELECT p.id, p.name, false, s.start_offset, 0, s.start_offset, 0, NULL
         FROM skep._starting_offsets(_group_partitions.group_name, _group_partitions.queue_id,
-                                    ARRAY(SELECT p.id FROM asked p WHERE NOT p.met)) s
+                                    ARRAY(SELECT p.id FROM requested p WHERE NOT p.has_read)) s
         CROSS JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = s.partition_id LIMIT 1) p
     ) c
     CROSS JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = c.id LIMIT 1) f
     CROSS JOIN LATERAL skep._head_of(c.id) head
 $$;
 
--- Returns the same with what people and reports ask for: what the group has processed (consumed), the time of the first
--- message that is left, and its first lease there that is not over.
+-- Returns the same for people and reports: with the number of processed messages (consumed), the time of the first
+-- message that is left, and the first live lease of the group.
 CREATE FUNCTION skep._group_report(group_name text, queue_id integer, group_queue_id integer)
-RETURNS TABLE (partition text, partition_id bigint, met boolean, consumed bigint, lag bigint, oldest_at timestamptz,
-               last_consumed_at timestamptz, leased integer, lease uuid, lease_expires_at timestamptz)
+RETURNS TABLE (partition text, partition_id bigint, has_read boolean, consumed bigint, lag bigint,
+               oldest_at timestamptz, last_consumed_at timestamptz, leased integer, lease uuid,
+               lease_expires_at timestamptz)
 LANGUAGE sql STABLE AS $$
-    SELECT g.partition, g.partition_id, g.met, g.cursor - g.start_offset - g.skipped, g.lag, m.created_at,
+    SELECT g.partition, g.partition_id, g.has_read, g.cursor - g.start_offset - g.skipped, g.lag, m.created_at,
            g.last_consumed_at, g.leased, l.lease_id, l.expires_at
     FROM skep._group_partitions($1, $2, $3) g
     LEFT JOIN LATERAL (SELECT m.created_at FROM skep.messages m WHERE g.lag > 0 AND m.partition_id = g.partition_id
@@ -56,8 +58,8 @@ LANGUAGE sql STABLE AS $$
                          AND r.expires_at > clock_timestamp() ORDER BY r.first_offset LIMIT 1) l ON true
 $$;
 
--- Returns the counters of a queue (group '') and of its groups, in one pass over its partitions: all runs of a
--- partition lie side by side. total: pushed, or processed, so far. lag: messages kept, or left for the group.
+-- Returns the counters of a queue (group '') and of its groups, in one pass over its partitions, because all runs of a
+-- partition are adjacent. total: messages pushed, or processed, so far. lag: messages kept, or left for the group.
 CREATE FUNCTION skep._count_queue(queue_id integer, queue text, semantics text)
 RETURNS TABLE (group_name text, total numeric, lag numeric, leased numeric, oldest_at timestamptz)
 LANGUAGE plpgsql STABLE AS $$
@@ -100,30 +102,30 @@ BEGIN
     LEFT JOIN done ON done.group_queue_id = known.id
     LEFT JOIN LATERAL (  -- partitions that the group has not read yet, if there are any
         SELECT sum(l.lag) AS lag, min(l.oldest_at) AS oldest_at
-        FROM skep._group_report(g.group_name, _count_queue.queue_id, known.id) l WHERE NOT l.met
+        FROM skep._group_report(g.group_name, _count_queue.queue_id, known.id) l WHERE NOT l.has_read
     ) new ON coalesce(done.partitions, 0) < (SELECT coalesce(sum(sizes.partitions), 0) FROM sizes
                                              WHERE sizes.only_group IS NULL OR sizes.only_group = g.group_name);
 END $$;
 
--- Returns true if a push to the queue came after this snapshot, or may have: journal rows are gone, or the database was
--- restored.
-CREATE FUNCTION skep._has_news(queue_id integer, snapshot pg_snapshot) RETURNS boolean
+-- Returns true if there was a push to the queue after this snapshot, or may have been one: journal rows were pruned, or
+-- the database was restored.
+CREATE FUNCTION skep._has_unseen_pushes(queue_id integer, snapshot pg_snapshot) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN EXISTS (SELECT FROM skep.journal_floor f WHERE f.xid > pg_snapshot_xmin(snapshot))
         OR pg_snapshot_xmax(snapshot) > pg_snapshot_xmax(pg_current_snapshot())
         OR EXISTS (SELECT FROM skep.journal j
-                   WHERE j.queue_id = _has_news.queue_id
-                     AND (j.queue_id, j.xid) >= (_has_news.queue_id, pg_snapshot_xmin(snapshot))
+                   WHERE j.queue_id = _has_unseen_pushes.queue_id
+                     AND (j.queue_id, j.xid) >= (_has_unseen_pushes.queue_id, pg_snapshot_xmin(snapshot))
                      AND NOT pg_visible_in_snapshot(j.xid, snapshot));
 END $$;
 
 -- Returns true if sample() should count the queue now and not repeat its last sample. Counting takes time in proportion
 -- to partitions x groups, so a queue is counted less often the longer it takes:
---   something moves (pushes since the last count, or leases)        at most a tenth of the time
+--   there were pushes since the last count, or there are leases     at most a tenth of the time
 --   messages are left, but nothing was pushed and nothing is leased at most a hundredth
---   nothing is left                                                 at most a two-hundredth, and once a minute
--- While all counts together take less than 0.1 s the first two are counted every time. Groups that come or go, seek,
+--   no messages are left                                            at most a two-hundredth, and once a minute
+-- While all counts together take less than 0.1 s, the first two are counted every time. Added and deleted groups, seek,
 -- retention and deleted partitions make the next sample count.
 CREATE FUNCTION skep._is_count_due(q skep.queues, previous timestamptz, all_seconds double precision, stamp timestamptz)
 RETURNS boolean
@@ -148,7 +150,7 @@ BEGIN
         RETURN true;
     END IF;
     waited := extract(epoch FROM stamp - counts.counted_at);
-    IF last.leased > 0 OR skep._has_news(q.id, counts.snapshot) THEN
+    IF last.leased > 0 OR skep._has_unseen_pushes(q.id, counts.snapshot) THEN
         RETURN all_seconds < 0.1 OR waited >= 10 * counts.seconds;
     ELSIF last.lag > 0 THEN
         RETURN all_seconds < 0.1 OR waited >= 100 * counts.seconds;
@@ -158,7 +160,7 @@ END $$;
 
 -- Makes the next sample count these queues. If a sample is being written, it may repeat the last count until the next
 -- one is due.
-CREATE FUNCTION skep._count_again(queue_ids integer[]) RETURNS void
+CREATE FUNCTION skep._request_count(queue_ids integer[]) RETURNS void
 LANGUAGE sql AS $$
     UPDATE skep.sample_counts c SET counted_at = '-infinity'
     FROM (SELECT c.queue_id FROM skep.sample_counts c WHERE c.queue_id = ANY ($1) AND c.counted_at > '-infinity'
@@ -178,9 +180,9 @@ BEGIN
     SELECT stamp, q.name, c.group_name, coalesce(t.total, 0) + c.total, c.lag, c.leased,
            skep._count_dead_letters(q.name, c.group_name), c.oldest_at
     FROM skep._count_queue(q.id, q.name, q.semantics) c
-    LEFT JOIN skep.gone_totals t ON t.queue = q.name AND t.group_name = c.group_name;
+    LEFT JOIN skep.deleted_totals t ON t.queue = q.name AND t.group_name = c.group_name;
     GET DIAGNOSTICS taken = ROW_COUNT;
-    -- if it is locked, the next sample counts again
+    -- If it is locked, the next sample counts again.
     IF EXISTS (SELECT FROM skep.sample_counts c WHERE c.queue_id = q.id) THEN
         UPDATE skep.sample_counts c
         SET counted_at = stamp, seconds = extract(epoch FROM clock_timestamp() - began), snapshot = view
@@ -192,7 +194,7 @@ BEGIN
     RETURN taken;
 END $$;
 
--- Returns how many dead letters a queue (group '') or a group on it has.
+-- Returns the number of dead letters of a queue (group '') or of a group on it.
 CREATE FUNCTION skep._count_dead_letters(queue text, group_name text) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -203,8 +205,8 @@ BEGIN
             WHERE d.queue = _count_dead_letters.queue AND d.group_name = _count_dead_letters.group_name);
 END $$;
 
--- Several servers take turns: one sample is enough for all of them. Queues that need not be counted again repeat their
--- last one.
+-- Several servers take turns: one sample is enough for all of them. Queues that need not be counted repeat their last
+-- sample.
 CREATE FUNCTION skep.sample(not_within interval DEFAULT '5 seconds') RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -224,8 +226,8 @@ BEGIN
     DELETE FROM skep.sample_counts c
     USING (SELECT c.queue_id FROM skep.sample_counts c
            WHERE NOT EXISTS (SELECT FROM skep.queues q WHERE q.id = c.queue_id)
-           FOR UPDATE SKIP LOCKED) gone
-    WHERE c.queue_id = gone.queue_id;
+           FOR UPDATE SKIP LOCKED) deleted
+    WHERE c.queue_id = deleted.queue_id;
     seconds := (SELECT sum(c.seconds) FROM skep.sample_counts c);
     FOR due IN SELECT * FROM skep.queues q WHERE skep._is_count_due(q, previous, seconds, stamp) LOOP
         taken := taken + skep._sample_queue(due, stamp);
@@ -240,12 +242,12 @@ BEGIN
     RETURN taken + repeated;
 END $$;
 COMMENT ON FUNCTION skep.sample IS
-    'Writes a sample of every queue and group, unless there is one that is younger than not_within, and returns the '
-    'number of rows.';
+    'Writes a sample of every queue and group, unless the last one is younger than not_within. Returns the number '
+    'of rows.';
 CALL skep._allow('skep_admin', 'sample');
 
--- Deletes old samples and returns how many: every sample is kept for an hour, one a minute for the time given. So the
--- size is bounded by queues and groups alone.
+-- Deletes old samples and returns their number: every sample is kept for an hour, and one per minute for the time
+-- given. So the size depends on the number of queues and groups alone.
 CREATE FUNCTION skep._prune_samples(keep interval DEFAULT '7 days') RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -277,7 +279,7 @@ COMMENT ON FUNCTION skep.history IS
 CALL skep._allow('skep_admin', 'history');
 
 -- Returns each queue (group '', no status) and each group on it, as of the last sample. rate: messages per second in
--- the minute before it, NULL if there is no sample in it. visible: the queues to return; NULL: all.
+-- the minute before it, NULL without an earlier sample in that minute. visible: the queues to return; NULL: all.
 CREATE FUNCTION skep._last_progress(visible text[])
 RETURNS TABLE (at timestamptz, queue text, group_name text, status text, rate double precision, lag bigint,
                leased bigint, dead bigint, seconds double precision)
@@ -296,8 +298,8 @@ LANGUAGE sql VOLATILE AS $$
     WHERE $1 IS NULL OR s.queue = ANY ($1)
 $$;
 
--- Returns the same now: takes a sample unless there is a young one. trend: the lags of five minutes, oldest first, for
--- the groups that are most behind, as many as `trends` says.
+-- Returns the same as of now: takes a sample unless there is a recent one. trend: the lags of the last five minutes,
+-- oldest first, for the `trends` groups that are most behind.
 CREATE FUNCTION skep._current_progress(trends integer DEFAULT 0, not_within interval DEFAULT '5 seconds')
 RETURNS TABLE (at timestamptz, queue text, group_name text, status text, rate double precision, lag bigint,
                leased bigint, dead_letters bigint, oldest_seconds double precision, trend bigint[])

@@ -1,14 +1,14 @@
--- Acks by Queen's addresses: a message is named by partition and transaction id, a lease by the one id that a pop
--- answered.
+-- Acks by Queen's addresses: a message is identified by partition and transaction id, a lease by the id that a pop
+-- returned.
 
--- Queen's clients know one lease id for all partitions of a pop. A pop of one partition answers the lease's own id, a
--- pop of several partitions the id of a lease set. As no partition has the number 0, the first 35 bits of an id tell
--- which of the two it is.
+-- Returns true for the id of a lease set. Queen's clients know one lease id for all partitions of a pop. A pop of one
+-- partition returns the lease's own id, a pop of several partitions the id of a lease set. No partition has the number
+-- 0, so the first 35 bits of an id tell which of the two it is.
 CREATE FUNCTION skep._is_lease_set(id uuid) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$ SELECT $1 < '00000000-2000-0000-0000-000000000000' $$;
 
--- Returns the lease id that each request of a pop is answered. The ids in a set are sorted, so that a member is found
--- by binary search.
+-- Returns the lease id for each request of a pop. The ids in a set are sorted, so that a member is found by binary
+-- search.
 CREATE FUNCTION skep._queen_lease_ids(leases skep.lease[], requests integer) RETURNS uuid[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -28,7 +28,7 @@ BEGIN
     RETURN ids;
 END $$;
 
--- Returns the leases that an id stands for: itself, or the members of a set.
+-- Returns the leases of these ids: the ids themselves, or the members of sets.
 CREATE FUNCTION skep._leases_of(ids uuid[]) RETURNS uuid[]
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(array_agg(lease ORDER BY lease), '{}') FROM (
@@ -39,7 +39,7 @@ LANGUAGE sql STABLE AS $$
         WHERE skep._is_lease_set(id)) named
 $$;
 
--- Deletes lease sets of which no lease is left.
+-- Deletes lease sets without a live lease.
 CREATE FUNCTION skep._prune_lease_sets(max_rows integer DEFAULT 100000) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -68,11 +68,11 @@ LANGUAGE sql IMMUTABLE AS $$
                 ('x' || substr($2, 20, 4) || substr($2, 25))::bit(64)::bigint & 4611686018427387903 END
 $$;
 
--- Returns an id that sorts before every lease id of a group in a partition; group 0: of any group.
+-- Returns an id that sorts before every lease id of a group in a partition; group 0 means any group.
 CREATE FUNCTION skep._first_lease_id(partition_id bigint, group_queue_id integer) RETURNS uuid
 LANGUAGE sql IMMUTABLE AS $$ SELECT (lpad(to_hex($1 << 21 | $2), 14, '0') || repeat('0', 18))::uuid $$;
 
--- Returns the offsets of messages that are known by this id: a transaction id, or the id of a message without one.
+-- Returns the offsets of messages with this id: a transaction id, or the id of a message without one.
 CREATE FUNCTION skep._queen_offsets(partition_id bigint, transaction_id text) RETURNS SETOF bigint
 LANGUAGE sql STABLE AS $$
     SELECT m."offset" FROM skep.messages m WHERE m.partition_id = $1 AND m.transaction_id = $2
@@ -81,13 +81,13 @@ LANGUAGE sql STABLE AS $$
     WHERE m.partition_id = $1 AND m."offset" = skep._offset_in(skep._partition_uuid($1), $2)
 $$;
 
--- Returns where each ack points: its partition and offset, the lease it counts for, and whether the group is done with
--- the message. A lease that is named counts only for its own partition, and its group is the one that acknowledges. An
--- ack that names no lease counts for the live lease of its group that holds the message, if there is one. Within the
--- dedup window a transaction id is unique; beyond it, it means the message that is leased, else the last one.
-CREATE FUNCTION skep._queen_find(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[])
-RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
-    SELECT item.ord, p.id, who.id, q.name, p.name, m."offset",
+-- Returns the target of each ack: its partition and offset, the lease it counts for, and whether the group is done with
+-- the message. A named lease counts only for its own partition, and its group is the one that acknowledges. An ack that
+-- names no lease counts for the live lease of its group that contains the message, if there is one. A transaction id is
+-- unique within the dedup window; beyond it, the leased message counts, or else the last one.
+CREATE FUNCTION skep._queen_resolve_acks(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[])
+RETURNS SETOF skep.resolved_ack LANGUAGE sql STABLE AS $$
+    SELECT item.ord, p.id, owner.id, q.name, p.name, m."offset",
            CASE WHEN item.lease IS NULL THEN CASE WHEN m.leased_to > m."offset"
                AND m.expires_at > clock_timestamp() THEN m.lease_id END
                 WHEN named.members IS NULL THEN named.lease
@@ -95,7 +95,7 @@ RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
                     THEN m.lease_id END,
            coalesce(CASE WHEN m.first_offset IS NOT NULL THEN m.end_offset <= m."offset" OR m.done @> m."offset"
                          WHEN m."offset" IS NOT NULL THEN (SELECT true FROM skep.starts s
-                                                           WHERE s.partition_id = p.id AND s.group_queue_id = who.id
+                                                           WHERE s.partition_id = p.id AND s.group_queue_id = owner.id
                                                            LIMIT 1) END, false)
     FROM unnest($1, $2, $3, $4) WITH ORDINALITY AS item (address, transaction_id, group_name, lease, ord)
     LEFT JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = skep.partition_of(item.address) LIMIT 1) p ON true
@@ -115,21 +115,21 @@ RETURNS SETOF skep.wire_place LANGUAGE sql STABLE AS $$
         SELECT g.id FROM skep.group_queues g
         WHERE skep._partition_of_lease(named.lease) IS DISTINCT FROM p.id
           AND g.queue_id = q.id AND g.group_name = skep._group_of(q.semantics, item.group_name)
-    ) who ON true
+    ) owner ON true
     LEFT JOIN LATERAL (
         SELECT m."offset", r.* FROM skep._queen_offsets(p.id, item.transaction_id) AS m ("offset")
         LEFT JOIN LATERAL (
             SELECT r.first_offset, r.end_offset, r.leased_to, r.lease_id, r.expires_at, r.done FROM skep.runs r
-            WHERE r.partition_id = p.id AND r.group_queue_id = who.id AND r.first_offset <= m."offset"
+            WHERE r.partition_id = p.id AND r.group_queue_id = owner.id AND r.first_offset <= m."offset"
             ORDER BY r.first_offset DESC LIMIT 1
         ) r ON true
         ORDER BY r.leased_to > m."offset" DESC NULLS LAST, m."offset" DESC LIMIT 1
     ) m ON true
 $$;
 
--- For clients that name the leases of a transaction beside its acks, not in them. Returns the lease of each ack: its
--- own, or the one by which its group holds the message now, if that is required; else a lease id that matches no lease,
--- so that the ack is refused as stale.
+-- For clients that list the leases of a transaction separately from its acks. Returns the lease of each ack: its own,
+-- or the live lease of its group that contains the message, if that is required. Otherwise returns a lease id that
+-- matches no lease, so the ack is rejected as stale.
 CREATE FUNCTION skep._queen_find_leases(
     partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], required uuid[]
 ) RETURNS uuid[]
@@ -137,20 +137,20 @@ LANGUAGE sql STABLE AS $$
     SELECT array_agg(coalesce($4[f.ord], CASE WHEN f.lease = ANY (r.leases) THEN f.lease END,
                               '00000000-0000-0000-0000-000000000000')
                      ORDER BY f.ord)
-    FROM (SELECT skep._leases_of($5) AS leases) r CROSS JOIN LATERAL skep._queen_find($1, $2, $3, $4) f
+    FROM (SELECT skep._leases_of($5) AS leases) r CROSS JOIN LATERAL skep._queen_resolve_acks($1, $2, $3, $4) f
 $$;
 CALL skep._allow('skep_consumer', '_queen_find_leases');
 
--- Completes leases of which every message is acknowledged as completed: the usual case, at less cost. Returns these
--- leases, sorted, and whether they are all.
+-- Completes leases of which every message is acknowledged as completed, which is the usual case, at less cost. Returns
+-- these leases, sorted, and whether they are all.
 CREATE FUNCTION skep._queen_ack_whole(
     partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT acked uuid[], OUT is_all boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
     whole record;
 BEGIN
-    SELECT array_agg(named.lease) FILTER (WHERE said.is_completed AND said.ids = held.ids) AS leases, count(*) AS count
-    INTO whole
+    SELECT array_agg(named.lease) FILTER (WHERE acks.is_completed AND acks.ids = leased.ids) AS leases,
+           count(*) AS count INTO whole
     FROM (
         SELECT item.lease, item.address,
                array_agg(item.transaction_id ORDER BY item.transaction_id COLLATE "C") AS ids,
@@ -159,32 +159,32 @@ BEGIN
                     _queen_ack_whole.statuses)
              AS item (address, transaction_id, lease, status)
         GROUP BY item.lease, item.address
-    ) said  -- sorted: their order does not matter
-    CROSS JOIN LATERAL (SELECT skep.partition_of(said.address) AS id OFFSET 0) p
+    ) acks  -- sorted, because their order does not matter
+    CROSS JOIN LATERAL (SELECT skep.partition_of(acks.address) AS id OFFSET 0) p
     CROSS JOIN LATERAL (
-        SELECT CASE WHEN NOT skep._is_lease_set(said.lease) THEN said.lease ELSE (
+        SELECT CASE WHEN NOT skep._is_lease_set(acks.lease) THEN acks.lease ELSE (
             SELECT s.lease_ids[1 + width_bucket(skep._first_lease_id(p.id, 0), s.lease_ids)]
-            FROM skep.lease_sets s WHERE s.id = said.lease LIMIT 1) END AS lease OFFSET 0) named
+            FROM skep.lease_sets s WHERE s.id = acks.lease LIMIT 1) END AS lease OFFSET 0) named
     LEFT JOIN LATERAL (
-        SELECT ARRAY(SELECT coalesce(m.transaction_id, skep._id_text(left(said.address::text, 19), m."offset")) AS id
+        SELECT ARRAY(SELECT coalesce(m.transaction_id, skep._id_text(left(acks.address::text, 19), m."offset")) AS id
                      FROM skep.messages m
                      WHERE m.partition_id = p.id AND m."offset" >= r.first_offset AND m."offset" < r.leased_to
                        AND m.payload IS NOT NULL ORDER BY id) AS ids
         FROM skep.runs r
         WHERE r.partition_id = p.id AND r.group_queue_id = skep._group_queue_of_lease(named.lease)
           AND r.first_offset = ('x' || substr(replace(named.lease::text, '-', ''), 15, 8))::bit(32)::bigint
-          AND r.lease_id IS NOT DISTINCT FROM named.lease LIMIT 1) held ON true;
+          AND r.lease_id IS NOT DISTINCT FROM named.lease LIMIT 1) leased ON true;
     acked := CASE WHEN whole.leases IS NOT NULL THEN skep._ack_leases(whole.leases) ELSE '{}' END;
     is_all := cardinality(acked) = whole.count;
 END $$;
 
--- Returns which acks were for one of these whole leases. To other acks of its messages in the same call they are not
--- done yet: they are judged by how it was before.
-CREATE FUNCTION skep._mark_acked(INOUT places skep.wire_place[], leases uuid[], acked uuid[], OUT is_acked boolean[])
+-- Returns which acks were for one of these whole leases. Other acks of the same call are judged by the state before it,
+-- so these messages are not done for them.
+CREATE FUNCTION skep._mark_acked(INOUT targets skep.resolved_ack[], leases uuid[], acked uuid[], OUT is_acked boolean[])
 LANGUAGE sql STABLE AS $$
     SELECT array_agg(ROW(f.ord, f.partition_id, f.group_queue_id, f.queue, f.partition, f."offset", f.lease,
                          f.done AND coalesce(((f."offset" - mine.first_offset) & 4294967295) >= 2147483648,
-                                             true))::skep.wire_place
+                                             true))::skep.resolved_ack
                      ORDER BY f.ord),
            array_agg(coalesce(CASE WHEN skep._is_lease_set($2[f.ord]) THEN (
                          SELECT s.lease_ids[width_bucket(mine.lease, s.lease_ids)] = mine.lease FROM skep.lease_sets s
@@ -200,9 +200,9 @@ LANGUAGE sql STABLE AS $$
     ) mine ON true
 $$;
 
--- Completes a lease if these acks are for all its messages, in their order: the usual request of a client that has
--- processed the messages it popped. One statement, the same as in skep.ack(). Returns the names of the queue and the
--- partition; NULL: nothing has changed.
+-- Completes a lease if these acks are for all its messages, in order: the usual request of a client that has processed
+-- a whole pop. It takes one statement, the same as in skep.ack(). Returns the names of the queue and the partition;
+-- NULL if nothing has changed.
 CREATE FUNCTION skep._queen_ack_lease(
     partition_id uuid, transaction_ids text[], lease uuid, OUT queue text, OUT partition text
 ) LANGUAGE plpgsql AS $$
@@ -212,7 +212,7 @@ DECLARE
 BEGIN
     UPDATE skep.runs r
     SET first_offset = r.leased_to, lease_id = NULL, leased_to = NULL, expires_at = NULL,
-        ready_at = skep._ready_place(r.served_at, key.stamp),
+        ready_at = skep._ready_time(r.served_at, key.stamp),
         drained = r.drained AND NOT EXISTS (SELECT FROM skep.messages m
                                             WHERE m.partition_id = r.partition_id AND m."offset" >= r.leased_to)
     FROM (SELECT skep._partition_of_lease(lease) AS partition_id, skep._group_queue_of_lease(lease) AS group_queue_id,
@@ -239,9 +239,17 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_ack_lease');
 
--- ack_many by Queen's addresses. A repeat of an ack that has counted is no error: noop. Queen's clients forget the
--- messages behind one that they fail, so that a lease with a failure and without all acks ends here, and its rest is
--- delivered again at once.
+-- Translates Queen's statuses into those of _apply_acks().
+CREATE FUNCTION skep._queen_statuses(statuses text[]) RETURNS text[]
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT ARRAY(SELECT CASE status WHEN 'dlq' THEN 'dead_letter' WHEN 'retry' THEN 'release'
+                                    WHEN 'nack' THEN 'failed_at_once' ELSE status END
+                 FROM unnest($1) WITH ORDINALITY AS item (status, n) ORDER BY n)
+$$;
+
+-- ack_many() with Queen's addresses and statuses. A repeat of an applied ack is not an error, but a noop. Queen's
+-- clients forget the messages after one that they fail, so a lease with a failure and without all acks ends here, and
+-- the rest is delivered again at once.
 CREATE FUNCTION skep._queen_ack(
     partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[]
 )
@@ -251,8 +259,8 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     whole    record;
-    places   skep.wire_place[];
-    is_acked boolean[];  -- with a whole lease
+    targets  skep.resolved_ack[];
+    is_acked boolean[];  -- acknowledged with a whole lease
     applied  boolean[];
 BEGIN
     whole := skep._queen_ack_whole(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.leases,
@@ -266,23 +274,24 @@ BEGIN
         CROSS JOIN LATERAL (SELECT q.name FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q;
         RETURN;
     END IF;
-    SELECT array_agg(f ORDER BY f.ord) INTO places
-    FROM skep._queen_find(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.groups, _queen_ack.leases) f;
+    SELECT array_agg(f ORDER BY f.ord) INTO targets
+    FROM skep._queen_resolve_acks(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.groups,
+                                  _queen_ack.leases) f;
     IF whole.acked <> '{}' THEN
-        SELECT m.places, m.is_acked INTO places, is_acked
-        FROM skep._mark_acked(places, _queen_ack.leases, whole.acked) m;
+        SELECT m.targets, m.is_acked INTO targets, is_acked
+        FROM skep._mark_acked(targets, _queen_ack.leases, whole.acked) m;
     END IF;
     SELECT array_agg(a.applied OR coalesce(is_acked[a.ord], false) ORDER BY a.ord) INTO applied
     FROM (SELECT array_agg(CASE WHEN f."offset" IS NOT NULL AND is_acked[f.ord] IS NOT TRUE THEN f.lease END) AS leases,
                  array_agg(f.partition_id) AS partition_ids, array_agg(f."offset") AS offsets
-          FROM unnest(places) f) said
-    CROSS JOIN LATERAL skep._apply_acks(said.leases, said.partition_ids, said.offsets, _queen_ack.statuses,
-                                        _queen_ack.errors) a;
+          FROM unnest(targets) f) acks
+    CROSS JOIN LATERAL skep._apply_acks(acks.leases, acks.partition_ids, acks.offsets,
+                                        skep._queen_statuses(_queen_ack.statuses), _queen_ack.errors) a;
     IF 'failed' = ANY (_queen_ack.statuses) THEN
-        PERFORM skep._end_lease(held.row_id, held.run, 'nacked')
-        FROM (SELECT DISTINCT f.lease FROM unnest(places) f
+        PERFORM skep._end_lease(leased.row_id, leased.run, 'failed_at_once')
+        FROM (SELECT DISTINCT f.lease FROM unnest(targets) f
               WHERE _queen_ack.statuses[f.ord] = 'failed' AND f.lease IS NOT NULL ORDER BY 1) f
-        CROSS JOIN LATERAL skep._lock_lease(f.lease) held WHERE (held.run).failed IS NOT NULL;
+        CROSS JOIN LATERAL skep._lock_lease(f.lease) leased WHERE (leased.run).failed IS NOT NULL;
     END IF;
     RETURN QUERY
     SELECT f.ord, o.yes OR o.noop, NOT o.yes AND o.noop,
@@ -292,8 +301,8 @@ BEGIN
                 ELSE 'Invalid or expired lease' END,
            f.queue, f.partition, o.yes AND o.is_over,
            o.yes AND (o.status = 'dlq' OR o.status IN ('failed', 'nack') AND o.is_over AND o.is_done)
-    FROM unnest(places) f
-    LEFT JOIN LATERAL (  -- as it is after the acks
+    FROM unnest(targets) f
+    LEFT JOIN LATERAL (  -- the state after the acks
         SELECT r.first_offset, r.end_offset, r.lease_id, r.done FROM skep.runs r
         WHERE r.partition_id = f.partition_id AND r.group_queue_id = f.group_queue_id AND r.first_offset <= f."offset"
         ORDER BY r.first_offset DESC LIMIT 1
@@ -308,7 +317,7 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_ack');
 
--- Acks and pushes as one. An ack that does not count now, or a push that is a repeat, undoes it all.
+-- Applies acks and pushes, all or nothing. A stale ack or a duplicate push rolls everything back.
 CREATE FUNCTION skep._queen_transaction(
     partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors text[],
     messages jsonb, OUT dlq boolean[], OUT stored_in bigint[], OUT offsets bigint[], OUT delayed jsonb
@@ -337,8 +346,7 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_transaction', definer => false);
 
--- Extends every live lease that the id stands for, and never shortens one. Returns how many partitions that are, and
--- until when at least.
+-- Extends every live lease of an id, and never shortens one. Returns the number of partitions, and the earliest expiry.
 CREATE FUNCTION skep._queen_extend(
     lease uuid, seconds double precision, OUT partition_count bigint, OUT expires_at timestamptz
 )
@@ -354,9 +362,9 @@ BEGIN
     WITH extended AS (
         UPDATE skep.runs r SET expires_at = greatest(r.expires_at, stamp + skep._seconds(_queen_extend.seconds))
         FROM (SELECT id, skep._partition_of_lease(id) AS partition_id, skep._group_queue_of_lease(id) AS group_queue_id
-              FROM unnest(skep._leases_of(ARRAY[_queen_extend.lease])) AS id ORDER BY id) held
-        WHERE r.partition_id = ANY (ARRAY[held.partition_id]) AND r.group_queue_id = held.group_queue_id
-          AND r.lease_id IS NOT DISTINCT FROM held.id AND r.expires_at > stamp
+              FROM unnest(skep._leases_of(ARRAY[_queen_extend.lease])) AS id ORDER BY id) leased
+        WHERE r.partition_id = ANY (ARRAY[leased.partition_id]) AND r.group_queue_id = leased.group_queue_id
+          AND r.lease_id IS NOT DISTINCT FROM leased.id AND r.expires_at > stamp
         RETURNING r.partition_id, r.group_queue_id, r.expires_at
     )
     SELECT count(DISTINCT e.partition_id), min(e.expires_at), array_agg(DISTINCT e.group_queue_id)
@@ -365,20 +373,20 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_extend');
 
--- Releases every live lease that the id stands for. Returns how many that were.
+-- Releases every live lease of an id, and returns their number.
 CREATE FUNCTION skep._queen_release(lease uuid) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     leases uuid[] := skep._leases_of(ARRAY[_queen_release.lease]);
 BEGIN
     RETURN (SELECT count(*) FROM skep._apply_acks(leases, NULL, NULL,
-                                                  array_fill('retry'::text, ARRAY[cardinality(leases)]), NULL) a
+                                                  array_fill('release'::text, ARRAY[cardinality(leases)]), NULL) a
             WHERE a.applied);
 END $$;
 CALL skep._allow('skep_consumer', '_queen_release');
 
--- Returns the queues of the partitions inside a lease id: these, and nothing that the caller says, decide what he may
--- do with it.
+-- Returns the queues of the partitions in a lease id. Only these, and no names that the caller gives, decide about the
+-- caller's rights.
 CREATE FUNCTION skep._queen_lease_queues(lease uuid) RETURNS SETOF text
 LANGUAGE sql STABLE AS $$
     SELECT DISTINCT q.name FROM unnest(skep._leases_of(ARRAY[$1])) AS member (id)

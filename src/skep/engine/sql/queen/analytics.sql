@@ -64,7 +64,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_queue_ops');
 
--- The rule that deleted a message is not stored, so that all deletions are named retention.
+-- The rule that deleted a message is not stored, so all deletions are counted as retention.
 CREATE FUNCTION skep._queen_retention(since timestamptz, until timestamptz, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('timeRange', skep._queen_range($1, $2), 'bucketMinutes', m.m,
@@ -107,7 +107,7 @@ CREATE FUNCTION skep._queen_table_stats(
     FROM pg_stat_user_tables t JOIN pg_statio_user_tables io ON io.relid = t.relid WHERE t.schemaname = 'skep'
 $$;
 
--- Returns what PostgreSQL reports about itself and about Skep's tables; nothing of other programs in the database.
+-- Returns what PostgreSQL reports about itself and about Skep's tables; nothing about other programs in the database.
 CREATE FUNCTION skep._queen_postgres() RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('timestamp', skep._queen_time(clock_timestamp()), 'database', current_database(),
@@ -141,7 +141,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_postgres');
 
--- Takes a sample, and returns NULL if the last one is only seconds old.
+-- Takes a sample. Returns NULL if the last one is only seconds old.
 CREATE FUNCTION skep._queen_refresh() RETURNS json
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,14 +1,14 @@
--- What the HTTP server calls for messages: Queen's names and shapes, made here, so that payloads pass through Python as
+-- The message calls of the HTTP server. Queen's names and shapes are made here, so that payloads pass through Python as
 -- bytes.
 
--- The address of a partition on the wire: an id that none of its messages has.
+-- Returns the address of a partition in Queen's protocol: an id that none of its messages has.
 CREATE FUNCTION skep._partition_uuid(partition_id bigint) RETURNS uuid
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$ SELECT skep.message_id($1, 4611686018427387903) $$;
 
 CREATE FUNCTION skep._queue_uuid(queue_id integer) RETURNS uuid
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$ SELECT skep.message_id(0, $1) $$;
 
--- Milliseconds, in UTC whatever the time zone of the session is.
+-- Returns a time in milliseconds, in UTC whatever the time zone of the session is.
 CREATE FUNCTION skep._queen_time(instant timestamptz) RETURNS text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
     RETURN to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"');
@@ -54,9 +54,9 @@ CREATE FUNCTION skep._queen_tail(
                   '","consumerGroup":', to_json($5), ',"deliveryAttempt":', $6, '}')
 $$;
 
--- pop for many requests that differ in nothing but their size and, if partitions are named, their partition. Returns a
--- row for each request that got something: its lease id, its first partition, how many partitions, and the messages.
--- They are read by a statement of its own, which sees all that the leases have seen.
+-- pop() for many requests that differ only in their size and in their partition, if partitions are named. Returns a row
+-- for each request that got messages: its lease id, its first partition, the number of partitions, and the messages.
+-- The messages are read by a separate statement, which sees all messages that the leases have seen.
 CREATE FUNCTION skep._queen_pop(
     queue text, group_name text, batches integer[], partitions integer[], names text[], namespace text, task text,
     lease_time double precision, auto_ack boolean, subscription_mode text, subscription_from text, conflate boolean
@@ -68,29 +68,10 @@ DECLARE
     leases    skep.lease[];
     lease_ids uuid[];
 BEGIN
-    IF 1 = ALL (_queen_pop.partitions) AND NOT (auto_ack OR conflate)
-        AND num_nonnulls(_queen_pop.lease_time, subscription_mode, subscription_from) = 0
-       AND int4range(1, 100001) @> ALL (_queen_pop.batches) THEN
-        IF _queen_pop.names IS NOT NULL THEN
-            leases := skep._lease_next_named(_queen_pop.queue, _queen_pop.group_name, _queen_pop.names,
-                                             _queen_pop.batches);
-        ELSIF cardinality(_queen_pop.batches) = 1 THEN
-            leases := skep._lease_next(_queen_pop.queue, _queen_pop.group_name, _queen_pop.batches[1]);
-        END IF;
-    END IF;
-    leases := coalesce(leases, '{}');
-    IF cardinality(leases) < cardinality(_queen_pop.batches) THEN
-        IF leases <> '{}' THEN  -- the other names
-            names := ARRAY(SELECT CASE WHEN served.request IS NULL THEN name END
-                           FROM unnest(_queen_pop.names) WITH ORDINALITY AS named (name, n)
-                           LEFT JOIN (SELECT DISTINCT l.request FROM unnest(leases) l) served ON served.request = n
-                           ORDER BY n);
-        END IF;
-        leases := leases || skep._lease(_queen_pop.queue, _queen_pop.group_name, _queen_pop.batches,
-                                        _queen_pop.partitions, names, _queen_pop.namespace, _queen_pop.task,
-                                        _queen_pop.lease_time, auto_ack, subscription_mode, subscription_from,
-                                        conflate);
-    END IF;
+    leases := skep._lease_requests(
+        _queen_pop.queue, _queen_pop.group_name, _queen_pop.batches, _queen_pop.partitions, _queen_pop.names,
+        _queen_pop.namespace, _queen_pop.task, _queen_pop.lease_time, auto_ack, subscription_mode, subscription_from,
+        conflate);
     IF leases = '{}' THEN
         RETURN;
     ELSIF auto_ack THEN
@@ -131,56 +112,8 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_queen_pop');
 
--- Returns for each of these waiting groups whether a pop may find something: a run that is ready, a lease that is over,
--- a message that is due, or a push that discovery has not seen. A guess for many groups at once, so that thousands of
--- waiting polls cost one statement a second; pop decides. A ready list with more than 64 runs, all drained, and runs
--- that are probably drained count too: the pop cleans up.
-CREATE FUNCTION skep._has_work(queues text[], groups text[]) RETURNS boolean[]
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    stamp timestamptz := clock_timestamp();
-BEGIN
-    RETURN (
-        SELECT array_agg(q.id IS NOT NULL AND (g.id IS NULL OR d.is_due IS NOT FALSE OR coalesce(ready.is_due, false)
-                                               OR leased.partition_id IS NOT NULL OR drained.partition_id IS NOT NULL
-                                               OR news.xid IS NOT NULL OR delayed.id IS NOT NULL) ORDER BY asked.n)
-        FROM unnest(_has_work.queues, _has_work.groups) WITH ORDINALITY AS asked (queue, group_name, n)
-        LEFT JOIN skep.queues q ON q.name = asked.queue
-        LEFT JOIN skep.group_queues g ON g.queue_id = q.id
-            AND g.group_name = skep._group_of(q.semantics, asked.group_name)
-        LEFT JOIN LATERAL (
-            SELECT d.snapshot, d.left_over IS NOT NULL OR d.scan_after IS NOT NULL OR d.discovered_at > stamp
-                               OR d.server_started <> pg_postmaster_start_time()
-                               OR pg_snapshot_xmin(d.snapshot) < f.xid AS is_due
-            FROM skep.discoveries d CROSS JOIN skep.journal_floor f WHERE d.list_id = g.list_id ORDER BY d.id DESC
-            LIMIT 1) d ON true
-        LEFT JOIN LATERAL (
-            SELECT count(*) > 64
-                   OR bool_or(EXISTS (SELECT FROM skep.messages m WHERE m.partition_id = r.partition_id
-                                         AND m."offset" >= r.first_offset)) AS is_due
-            FROM (SELECT r.partition_id, r.first_offset FROM skep.runs r
-                  WHERE r.list_id = g.list_id AND r.priority = CASE WHEN g.list_id = g.id THEN 0 ELSE -q.priority END
-                    AND r.ready_at <= stamp AND r.lease_id IS NULL AND NOT r.drained ORDER BY r.ready_at
-                        LIMIT 65) r) ready ON true
-        LEFT JOIN LATERAL (SELECT r.partition_id FROM skep.runs r
-                           WHERE r.list_id = g.list_id AND r.ready_at <= stamp AND r.lease_id IS NOT NULL
-                           ORDER BY r.ready_at LIMIT 1) leased ON true
-        LEFT JOIN LATERAL (SELECT r.partition_id FROM skep.runs r
-                           WHERE r.list_id = g.list_id AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND r.drained
-                           ORDER BY r.ready_at LIMIT 1) drained ON true
-        LEFT JOIN LATERAL (
-            (SELECT j.xid FROM skep.journal j WHERE j.queue_id = q.id AND j.xid >= pg_snapshot_xmax(d.snapshot) LIMIT 1)
-            UNION ALL
-            (SELECT j.xid FROM pg_snapshot_xip(d.snapshot) AS running
-             CROSS JOIN LATERAL (SELECT j.xid FROM skep.journal j WHERE j.queue_id = q.id AND j.xid = running
-                                 LIMIT 1) j LIMIT 1)
-            LIMIT 1) news ON true
-        LEFT JOIN LATERAL (SELECT d.id FROM skep.delayed_messages d WHERE d.queue_id = q.id AND d.due_at <= stamp
-                           ORDER BY d.due_at LIMIT 1) delayed ON true);
-END $$;
-CALL skep._allow('skep_consumer', '_has_work');
-
--- Queen's options on Skep's columns. Those that only Queen knows are kept and given back; NULL of ours is 0 of theirs.
+-- Returns Queen's options of a queue. Options that only Queen has are stored and returned unchanged; NULL in Skep is 0
+-- in Queen.
 CREATE FUNCTION skep._queen_options(q skep.queues) RETURNS jsonb
 LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object('retryDelay', 1000, 'ttl', 3600, 'deadLetterQueue', false, 'dlqAfterMaxRetries', false,
@@ -192,7 +125,7 @@ LANGUAGE sql STABLE AS $$
                'encryptionEnabled', $1.encryption_enabled)
 $$;
 
--- Merges the options into those of the queue; replace: options that are not given go back to their defaults.
+-- Merges the options into those of the queue; replace: options that are not given get their defaults.
 CREATE FUNCTION skep._queen_configure(queue text, options jsonb, namespace text, task text, replace boolean)
 RETURNS jsonb
 LANGUAGE plpgsql AS $$
@@ -241,8 +174,8 @@ BEGIN
 END $$;
 CALL skep._allow('skep_admin', '_queen_configure');
 
--- Returns true if a group gets only the newest message of each partition of a queue. Its first contact decides for
--- good.
+-- Returns true if a group gets only the newest message of each partition of a queue. The first pop of the group decides
+-- it for good.
 CREATE FUNCTION skep._queen_conflation(queue text, group_name text, subscription_mode text, subscription_from text)
 RETURNS boolean
 LANGUAGE plpgsql AS $$

@@ -1,7 +1,7 @@
 -- Dead letters in Queen's shape.
 
--- Returns the newest dead letters that match. Those of a queue are merged from its groups, each by the index; those of
--- all queues come in their own order.
+-- Returns the newest dead letters that match. Those of one queue are merged from its groups, each by the index; those
+-- of all queues come by id.
 CREATE FUNCTION skep._match_dead_letters(
     queue text, group_name text, partition text, since timestamptz, until timestamptz, visible text[], max_rows integer
 ) RETURNS SETOF skep.dead_letters LANGUAGE sql STABLE AS $$
@@ -38,7 +38,7 @@ CREATE FUNCTION skep._match_dead_letters(
     ) d ORDER BY d.id DESC LIMIT max_rows
 $$;
 
--- total counts no further than 100,000.
+-- total counts at most 100,000.
 CREATE FUNCTION skep._queen_dead_letters(
     queue text, group_name text, partition text, since timestamptz, until timestamptz, visible text[],
         max_rows integer, skip integer
@@ -63,8 +63,7 @@ CREATE FUNCTION skep._queen_dead_letters(
 $$;
 CALL skep._allow('skep_admin', '_queen_dead_letters');
 
--- Returns the dead letters that a call is about: by their own number, or all of a message, by its id or by
--- (partitionId, transactionId).
+-- Returns dead letters by their own id, or all of a message, by its id or by (partitionId, transactionId).
 CREATE FUNCTION skep._queen_dead_letters_of(
     dead_letter_id bigint, message_id uuid, partition_id uuid, transaction_id text, group_name text
 )

@@ -1,7 +1,7 @@
 -- Groups in Queen's shapes.
 
 -- Returns each group with the queues that it has read from or subscribed to.
-CREATE FUNCTION skep._memberships(group_name text, queue text, visible text[])
+CREATE FUNCTION skep._queen_group_queues(group_name text, queue text, visible text[])
 RETURNS TABLE (group_name text, queue text, queue_id integer, group_queue_id integer) LANGUAGE sql STABLE AS $$
     SELECT g.group_name, g.queue, q.id, read.id
     FROM (SELECT r.group_name, q.name AS queue FROM skep.group_queues r JOIN skep.queues q ON q.id = r.queue_id
@@ -19,17 +19,17 @@ LANGUAGE sql VOLATILE AS $$ SELECT greatest(floor(extract(epoch FROM clock_times
 CREATE FUNCTION skep._queen_groups(visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(json_agg(json_build_object(
-        'name', g.group_name, 'topics', json_build_array(g.queue), 'queueName', g.queue, 'members', l.met,
+        'name', g.group_name, 'topics', json_build_array(g.queue), 'queueName', g.queue, 'members', l.partitions_read,
         'partitionsWithLag', l.lagging, 'totalLag', NULL, 'maxTimeLag', l.seconds,
-        'state', CASE WHEN l.met = 0 OR s.status = 'DEAD' THEN 'Dead' WHEN l.seconds > 300 THEN 'Lagging'
+        'state', CASE WHEN l.partitions_read = 0 OR s.status = 'DEAD' THEN 'Dead' WHEN l.seconds > 300 THEN 'Lagging'
         ELSE 'Stable' END, 'subscriptionMode', s.mode, 'subscriptionTimestamp', skep._queen_time(s.start_at),
         'subscriptionCreatedAt', skep._queen_time(s.created_at),
         'status', coalesce(s.status, 'ACTIVE')) ORDER BY g.group_name, g.queue), '[]')
-    FROM skep._memberships(NULL, NULL, $1) g
+    FROM skep._queen_group_queues(NULL, NULL, $1) g
     LEFT JOIN skep.queues q ON q.id = g.queue_id
     LEFT JOIN LATERAL skep._subscription_of(g.group_name, g.queue, NULL, q.namespace, q.task) s ON true
     CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE l.met) AS met, count(*) FILTER (WHERE l.lag > 0) AS lagging,
+        SELECT count(*) FILTER (WHERE l.has_read) AS partitions_read, count(*) FILTER (WHERE l.lag > 0) AS lagging,
                coalesce(max(skep._seconds_since(l.oldest_at)), 0) AS seconds
         FROM skep._group_report(g.group_name, g.queue_id, g.group_queue_id) l) l
 $$;
@@ -47,7 +47,7 @@ LANGUAGE sql STABLE AS $$
         ORDER BY l.oldest_at, l.partition_id, l.group_name), '[]')
     FROM (
         SELECT g.group_name, g.queue, l.*, skep._seconds_since(l.oldest_at) AS seconds
-        FROM skep._memberships(NULL, NULL, $2) g
+        FROM skep._queen_group_queues(NULL, NULL, $2) g
         CROSS JOIN LATERAL skep._group_report(g.group_name, g.queue_id, g.group_queue_id) l
         WHERE l.lag > 0 AND l.oldest_at <= clock_timestamp() - skep._seconds($1)
         ORDER BY l.oldest_at LIMIT 1000
@@ -58,7 +58,7 @@ CALL skep._allow('skep_admin', '_queen_lagging');
 CREATE FUNCTION skep._queen_group(group_name text, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(json_object_agg(g.queue, json_build_object('partitions', p.list)), '{}')
-    FROM skep._memberships($1, NULL, $2) g
+    FROM skep._queen_group_queues($1, NULL, $2) g
     CROSS JOIN LATERAL (
         SELECT coalesce(json_agg(json_build_object(
             'partition', l.partition, 'workerId', l.lease, 'lastConsumedAt', skep._queen_time(l.last_consumed_at),
@@ -90,8 +90,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_depth');
 
--- Sets where the group starts in partitions that it has not read yet; its cursors stay. Returns how many subscriptions
--- that changed.
+-- Sets the start of the group in partitions that it has not read yet; its cursors stay. Returns the number of changed
+-- subscriptions.
 CREATE FUNCTION skep._queen_resubscribe(group_name text, start_at timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -102,14 +102,14 @@ BEGIN
         start_snapshot = NULL
     WHERE s.group_name = _queen_resubscribe.group_name;
     GET DIAGNOSTICS changed = ROW_COUNT;
-    PERFORM skep._discover_again(ARRAY(SELECT DISTINCT g.list_id FROM skep.group_queues g
+    PERFORM skep._request_discovery(ARRAY(SELECT DISTINCT g.list_id FROM skep.group_queues g
                                        WHERE g.group_name = _queen_resubscribe.group_name));
     RETURN changed;
 END $$;
 CALL skep._allow('skep_admin', '_queen_resubscribe');
 
--- seek() in one partition that exists. Returns the message before the new cursor: NULL if there is none. No row: no
--- such partition.
+-- seek() in one existing partition. Returns the message before the new cursor, NULL if there is none, and no row if the
+-- partition does not exist.
 CREATE FUNCTION skep._queen_seek_partition(group_name text, queue text, partition text, "position" text)
 RETURNS TABLE (updated bigint, moved_to uuid) LANGUAGE plpgsql AS $$
 #variable_conflict use_column

@@ -1,22 +1,4 @@
--- Messages as an administrator sees them, in Queen's shapes. `visible` is the queues the caller may see; NULL: all.
-
--- Returns the names that rights are asked for: queues, also those that are only subscribed to or only left dead letters
--- behind.
-CREATE FUNCTION skep._queen_queue_names() RETURNS text[]
-LANGUAGE sql STABLE AS $$
-    WITH RECURSIVE dead (queue) AS (
-        (SELECT d.queue FROM skep.dead_letters d ORDER BY d.queue, d.group_name, d.id LIMIT 1)
-        UNION ALL
-        SELECT (SELECT d.queue FROM skep.dead_letters d WHERE d.queue > dead.queue ORDER BY d.queue, d.group_name, d.id
-                LIMIT 1)
-        FROM dead WHERE dead.queue IS NOT NULL
-    )
-    SELECT array_agg(name) FROM (
-        SELECT q.name FROM skep.queues q
-        UNION SELECT s.queue FROM skep.subscriptions s WHERE s.queue IS NOT NULL
-        UNION SELECT dead.queue FROM dead WHERE dead.queue IS NOT NULL) known
-$$;
-CALL skep._allow('skep_admin', '_queen_queue_names');
+-- Messages for administrators, in Queen's shapes. `visible` has the queues that the caller may see; NULL means all.
 
 -- Returns the last message of a partition with this transaction id, or with this id.
 CREATE FUNCTION skep._find_message(partition_id bigint, transaction_id text) RETURNS bigint
@@ -31,10 +13,10 @@ LANGUAGE sql STABLE AS $$
     WHERE m.payload IS NOT NULL ORDER BY m."offset" DESC LIMIT 1
 $$;
 
--- Returns the groups that a partition is for and where they are in it. A group that has not read from it (met is false)
--- needs a subscription that covers it, and is at its start.
+-- Returns the groups that read a partition, and their progress. A group that has not read from it yet (has_read is
+-- false) needs a subscription that covers it, and is at its start.
 CREATE FUNCTION skep._partition_groups(p skep.partitions)
-RETURNS TABLE (group_queue_id integer, group_name text, met boolean, cursor bigint, next_offset bigint,
+RETURNS TABLE (group_queue_id integer, group_name text, has_read boolean, cursor bigint, next_offset bigint,
                start_offset bigint, skipped bigint)
 LANGUAGE sql STABLE AS $$
     SELECT g.id, g.group_name, c.partition_id IS NOT NULL, coalesce(c.cursor, s.start_offset),
@@ -51,12 +33,12 @@ LANGUAGE sql STABLE AS $$
                                       IS NOT NULL)
 $$;
 
--- Returns how far each group of a partition is with a message. started: it has read from the partition. attempt: the
--- number of its delivery, this one or the next.
+-- Returns the progress of each group of a partition with a message. started: it has read from the partition. attempt:
+-- the number of its current or next delivery.
 CREATE FUNCTION skep._message_progress(partition_id bigint, "offset" bigint)
 RETURNS TABLE (group_name text, started boolean, consumed boolean, lease_expires_at timestamptz, attempt integer)
 LANGUAGE sql STABLE AS $$
-    SELECT g.group_name, g.met, o.consumed,
+    SELECT g.group_name, g.has_read, o.consumed,
            CASE WHEN NOT o.consumed AND $2 < run.leased_to
                AND run.expires_at > clock_timestamp() THEN run.expires_at END,
            CASE WHEN NOT o.consumed THEN coalesce(run.attempts[1 + width_bucket($2, run.cuts)], CASE
@@ -72,8 +54,8 @@ LANGUAGE sql STABLE AS $$
     WHERE p.id = $1
 $$;
 
--- Returns the state of a message in Queen's words. queue_status is about queue mode alone; in a partition that only
--- groups read, a message that all of them are past is completed.
+-- Returns the state of a message in Queen's words. queue_status is about queue mode alone. In a partition that only
+-- groups read, a message that all of them have completed is completed.
 CREATE FUNCTION skep._queen_state(partition_id bigint, "offset" bigint)
 RETURNS TABLE (status text, queue_status text, groups bigint, consumed_by bigint, lease_expires_at timestamptz,
                retries integer)
@@ -98,22 +80,22 @@ LANGUAGE sql STABLE AS $$
                                     ELSE 'pending' END AS word) state
 $$;
 
--- Returns where in a partition messages of this state can be: a list of them reads no others.
+-- Returns the bounds of the offsets in a partition that may have this state, so that a list reads no others.
 CREATE FUNCTION skep._state_bounds(p skep.partitions, state text) RETURNS TABLE (low bigint, high bigint)
 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN $2 IN ('pending', 'processing') THEN coalesce(r.own_cursor, r.cursor) END,
            CASE $2 WHEN 'completed' THEN coalesce(r.own_next, r.next_offset, 0)
                WHEN 'processing' THEN coalesce(r.own_next, 0) END
     FROM (
-        SELECT min(r.cursor) FILTER (WHERE r.group_name = '__QUEUE_MODE__' AND r.met) AS own_cursor,
-               min(r.next_offset) FILTER (WHERE r.group_name = '__QUEUE_MODE__' AND r.met) AS own_next,
+        SELECT min(r.cursor) FILTER (WHERE r.group_name = '__QUEUE_MODE__' AND r.has_read) AS own_cursor,
+               min(r.next_offset) FILTER (WHERE r.group_name = '__QUEUE_MODE__' AND r.has_read) AS own_next,
                min(r.cursor) FILTER (WHERE r.group_name <> '__QUEUE_MODE__') AS cursor,
                min(r.next_offset) FILTER (WHERE r.group_name <> '__QUEUE_MODE__') AS next_offset
         FROM skep._partition_groups($1) r
     ) r
 $$;
 
--- Returns the newest messages of a run of a partition, of one state or any, as far as they are not older than `since`.
+-- Returns the newest messages of a run of a partition, of one state or any, that are not older than `since`.
 CREATE FUNCTION skep._newest_messages(
     partition_id bigint, low bigint, high bigint, state text, since timestamptz, max_rows integer
 )
@@ -138,8 +120,8 @@ RETURNS TABLE ("offset" bigint, created_at timestamptz) LANGUAGE sql STABLE AS $
     ) m WHERE m.created_at >= since
 $$;
 
--- Returns the partitions in which something of the list can be, those with the newest messages first, and which run of
--- each. The first n messages of all partitions are in the n partitions whose heads are first in the same order.
+-- Returns the partitions that may have messages for a list, those with the newest messages first, and the run of each.
+-- The first n messages of all partitions are in the n partitions whose heads come first in the same order.
 CREATE FUNCTION skep._runs_to_list(
     queue text, partition text, namespace text, task text, state text, since timestamptz, until timestamptz,
         visible text[], max_partitions integer, OUT partition_ids bigint[], OUT lows bigint[], OUT highs bigint[]
@@ -168,9 +150,9 @@ CREATE FUNCTION skep._runs_to_list(
     ) listed
 $$;
 
--- Returns the newest so many messages of all partitions together, in order: each partition is read a little, and those
--- that turn out to be dense again, four times as deep. The cost follows the partitions and the rows, however the rows
--- are spread.
+-- Returns the newest max_rows messages of all partitions together, in order. It reads a few messages of each partition,
+-- and reads the partitions with many new messages again, four times as deep. The cost depends on the number of
+-- partitions and rows, however the rows are distributed.
 CREATE FUNCTION skep._merge_newest(
     partition_ids bigint[], lows bigint[], highs bigint[], state text, since timestamptz, max_rows integer,
     OUT ids bigint[], OUT offsets bigint[]
@@ -224,7 +206,8 @@ CREATE FUNCTION skep._queen_messages(
             'busStatus', json_build_object('consumedBy', s.consumed_by, 'totalGroups', s.groups), 'traceId', m.trace_id,
             'producerSub', m.producer, 'queuePriority', q.priority, 'createdAt', skep._queen_time(m.created_at),
             'leaseExpiresAt', skep._queen_time(s.lease_expires_at), 'offset', m."offset") ORDER BY page.n)
-        -- Twice as many partitions as rows: heads may be deleted. Dead letters are not where the heads are.
+        -- Twice as many partitions as rows, because heads may be deleted. Dead letters may be anywhere, not near the
+        -- heads.
         FROM skep._runs_to_list(_queen_messages.queue, _queen_messages.partition, _queen_messages.namespace,
                                 _queen_messages.task, _queen_messages.state, since, _queen_messages.until, visible,
                                 CASE WHEN _queen_messages.state = 'dead_letter' THEN 10000
@@ -299,33 +282,33 @@ CREATE FUNCTION skep._queen_dead_letter(partition_id uuid, transaction_id text, 
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    source  bigint := skep.partition_of(_queen_dead_letter.partition_id);
-    place   bigint;
-    leases  uuid[];
-    pending text[];
-    buried  bigint := 0;
+    source         bigint := skep.partition_of(_queen_dead_letter.partition_id);
+    message_offset bigint;
+    leases         uuid[];
+    pending        text[];
+    dead_lettered  bigint := 0;
 BEGIN
     PERFORM FROM skep.runs r WHERE r.partition_id = source ORDER BY r.group_queue_id, r.first_offset DESC
     FOR NO KEY UPDATE;
-    place := skep._find_message(source, _queen_dead_letter.transaction_id);
-    IF place IS NULL THEN
+    message_offset := skep._find_message(source, _queen_dead_letter.transaction_id);
+    IF message_offset IS NULL THEN
         RETURN NULL;
     END IF;
     leases := ARRAY(SELECT r.lease_id FROM skep.runs r
-                    WHERE r.partition_id = source AND r.first_offset <= place AND r.leased_to > place
+                    WHERE r.partition_id = source AND r.first_offset <= message_offset AND r.leased_to > message_offset
                       AND r.expires_at > clock_timestamp()
-                      AND (r.done IS NULL OR NOT r.done @> place) ORDER BY r.lease_id);
+                      AND (r.done IS NULL OR NOT r.done @> message_offset) ORDER BY r.lease_id);
     IF leases <> '{}' THEN
-        SELECT count(*) INTO buried FROM (SELECT cardinality(leases) AS n) held
-        CROSS JOIN LATERAL skep._apply_acks(leases, array_fill(source, ARRAY[n]), array_fill(place, ARRAY[n]),
-                                            array_fill('dlq'::text, ARRAY[n]),
+        SELECT count(*) INTO dead_lettered FROM (SELECT cardinality(leases) AS n) counted
+        CROSS JOIN LATERAL skep._apply_acks(leases, array_fill(source, ARRAY[n]), array_fill(message_offset, ARRAY[n]),
+                                            array_fill('dead_letter'::text, ARRAY[n]),
                                             array_fill(_queen_dead_letter.reason, ARRAY[n])) a WHERE a.applied;
     END IF;
-    SELECT array_agg(g.group_name) INTO pending FROM skep.message_groups(skep.message_id(source, place)) g
+    SELECT array_agg(g.group_name) INTO pending FROM skep.message_groups(skep.message_id(source, message_offset)) g
     WHERE NOT g.completed AND g.status <> 'CANCELLED';
-    IF pending IS NULL AND buried = 0 THEN
-        IF EXISTS (SELECT FROM skep._message_progress(source, place)) THEN
-            PERFORM skep._refuse('SK007', 'every group is done with this message');
+    IF pending IS NULL AND dead_lettered = 0 THEN
+        IF EXISTS (SELECT FROM skep._message_progress(source, message_offset)) THEN
+            PERFORM skep._refuse('SK007', 'every group has completed this message');
         END IF;
         pending := ARRAY['__QUEUE_MODE__'];
     END IF;
@@ -334,9 +317,10 @@ BEGIN
     SELECT waiting, q.name, p.name, m.partition_id, m."offset", m.created_at, m.payload, m.headers, m.transaction_id,
            m.trace_id, m.producer, _queen_dead_letter.reason, 0
     FROM unnest(pending) AS waiting
-    CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = source AND m."offset" = place LIMIT 1) m
+    CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = source AND m."offset" = message_offset
+                        LIMIT 1) m
     JOIN skep.partitions p ON p.id = source JOIN skep.queues q ON q.id = p.queue_id;
-    PERFORM skep.delete_message(skep.message_id(source, place));
-    RETURN buried + coalesce(cardinality(pending), 0);
+    PERFORM skep.delete_message(skep.message_id(source, message_offset));
+    RETURN dead_lettered + coalesce(cardinality(pending), 0);
 END $$;
 CALL skep._allow('skep_admin', '_queen_dead_letter');

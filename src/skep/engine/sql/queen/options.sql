@@ -1,6 +1,6 @@
--- Options as a whole: an option that is not given gets the default of its column of skep.queues.
+-- Replacing all options: an option that is not given gets the default of its column of skep.queues.
 
--- semantics: of the queue. A work queue serves many workers at once, as configure_queue() has it.
+-- Returns the default options. A queue with semantics 'queue' serves many workers at once, as in configure_queue().
 CREATE FUNCTION skep._default_options(semantics text DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -20,7 +20,7 @@ RETURNS skep.queues
 LANGUAGE plpgsql AS $$
 BEGIN
     IF jsonb_typeof(options) IS DISTINCT FROM 'object' THEN
-        PERFORM skep._refuse('SK001', 'options are not a JSON object');
+        PERFORM skep._refuse('SK001', 'options must be a JSON object');
     END IF;
     RETURN skep.configure_queue(queue, skep._default_options(options ->> 'semantics') || options, namespace, task);
 END $$;

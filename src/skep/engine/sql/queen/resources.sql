@@ -1,7 +1,7 @@
--- Queues and their sizes in Queen's shapes. Everything is computed from heads, cursors and leases: no message is
--- counted, nothing is stale.
+-- Queues and their sizes in Queen's shapes. Everything is computed from heads, cursors and leases: no messages are
+-- counted, and nothing is stale.
 
--- Returns how many messages of a run are leased now, and how many wait to be delivered again.
+-- Returns the number of messages of a run that are leased now, and the number that wait to be delivered again.
 CREATE FUNCTION skep._count_run(r skep.runs, OUT leased bigint, OUT returned bigint)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -15,9 +15,9 @@ BEGIN
                                         - coalesce(r.done, '{}')) ELSE 0 END;
 END $$;
 
--- Returns the counts of each partition of a queue: total = pending + processing + completed, seen from the group that
--- is furthest behind; without any group everything is pending. failed (to be delivered again) is part of pending.
--- Groups that are dead or cancelled do not count.
+-- Returns the counts of each partition of a queue: total = pending + processing + completed, from the view of the group
+-- that is furthest behind. Without any group everything is pending. failed (to be delivered again) is part of pending.
+-- Dead and cancelled groups do not count.
 CREATE FUNCTION skep._partition_counts(queue_id integer)
 RETURNS TABLE (partition_id bigint, partition text, created_at timestamptz, total bigint, pending bigint,
                processing bigint, completed bigint,
@@ -29,8 +29,8 @@ LANGUAGE sql STABLE AS $$
         LEFT JOIN LATERAL skep._subscription_of(g.group_name, q.name, NULL, q.namespace, q.task) s ON true
         WHERE g.queue_id = $1 AND coalesce(s.status, 'ACTIVE') IN ('ACTIVE', 'PAUSED')
     )
-    SELECT p.id, p.name, p.created_at, kept.total, todo.undone - held.leased, held.leased, kept.total - todo.undone,
-           least(g.returned, todo.undone - held.leased), g.consumed, l.first_offset,
+    SELECT p.id, p.name, p.created_at, kept.total, todo.undone - capped.leased, capped.leased, kept.total - todo.undone,
+           least(g.returned, todo.undone - capped.leased), g.consumed, l.first_offset,
                nullif(l.last_created_at, '-infinity')
     FROM live
     CROSS JOIN skep.partitions p
@@ -49,18 +49,18 @@ LANGUAGE sql STABLE AS $$
         WHERE g.group_queue_id = ANY (live.group_queues)
     ) g
     CROSS JOIN LATERAL (SELECT least(greatest(coalesce(g.undone, kept.total), 0), kept.total) AS undone) todo
-    CROSS JOIN LATERAL (SELECT least(g.leased, todo.undone) AS leased) held
+    CROSS JOIN LATERAL (SELECT least(g.leased, todo.undone) AS leased) capped
     WHERE p.queue_id = $1
 $$;
 
--- Returns the same for each queue; consumed includes the counts of partitions that were deleted.
+-- Returns the same for each queue; consumed includes the counts of deleted partitions.
 CREATE FUNCTION skep._queue_counts(queue text, namespace text, task text, visible text[])
 RETURNS TABLE (id integer, name text, namespace text, task text, created_at timestamptz, partitions bigint,
                total bigint, pending bigint, processing bigint, completed bigint, failed bigint, consumed bigint)
 LANGUAGE sql STABLE AS $$
     SELECT q.id, q.name, q.namespace, q.task, q.created_at, n.partitions, n.total, n.pending, n.processing,
            n.completed, n.failed, n.consumed
-           + coalesce((SELECT sum(t.total) FROM skep.gone_totals t WHERE t.queue = q.name AND t.group_name <> ''),
+           + coalesce((SELECT sum(t.total) FROM skep.deleted_totals t WHERE t.queue = q.name AND t.group_name <> ''),
                       0)::bigint
     FROM skep.queues q
     CROSS JOIN LATERAL (
@@ -75,17 +75,17 @@ LANGUAGE sql STABLE AS $$
       AND (visible IS NULL OR q.name = ANY (visible))
 $$;
 
-CREATE FUNCTION skep._six_counts(
+CREATE FUNCTION skep._queen_counts(
     total bigint, pending bigint, processing bigint, completed bigint, failed bigint, dead bigint
 )
 RETURNS jsonb
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT jsonb_build_object('total', _six_counts.total, 'pending', _six_counts.pending,
-                              'processing', _six_counts.processing, 'completed', _six_counts.completed,
-                              'failed', _six_counts.failed, 'deadLetter', _six_counts.dead)
+    SELECT jsonb_build_object('total', _queen_counts.total, 'pending', _queen_counts.pending,
+                              'processing', _queen_counts.processing, 'completed', _queen_counts.completed,
+                              'failed', _queen_counts.failed, 'deadLetter', _queen_counts.dead)
 $$;
 
--- Returns how many dead letters a partition, or a queue, has; counts no further than 100,000.
+-- Returns the number of dead letters of a partition or a queue, at most 100,000.
 CREATE FUNCTION skep._count_dead(queue text, partition_id bigint) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT (SELECT count(*) FROM (SELECT FROM skep.dead_letters d WHERE d.partition_id = $2 LIMIT 100000) d)
@@ -111,7 +111,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_queues');
 
--- Returns partitions of one queue or of all, by name, with everything that the responses about them need.
+-- Returns partitions of one queue or of all, by name, with all fields of the responses about them.
 CREATE FUNCTION skep._list_partitions(queue text, visible text[], max_rows integer, skip integer)
 RETURNS TABLE (queue text, body jsonb, six jsonb, name text) LANGUAGE sql STABLE AS $$
     SELECT q.name, jsonb_build_object(
@@ -119,7 +119,7 @@ RETURNS TABLE (queue text, body jsonb, six jsonb, name text) LANGUAGE sql STABLE
                'createdAt', skep._queen_time(l.created_at), 'oldestMessage', skep._queen_time(m.created_at),
                'newestMessage', skep._queen_time(CASE WHEN l.total > 0 THEN l.last_created_at END),
                'lastActivity', skep._queen_time(l.last_created_at), 'consumed', l.consumed),
-           skep._six_counts(l.total, l.pending, l.processing, l.completed, l.failed,
+           skep._queen_counts(l.total, l.pending, l.processing, l.completed, l.failed,
                             skep._count_dead(NULL, l.partition_id)), l.partition
     FROM skep.queues q
     CROSS JOIN LATERAL skep._partition_counts(q.id) l
@@ -132,11 +132,11 @@ $$;
 
 CREATE FUNCTION skep._queue_totals(q skep.queues) RETURNS jsonb
 LANGUAGE sql STABLE AS $$
-    SELECT skep._six_counts(n.total, n.pending, n.processing, n.completed, n.failed, skep._count_dead($1.name, NULL))
+    SELECT skep._queen_counts(n.total, n.pending, n.processing, n.completed, n.failed, skep._count_dead($1.name, NULL))
     FROM skep._queue_counts($1.name, NULL, NULL, NULL) n
 $$;
 
--- NULL if there is no such queue.
+-- Returns NULL if there is no such queue.
 CREATE FUNCTION skep._queen_queue(queue text) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('id', skep._queue_uuid(q.id), 'name', q.name, 'namespace', q.namespace, 'task', q.task,
@@ -158,7 +158,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_partition_list');
 
--- NULL if there is no such queue.
+-- Returns NULL if there is no such queue.
 CREATE FUNCTION skep._queen_queue_status(queue text) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object(

@@ -1,5 +1,4 @@
--- What happened over time, in Queen's shapes, from the samples of heads and cursors. Numbers that Skep does not count
--- are 0.
+-- Time series in Queen's shapes, from the samples of heads and cursors. Numbers that Skep does not count are 0.
 
 -- Returns the width of the buckets of a time range.
 CREATE FUNCTION skep._bucket_minutes(since timestamptz, until timestamptz) RETURNS integer
@@ -15,7 +14,8 @@ LANGUAGE sql STABLE AS $$ SELECT to_char($1 AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH
 CREATE FUNCTION skep._queen_range(since timestamptz, until timestamptz) RETURNS json
 LANGUAGE sql STABLE AS $$ SELECT json_build_object('from', skep._queen_time($1), 'to', skep._queen_time($2)) $$;
 
--- Counters only grow, so that neighbouring samples tell what happened between them. removed: what retention deleted.
+-- Counters only grow, so the difference of two samples shows what happened between them. removed: messages that
+-- retention deleted.
 CREATE FUNCTION skep._queen_series(
     since timestamptz, until timestamptz, minutes integer, queue text, namespace text, task text, visible text[]
 )
@@ -74,7 +74,7 @@ $$;
 CREATE FUNCTION skep._queen_overview(visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('queues', n.queues, 'partitions', n.partitions, 'namespaces', n.namespaces,
-                             'tasks', n.tasks, 'messages', skep._six_counts(n.total, n.pending, n.processing,
+                             'tasks', n.tasks, 'messages', skep._queen_counts(n.total, n.pending, n.processing,
                                  n.completed, n.failed,
                                   (SELECT count(*) FROM skep._match_dead_letters(NULL, NULL, NULL, NULL, NULL, $1,
                                       100000))), 'lag', json_build_object(
@@ -108,7 +108,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_overview');
 
--- Returns the leases of these queues that are not over.
+-- Returns the live leases of these queues.
 CREATE FUNCTION skep._queen_leases(queue text, namespace text, task text, visible text[]) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('active', count(*), 'partitionsWithLeases', count(DISTINCT r.partition_id),
@@ -169,7 +169,7 @@ LANGUAGE sql STABLE AS $$
                                 'id', skep._queue_uuid(n.id), 'name', n.name, 'namespace', n.namespace, 'task', n.task,
                                 'partitions', n.partitions, 'totalConsumed', n.consumed) ORDER BY n.name)
                             FROM n), '[]'),
-        'messages', (SELECT skep._six_counts(coalesce(sum(n.total), 0)::bigint, coalesce(sum(n.pending), 0)::bigint,
+        'messages', (SELECT skep._queen_counts(coalesce(sum(n.total), 0)::bigint, coalesce(sum(n.pending), 0)::bigint,
                                              coalesce(sum(n.processing), 0)::bigint,
                                              coalesce(sum(n.completed), 0)::bigint, coalesce(sum(n.failed), 0)::bigint,
                                              (d.d ->> 'totalMessages')::bigint)

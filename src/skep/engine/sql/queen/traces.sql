@@ -7,12 +7,12 @@ CREATE FUNCTION skep._queen_trace(
 RETURNS uuid LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    source bigint := skep.partition_of(_queen_trace.partition_id);
-    place  bigint := skep._find_message(source, _queen_trace.transaction_id);
-    number bigint;
-    stamp  timestamptz := clock_timestamp();
+    source         bigint := skep.partition_of(_queen_trace.partition_id);
+    message_offset bigint := skep._find_message(source, _queen_trace.transaction_id);
+    number         bigint;
+    stamp          timestamptz := clock_timestamp();
 BEGIN
-    IF place IS NULL THEN
+    IF message_offset IS NULL THEN
         RETURN NULL;
     ELSIF pg_column_size(data) > 65536 THEN
         PERFORM skep._refuse('SK004', format('the data of the trace has %s bytes, the limit is 65536',
@@ -21,13 +21,13 @@ BEGIN
     PERFORM skep._check_name('trace', name) FROM unnest(names) AS name;
     PERFORM skep._check_name('event type', _queen_trace.event_type), skep._check_name('group', _queen_trace.group_name);
     INSERT INTO skep.traces (partition_id, "offset", transaction_id, group_name, event_type, data, worker)
-    SELECT source, place, coalesce(m.transaction_id, _queen_trace.transaction_id), _queen_trace.group_name,
+    SELECT source, message_offset, coalesce(m.transaction_id, _queen_trace.transaction_id), _queen_trace.group_name,
            _queen_trace.event_type, _queen_trace.data,
            _queen_trace.worker
-    FROM skep.messages m WHERE m.partition_id = source AND m."offset" = place
+    FROM skep.messages m WHERE m.partition_id = source AND m."offset" = message_offset
     RETURNING id INTO number;
-    INSERT INTO skep.trace_names (name, trace_id, partition_id, "offset") SELECT DISTINCT name, number, source, place
-    FROM unnest(names) AS name;
+    INSERT INTO skep.trace_names (name, trace_id, partition_id, "offset")
+    SELECT DISTINCT name, number, source, message_offset FROM unnest(names) AS name;
     INSERT INTO skep.traced_names AS t (name, last_seen_at)
     SELECT DISTINCT name, stamp FROM unnest(names) AS name
     WHERE NOT EXISTS (SELECT FROM skep.traced_names k
@@ -66,7 +66,7 @@ LANGUAGE sql STABLE AS $$
     WHERE n.name = $1 AND ($2 IS NULL OR q.name = ANY ($2)) ORDER BY n.trace_id DESC LIMIT 10000
 $$;
 
--- Returns traces with a name, newest first. total counts no further than 10,000.
+-- Returns traces with a name, newest first. total counts at most 10,000.
 CREATE FUNCTION skep._queen_traces_named(name text, visible text[], max_rows integer, skip integer) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_object('traces', coalesce((
@@ -110,15 +110,15 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_queen_trace_names');
 
--- Deletes traces that are older than this, or more than the limit, in steps of 10,000. A name is deleted when it is
--- older than every trace and has none left. Lease sets of Queen's clients are deleted here too. Returns how many traces
--- were deleted.
+-- Deletes traces that are older than this, or beyond the limit, in steps of 10,000. A name is deleted when it is older
+-- than every trace and has no traces left. Also deletes old lease sets of Queen's clients. Returns the number of
+-- deleted traces.
 CREATE FUNCTION skep._prune_traces(keep interval DEFAULT '7 days', at_most bigint DEFAULT 1000000) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     pruned bigint;
     newest bigint := (SELECT t.id FROM skep.traces t ORDER BY t.id DESC LIMIT 1);
-    -- a variable, because a volatile function is no condition for an index
+    -- A variable, because an index cannot be used with a volatile function.
     oldest timestamptz := clock_timestamp() - keep;
 BEGIN
     DELETE FROM skep.traces t WHERE t.id = ANY (ARRAY(

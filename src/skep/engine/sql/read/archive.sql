@@ -1,11 +1,12 @@
--- The archive: runs of partitions in files elsewhere, each message once, and a manifest that says which.
+-- The archive: runs of partitions in files elsewhere, each message once, and a manifest of the files.
 --
 --   plan_archive --> begin_files --> (a task writes a file, and reads it again) --> store_file --> settle_files
 --
--- A job may die anywhere: files that are stored stay, the others are forgotten by the next job and planned again.
--- Retention that waits for the archive goes by the mark of a partition, below which every message is stored.
+-- A job may die at any point: stored files stay, and the next job forgets the others and plans their messages again.
+-- Retention that waits for the archive uses the mark of a partition, below which every message is stored.
 
--- Returns the archive at this location, created if need be. A queue has one archive: in two, neither would be whole.
+-- Returns the archive at this location, and creates it if needed. A queue has only one archive: of two, neither would
+-- be complete.
 CREATE FUNCTION skep._open_archive(location text, queues text[]) RETURNS integer
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -15,13 +16,13 @@ DECLARE
 BEGIN
     INSERT INTO skep.archives (location) VALUES (_open_archive.location) ON CONFLICT DO NOTHING;
     SELECT a.id INTO archive FROM skep.archives a WHERE a.location = _open_archive.location;
-    SELECT f.queue, a.location INTO other FROM unnest(queues) AS asked (queue)
-    CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f WHERE f.queue = asked.queue AND f.archive_id <> archive
+    SELECT f.queue, a.location INTO other FROM unnest(queues) AS requested (queue)
+    CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f WHERE f.queue = requested.queue AND f.archive_id <> archive
                         LIMIT 1) f
     JOIN skep.archives a ON a.id = f.archive_id LIMIT 1;
     IF FOUND THEN
         PERFORM skep._refuse('SK007', format('queue "%s" is archived at %s', other.queue, other.location),
-                            'Archive it there, or tell where the files are now: '
+                            'Archive it there or, if the files have moved, record their new location: '
                             'skep.move_archive(location, new_location).');
     END IF;
     -- Partitions of redriven dead letters hold copies for one group: they are not archived.
@@ -40,16 +41,16 @@ LANGUAGE sql AS $$
 $$;
 COMMENT ON FUNCTION skep.move_archive IS
     'Records that the files of an archive have moved to another location. Returns false if there is no archive at '
-    'the old one.';
+    'the old location.';
 CALL skep._allow('skep_admin', 'move_archive');
 
--- One job at a time works on an archive, for as long as its session lasts.
+-- Locks an archive for one job, for as long as its session lasts.
 CREATE FUNCTION skep._lock_archive(archive_id integer) RETURNS boolean
 LANGUAGE sql AS $$ SELECT pg_try_advisory_lock(x'736b6172'::integer, $1) $$;
 CALL skep._allow('skep_admin', '_lock_archive');
 
--- Returns where the archived run begins that has this offset of a partition, or the last one before it. Runs do not
--- overlap, so that none that has the offset begins earlier.
+-- Returns the start of the archived run that contains this offset of a partition, or of the last run before it. Runs do
+-- not overlap, so no earlier run contains the offset.
 CREATE FUNCTION skep._archived_run_at(partition_id bigint, "offset" bigint) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT coalesce((SELECT r.first_offset FROM skep.archive_runs r WHERE r.partition_id = $1 AND r.first_offset <= $2
@@ -117,7 +118,7 @@ BEGIN
     END LOOP;
     RETURN ids;
 EXCEPTION WHEN exclusion_violation THEN
-    PERFORM skep._refuse('SK007', 'another job archives these messages', 'Wait for it to end.');
+    PERFORM skep._refuse('SK007', 'another job is archiving these messages', 'Wait until it has ended.');
 END $$;
 CALL skep._allow('skep_admin', '_begin_files');
 
@@ -139,8 +140,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_digest');
 
--- Puts a file that was written, and read again, into the manifest, if it has what the log has. Returns false if another
--- attempt has stored it.
+-- Adds a file that was written, and read again, to the manifest, if its messages match the log. Returns false if
+-- another attempt has stored it.
 CREATE FUNCTION skep._store_file(file_id bigint, job uuid, path text, bytes bigint, messages bigint, digest bytea)
 RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -153,7 +154,7 @@ BEGIN
     SELECT f.* INTO file FROM skep.archive_files f WHERE f.id = _store_file.file_id AND f.job = _store_file.job
     FOR UPDATE;
     IF NOT FOUND THEN
-        PERFORM skep._refuse('SK007', format('file %s was given up: another job has taken over', _store_file.file_id));
+        PERFORM skep._refuse('SK007', format('file %s was abandoned: another job has taken over', _store_file.file_id));
     ELSIF file.state = 'stored' THEN
         RETURN false;
     END IF;
@@ -168,10 +169,10 @@ BEGIN
                                              _store_file.path, _store_file.messages,
                                              left(encode(_store_file.digest, 'hex'), 12), log.messages, file.messages,
                                 left(encode(log.digest, 'hex'), 12)),
-                            'Messages were deleted meanwhile: archive again, and set the queue option '
+                            'Messages were deleted meanwhile. Run the archive again, and set the queue option '
                             'retain_until_archived.');
     END IF;
-    -- or two that end at once would not see one another's runs
+    -- Otherwise two files that finish at once would not see each other's runs.
     PERFORM FROM skep.archives a WHERE a.id = file.archive_id FOR UPDATE;
     UPDATE skep.archive_files f
     SET state = 'stored', path = _store_file.path, bytes = _store_file.bytes, digest = _store_file.digest,
@@ -207,7 +208,7 @@ BEGIN
     END IF;
 END $$;
 
--- Returns files whose job has ended, one way or another, and beside which failed attempts may have left something.
+-- Returns the files of ended jobs whose failed attempts may have left files behind.
 CREATE FUNCTION skep._unsettled_files(archive_id integer)
 RETURNS TABLE (file_id bigint, queue text, day date, path text)
 LANGUAGE sql STABLE AS $$
@@ -216,7 +217,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_unsettled_files');
 
--- Forgets files that were not stored, once nothing is left of them. Their messages are planned again.
+-- Deletes files that were not stored from the manifest, after their remains were removed. Their messages are planned
+-- again.
 CREATE FUNCTION skep._settle_files(file_ids bigint[]) RETURNS void
 LANGUAGE sql AS $$
     DELETE FROM skep.archive_files f WHERE f.id = ANY ($1) AND f.state = 'writing';
@@ -235,72 +237,70 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_archive_progress');
 
--- Returns where the archive has these runs: file by file, run by run. An offset that is NULL: everything it has of the
--- partition.
+-- Returns the files of these runs, run by run. NULL offsets mean everything that the archive has of the partition.
 CREATE FUNCTION skep._archived_runs(partition_ids bigint[], first_offsets bigint[], end_offsets bigint[])
 RETURNS TABLE (partition_id bigint, queue text, partition text, first_offset bigint, end_offset bigint, path text)
 LANGUAGE sql STABLE AS $$
-    SELECT asked.id, f.queue, r.partition, greatest(r.first_offset, asked.first_offset),
-           least(r.end_offset, asked.end_offset), f.path
-    FROM unnest($1, $2, $3) AS asked (id, first_offset, end_offset)
+    SELECT requested.id, f.queue, r.partition, greatest(r.first_offset, requested.first_offset),
+           least(r.end_offset, requested.end_offset), f.path
+    FROM unnest($1, $2, $3) AS requested (id, first_offset, end_offset)
     CROSS JOIN LATERAL (
         SELECT * FROM skep.archive_runs r
-        WHERE r.partition_id = asked.id
-          AND r.first_offset >= skep._archived_run_at(asked.id, coalesce(asked.first_offset, 0))
-          AND r.first_offset < coalesce(asked.end_offset, 9223372036854775807)
+        WHERE r.partition_id = requested.id
+          AND r.first_offset >= skep._archived_run_at(requested.id, coalesce(requested.first_offset, 0))
+          AND r.first_offset < coalesce(requested.end_offset, 9223372036854775807)
         ORDER BY r.first_offset OFFSET 0
     ) r
     CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f WHERE f.id = r.file_id LIMIT 1) f
-    WHERE f.state = 'stored' AND r.end_offset > coalesce(asked.first_offset, 0)
-    ORDER BY asked.id, r.first_offset
+    WHERE f.state = 'stored' AND r.end_offset > coalesce(requested.first_offset, 0)
+    ORDER BY requested.id, r.first_offset
 $$;
 CALL skep._allow('skep_consumer', '_archived_runs');
 
--- Returns the offsets of these partitions between which the messages of a time are, as far as the log and the days of
--- files tell: none is outside.
+-- Returns the offsets of these partitions that contain all messages of a time range, as far as the log and the days of
+-- files show.
 CREATE FUNCTION skep._offsets_between(partition_ids bigint[], since timestamptz, until timestamptz)
 RETURNS TABLE (first_offset bigint, end_offset bigint)
 LANGUAGE sql STABLE AS $$
     SELECT greatest(old.end_offset, CASE
                     WHEN log.first_offset > f.first_offset OR head.last_time < $2 THEN log.first_offset END),
            least(new.first_offset, log.end_offset)
-    FROM unnest($1) WITH ORDINALITY AS asked (id, ord)
-    LEFT JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = asked.id LIMIT 1) f ON true
-    LEFT JOIN LATERAL skep._head_of(asked.id) head ON true
+    FROM unnest($1) WITH ORDINALITY AS requested (id, ord)
+    LEFT JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = requested.id LIMIT 1) f ON true
+    LEFT JOIN LATERAL skep._head_of(requested.id) head ON true
     CROSS JOIN LATERAL (
-        SELECT CASE WHEN $2 IS NOT NULL THEN skep._offset_at(asked.id, $2) END AS first_offset,
-               CASE WHEN $3 IS NOT NULL THEN skep._offset_at(asked.id, $3) END AS end_offset
+        SELECT CASE WHEN $2 IS NOT NULL THEN skep._offset_at(requested.id, $2) END AS first_offset,
+               CASE WHEN $3 IS NOT NULL THEN skep._offset_at(requested.id, $3) END AS end_offset
     ) log
     CROSS JOIN LATERAL (
         SELECT max(r.end_offset) AS end_offset
-        FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = asked.id OFFSET 0) r
+        FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = requested.id OFFSET 0) r
         JOIN skep.archive_files f ON f.id = r.file_id WHERE f.day < ($2 AT TIME ZONE 'UTC')::date
     ) old
     CROSS JOIN LATERAL (
         SELECT min(r.first_offset) AS first_offset
-        FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = asked.id OFFSET 0) r
+        FROM (SELECT * FROM skep.archive_runs r WHERE r.partition_id = requested.id OFFSET 0) r
         JOIN skep.archive_files f ON f.id = r.file_id WHERE f.day > ($3 AT TIME ZONE 'UTC')::date
     ) new
-    ORDER BY asked.ord
+    ORDER BY requested.ord
 $$;
 CALL skep._allow('skep_consumer', '_offsets_between');
 
--- Returns partitions that are gone from the log and still in the archive.
+-- Returns partitions that were deleted from the log and are still in the archive.
 CREATE FUNCTION skep._archived_partitions(queues text[])
 RETURNS TABLE (partition_id bigint, queue text, partition text, first_offset bigint, end_offset bigint)
 LANGUAGE sql STABLE AS $$
     SELECT r.partition_id, f.queue, r.partition, min(r.first_offset), max(r.end_offset)
-    FROM unnest($1) AS asked (queue)
+    FROM unnest($1) AS requested (queue)
     CROSS JOIN LATERAL (SELECT * FROM skep.archive_files f
-                        WHERE f.queue = asked.queue AND f.state = 'stored' OFFSET 0) f
+                        WHERE f.queue = requested.queue AND f.state = 'stored' OFFSET 0) f
     CROSS JOIN LATERAL (SELECT * FROM skep.archive_runs r WHERE r.file_id = f.id OFFSET 0) r
     WHERE NOT EXISTS (SELECT FROM skep.partitions p WHERE p.id = r.partition_id)
     GROUP BY r.partition_id, f.queue, r.partition ORDER BY r.partition_id
 $$;
 CALL skep._allow('skep_consumer', '_archived_partitions');
 
--- Returns the files of these queues, the oldest first. Queues that were deleted have neither namespace nor task any
--- more.
+-- Returns the files of these queues, oldest first. Deleted queues no longer have a namespace or a task.
 CREATE FUNCTION skep._archived_files(
     queues text[] DEFAULT NULL, pattern text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL
 ) RETURNS TABLE (location text, path text, queue text, day date, messages bigint)
@@ -326,6 +326,6 @@ LANGUAGE sql STABLE AS $$
     GROUP BY f.queue, a.location ORDER BY f.queue, a.location
 $$;
 COMMENT ON FUNCTION skep.archive_status IS
-    'Returns what is archived of each queue: location, files, messages, bytes and days. waiting is true if messages '
-    'are not archived yet.';
+    'Returns the archive of each queue: location, files, messages, bytes and days. waiting is true if retention waits '
+    'for the archive.';
 CALL skep._allow('skep_consumer', 'archive_status');

@@ -1,15 +1,15 @@
--- Compaction: small files of a queue and a day become one. A reader of the archive sees either them or it.
+-- Compaction: small files of a queue and a day become one. A reader of the archive sees either the small files or the
+-- new one.
 --
 --   small_files --> begin_compaction --> (a task merges files, and reads the result again) --> swap_files
 --
--- Files that were replaced stay where they are for a while: readers that asked for them before the swap may go on
--- reading.
+-- Replaced files are kept for a while, because readers that listed them before the swap may still read them.
 
 CREATE FUNCTION skep._find_archive(location text) RETURNS integer
 LANGUAGE sql STABLE AS $$ SELECT a.id FROM skep.archives a WHERE a.location = $1 $$;
 CALL skep._allow('skep_admin', '_find_archive');
 
--- Returns files with fewer messages than this, in the order in which they were begun.
+-- Returns files with fewer messages than this, in the order of their creation.
 CREATE FUNCTION skep._small_files(
     archive_id integer, below bigint, queues text[] DEFAULT NULL, pattern text DEFAULT NULL,
     namespace text DEFAULT NULL, task text DEFAULT NULL
@@ -27,7 +27,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_small_files');
 
--- Reserves files that are to replace others and returns their ids, in order. sources: [[file_id, …], …], each of one
+-- Reserves files that will replace others and returns their ids, in order. sources: [[file_id, …], …], each list of one
 -- queue and day.
 CREATE FUNCTION skep._begin_compaction(archive_id integer, job uuid, sources jsonb) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
@@ -65,7 +65,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_source_files');
 
--- Puts a file in the place of others that have the same messages. Returns false if another attempt has done it.
+-- Replaces files by one that has the same messages. Returns false if another attempt has done it.
 CREATE FUNCTION skep._swap_files(
     file_id bigint, job uuid, source_ids bigint[], path text, bytes bigint, messages bigint, digest bytea,
     grace interval
@@ -80,18 +80,18 @@ BEGIN
     SELECT f.* INTO file FROM skep.archive_files f WHERE f.id = _swap_files.file_id AND f.job = _swap_files.job
     FOR UPDATE;
     IF NOT FOUND THEN
-        PERFORM skep._refuse('SK007', format('file %s was given up: another job has taken over', _swap_files.file_id));
+        PERFORM skep._refuse('SK007', format('file %s was abandoned: another job has taken over', _swap_files.file_id));
     ELSIF file.state = 'stored' THEN
         RETURN false;
     END IF;
-    -- The archive marks follow the runs, so that they must not move while the runs do.
+    -- The archive marks follow the runs, so they must not move while the runs do.
     PERFORM FROM skep.archives a WHERE a.id = file.archive_id FOR UPDATE;
     SELECT count(*) AS files, coalesce(sum(f.messages), 0) AS messages INTO sources FROM skep.archive_files f
     WHERE f.id = ANY (source_ids) AND f.archive_id = file.archive_id AND f.state = 'stored'
       AND (f.queue, f.day) = (file.queue, file.day);
     IF sources.files <> cardinality(source_ids) OR sources.messages <> _swap_files.messages
         OR sources.messages <> file.messages THEN
-        PERFORM skep._refuse('SK007', format('%s has %s messages, the %s files it is to replace have %s',
+        PERFORM skep._refuse('SK007', format('%s has %s messages, the %s files that it replaces have %s',
                                              _swap_files.path, _swap_files.messages, sources.files, sources.messages));
     END IF;
     SELECT array_agg(id ORDER BY id, run) AS ids, array_agg(name ORDER BY id, run) AS names,
@@ -115,7 +115,7 @@ BEGIN
 END $$;
 CALL skep._allow('skep_admin', '_swap_files');
 
--- Returns files that were replaced and no longer have to be kept.
+-- Returns replaced files that no longer have to be kept.
 CREATE FUNCTION skep._expired_files(archive_id integer) RETURNS TABLE (file_id bigint, path text)
 LANGUAGE sql STABLE AS $$
     SELECT f.id, f.path FROM skep.archive_files f
@@ -123,7 +123,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_admin', '_expired_files');
 
--- Forgets such files, once they are deleted.
+-- Removes deleted files from the manifest.
 CREATE FUNCTION skep._forget_files(file_ids bigint[]) RETURNS void
 LANGUAGE sql AS $$
     DELETE FROM skep.archive_files f

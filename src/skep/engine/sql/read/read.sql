@@ -1,16 +1,16 @@
--- Reading the log from outside of the groups, as Spark does.
+-- Reading the log outside of any group, as Spark does.
 --
 -- The position of such a reader is a snapshot: it has read everything that is visible in it. The messages that are
--- visible in a later snapshot and not in this one are new to it. Because the lock of a partition is held to commit, the
--- new messages of a partition are one run, right behind those that were read before. So the rows between two positions
--- never change, no writer holds the reader back, and a position is as small with 100,000 partitions as with one.
+-- visible in a later snapshot and not in this one are new to it. Because the lock of a partition is held until commit,
+-- the new messages of a partition are one run, directly after those that were read before. So the rows between two
+-- positions never change, no writer blocks the reader, and a position is as small with 100,000 partitions as with one.
 --
 --   0 .... kept_from ........ first_offset ............ end_offset ........ last_offset
 --   deleted by retention      read before      new       not in the end snapshot
 
--- Returns which database this is, as a reader's position has to know: transaction ids mean nothing in another one. The
--- timeline changes with a promotion and with a restore to a point in time, after which transaction ids are used again.
--- A standby knows it only from its last restart point.
+-- Returns the identity of this database for the position of a reader, because transaction ids mean nothing in another
+-- database. The timeline changes with a promotion and with a restore to a point in time, after which transaction ids
+-- are used again. A standby knows the timeline only from its last restart point.
 CREATE FUNCTION skep._database_identity() RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -20,7 +20,7 @@ BEGIN
                        ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END);
 END $$;
 
--- Returns the identity of the database, the snapshot of this moment, and the queues that a reader asks for.
+-- Returns the identity of the database, the current snapshot, and the queues of a reader.
 CREATE FUNCTION skep._read_snapshot(
     queues text[] DEFAULT NULL, pattern text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL,
     OUT database text, OUT snapshot pg_snapshot, OUT queue_ids integer[], OUT queue_names text[]
@@ -36,9 +36,9 @@ $$;
 CALL skep._allow('skep_consumer', '_read_snapshot');
 
 -- Returns a mark of the last journal row that is visible in a snapshot (NULL: now), for _has_journal_mark(); NULL if
--- there is none. A disk snapshot that is started again keeps its identity and its timeline, but not the rows that were
--- committed after it was taken. The mark has the row (xid, id, time) and its first message (partition, offset, time),
--- which outlives it.
+-- there is no row. A disk snapshot that is started again keeps its identity and its timeline, but not the rows that
+-- were committed after it was taken. The mark contains the row (xid, id, time) and its first message (partition,
+-- offset, time), which is kept longer.
 CREATE FUNCTION skep._journal_mark(snapshot pg_snapshot DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -56,10 +56,10 @@ CALL skep._allow('skep_consumer', '_journal_mark');
 CREATE FUNCTION skep._microseconds(instant timestamptz) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT (extract(epoch FROM $1) * 1000000)::bigint $$;
 
--- Returns whether the log is still the one in which this snapshot and its mark were taken: false if the row of the mark
--- is gone or is not the last one of the snapshot, because transaction ids were used again. If the row was pruned, its
--- message tells. NULL if neither can tell, because retention or somebody has deleted the message, its partition or its
--- queue.
+-- Returns true if the log is still the one in which this snapshot and its mark were taken. Returns false if the row of
+-- the mark is missing or is not the last one of the snapshot, because transaction ids were used again. If the row was
+-- pruned, its message decides. Returns NULL if neither can, because the message, its partition or its queue was
+-- deleted.
 CREATE FUNCTION skep._has_journal_mark(snapshot pg_snapshot, mark text) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -88,7 +88,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_consumer', '_group_exists');
 
--- Returns the first offset of a partition that a snapshot does not see. The last message is asked first: most
+-- Returns the first offset of a partition that a snapshot does not see. The last message is checked first, because most
 -- partitions have nothing new.
 CREATE FUNCTION skep._visible_end(partition_id bigint, snapshot pg_snapshot) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
@@ -110,8 +110,8 @@ BEGIN
     RETURN low;
 END $$;
 
--- Returns the offset up to which files have everything of a partition. A mark that was made by hand, without a file,
--- does not count.
+-- Returns the offset up to which files contain all messages of a partition. A mark that was made by hand, without a
+-- file, does not count.
 CREATE FUNCTION skep._archived_to(partition_id bigint) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT least(a.end_offset, r.end_offset)
@@ -120,10 +120,10 @@ LANGUAGE sql STABLE AS $$
                         LIMIT 1) r
 $$;
 
--- Returns where a start or stop that is not a snapshot lies in one partition:
+-- Returns the offset in one partition of a start or stop that is not a snapshot:
 --   {}                                     the earliest kept message
 --   {"archive": true}                      the earliest archived or kept message
---   {"archived": true, "timestamp": …}     behind what is archived, and not before the time, if one is given
+--   {"archived": true, "timestamp": …}     after the archived messages, and not before the time, if one is given
 --   {"timestamp": …}                       the first message that is not older
 --   {"group": …}                           the cursor of the group
 --   {"offsets": {queue: {partition: offset}}, "other": -2 or -1, "view": …}
@@ -134,7 +134,7 @@ DECLARE
     kept  bigint := (SELECT f.first_offset FROM skep.partition_floors f
                      WHERE f.partition_id = _offset_of_start.partition_id);
     names record;
-    asked bigint;
+    requested bigint;
 BEGIN
     IF start ? 'archived' THEN
         RETURN greatest(kept, skep._archived_to(partition_id),
@@ -159,12 +159,12 @@ BEGIN
             (SELECT s.start_offset FROM skep._starting_offsets(names.group_name, names.queue_id,
                 ARRAY[partition_id]) s)));
     END IF;
-    asked := coalesce((start -> 'offsets' -> names.queue ->> names.partition)::bigint, (start ->> 'other')::bigint);
-    RETURN CASE WHEN asked = -1 THEN skep._visible_end(partition_id, (start ->> 'view')::pg_snapshot)
-                WHEN asked >= 0 THEN asked ELSE kept END;
+    requested := coalesce((start -> 'offsets' -> names.queue ->> names.partition)::bigint, (start ->> 'other')::bigint);
+    RETURN CASE WHEN requested = -1 THEN skep._visible_end(partition_id, (start ->> 'view')::pg_snapshot)
+                WHEN requested >= 0 THEN requested ELSE kept END;
 END $$;
 
--- Returns the new runs by the journal: as much work as has changed.
+-- Returns the new runs by the journal. Its cost depends on the number of changes.
 CREATE FUNCTION skep._journal_window(queue_ids integer[], since pg_snapshot, until pg_snapshot, group_name text)
 RETURNS TABLE (partition_id bigint, first_offset bigint, end_offset bigint, kept_from bigint, unseen boolean,
                deleted_at timestamptz)
@@ -188,13 +188,13 @@ LANGUAGE sql STABLE AS $$
         GROUP BY run.id
     ) grown
     LEFT JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = grown.id LIMIT 1) p ON true
-    -- no row: the partition was deleted since
+    -- No row: the partition was deleted.
     LEFT JOIN LATERAL (SELECT * FROM skep.partition_floors f WHERE f.partition_id = grown.id LIMIT 1) f ON true
     WHERE p.only_group IS NULL OR p.only_group = _journal_window.group_name
     ORDER BY grown.id
 $$;
 
--- Returns the same by asking every partition: for a reader that is older than the journal, that does not begin at a
+-- Returns the same by checking every partition: for a reader that is older than the journal, that does not begin at a
 -- snapshot, or that has an end. unseen: retention deleted messages below kept_from that the reader has not seen; their
 -- number is no longer known.
 CREATE FUNCTION skep._partition_window(
@@ -210,7 +210,7 @@ LANGUAGE sql STABLE AS $$
     LEFT JOIN LATERAL (SELECT m.xid, m."offset" + 1 AS next_offset FROM skep.messages m
                        WHERE m.partition_id = p.id AND m."offset" >= f.first_offset ORDER BY m."offset" DESC
                        LIMIT 1) last ON true
-    CROSS JOIN LATERAL (  -- functions are called only where the ends of a partition do not tell
+    CROSS JOIN LATERAL (  -- functions are called only if the ends of a partition do not decide
         SELECT CASE WHEN since IS NULL AND _partition_window.start = '{}' THEN f.first_offset
                     WHEN since IS NULL THEN skep._offset_of_start(p.id, _partition_window.start)
                     WHEN pg_visible_in_snapshot(last.xid, since) THEN last.next_offset
@@ -228,7 +228,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- Returns the runs between a position and a snapshot, partition by partition. The position is a snapshot (since), or a
--- start as _offset_of_start() takes it; stop is one as well.
+-- start of _offset_of_start(). stop has the same form.
 CREATE FUNCTION skep._read_window(
     queue_ids integer[], since pg_snapshot, until pg_snapshot, start jsonb DEFAULT '{}', stop jsonb DEFAULT NULL,
     group_name text DEFAULT NULL
@@ -244,7 +244,7 @@ BEGIN
 END $$;
 CALL skep._allow('skep_consumer', '_read_window');
 
--- Returns the messages of runs, in order. A deleted message has no value; without payloads none has.
+-- Returns the messages of runs, in order. value is NULL for a deleted message, and for all messages without payloads.
 CREATE FUNCTION skep._read(
     partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], payloads boolean DEFAULT true
 )
@@ -264,9 +264,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_consumer', '_read');
 
--- Returns the same in one row, for readers that take much: values are joined by a character that JSON escapes, values
--- of deleted messages are empty, and columns that no message has are NULL. The reader knows the offsets: there is no
--- gap if the number of messages is right.
+-- Returns the same in one row, for readers of large runs: values are joined by a character that JSON escapes, values of
+-- deleted messages are empty, and columns that no message has are NULL. The reader knows the offsets: there is no gap
+-- if the number of messages is right.
 CREATE FUNCTION skep._read_packed(
     partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], payloads boolean DEFAULT true,
     OUT messages bigint, OUT times bytea, OUT "values" bytea, OUT headers text[], OUT transaction_ids text[],
@@ -283,17 +283,17 @@ CREATE FUNCTION skep._read_packed(
 $$;
 CALL skep._allow('skep_consumer', '_read_packed');
 
--- Returns the names of partitions, in their order; NULL for those that were deleted.
+-- Returns the names of partitions, in order; NULL for deleted ones.
 CREATE FUNCTION skep._partition_names(partition_ids bigint[]) RETURNS TABLE (queue text, partition text)
 LANGUAGE sql STABLE AS $$
-    SELECT q.name, p.name FROM unnest($1) WITH ORDINALITY AS asked (id, ord)
-    LEFT JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = asked.id LIMIT 1) p ON true
+    SELECT q.name, p.name FROM unnest($1) WITH ORDINALITY AS requested (id, ord)
+    LEFT JOIN LATERAL (SELECT * FROM skep.partitions p WHERE p.id = requested.id LIMIT 1) p ON true
     LEFT JOIN LATERAL (SELECT * FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q ON true
-    ORDER BY asked.ord
+    ORDER BY requested.ord
 $$;
 CALL skep._allow('skep_consumer', '_partition_names');
 
--- Returns the time of the oldest and of the newest message of runs. With _offsets_at() a reader cuts a long backlog by
+-- Returns the times of the oldest and the newest message of runs. With _offsets_at() a reader cuts a long backlog by
 -- time.
 CREATE FUNCTION skep._times(
     partition_ids bigint[], first_offsets bigint[], end_offsets bigint[], OUT oldest timestamptz,
@@ -310,7 +310,7 @@ CALL skep._allow('skep_consumer', '_times');
 -- Returns the first offset of each partition that is not older than this.
 CREATE FUNCTION skep._offsets_at(partition_ids bigint[], instant timestamptz) RETURNS bigint[]
 LANGUAGE sql STABLE AS $$
-    SELECT array_agg(skep._offset_at(asked.id, $2) ORDER BY asked.ord) FROM unnest($1)
-    WITH ORDINALITY AS asked (id, ord)
+    SELECT array_agg(skep._offset_at(requested.id, $2) ORDER BY requested.ord) FROM unnest($1)
+    WITH ORDINALITY AS requested (id, ord)
 $$;
 CALL skep._allow('skep_consumer', '_offsets_at');

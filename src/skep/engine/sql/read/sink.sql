@@ -1,8 +1,8 @@
--- Writing batches from outside, each exactly once: pieces are staged by any number of tasks, then published together in
--- one transaction, which records the batch. A batch that is recorded already is not published again.
+-- Writing batches from outside, each exactly once: any number of tasks stage chunks, which are then published together
+-- in one transaction, which records the batch. A batch that is recorded already is not published again.
 
--- Registers a sink, or refuses it if it belongs to another query: that one counts its batches from 0, and they would
--- seem to be repeats.
+-- Registers a sink. Refuses it if it belongs to another query: that one counts its batches from 0, and they would look
+-- like repeats.
 CREATE FUNCTION skep._open_sink(sink text, query text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -15,16 +15,16 @@ BEGIN
     SELECT s.query INTO owner FROM skep.sinks s WHERE s.id = _open_sink.sink;
     IF owner <> _open_sink.query THEN
         PERFORM skep._refuse('SK007', format('sink "%s" belongs to another query', sink),
-                            'Give each query a sinkId of its own; a query with a new checkpoint is a new one.');
+                            'Give each query its own sinkId. A query with a new checkpoint is a new query.');
     END IF;
 END $$;
 CALL skep._allow('skep_producer', '_open_sink');
 
--- Stages messages that are sorted by partition. The payloads are one text, joined by the character U+001E: JSON has it
--- only escaped, and splitting is cheaper than reading an array in which every quote is quoted. JSON is read here, by
--- tasks side by side, not in _publish_batch().
+-- Stages messages that are sorted by partition. The payloads are one text, joined by the character U+001E: JSON
+-- contains it only escaped, and splitting is cheaper than parsing an array in which every quote is quoted. JSON is
+-- parsed here, by parallel tasks, not in _publish_batch().
 CREATE FUNCTION skep._stage_messages(
-    sink text, batch bigint, piece uuid, queues text[], partitions text[], counts integer[], payloads text,
+    sink text, batch bigint, chunk uuid, queues text[], partitions text[], counts integer[], payloads text,
     transaction_ids text[] DEFAULT NULL, headers jsonb[] DEFAULT NULL, trace_ids uuid[] DEFAULT NULL,
         producers text[] DEFAULT NULL
 ) RETURNS void
@@ -38,14 +38,14 @@ BEGIN
         AND 0 < ALL (counts)
         AND (SELECT count(DISTINCT named) FROM unnest(queues, partitions) AS named) = cardinality(counts))
             IS NOT TRUE THEN
-        PERFORM skep._refuse('SK001', 'the arrays of a piece do not match',
-                            'Name each partition once, with its number of messages; the other arrays have one element '
-                            'per message, or are NULL.');
+        PERFORM skep._refuse('SK001', 'the arrays of a chunk do not match',
+                            'Give each partition once, with its number of messages. The other arrays must have one '
+                            'element per message, or be NULL.');
     END IF;
     -- Row by row: a cast of the whole array would keep the garbage of the parser until its end, and take half as long
     -- again.
-    INSERT INTO skep.sink_pieces
-    SELECT sink, batch, piece, total, queues, partitions, counts,
+    INSERT INTO skep.sink_chunks
+    SELECT sink, batch, chunk, total, queues, partitions, counts,
            ARRAY(SELECT slot FROM unnest(counts) WITH ORDINALITY AS run (n, slot), generate_series(1, n) ORDER BY slot),
            ARRAY(SELECT text::jsonb FROM unnest(texts) AS text), headers, transaction_ids, trace_ids, producers
     FROM (SELECT string_to_array(payloads, chr(30)) AS texts OFFSET 0) split
@@ -53,15 +53,14 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM skep._refuse('SK001',
                              format('the number of payloads is not %s: one is empty, or contains the character U+001E',
-                                    total), 'Payloads are JSON, in which that character is written \u001e.');
+                                    total), 'Payloads must be JSON, which writes that character as \u001e.');
     END IF;
 END $$;
 CALL skep._allow('skep_producer', '_stage_messages');
 
--- Publishes the pieces in this order and returns how many messages were new; NULL if the batch was published before.
--- The partitions of the whole batch are locked first, in the order of push, so that pushing it in steps cannot
--- deadlock.
-CREATE FUNCTION skep._publish_batch(sink text, query text, batch bigint, pieces uuid[], counts bigint[]) RETURNS bigint
+-- Publishes the chunks in this order and returns the number of new messages; NULL if the batch was published before.
+-- The partitions of the whole batch are locked first, in the order of push, so pushing it in steps cannot deadlock.
+CREATE FUNCTION skep._publish_batch(sink text, query text, batch bigint, chunks uuid[], counts bigint[]) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -72,25 +71,26 @@ BEGIN
     PERFORM skep._open_sink(_publish_batch.sink, _publish_batch.query);
     SELECT last_batch INTO done FROM skep.sinks s WHERE s.id = _publish_batch.sink FOR UPDATE;
     IF done < batch THEN
-        SELECT array_agg((SELECT p.messages FROM skep.sink_pieces p
-                          WHERE p.sink = _publish_batch.sink AND p.batch = _publish_batch.batch AND p.piece = asked.id)
-                         ORDER BY asked.ord) INTO staged
-        FROM unnest(pieces) WITH ORDINALITY AS asked (id, ord);
+        SELECT array_agg((SELECT p.messages FROM skep.sink_chunks p
+                          WHERE p.sink = _publish_batch.sink AND p.batch = _publish_batch.batch
+                            AND p.chunk = requested.id)
+                         ORDER BY requested.ord) INTO staged
+        FROM unnest(chunks) WITH ORDINALITY AS requested (id, ord);
         IF staged IS DISTINCT FROM nullif(counts, '{}') OR array_position(staged, NULL) > 0 THEN
             -- Not retryable: publishing again finds no more rows, only writing the batch again does.
             PERFORM skep._refuse(
                 'SK002',
-                format('rows of batch %s of sink "%s" are gone: the database crashed while it was written',
+                format('rows of batch %s of sink "%s" are missing: the database crashed while it was written',
                        batch, sink),
-                'Start the query again: it writes the batch again.');
+                'Restart the query: it writes the batch again.');
         END IF;
         PERFORM skep._lock_partitions(array_agg(named.queue), array_agg(named.partition))
         FROM (SELECT DISTINCT queue, partition
-              FROM skep.sink_pieces p, unnest(p.queues, p.partitions) AS named (queue, partition)
-              WHERE p.sink = _publish_batch.sink AND p.batch = _publish_batch.batch AND p.piece = ANY (pieces)) named
+              FROM skep.sink_chunks p, unnest(p.queues, p.partitions) AS named (queue, partition)
+              WHERE p.sink = _publish_batch.sink AND p.batch = _publish_batch.batch AND p.chunk = ANY (chunks)) named
               HAVING count(*) > 0;
-        FOR n IN 1 .. cardinality(pieces) LOOP
-            published := published + skep._append_piece(_publish_batch.sink, _publish_batch.batch, pieces[n]);
+        FOR n IN 1 .. cardinality(chunks) LOOP
+            published := published + skep._append_chunk(_publish_batch.sink, _publish_batch.batch, chunks[n]);
         END LOOP;
         UPDATE skep.sinks s SET last_batch = batch, messages = s.messages + published, used_at = clock_timestamp()
         WHERE s.id = _publish_batch.sink;
@@ -100,10 +100,9 @@ BEGIN
 END $$;
 CALL skep._allow('skep_producer', '_publish_batch');
 
--- Appends a piece and returns how many messages were new. A shorter way than push_many() for messages that are sorted
--- by partition and cannot be repeats: the offset of each is arithmetic, which takes no sorting, and no caller asks for
--- the offsets.
-CREATE FUNCTION skep._append_piece(sink text, batch bigint, piece uuid) RETURNS bigint
+-- Appends a chunk and returns the number of new messages. It does less than push_many(), because the messages are
+-- sorted by partition and cannot be duplicates: their offsets are computed without sorting, and are not returned.
+CREATE FUNCTION skep._append_chunk(sink text, batch bigint, chunk uuid) RETURNS bigint
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -114,12 +113,12 @@ DECLARE
     stored bigint;
 BEGIN
     SELECT queues, partitions, counts, transaction_ids IS NOT NULL AS may_repeat INTO given
-    FROM skep.sink_pieces p WHERE p.sink = _append_piece.sink AND p.batch = _append_piece.batch
-        AND p.piece = _append_piece.piece;
+    FROM skep.sink_chunks p WHERE p.sink = _append_chunk.sink AND p.batch = _append_chunk.batch
+        AND p.chunk = _append_chunk.chunk;
     IF given.may_repeat THEN
-        RETURN skep._push_piece(_append_piece.sink, _append_piece.batch, _append_piece.piece);
+        RETURN skep._push_chunk(_append_chunk.sink, _append_chunk.batch, _append_chunk.chunk);
     END IF;
-    -- they are locked already: this returns their heads
+    -- They are locked already: this returns their heads.
     slots := skep._lock_partitions(given.queues, given.partitions);
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         PERFORM skep._check_heads(slots.partition_ids, slots.next_offsets);
@@ -140,52 +139,52 @@ BEGIN
            array_agg(slots.payload_limits[slot] ORDER BY n) AS limits
     INTO runs FROM run;
 
-    -- unnest() in the list of columns, because in FROM it would copy everything first.
+    -- unnest() is in the list of columns, because in FROM it would copy everything first.
     INSERT INTO skep.messages (partition_id, "offset", created_at, payload, headers, trace_id, producer)
     SELECT runs.ids[slot], runs.bases[slot] + ord, runs.times[slot], payload, item.headers, trace_id, producer
-    FROM skep.sink_pieces p
+    FROM skep.sink_chunks p
     CROSS JOIN LATERAL (SELECT unnest(p.slot_of) AS slot, unnest(p.payloads) AS payload, unnest(p.headers) AS headers,
                                unnest(p.trace_ids) AS trace_id, unnest(p.producers) AS producer,
                                    generate_series(1, p.messages) AS ord) item
-    WHERE p.sink = _append_piece.sink AND p.batch = _append_piece.batch AND p.piece = _append_piece.piece
+    WHERE p.sink = _append_chunk.sink AND p.batch = _append_chunk.batch AND p.chunk = _append_chunk.chunk
       AND (NOT skep._exceeds(payload, runs.limits[slot]) AND coalesce(jsonb_typeof(item.headers) = 'object', true)
            OR skep._check_item(ord, payload, runs.limits[slot], NULL, item.headers));
     GET DIAGNOSTICS stored = ROW_COUNT;
     RETURN stored;
 END $$;
 
-CREATE FUNCTION skep._push_piece(sink text, batch bigint, piece uuid) RETURNS bigint
+CREATE FUNCTION skep._push_chunk(sink text, batch bigint, chunk uuid) RETURNS bigint
 LANGUAGE sql AS $$
     SELECT count(*) FILTER (WHERE pushed.status = 'queued')
-    FROM skep.sink_pieces p
+    FROM skep.sink_chunks p
     CROSS JOIN LATERAL skep.push_many(
         ARRAY(SELECT p.queues[slot] FROM unnest(p.slot_of) WITH ORDINALITY AS item (slot, ord) ORDER BY ord),
         ARRAY(SELECT p.partitions[slot] FROM unnest(p.slot_of) WITH ORDINALITY AS item (slot, ord) ORDER BY ord),
         p.payloads, p.transaction_ids, p.headers, p.trace_ids, p.producers) pushed
-    WHERE p.sink = $1 AND p.batch = $2 AND p.piece = $3
+    WHERE p.sink = $1 AND p.batch = $2 AND p.chunk = $3
 $$;
 
--- Deletes everything that was staged for a batch and for those before it.
+-- Deletes everything that was staged for a batch and for earlier ones.
 CREATE FUNCTION skep._clear_sink(sink text, batch bigint) RETURNS void
-LANGUAGE sql AS $$ DELETE FROM skep.sink_pieces p WHERE p.sink = $1 AND p.batch <= $2 $$;
+LANGUAGE sql AS $$ DELETE FROM skep.sink_chunks p WHERE p.sink = $1 AND p.batch <= $2 $$;
 CALL skep._allow('skep_producer', '_clear_sink');
 
 -- Deletes a sink that will not write again, such as that of a batch job.
 CREATE FUNCTION skep._drop_sink(sink text) RETURNS void
 LANGUAGE sql AS $$
-    DELETE FROM skep.sink_pieces p WHERE p.sink = $1;
+    DELETE FROM skep.sink_chunks p WHERE p.sink = $1;
     DELETE FROM skep.sinks s WHERE s.id = $1;
 $$;
 CALL skep._allow('skep_producer', '_drop_sink');
 
--- Deletes rows that were staged by queries that failed. The number of the last published batch is kept, because the
--- query may come back.
+-- Deletes rows that were staged by failed queries. The number of the last published batch is kept, because the query
+-- may be started again.
 CREATE FUNCTION skep._prune_sinks(older_than interval DEFAULT '1 day') RETURNS bigint
 LANGUAGE sql AS $$
-    WITH gone AS (
-        DELETE FROM skep.sink_pieces p
+    WITH deleted AS (
+        DELETE FROM skep.sink_chunks p
         WHERE NOT EXISTS (SELECT FROM skep.sinks s WHERE s.id = p.sink AND s.used_at >= clock_timestamp() - $1)
         RETURNING messages)
-    SELECT coalesce(sum(messages), 0) FROM gone
+    SELECT coalesce(sum(messages), 0) FROM deleted
 $$;
 CALL skep._allow('skep_admin', '_prune_sinks');

@@ -1,0 +1,1 @@
+"""Skep's own HTTP API, and the dashboard's."""
