@@ -17,6 +17,6 @@ with Skep() as mq:
     print(letter.payload, "failed:", letter.error)
 
     plan = mq.redrive("orders", group="billing", dry_run=True)
-    print("would come again:", len(plan))
+    print("to redrive:", len(plan))
     mq.redrive("orders", group="billing", done_by="ann")
-    print("again:", [message.payload["id"] for message in orders.pop(group="billing", batch=10)])
+    print("redriven:", [message.payload["id"] for message in orders.pop(group="billing", batch=10)])

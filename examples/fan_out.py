@@ -17,4 +17,4 @@ with Skep() as mq:
 
     orders.pop(group="mail").ack()
     deleted = mq.retain()
-    print("everybody is done: deleted up to", deleted[0].end_offset)
+    print("every group is done: deleted up to", deleted[0].end_offset)

@@ -10,7 +10,7 @@ BEGIN
 END $$;
 CREATE TRIGGER forward_job BEFORE INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION forward_job();
 
--- What waits goes first: until the COMMIT nobody else can insert. What an old worker has in hand stays with him.
+-- Move the waiting jobs. Other sessions cannot insert until the COMMIT. Jobs that a worker has locked stay in the table.
 WITH waiting AS (
     SELECT id FROM jobs ORDER BY id FOR UPDATE SKIP LOCKED
 ), taken AS (

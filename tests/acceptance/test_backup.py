@@ -1,4 +1,4 @@
-"""examples/backup.sh and restore.sh move all of Skep to another PostgreSQL, where work goes on."""
+"""examples/backup.sh and restore.sh move all state to another PostgreSQL, and groups continue there."""
 
 import os
 import subprocess
@@ -26,14 +26,14 @@ def run(example: str, folder: Path, **variables: str) -> subprocess.CompletedPro
     )
 
 
-def grow_old(url: str) -> None:
-    """Use up transaction ids, so that those of this cluster are still to come in a new one."""
+def use_transaction_ids(url: str) -> None:
+    """Use up transaction ids, so that those of this cluster are in the future of a new one."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("DO $$ BEGIN FOR n IN 1 .. 3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
 
 
-def test_work_goes_on_in_another_cluster(database_url: str, tmp_path: Path, data_dir: Path):
-    grow_old(database_url)
+def test_groups_continue_in_another_cluster(database_url: str, tmp_path: Path, data_dir: Path):
+    use_transaction_ids(database_url)
     with Skep(database_url) as mq:
         orders = mq.queue("orders")
         orders.push_many([{"id": n} for n in range(10)])
@@ -51,14 +51,14 @@ def test_work_goes_on_in_another_cluster(database_url: str, tmp_path: Path, data
                 SELECT w.first_offset, w.end_offset FROM skep._read_snapshot('{orders}') v
                 CROSS JOIN LATERAL skep._read_window(v.queue_ids, NULL, v.snapshot) w
             """
-            assert connection.execute(seen).fetchall() == [(0, 10)], "Spark sees what was restored"
+            assert connection.execute(seen).fetchall() == [(0, 10)], "Spark sees the restored messages"
             orders = mq.queue("orders")
             assert [message.payload["id"] for message in orders.pop(group="billing", batch=100)] == list(range(4, 10))
             assert not orders.pop(group="mail", batch=100)
             orders.push({"id": 10})
             assert [message.payload["id"] for message in orders.pop(group="mail", batch=100)] == [10]
             floor = connection.execute("SELECT xid < pg_current_xact_id() FROM skep.journal_floor").fetchone()
-            assert floor == (True,), "readers need not look at every lane"
-            assert [letter.payload["id"] for letter in mq.dead_letters("orders")] == [0]
+            assert floor == (True,), "groups need not read every partition"
+            assert [dead.payload["id"] for dead in mq.dead_letters("orders")] == [0]
             check = connection.execute("SELECT sum(broken) FROM skep.check_consistency()").fetchone()
             assert check == (0,)

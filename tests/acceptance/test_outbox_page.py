@@ -1,4 +1,4 @@
-"""What docs/outbox.md shows is what works: each example is a file, shown whole and run here."""
+"""Run the examples of docs/outbox.md; the page shows each file in full."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def run(example: str, database_url: str) -> str:
-    """Run it as a reader would, and return what it prints."""
+    """Run an example and return its output."""
     parts = {name: quote(str(value), safe="") for name, value in conninfo_to_dict(database_url).items()}
     url = "postgresql://{user}:{password}@{host}:{port}/{dbname}".format(**{"password": "", "port": "5432"} | parts)
     psql = shutil.which("psql") or str(binaries.find(None, None).bin_dir / "psql")
@@ -43,29 +43,29 @@ def run(example: str, database_url: str) -> str:
         ("outbox.sql", '{"id": 7}'),
     ],
 )
-def test_it_publishes_what_commits(database_url: str, example: str, printed: str) -> None:
-    """L2, L3: the message of the row that was committed, and of no other."""
-    said = [line.strip() for line in run(example, database_url).splitlines()]
-    assert [line for line in said if '{"id"' in line or "got" in line] == [printed]
+def test_an_example_publishes_committed_messages(database_url: str, example: str, printed: str) -> None:
+    """L2, L3: only the message of the committed row is published."""
+    lines = [line.strip() for line in run(example, database_url).splitlines()]
+    assert [line for line in lines if '{"id"' in line or "got" in line] == [printed]
 
 
-def test_it_counts_exactly_once(database_url: str) -> None:
-    said = run("exactly_once.py", database_url).splitlines()
-    assert said == [f"counted {{'id': {n}}} ({n + 1},)" for n in range(3)]
+def test_the_example_counts_exactly_once(database_url: str) -> None:
+    lines = run("exactly_once.py", database_url).splitlines()
+    assert lines == [f"counted {{'id': {n}}} ({n + 1},)" for n in range(3)]
     with Skep(database_url) as mq:
-        assert [lane.lag for lane in mq.queue("orders").lag("counting")] == [0]
+        assert [partition.lag for partition in mq.queue("orders").lag("counting")] == [0]
 
 
-def test_a_trigger_tells_of_every_change_that_commits(database_url: str) -> None:
-    """L2, L3: the customers' own lanes, each in order; what was rolled back is not there."""
+def test_a_trigger_publishes_every_committed_change(database_url: str) -> None:
+    """L2, L3: each customer has a partition, in order; changes that were rolled back are not published."""
     run("outbox_trigger.sql", database_url)
     with Skep(database_url) as mq, psycopg.connect(database_url) as connection:
         batch = mq.queue("orders").pop(batch=10, partitions=2)
-        heard = [(message.partition, (message.headers or {})["event"], message.payload["status"]) for message in batch]
-        assert [told for told in heard if told[0] == "ann"] == [
+        events = [(message.partition, (message.headers or {})["event"], message.payload["status"]) for message in batch]
+        assert [event for event in events if event[0] == "ann"] == [
             ("ann", "insert", "new"),
             ("ann", "update", "paid"),
             ("ann", "update", "sent"),
         ]
-        assert [told for told in heard if told[0] == "bob"] == [("bob", "insert", "new")]
+        assert [event for event in events if event[0] == "bob"] == [("bob", "insert", "new")]
         assert connection.execute("SELECT status FROM shop.orders ORDER BY id").fetchall() == [("sent",), ("new",)]

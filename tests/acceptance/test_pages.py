@@ -1,4 +1,4 @@
-"""Every example in the README and docs/ is a file, shown whole, that a test runs."""
+"""Every example in the README and docs/ is a file, shown in full, that a test runs."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ NAMED = re.compile(r"examples/([\w.]+)\]\([\w./]+\)[^`]*?\n\n```(?:python|sql|sh
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_is_shown_is_the_file(page: Path):
+def test_the_page_shows_the_example_file(page: Path):
     for name, shown in NAMED.findall(page.read_text()):
         assert shown == (EXAMPLES / name).read_text().strip(), name
 
@@ -34,10 +34,25 @@ def test_every_example_is_shown_and_run():
     assert [name for name in names if name not in tests and f'"{Path(name).stem}' not in tests] == []
 
 
+def test_the_files_of_the_architecture_page_exist():
+    table = (ROOT / "docs/architecture.md").read_text().partition("| stage |")[2].partition("\n\n")[0]
+    folders = ("src/skep/engine/sql", "src/skep/client/aio", "src/skep/server", ".")
+    named = re.findall(r"`([\w/]+\.(?:sql|py))`", table)
+    assert len(named) > 30
+    assert [name for name in named if not any((ROOT / folder / name).is_file() for folder in folders)] == []
+
+
+def test_the_architecture_page_lists_every_table():
+    schema = (ROOT / "src/skep/engine/schema.sql").read_text()
+    tables = set(re.findall(r"^CREATE (?:UNLOGGED )?TABLE skep\.(\w+)", schema, re.MULTILINE))
+    listed = (ROOT / "docs/architecture.md").read_text().partition("## What is stored where")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", listed, re.MULTILINE)))) == sorted(tables)
+
+
 @pytest.mark.parametrize(
     ("example", "printed"),
     [
-        ("fan_out.py", ["done: 1 of 2", "pending: mail", "everybody is done: deleted up to 1"]),
+        ("fan_out.py", ["done: 1 of 2", "pending: mail", "every group is done: deleted up to 1"]),
         (
             "schedule.py",
             ["report to reports at 00 past the hour", "paused: True", "schedules: ['report']"],
@@ -45,11 +60,11 @@ def test_every_example_is_shown_and_run():
         ("replay.py", ["again: [3, 4]", "audit: [0, 1, 2, 3, 4]"]),
         (
             "dead_letters.py",
-            ["{'id': 2, 'total': 'a lot'} failed: total is not a number", "would come again: 1", "again: [2]"],
+            ["{'id': 2, 'total': 'a lot'} failed: total is not a number", "to redrive: 1", "redriven: [2]"],
         ),
     ],
 )
-def test_it_prints(database_url: str, example: str, printed: list[str]):
+def test_the_output_of_an_example(database_url: str, example: str, printed: list[str]):
     assert run(example, database_url).splitlines() == printed
 
 
@@ -57,12 +72,12 @@ def test_delayed(database_url: str):
     until, *lines = run("delayed.py", database_url).splitlines()
     assert until.startswith("delayed until 2")
     assert lines == ["waiting: [{'order': 7}]", "paid, cancelled: True", "remind: {'order': 8}"]
-    told = run("delayed.sql", database_url)
-    assert (told.count("delayed"), told.count('{"order": 8}'), told.split()[-2:]) == (2, 1, ["t", "t"])
+    output = run("delayed.sql", database_url)
+    assert (output.count("delayed"), output.count('{"order": 8}'), output.split()[-2:]) == (2, 1, ["t", "t"])
 
 
 def test_jobs_move_from_a_table(database_url: str):
-    """The waiting ones go, in order; those in hand stay; new ones are messages."""
+    """Waiting jobs are moved in order, locked jobs stay in the table, and new jobs become messages."""
     with psycopg.connect(database_url, autocommit=True) as setup, psycopg.connect(database_url) as worker:
         setup.execute("CREATE TABLE jobs (id bigint GENERATED ALWAYS AS IDENTITY, customer text, payload jsonb)")
         insert = "INSERT INTO jobs (customer, payload) SELECT 'ann', to_jsonb(n) FROM generate_series(%s::int, %s) n"
@@ -78,7 +93,7 @@ def test_jobs_move_from_a_table(database_url: str):
 def test_messages_move_from_one_server_to_another(
     database_url: str, new_database: Callable[[str], str], template: str, tmp_path: Path
 ):
-    """Over Queen's protocol, by its client; its own server is not to be had. Twice stores nothing twice."""
+    """The script of docs/from-queen.md, between two Skep servers. A second run stores nothing again."""
     python, new_url = queen_python("2.6.0"), new_database(template)
     (tmp_path / "old").mkdir()
     (tmp_path / "new").mkdir()

@@ -1,4 +1,4 @@
-"""What the README and `skep serve` show is what works."""
+"""Run the examples of the README, and compare the SQL reference with the functions."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def test_a_client_of_queen(database_url: str, tmp_path: Path) -> None:
 
 
 def _at(server: Server, example: str) -> str:
-    """The text of an example, for a server that is not on the usual port."""
+    """Return an example with the address of a test server."""
     return (EXAMPLES / example).read_text().replace("localhost:6632", server.url.removeprefix("http://"))
 
 
@@ -80,7 +80,7 @@ def test_first_message_in_a_shell(database_url: str) -> None:
 
 
 def test_handler(database_url: str) -> None:
-    """It works until Ctrl-C, and what it has done is stored by then."""
+    """The handler runs until Ctrl-C, and its acks are stored by then."""
     with Skep(database_url) as mq:
         mq.queue("orders").push({"id": 1})
         with subprocess.Popen(

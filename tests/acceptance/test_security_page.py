@@ -1,4 +1,4 @@
-"""What docs/security.md says is what holds."""
+"""Compare docs/security.md with the code."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def test_the_commands_run(database_url: str) -> None:
         assert [(key.name, key.role) for key in mq.api_keys()] == [("billing", None), ("shop", "write-only")]
 
 
-def test_every_setting_it_names_is_one() -> None:
+def test_the_page_names_every_setting() -> None:
     settings = {env_name(setting.name) for setting in fields(Config)}
     named = set(re.findall(r"SKEP_[A-Z_]+[A-Z]", PAGE))
     assert named - settings == set()
@@ -47,7 +47,7 @@ def test_the_example_of_grants() -> None:
     assert not shop.allows("push", "mail")
 
 
-def test_the_tests_that_the_threat_model_names_are_there() -> None:
+def test_the_tests_that_the_threat_model_names_exist() -> None:
     root = Path(__file__).parents[2]
     named = re.findall(r"`(tests/[\w./*]+)`", (root / "docs/threat-model.md").read_text())
     assert len(named) > 6

@@ -14,7 +14,6 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import QueryCanceled
-from tests.faults.tcp_proxy import tcp_proxy
 
 from skep import Skep, embedded
 from skep.cli.checks import DATABASE_CHECKS, SKEP_CHECKS, CheckedDatabase, CheckResult, vacuum
@@ -26,6 +25,7 @@ from skep.engine.install import install
 from tests.cli.conftest import Cli
 from tests.cli.process import wait_until
 from tests.client.pooler import pgbouncer
+from tests.faults.tcp_proxy import tcp_proxy
 
 Connect = Callable[..., psycopg.Connection]
 CHECKS = {**DATABASE_CHECKS, **SKEP_CHECKS, "schema": schema}
