@@ -1535,7 +1535,7 @@ _queen_messages(queue text, partition text, namespace text, task text, state tex
     timestamptz, visible text[], max_rows integer, skip integer) RETURNS json
 _queen_mode(queue_mode boolean, groups bigint) RETURNS text
 _queen_namespaces(visible text[]) RETURNS json
-_queen_offsets(partition_id bigint, transaction_id text) RETURNS SETOF bigint
+_queen_offsets(partition_id bigint, transaction_id text) RETURNS TABLE("offset" bigint, is_own_id boolean)
 _queen_options(q queues) RETURNS jsonb
 _queen_overview(visible text[]) RETURNS json
 _queen_partition_list(queue text, visible text[], max_rows integer, skip integer) RETURNS json

@@ -72,19 +72,24 @@ $$;
 CREATE FUNCTION skep._first_lease_id(partition_id bigint, group_queue_id integer) RETURNS uuid
 LANGUAGE sql IMMUTABLE AS $$ SELECT (lpad(to_hex($1 << 21 | $2), 14, '0') || repeat('0', 18))::uuid $$;
 
--- Returns the offsets of messages with this id: a transaction id, or the id of a message without one.
-CREATE FUNCTION skep._queen_offsets(partition_id bigint, transaction_id text) RETURNS SETOF bigint
-LANGUAGE sql STABLE AS $$
-    SELECT m."offset" FROM skep.messages m WHERE m.partition_id = $1 AND m.transaction_id = $2
+-- Returns the offsets of messages with this id: a transaction id, or the id of a message without one. A message that has
+-- a transaction id is never addressed by its own id. Producers choose transaction ids, so one may be equal to the id of
+-- another message: is_own_id tells the two apart.
+CREATE FUNCTION skep._queen_offsets(partition_id bigint, transaction_id text)
+RETURNS TABLE ("offset" bigint, is_own_id boolean) LANGUAGE sql STABLE AS $$
+    SELECT m."offset", false FROM skep.messages m WHERE m.partition_id = $1 AND m.transaction_id = $2
     UNION ALL
-    SELECT m."offset" FROM skep.messages m
+    SELECT m."offset", true FROM skep.messages m
     WHERE m.partition_id = $1 AND m."offset" = skep._offset_in(skep._partition_uuid($1), $2)
+      AND m.transaction_id IS NULL
 $$;
 
 -- Returns the target of each ack: its partition and offset, the lease it counts for, and whether the group is done with
 -- the message. A named lease counts only for its own partition, and its group is the one that acknowledges. An ack that
 -- names no lease counts for the live lease of its group that contains the message, if there is one. A transaction id is
--- unique within the dedup window; beyond it, the leased message counts, or else the last one.
+-- unique within the dedup window; beyond it, the leased message counts, or else the last one. If the text is the id of
+-- one message and the transaction id of another, the ack is for the one in the named lease; if both or none are in it,
+-- for the message with that id. So an ack that is repeated never completes the other message.
 CREATE FUNCTION skep._queen_resolve_acks(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[])
 RETURNS SETOF skep.resolved_ack LANGUAGE sql STABLE AS $$
     SELECT item.ord, p.id, owner.id, q.name, p.name, m."offset",
@@ -117,13 +122,15 @@ RETURNS SETOF skep.resolved_ack LANGUAGE sql STABLE AS $$
           AND g.queue_id = q.id AND g.group_name = skep._group_of(q.semantics, item.group_name)
     ) owner ON true
     LEFT JOIN LATERAL (
-        SELECT m."offset", r.* FROM skep._queen_offsets(p.id, item.transaction_id) AS m ("offset")
+        SELECT m."offset", r.* FROM skep._queen_offsets(p.id, item.transaction_id) m
         LEFT JOIN LATERAL (
             SELECT r.first_offset, r.end_offset, r.leased_to, r.lease_id, r.expires_at, r.done FROM skep.runs r
             WHERE r.partition_id = p.id AND r.group_queue_id = owner.id AND r.first_offset <= m."offset"
             ORDER BY r.first_offset DESC LIMIT 1
         ) r ON true
-        ORDER BY r.leased_to > m."offset" DESC NULLS LAST, m."offset" DESC LIMIT 1
+        ORDER BY (r.leased_to > m."offset" AND r.lease_id = coalesce(
+                      named.members[width_bucket(r.lease_id, named.members)], named.lease)) IS TRUE DESC,
+                 m.is_own_id DESC, r.leased_to > m."offset" DESC NULLS LAST, m."offset" DESC LIMIT 1
     ) m ON true
 $$;
 
