@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.engine.crowd import until
-from tests.engine.verbs import Row, broken, call, pop, push, refused, take
+from tests.engine.verbs import Row, broken, call, drain, pass_time, pop, push, push_to, refused, take
 from tests.isolation.steps import BLOCKED
 
 Connect = Callable[..., psycopg.Connection]
@@ -100,3 +100,34 @@ def test_a_second_namespace_at_the_first_pop(connect: Connect, threads: ThreadPo
     consumer.execute("COMMIT")
     subscribed.result()
     assert (look_around(mq, "other"), broken(mq)) == ([2], {})
+
+
+def crowd_of(mq: psycopg.Connection, namespace: str) -> None:
+    """Let the group read two queues, and fill one of them: more ready partitions than a pop looks at."""
+    push(mq, f"{namespace}.b", 0)
+    push_to(mq, [(f"{namespace}.a", f"p{n}", n) for n in range(40)])
+    drain(mq, None, namespace=namespace, partitions=100)
+    assert look_around(mq, namespace) == []  # all runs are drained, and leave the list
+    push_to(mq, [(f"{namespace}.a", f"p{n}", n) for n in range(40)])
+    for lease in {delivery.lease for delivery in pop(mq, None, namespace=namespace, partitions=100)}:
+        call(mq, "release", lease=lease)
+    pass_time(mq, 5)  # so that they are the first in the list
+
+
+@pytest.mark.parametrize("change", ["pause", "cancel"])
+def test_a_stopped_queue_does_not_hide_the_others(connect: Connect, change: str):
+    mq = connect()
+    crowd_of(mq, "n")
+    call(mq, change, group_name="g", queue="n.a")
+    push(mq, "n.b", "wanted")
+    assert (look_around(mq), broken(mq)) == (["wanted"], {})
+
+
+def test_a_queue_that_an_open_pop_has_leased_does_not_hide_the_others(connect: Connect):
+    mq, other = connect(), connect()
+    crowd_of(mq, "n")
+    with other.transaction(force_rollback=True):
+        assert len(pop(other, None, namespace="n", partitions=40)) == 40
+        push(mq, "n.b", "wanted")
+        assert look_around(mq) == ["wanted"]
+    assert broken(mq) == {}

@@ -1195,7 +1195,7 @@ _check_outbox(written_by xid8) RETURNS void
 _check_pop(queue text, group_name text, partition text, namespace text, task text, batch integer, partitions integer,
     lease_time double precision) RETURNS void
 _check_runs() RETURNS TABLE(invariant text, broken bigint)
-_choose_queues(list integer, namespace text, task text, wanted integer) RETURNS integer[]
+_choose_queues(list integer, namespace text, task text, wanted integer, tried integer[]) RETURNS integer[]
 _clean_ready_list(list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, stamp
     timestamptz) RETURNS bigint
 _clear_runs(partition_ids bigint[], heads bigint[]) RETURNS void
