@@ -131,3 +131,44 @@ def test_a_queue_that_an_open_pop_has_leased_does_not_hide_the_others(connect: C
         push(mq, "n.b", "wanted")
         assert look_around(mq) == ["wanted"]
     assert broken(mq) == {}
+
+
+def test_a_queue_that_an_open_pop_has_found(connect: Connect):
+    """Other pops do not wait for its row: they get messages of other queues, new ones too, and of this one later."""
+    mq, other = connect(), connect()
+    push(mq, "n.a", 1)
+    assert take(mq, None, namespace="n") == [1]
+    push(mq, "n.new", 2)
+    mq.execute("SET statement_timeout = '2s'")
+    with other.transaction(force_rollback=True):
+        assert [delivery.payload for delivery in pop(other, None, namespace="n")] == [2]
+        push(mq, "n.a", 3)
+        push(mq, "n.newer", 4)
+        assert sorted(look_around(mq) + look_around(mq)) == [3, 4]
+        assert look_around(mq) == []
+    assert (look_around(mq), broken(mq)) == ([2], {})
+
+
+def test_a_queue_that_an_open_pop_has_found_by_its_name(connect: Connect):
+    """Pops of the namespace wait for its row for a moment only, and find it later."""
+    mq, other = connect(), connect()
+    push(mq, "n.a", 1)
+    assert take(mq, None, namespace="n") == [1]
+    push(mq, "n.new", 2)
+    mq.execute("SET statement_timeout = '2s'")
+    with other.transaction(force_rollback=True):
+        assert [delivery.payload for delivery in pop(other, "n.new")] == [2]
+        push(mq, "n.a", 3)
+        assert look_around(mq) == [3]
+        assert look_around(mq) == []
+    assert (look_around(mq), broken(mq)) == ([2], {})
+
+
+def test_more_new_queues_than_locks(connect: Connect):
+    """A discovery of many new queues takes one lock for all of them."""
+    mq = connect()
+    push(mq, "n.a", -1)
+    assert take(mq, None, namespace="n") == [-1]
+    push_to(mq, [(f"n.q{n}", "Default", n) for n in range(200)])
+    found = [delivery.payload for delivery in drain(mq, None, namespace="n", partitions=50)]
+    assert (sorted(found), broken(mq)) == (list(range(200)), {})
