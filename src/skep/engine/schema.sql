@@ -1663,8 +1663,8 @@ _seconds_since(instant timestamptz) RETURNS bigint
 _seek_offset(partition_id bigint, start subscriptions, is_end boolean) RETURNS bigint
 _set_status(ids bigint[], status text) RETURNS SETOF subscriptions
 _settle_files(file_ids bigint[]) RETURNS void
-_shared_candidates(g group_state, partition_ids bigint[], max_rows integer, most bigint, stamp timestamptz) RETURNS
-    TABLE(row_id tid, run runs, ends bigint)
+_shared_candidates(g group_state, partition_ids bigint[], visited bigint[], max_rows integer, most bigint, stamp
+    timestamptz) RETURNS TABLE(row_id tid, run runs, ends bigint)
 _silence_of(s subscriptions, stamp timestamptz) RETURNS double precision
 _slots(batches integer[], partitions integer[], OUT requests integer[], OUT sizes integer[]) RETURNS record
 _slots_left(INOUT requests integer[], INOUT sizes integer[], leases lease[]) RETURNS record
