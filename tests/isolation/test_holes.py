@@ -611,3 +611,44 @@ def test_all_leases_of_a_shared_partition_expire_at_once(connect: Connect):
     pass_time(mq, HOUR)
     call(mq, "expire_leases")
     assert mq.execute("SELECT count(*) FROM skep.leases").fetchall() == [(0,)]
+
+
+QUEEN_ACK = """
+    SELECT success FROM skep._queen_ack(%s::uuid[], %s::text[], array_fill('g'::text, ARRAY[%s]), %s::uuid[],
+                                        array_fill('completed'::text, ARRAY[%s]), array_fill(NULL::text, ARRAY[%s]))
+"""
+
+
+def queen_ack(connection: psycopg.Connection, deliveries: list[Row]) -> list[bool]:
+    number = len(deliveries)
+    addresses = [
+        connection.execute("SELECT skep._partition_uuid(%s)", [delivery.partition_id]).fetchall()[0][0]
+        for delivery in deliveries
+    ]
+    ids = [str(delivery.id) for delivery in deliveries]
+    leases = [delivery.lease for delivery in deliveries]
+    answers = connection.execute(QUEEN_ACK, [addresses, ids, number, leases, number, number]).fetchall()
+    return [success for (success,) in answers]
+
+
+def test_acks_of_whole_leases_and_of_parts_of_leases_lock_in_one_order(connect: Connect):
+    """Two calls that have whole leases in different shared partitions do not deadlock."""
+    mq, one, two, other = connect(), connect(), connect(), connect()
+    configure(mq, "q", concurrency=8)
+    push_to(mq, [("q", name, n) for n in range(8) for name in "xyz"])
+    mine = {name: pop(mq, "q", batch=2, partition=name) for name in "xyz"}
+    his = {name: pop(mq, "q", batch=2, partition=name) for name in "xyz"}
+    held = pop(mq, "q", batch=1, partition="x")
+
+    def is_blocked(session: psycopg.Connection) -> bool:
+        return mq.execute(BLOCKED, [session.info.backend_pid]).fetchall() == [(True,)]
+
+    with ThreadPoolExecutor(2) as pool:
+        with other.transaction():
+            ack(other, held)  # locks the open run of x
+            first = pool.submit(queen_ack, one, [mine["x"][0], mine["y"][0], *mine["z"]])
+            until(lambda: is_blocked(one), "the first call to wait for x")
+            second = pool.submit(queen_ack, two, [*his["y"], his["z"][0]])
+            until(lambda: second.done() or is_blocked(two), "the second call to wait, or to end")
+        assert (first.result(), second.result()) == ([True] * 4, [True] * 3)
+    assert broken(mq) == {}

@@ -1394,6 +1394,7 @@ _lock_group(group_name text, queue text) RETURNS integer[]
 _lock_group_queues(group_name text, queues text[]) RETURNS integer[]
 _lock_idle(partition_ids bigint[], idle_seconds double precision) RETURNS bigint[]
 _lock_lease(lease uuid, OUT row_id tid, OUT run runs) RETURNS record
+_lock_open_runs(leases uuid[]) RETURNS void
 _lock_open_subscriptions(group_name text, queue text, namespace text, task text) RETURNS bigint[]
 _lock_outbox(max_rows integer, after_xid xid8, after_id bigint, OUT xids xid8[], OUT ids bigint[], OUT queues text[],
     OUT partitions text[], OUT last_xid xid8, OUT last_id bigint) RETURNS record
@@ -1500,8 +1501,6 @@ _queen_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases u
     dlq boolean)
 _queen_ack_lease(partition_id uuid, transaction_ids text[], lease uuid, OUT queue text, OUT partition text) RETURNS
     record
-_queen_ack_whole(partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT acked uuid[], OUT
-    is_all boolean) RETURNS record
 _queen_changed(queue text, since timestamptz, after_name text, max_rows integer) RETURNS json
 _queen_configure(queue text, options jsonb, namespace text, task text, replace boolean) RETURNS jsonb
 _queen_conflation(queue text, group_name text, subscription_mode text, subscription_from text) RETURNS boolean
@@ -1595,6 +1594,8 @@ _queen_traces_of(partition_id uuid, transaction_id text) RETURNS json
 _queen_transaction(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors
     text[], messages jsonb, OUT dlq boolean[], OUT stored_in bigint[], OUT offsets bigint[], OUT delayed jsonb) RETURNS
     record
+_queen_whole_leases(partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT whole uuid[], OUT
+    count bigint) RETURNS record
 _queen_worker_metrics(since timestamptz, until timestamptz, visible text[]) RETURNS json
 _queue_counts(queue text, namespace text, task text, visible text[]) RETURNS TABLE(id integer, name text, namespace
     text, task text, created_at timestamptz, partitions bigint, total bigint, pending bigint, processing bigint,

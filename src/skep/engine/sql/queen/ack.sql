@@ -148,22 +148,20 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_consumer', '_queen_find_leases');
 
--- Completes leases of which every message is acknowledged as completed, which is the usual case, at less cost. Returns
--- these leases, sorted, and whether they are all.
-CREATE FUNCTION skep._queen_ack_whole(
-    partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT acked uuid[], OUT is_all boolean
-) LANGUAGE plpgsql AS $$
-DECLARE
-    whole record;
+-- Returns the leases of which every message is acknowledged as completed, which is the usual case, and the number of
+-- leases in these acks.
+CREATE FUNCTION skep._queen_whole_leases(
+    partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT whole uuid[], OUT count bigint
+) LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    SELECT array_agg(named.lease) FILTER (WHERE acks.is_completed AND acks.ids = leased.ids) AS leases,
-           count(*) AS count INTO whole
+    SELECT coalesce(array_agg(named.lease) FILTER (WHERE acks.is_completed AND acks.ids = leased.ids), '{}'), count(*)
+    INTO whole, _queen_whole_leases.count
     FROM (
         SELECT item.lease, item.address,
                array_agg(item.transaction_id ORDER BY item.transaction_id COLLATE "C") AS ids,
                bool_and(item.status = 'completed') AS is_completed
-        FROM unnest(_queen_ack_whole.partition_ids, _queen_ack_whole.transaction_ids, _queen_ack_whole.leases,
-                    _queen_ack_whole.statuses)
+        FROM unnest(_queen_whole_leases.partition_ids, _queen_whole_leases.transaction_ids, _queen_whole_leases.leases,
+                    _queen_whole_leases.statuses)
              AS item (address, transaction_id, lease, status)
         GROUP BY item.lease, item.address
     ) acks  -- sorted, because their order does not matter
@@ -181,12 +179,23 @@ BEGIN
         WHERE r.partition_id = p.id AND r.group_queue_id = skep._group_queue_of_lease(named.lease)
           AND r.first_offset = ('x' || substr(replace(named.lease::text, '-', ''), 15, 8))::bit(32)::bigint
           AND r.lease_id IS NOT DISTINCT FROM named.lease LIMIT 1) leased ON true;
-    acked := CASE WHEN whole.leases IS NOT NULL THEN skep._ack_leases(whole.leases) ELSE '{}' END;
-    is_all := cardinality(acked) = whole.count;
+END $$;
+
+-- Locks the open runs of leases in the order of their ids, which is the order of every ack. A call that acknowledges
+-- whole leases before others would lock them in another order, and may deadlock with the next one if their partitions
+-- are shared.
+CREATE FUNCTION skep._lock_open_runs(leases uuid[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM (SELECT DISTINCT lease FROM unnest(leases) AS lease WHERE lease IS NOT NULL ORDER BY lease) l
+    CROSS JOIN LATERAL (SELECT FROM skep.runs r
+                        WHERE r.partition_id = skep._partition_of_lease(l.lease)
+                          AND r.group_queue_id = skep._group_queue_of_lease(l.lease) AND r.end_offset IS NULL
+                        ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE) open;
 END $$;
 
 -- Returns which acks were for one of these whole leases. Other acks of the same call are judged by the state before it,
--- so these messages are not done for them.
+-- so these messages are not done for them, even if the call looked at them afterwards.
 CREATE FUNCTION skep._mark_acked(INOUT targets skep.resolved_ack[], leases uuid[], acked uuid[], OUT is_acked boolean[])
 LANGUAGE sql STABLE AS $$
     SELECT array_agg(ROW(f.ord, f.partition_id, f.group_queue_id, f.queue, f.partition, f."offset", f.lease,
@@ -265,28 +274,36 @@ RETURNS TABLE (ord bigint, success boolean, noop boolean, error text, queue text
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    whole    record;
+    found    record;
+    acked    uuid[] := '{}';  -- whole leases
     targets  skep.resolved_ack[];
     is_acked boolean[];  -- acknowledged with a whole lease
     applied  boolean[];
 BEGIN
-    whole := skep._queen_ack_whole(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.leases,
-                                   _queen_ack.statuses);
-    IF whole.is_all THEN
-        RETURN QUERY
-        SELECT item.ord, true, false, NULL::text, q.name, p.name, true, false
-        FROM unnest(_queen_ack.partition_ids) WITH ORDINALITY AS item (address, ord)
-        CROSS JOIN LATERAL (SELECT p.name, p.queue_id FROM skep.partitions p
-                            WHERE p.id = skep.partition_of(item.address) LIMIT 1) p
-        CROSS JOIN LATERAL (SELECT q.name FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q;
-        RETURN;
+    found := skep._queen_whole_leases(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.leases,
+                                      _queen_ack.statuses);
+    IF cardinality(found.whole) = found.count THEN
+        acked := skep._ack_leases(found.whole);
+        IF cardinality(acked) = found.count THEN
+            RETURN QUERY
+            SELECT item.ord, true, false, NULL::text, q.name, p.name, true, false
+            FROM unnest(_queen_ack.partition_ids) WITH ORDINALITY AS item (address, ord)
+            CROSS JOIN LATERAL (SELECT p.name, p.queue_id FROM skep.partitions p
+                                WHERE p.id = skep.partition_of(item.address) LIMIT 1) p
+            CROSS JOIN LATERAL (SELECT q.name FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q;
+            RETURN;
+        END IF;
     END IF;
     SELECT array_agg(f ORDER BY f.ord) INTO targets
     FROM skep._queen_resolve_acks(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.groups,
                                   _queen_ack.leases) f;
-    IF whole.acked <> '{}' THEN
+    IF found.whole <> '{}' AND cardinality(found.whole) < found.count THEN
+        PERFORM skep._lock_open_runs(found.whole || ARRAY(SELECT f.lease FROM unnest(targets) f));
+        acked := skep._ack_leases(found.whole);
+    END IF;
+    IF acked <> '{}' THEN
         SELECT m.targets, m.is_acked INTO targets, is_acked
-        FROM skep._mark_acked(targets, _queen_ack.leases, whole.acked) m;
+        FROM skep._mark_acked(targets, _queen_ack.leases, acked) m;
     END IF;
     SELECT array_agg(a.applied OR coalesce(is_acked[a.ord], false) ORDER BY a.ord) INTO applied
     FROM (SELECT array_agg(CASE WHEN f."offset" IS NOT NULL AND is_acked[f.ord] IS NOT TRUE THEN f.lease END) AS leases,
