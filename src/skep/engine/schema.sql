@@ -964,8 +964,9 @@ find_message(message uuid) RETURNS TABLE(queue text, partition text, "offset" bi
     jsonb, transaction_id text, trace_id uuid, producer text, created_at timestamptz, deleted boolean)
     -- Returns one message by its id, completed or not.
 force_complete(group_name text, queue text, older_than interval) RETURNS bigint
-    -- Completes every message of a queue that is older than this for a group, except leased ones, and returns their
-    -- number. They count as skipped, not as processed.
+    -- Completes every message of a queue that is older than this for a group, except leased ones and, unless
+    -- concurrency is above 1, those behind them in their partition. Returns the number; they count as skipped, not as
+    -- processed.
 group_status(group_name text DEFAULT NULL, queue text DEFAULT NULL) RETURNS TABLE(group_name text, queue text, status
     text, mode text, partitions bigint, lag bigint, leased bigint, processed bigint, dead_letters bigint, missed
     bigint, last_consumed_at timestamptz, last_heartbeat_at timestamptz, missed_heartbeats integer, oldest_pending_at
@@ -1141,7 +1142,7 @@ _add_covered_queues(list integer) RETURNS boolean
 _add_group_queues(list integer, group_name text, queue_ids integer[]) RETURNS void
 _add_runs(group_queue integer, wanted bigint[], max_rows integer, stamp timestamptz, OUT added bigint[], OUT left_over
     bigint[]) RETURNS record
-_advance_cursor(partition_id bigint, cut bigint, group_queue_id integer) RETURNS bigint
+_advance_cursor(partition_id bigint, cut bigint, group_queue_id integer) RETURNS void
 _advance_groups_behind(partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed
     bigint) RETURNS record
 _allow(IN role text, IN name text, IN definer boolean DEFAULT true)
