@@ -110,10 +110,8 @@ def test_processed_counts_the_messages_that_the_group_completed(mq: psycopg.Conn
     assert (processed(mq), broken(mq)) == ((3, 0, 4), {})
 
 
-@pytest.mark.parametrize("concurrency", [1, 3])
-def test_force_complete_leaves_leases_alone(mq: psycopg.Connection, concurrency: int):
-    """It completes up to the first lease of a partition, and everything in partitions that were never read."""
-    configure(mq, "q", concurrency=concurrency)
+def test_force_complete_leaves_leases_alone(mq: psycopg.Connection):
+    """It completes up to the lease of a partition, and everything of partitions that were never read."""
     push(mq, "q", *range(6), partition="read")
     push(mq, "q", *range(3), partition="unread")
     call(mq, "subscribe", group_name="g", queue="q", mode="all")
@@ -124,6 +122,21 @@ def test_force_complete_leaves_leases_alone(mq: psycopg.Connection, concurrency:
     ack(mq, leased)
     assert [delivery.payload for delivery in drain(mq, "q")] == [4, 5]
     assert (processed(mq), broken(mq)) == ((6, 0, 0), {})
+
+
+def test_force_complete_goes_past_the_leases_of_a_shared_partition(mq: psycopg.Connection):
+    """It completes messages between leases and behind them, and those that were returned."""
+    configure(mq, "q", concurrency=3)
+    push(mq, "q", *range(10))
+    first, returned, second = (pop(mq, "q", batch=2) for _ in range(3))
+    call(mq, "release", lease=returned[0].lease)
+    assert call(mq, "force_complete", group_name="g", queue="q", older_than=timedelta())[0][0] == 6
+    push(mq, "q", 10)
+    assert [delivery.payload for delivery in drain(mq, "q")] == [10]
+    call(mq, "release", lease=first[0].lease)
+    assert [delivery.payload for delivery in drain(mq, "q")] == [0, 1]
+    ack(mq, second)
+    assert (processed(mq), broken(mq)) == ((5, 0, 0), {})
 
 
 def test_a_live_lease_counts_as_a_heartbeat(mq: psycopg.Connection):

@@ -421,3 +421,52 @@ def test_a_stale_ack_beside_a_valid_one(mq: psycopg.Connection):
         assert all(row.released for row in verdicts[1:-1])
         assert acks(mq, *stale)[0].noop
     assert not broken(mq)
+
+
+def push_twins(mq: psycopg.Connection) -> None:
+    """Push a message without a transaction id, and one whose transaction id is the id of the first."""
+    (first,) = push(mq, "q", "first")
+    ((text,),) = mq.execute("SELECT skep.message_id(%s, %s)::text", [first.partition_id, first.offset]).fetchall()
+    push(mq, "q", "second", transaction_ids=[text])
+
+
+@pytest.mark.parametrize("has_lease", [True, False])
+def test_a_transaction_id_that_is_the_id_of_another_message(mq: psycopg.Connection, *, has_lease: bool):
+    """An ack is for the message with the id, however often it is repeated; the other one is delivered again."""
+    push_twins(mq)
+    (got,) = pops(mq, "q", (10, 1))
+    assert got[0]["transactionId"] == got[1]["transactionId"]
+    said = got[0] if has_lease else got[0] | {"leaseId": None}
+    assert [acks(mq, (said, "completed"))[0].success for _ in range(2)] == [True, True]
+    pass_time(mq, 3600)
+    (again,) = pops(mq, "q", (10, 1))
+    assert data(again) == ["second"]
+    assert acks(mq, (said, "completed"))[0].noop  # it is still for the first message
+    push(mq, "q", "third")
+    assert [answer.success for answer in acks(mq, (again[0], "completed"))] == [True]
+    assert [row.payload for row in drain(mq, "q")] == ["third"]
+    assert broken(mq) == {}
+
+
+@pytest.mark.parametrize("function", ["_queen_ack", "_queen_ack_lease"])
+@pytest.mark.parametrize("covered", [1, 2])
+def test_a_lease_of_two_messages_with_one_text(mq: psycopg.Connection, function: str, covered: int):
+    """It is completed by two acks, and not by one."""
+    push_twins(mq)
+    (got,) = pops(mq, "q", (10, 1))
+    if function == "_queen_ack":
+        acks(mq, *[(message, "completed") for message in got[:covered]])
+    else:
+        call(
+            mq, function, partition_id=UUID(got[0]["partitionId"]), lease=UUID(got[0]["leaseId"]),
+            transaction_ids=[message["transactionId"] for message in got[:covered]],
+        )  # fmt: skip
+    pass_time(mq, 3600)
+    assert ("second" in [row.payload for row in drain(mq, "q")]) == (covered == 1)
+
+
+def test_a_message_with_a_transaction_id_is_not_acknowledged_by_its_id(mq: psycopg.Connection):
+    push(mq, "q", "named", transaction_ids=["t"])
+    (got,) = pops(mq, "q", (10, 1))
+    (answer,) = acks(mq, (got[0] | {"transactionId": got[0]["id"]}, "completed"))
+    assert (answer.success, answer.error) == (False, "Message not found")

@@ -564,3 +564,91 @@ def test_advisory_locks_of_an_application(connect: Connect):
     application.execute("SELECT pg_advisory_lock(a, b) FROM generate_series(0, 9) AS a, generate_series(0, 9) AS b")
     application.execute("SELECT pg_advisory_lock(a) FROM generate_series(0, 99) AS a")
     assert (take(mq, "q"), take(mq, "q", "another", partition="Default")) == ([1], [1])
+
+
+def test_an_open_ack_beside_returned_runs_hides_only_its_partitions(connect: Connect):
+    """A returned run cannot be leased while its open run is locked; it does not use up the slot of another one."""
+    mq, other = connect(), connect()
+    configure(mq, "q", concurrency=4)
+    push_to(mq, [("q", f"x{n % 3}", n) for n in range(6)])
+    held = [pop(mq, "q", batch=1, partition=f"x{n % 3}") for n in range(6)]
+    for deliveries in held[:3]:
+        call(mq, "release", lease=deliveries[0].lease)
+    with other.transaction():
+        for deliveries in held[3:]:
+            ack(other, deliveries)
+        push(mq, "q", "wanted", partition="y")
+        assert [delivery.payload for delivery in pop(mq, "q", batch=1)] == ["wanted"]
+    pass_time(mq, HOUR)
+    assert sorted(str(delivery.payload) for delivery in drain(mq, "q")) == ["0", "1", "2", "wanted"]
+    assert broken(mq) == {}
+
+
+def test_an_expired_lease_beside_an_open_ack_hides_only_its_partition(connect: Connect):
+    """A lease whose open run is locked does not expire yet; it does not keep others from it."""
+    mq, other = connect(), connect()
+    configure(mq, "q", concurrency=2)
+    push(mq, "q", 1, 2, partition="x")
+    pop(mq, "q", batch=1, lease_time=1)
+    held = pop(mq, "q", batch=1, lease_time=2 * HOUR)
+    push(mq, "q", 3, partition="y")
+    pop(mq, "q", partition="y", lease_time=2)
+    pass_time(mq, HOUR)
+    with other.transaction():
+        ack(other, held)
+        assert [delivery.payload for delivery in pop(mq, "q", autocommit=False)] == [3]
+    assert sorted(delivery.payload for delivery in drain(mq, "q")) == [1]
+    assert broken(mq) == {}
+
+
+def test_all_leases_of_a_shared_partition_expire_at_once(connect: Connect):
+    """Each of them changes the open run, which must not hide the next ones."""
+    mq = connect()
+    configure(mq, "q", concurrency=90)
+    push(mq, "q", *range(90))
+    for _ in range(90):
+        pop(mq, "q", batch=1)
+    pass_time(mq, HOUR)
+    call(mq, "expire_leases")
+    assert mq.execute("SELECT count(*) FROM skep.leases").fetchall() == [(0,)]
+
+
+QUEEN_ACK = """
+    SELECT success FROM skep._queen_ack(%s::uuid[], %s::text[], array_fill('g'::text, ARRAY[%s]), %s::uuid[],
+                                        array_fill('completed'::text, ARRAY[%s]), array_fill(NULL::text, ARRAY[%s]))
+"""
+
+
+def queen_ack(connection: psycopg.Connection, deliveries: list[Row]) -> list[bool]:
+    number = len(deliveries)
+    addresses = [
+        connection.execute("SELECT skep._partition_uuid(%s)", [delivery.partition_id]).fetchall()[0][0]
+        for delivery in deliveries
+    ]
+    ids = [str(delivery.id) for delivery in deliveries]
+    leases = [delivery.lease for delivery in deliveries]
+    answers = connection.execute(QUEEN_ACK, [addresses, ids, number, leases, number, number]).fetchall()
+    return [success for (success,) in answers]
+
+
+def test_acks_of_whole_leases_and_of_parts_of_leases_lock_in_one_order(connect: Connect):
+    """Two calls that have whole leases in different shared partitions do not deadlock."""
+    mq, one, two, other = connect(), connect(), connect(), connect()
+    configure(mq, "q", concurrency=8)
+    push_to(mq, [("q", name, n) for n in range(8) for name in "xyz"])
+    mine = {name: pop(mq, "q", batch=2, partition=name) for name in "xyz"}
+    his = {name: pop(mq, "q", batch=2, partition=name) for name in "xyz"}
+    held = pop(mq, "q", batch=1, partition="x")
+
+    def is_blocked(session: psycopg.Connection) -> bool:
+        return mq.execute(BLOCKED, [session.info.backend_pid]).fetchall() == [(True,)]
+
+    with ThreadPoolExecutor(2) as pool:
+        with other.transaction():
+            ack(other, held)  # locks the open run of x
+            first = pool.submit(queen_ack, one, [mine["x"][0], mine["y"][0], *mine["z"]])
+            until(lambda: is_blocked(one), "the first call to wait for x")
+            second = pool.submit(queen_ack, two, [*his["y"], his["z"][0]])
+            until(lambda: second.done() or is_blocked(two), "the second call to wait, or to end")
+        assert (first.result(), second.result()) == ([True] * 4, [True] * 3)
+    assert broken(mq) == {}

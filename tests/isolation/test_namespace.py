@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.engine.threads import until
-from tests.engine.verbs import Row, broken, call, pop, push, refused, take
+from tests.engine.verbs import Row, broken, call, drain, pass_time, pop, push, push_to, refused, take
 from tests.isolation.steps import BLOCKED
 
 Connect = Callable[..., psycopg.Connection]
@@ -100,3 +100,75 @@ def test_a_second_namespace_during_the_first_pop(connect: Connect, threads: Thre
     consumer.execute("COMMIT")
     subscribed.result()
     assert (pop_until_found(mq, "other"), broken(mq)) == ([2], {})
+
+
+def crowd_of(mq: psycopg.Connection, namespace: str) -> None:
+    """Let the group read two queues, and fill one of them: more ready partitions than a pop looks at."""
+    push(mq, f"{namespace}.b", 0)
+    push_to(mq, [(f"{namespace}.a", f"p{n}", n) for n in range(40)])
+    drain(mq, None, namespace=namespace, partitions=100)
+    assert pop_until_found(mq, namespace) == []  # all runs are drained, and leave the list
+    push_to(mq, [(f"{namespace}.a", f"p{n}", n) for n in range(40)])
+    for lease in {delivery.lease for delivery in pop(mq, None, namespace=namespace, partitions=100)}:
+        call(mq, "release", lease=lease)
+    pass_time(mq, 5)  # so that they are the first in the list
+
+
+@pytest.mark.parametrize("change", ["pause", "cancel"])
+def test_a_stopped_queue_does_not_hide_the_others(connect: Connect, change: str):
+    mq = connect()
+    crowd_of(mq, "n")
+    call(mq, change, group_name="g", queue="n.a")
+    push(mq, "n.b", "wanted")
+    assert (pop_until_found(mq), broken(mq)) == (["wanted"], {})
+
+
+def test_a_queue_that_an_open_pop_has_leased_does_not_hide_the_others(connect: Connect):
+    mq, other = connect(), connect()
+    crowd_of(mq, "n")
+    with other.transaction(force_rollback=True):
+        assert len(pop(other, None, namespace="n", partitions=40)) == 40
+        push(mq, "n.b", "wanted")
+        assert pop_until_found(mq) == ["wanted"]
+    assert broken(mq) == {}
+
+
+def test_a_queue_that_an_open_pop_has_found(connect: Connect):
+    """Other pops do not wait for its row: they get messages of other queues, new ones too, and of this one later."""
+    mq, other = connect(), connect()
+    push(mq, "n.a", 1)
+    assert take(mq, None, namespace="n") == [1]
+    push(mq, "n.new", 2)
+    mq.execute("SET statement_timeout = '2s'")
+    with other.transaction(force_rollback=True):
+        assert [delivery.payload for delivery in pop(other, None, namespace="n")] == [2]
+        push(mq, "n.a", 3)
+        push(mq, "n.newer", 4)
+        assert sorted(pop_until_found(mq) + pop_until_found(mq)) == [3, 4]
+        assert pop_until_found(mq) == []
+    assert (pop_until_found(mq), broken(mq)) == ([2], {})
+
+
+def test_a_queue_that_an_open_pop_has_found_by_its_name(connect: Connect):
+    """Pops of the namespace wait for its row for a moment only, and find it later."""
+    mq, other = connect(), connect()
+    push(mq, "n.a", 1)
+    assert take(mq, None, namespace="n") == [1]
+    push(mq, "n.new", 2)
+    mq.execute("SET statement_timeout = '2s'")
+    with other.transaction(force_rollback=True):
+        assert [delivery.payload for delivery in pop(other, "n.new")] == [2]
+        push(mq, "n.a", 3)
+        assert pop_until_found(mq) == [3]
+        assert pop_until_found(mq) == []
+    assert (pop_until_found(mq), broken(mq)) == ([2], {})
+
+
+def test_more_new_queues_than_locks(connect: Connect):
+    """A discovery of many new queues takes one lock for all of them."""
+    mq = connect()
+    push(mq, "n.a", -1)
+    assert take(mq, None, namespace="n") == [-1]
+    push_to(mq, [(f"n.q{n}", "Default", n) for n in range(200)])
+    found = [delivery.payload for delivery in drain(mq, None, namespace="n", partitions=50)]
+    assert (sorted(found), broken(mq)) == (list(range(200)), {})

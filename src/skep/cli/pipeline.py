@@ -280,7 +280,9 @@ def replay(
     config = Config.load_client(database_url, data_dir)
     with spark_job(config, "replay", master) as (spark, url), progress_bar("replaying") as show:
         start = time.monotonic()
-        done = replaying.replay(spark, url, queue, to_queue, archive=location, time_range=span, group=group, on_progress=show)
+        done = replaying.replay(
+            spark, url, queue, to_queue, archive=location, time_range=span, group=group, on_progress=show
+        )
         seconds = time.monotonic() - start
     if as_json:
         _show_result(done, seconds)

@@ -964,8 +964,9 @@ find_message(message uuid) RETURNS TABLE(queue text, partition text, "offset" bi
     jsonb, transaction_id text, trace_id uuid, producer text, created_at timestamptz, deleted boolean)
     -- Returns one message by its id, completed or not.
 force_complete(group_name text, queue text, older_than interval) RETURNS bigint
-    -- Completes every message of a queue that is older than this for a group, except leased ones, and returns their
-    -- number. They count as skipped, not as processed.
+    -- Completes every message of a queue that is older than this for a group, except leased ones and, unless
+    -- concurrency is above 1, those behind them in their partition. Returns the number; they count as skipped, not as
+    -- processed.
 group_status(group_name text DEFAULT NULL, queue text DEFAULT NULL) RETURNS TABLE(group_name text, queue text, status
     text, mode text, partitions bigint, lag bigint, leased bigint, processed bigint, dead_letters bigint, missed
     bigint, last_consumed_at timestamptz, last_heartbeat_at timestamptz, missed_heartbeats integer, oldest_pending_at
@@ -1141,7 +1142,7 @@ _add_covered_queues(list integer) RETURNS boolean
 _add_group_queues(list integer, group_name text, queue_ids integer[]) RETURNS void
 _add_runs(group_queue integer, wanted bigint[], max_rows integer, stamp timestamptz, OUT added bigint[], OUT left_over
     bigint[]) RETURNS record
-_advance_cursor(partition_id bigint, cut bigint, group_queue_id integer) RETURNS bigint
+_advance_cursor(partition_id bigint, cut bigint, group_queue_id integer) RETURNS void
 _advance_groups_behind(partition_id bigint, first_offset bigint, cut bigint, rule text, OUT stop bigint, OUT missed
     bigint) RETURNS record
 _allow(IN role text, IN name text, IN definer boolean DEFAULT true)
@@ -1195,7 +1196,7 @@ _check_outbox(written_by xid8) RETURNS void
 _check_pop(queue text, group_name text, partition text, namespace text, task text, batch integer, partitions integer,
     lease_time double precision) RETURNS void
 _check_runs() RETURNS TABLE(invariant text, broken bigint)
-_choose_queues(list integer, namespace text, task text, wanted integer) RETURNS integer[]
+_choose_queues(list integer, namespace text, task text, wanted integer, tried integer[]) RETURNS integer[]
 _clean_ready_list(list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, stamp
     timestamptz) RETURNS bigint
 _clear_runs(partition_ids bigint[], heads bigint[]) RETURNS void
@@ -1394,6 +1395,7 @@ _lock_group(group_name text, queue text) RETURNS integer[]
 _lock_group_queues(group_name text, queues text[]) RETURNS integer[]
 _lock_idle(partition_ids bigint[], idle_seconds double precision) RETURNS bigint[]
 _lock_lease(lease uuid, OUT row_id tid, OUT run runs) RETURNS record
+_lock_open_runs(leases uuid[]) RETURNS void
 _lock_open_subscriptions(group_name text, queue text, namespace text, task text) RETURNS bigint[]
 _lock_outbox(max_rows integer, after_xid xid8, after_id bigint, OUT xids xid8[], OUT ids bigint[], OUT queues text[],
     OUT partitions text[], OUT last_xid xid8, OUT last_id bigint) RETURNS record
@@ -1500,8 +1502,6 @@ _queen_ack(partition_ids uuid[], transaction_ids text[], groups text[], leases u
     dlq boolean)
 _queen_ack_lease(partition_id uuid, transaction_ids text[], lease uuid, OUT queue text, OUT partition text) RETURNS
     record
-_queen_ack_whole(partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT acked uuid[], OUT
-    is_all boolean) RETURNS record
 _queen_changed(queue text, since timestamptz, after_name text, max_rows integer) RETURNS json
 _queen_configure(queue text, options jsonb, namespace text, task text, replace boolean) RETURNS jsonb
 _queen_conflation(queue text, group_name text, subscription_mode text, subscription_from text) RETURNS boolean
@@ -1535,7 +1535,7 @@ _queen_messages(queue text, partition text, namespace text, task text, state tex
     timestamptz, visible text[], max_rows integer, skip integer) RETURNS json
 _queen_mode(queue_mode boolean, groups bigint) RETURNS text
 _queen_namespaces(visible text[]) RETURNS json
-_queen_offsets(partition_id bigint, transaction_id text) RETURNS SETOF bigint
+_queen_offsets(partition_id bigint, transaction_id text) RETURNS TABLE("offset" bigint, is_own_id boolean)
 _queen_options(q queues) RETURNS jsonb
 _queen_overview(visible text[]) RETURNS json
 _queen_partition_list(queue text, visible text[], max_rows integer, skip integer) RETURNS json
@@ -1595,6 +1595,8 @@ _queen_traces_of(partition_id uuid, transaction_id text) RETURNS json
 _queen_transaction(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[], statuses text[], errors
     text[], messages jsonb, OUT dlq boolean[], OUT stored_in bigint[], OUT offsets bigint[], OUT delayed jsonb) RETURNS
     record
+_queen_whole_leases(partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT whole uuid[], OUT
+    count bigint) RETURNS record
 _queen_worker_metrics(since timestamptz, until timestamptz, visible text[]) RETURNS json
 _queue_counts(queue text, namespace text, task text, visible text[]) RETURNS TABLE(id integer, name text, namespace
     text, task text, created_at timestamptz, partitions bigint, total bigint, pending bigint, processing bigint,
@@ -1664,8 +1666,8 @@ _seconds_since(instant timestamptz) RETURNS bigint
 _seek_offset(partition_id bigint, start subscriptions, is_end boolean) RETURNS bigint
 _set_status(ids bigint[], status text) RETURNS SETOF subscriptions
 _settle_files(file_ids bigint[]) RETURNS void
-_shared_candidates(g group_state, partition_ids bigint[], max_rows integer, most bigint, stamp timestamptz) RETURNS
-    TABLE(row_id tid, run runs, ends bigint)
+_shared_candidates(g group_state, partition_ids bigint[], visited bigint[], max_rows integer, most bigint, stamp
+    timestamptz) RETURNS TABLE(row_id tid, run runs, ends bigint)
 _silence_of(s subscriptions, stamp timestamptz) RETURNS double precision
 _slots(batches integer[], partitions integer[], OUT requests integer[], OUT sizes integer[]) RETURNS record
 _slots_left(INOUT requests integer[], INOUT sizes integer[], leases lease[]) RETURNS record

@@ -103,9 +103,9 @@ BEGIN
 END $$;
 
 -- Returns the runs that can be leased, locked: open ones with messages and closed ones that were returned, if their
--- partition has room for another lease.
+-- partition has room for another lease. Runs of `visited` partitions are left out.
 CREATE FUNCTION skep._shared_candidates(
-    g skep.group_state, partition_ids bigint[], max_rows integer, most bigint, stamp timestamptz
+    g skep.group_state, partition_ids bigint[], visited bigint[], max_rows integer, most bigint, stamp timestamptz
 )
 RETURNS TABLE (row_id tid, run skep.runs, ends bigint) LANGUAGE plpgsql AS $$
 BEGIN
@@ -118,7 +118,7 @@ BEGIN
                                AND m.created_at <= g.visible_until
                             ORDER BY m."offset" DESC LIMIT 1) last
         WHERE r.partition_id = ANY (partition_ids) AND r.group_queue_id = g.id AND last."offset" >= r.first_offset
-          AND r.lease_id IS NULL AND coalesce(r.ready_at, stamp) <= stamp
+          AND r.lease_id IS NULL AND coalesce(r.ready_at, stamp) <= stamp AND r.partition_id <> ALL (visited)
           AND skep._has_room(r, g.concurrency)
           AND (g.quiet_since IS NULL OR skep._is_quiet(r.partition_id, g.quiet_since))
         ORDER BY r.first_offset LIMIT max_rows FOR NO KEY UPDATE OF r SKIP LOCKED;
@@ -134,6 +134,7 @@ BEGIN
     WHERE r.list_id = g.list_id AND r.priority = g.priority AND r.ready_at >= g.ready_from AND r.ready_at <= stamp
       AND r.lease_id IS NULL
       AND NOT r.drained AND r.group_queue_id = g.id AND last."offset" >= r.first_offset
+      AND r.partition_id <> ALL (visited)
       AND skep._has_room(r, g.concurrency)
       AND (g.quiet_since IS NULL OR skep._is_quiet(r.partition_id, g.quiet_since))
     ORDER BY r.ready_at LIMIT max_rows FOR NO KEY UPDATE OF r SKIP LOCKED;
@@ -163,36 +164,38 @@ DECLARE
     open    record;
     leases  skep.lease[] := '{}';
     given   skep.lease[];
-    is_done boolean := false;  -- a run was found done, and deleted
+    is_used boolean;  -- a candidate gave nothing
 BEGIN
     SELECT _lease_shared.requests, _lease_shared.sizes INTO open;
-    FOR next IN SELECT * FROM skep._shared_candidates(g, partition_ids, cardinality(sizes),
-                                                      (SELECT sum(size) FROM unnest(sizes) AS size), g.stamp) LOOP
-        CONTINUE WHEN (next.run).partition_id = ANY (visited);  -- its open run was changed in this loop: next time
-        SELECT array_agg(s.request ORDER BY s.n) AS requests, array_agg(s.size ORDER BY s.n) AS sizes INTO slot
-        FROM (SELECT DISTINCT ON (s.request) s.* FROM unnest(open.requests, open.sizes, partition_ids)
-              WITH ORDINALITY AS s (request, size, wanted, n)
-              WHERE s.request IS NOT NULL AND (partition_ids IS NULL OR s.wanted = (next.run).partition_id)
-                AND NOT EXISTS (SELECT FROM unnest(leases) l WHERE partition_ids IS NOT NULL AND l.request = s.request)
-              ORDER BY s.request, s.n) s;
-        CONTINUE WHEN slot.requests IS NULL;
-        given := CASE WHEN (next.run).end_offset IS NULL THEN
-                     skep._split_open_run(g, next.row_id, next.run, next.ends, slot.requests, slot.sizes, conflate,
-                                          g.stamp, g.deadline)
-                     ELSE skep._lease_returned_run(g, next.row_id, next.run, next.ends, slot.requests[1],
-                                                   slot.sizes[1], conflate, g.stamp, g.deadline) END;
-        is_done := is_done OR given IS NULL;
-        CONTINUE WHEN given IS NULL;
-        visited := visited || (next.run).partition_id;
-        leases := leases || given;
-        IF partition_ids IS NULL THEN
-            open := skep._slots_left(open.requests, open.sizes, given);
-            EXIT WHEN open.requests = '{}';
-        END IF;
+    LOOP  -- again, as long as the candidates give nothing, because they are done or their open run is locked
+        is_used := false;
+        FOR next IN SELECT * FROM skep._shared_candidates(g, partition_ids, visited, cardinality(sizes),
+                                                          (SELECT sum(size) FROM unnest(sizes) AS size), g.stamp) LOOP
+            CONTINUE WHEN (next.run).partition_id = ANY (visited);  -- its open run was changed in this loop: next time
+            SELECT array_agg(s.request ORDER BY s.n) AS requests, array_agg(s.size ORDER BY s.n) AS sizes INTO slot
+            FROM (SELECT DISTINCT ON (s.request) s.* FROM unnest(open.requests, open.sizes, partition_ids)
+                  WITH ORDINALITY AS s (request, size, wanted, n)
+                  WHERE s.request IS NOT NULL AND (partition_ids IS NULL OR s.wanted = (next.run).partition_id)
+                    AND NOT EXISTS (SELECT FROM unnest(leases) l
+                                    WHERE partition_ids IS NOT NULL AND l.request = s.request)
+                  ORDER BY s.request, s.n) s;
+            CONTINUE WHEN slot.requests IS NULL;
+            given := CASE WHEN (next.run).end_offset IS NULL THEN
+                         skep._split_open_run(g, next.row_id, next.run, next.ends, slot.requests, slot.sizes, conflate,
+                                              g.stamp, g.deadline)
+                         ELSE skep._lease_returned_run(g, next.row_id, next.run, next.ends, slot.requests[1],
+                                                       slot.sizes[1], conflate, g.stamp, g.deadline) END;
+            is_used := is_used OR given IS NULL OR given = '{}';
+            CONTINUE WHEN given IS NULL;
+            visited := visited || (next.run).partition_id;
+            leases := leases || given;
+            IF partition_ids IS NULL THEN
+                open := skep._slots_left(open.requests, open.sizes, given);
+                EXIT WHEN open.requests = '{}';
+            END IF;
+        END LOOP;
+        EXIT WHEN NOT is_used OR leases <> '{}';
     END LOOP;
-    IF is_done AND leases = '{}' THEN
-        RETURN skep._lease_shared(g, partition_ids, requests, sizes, conflate, visited);
-    END IF;
     RETURN leases;
 END $$;
 

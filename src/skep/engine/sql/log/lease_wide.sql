@@ -2,9 +2,10 @@
 -- the cost depends on the number of ready runs, not on the number of queues.
 
 -- Returns the group_queues rows to lease from for a namespace and/or task, by priority and then in the order of the
--- ready lists. They are those of the wide list of the group, and those of work queues, which all groups share.
-CREATE FUNCTION skep._choose_queues(list integer, namespace text, task text, wanted integer) RETURNS integer[]
-LANGUAGE plpgsql STABLE AS $$
+-- ready lists. They are those of the wide list of the group, and those of work queues, which all groups share. It looks
+-- at the first runs of the list only, and leaves out those of `tried` rows before it counts them.
+CREATE FUNCTION skep._choose_queues(list integer, namespace text, task text, wanted integer, tried integer[])
+RETURNS integer[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
     stamp timestamptz := clock_timestamp();
 BEGIN
@@ -20,7 +21,7 @@ BEGIN
                 JOIN skep.queues q ON q.id = g.queue_id
                 WHERE r.list_id = list AND r.priority = one.priority AND r.ready_at >= ready_from.at
                   AND r.ready_at <= stamp
-                  AND r.lease_id IS NULL AND NOT r.drained
+                  AND r.lease_id IS NULL AND NOT r.drained AND r.group_queue_id <> ALL (tried)
                   AND q.namespace = coalesce(_choose_queues.namespace, q.namespace)
                   AND q.task = coalesce(_choose_queues.task, q.task)
                   AND EXISTS (SELECT FROM skep.messages m
@@ -34,7 +35,7 @@ BEGIN
             SELECT g.id, -q.priority, stamp FROM skep.queues q
             JOIN skep.group_queues g ON g.queue_id = q.id AND g.group_name = '__QUEUE_MODE__'
             WHERE q.semantics = 'queue' AND q.namespace = coalesce(_choose_queues.namespace, q.namespace)
-              AND q.task = coalesce(_choose_queues.task, q.task)
+              AND q.task = coalesce(_choose_queues.task, q.task) AND g.id <> ALL (tried)
         ) ready
         GROUP BY ready.group_queue_id ORDER BY min(ready.priority), min(ready.ready_at));
 END $$;
@@ -48,6 +49,8 @@ CREATE FUNCTION skep._lease_wide(
 DECLARE
     list      integer;
     g         skep.group_state;
+    choice    integer[];
+    tried     integer[];
     chosen    integer;
     leases    skep.lease[] := '{}';
     left_over record;
@@ -68,22 +71,27 @@ BEGIN
         PERFORM skep._discover(list, 0, false, max_rows);
     END IF;
     FOR try IN 1 .. 4 LOOP  -- a discovery may add a run, and the next one may move it past deleted messages
-        FOREACH chosen IN ARRAY skep._choose_queues(list, _lease_wide.namespace, _lease_wide.task,
-                                                    cardinality(sizes)) LOOP
-            left_over := skep._slots_left(requests, sizes, leases);
-            EXIT WHEN left_over.requests = '{}';
-            SELECT o.* INTO g FROM skep.group_queues x JOIN skep.queues q ON q.id = x.queue_id
-            CROSS JOIN LATERAL skep._find_group(q.name, x.group_name, _lease_wide.lease_time, autocommit, true) o
-            WHERE x.id = chosen;
-            CONTINUE WHEN NOT FOUND OR NOT skep._may_read(g);
-            IF auto_ack AND (g.is_shared OR g.is_logged) THEN
-                g.deadline := g.stamp + interval '1 hour';
-            END IF;
-            leases := leases || CASE WHEN g.list_id = list THEN
-                skep._lease_runs(g, NULL, left_over.requests, left_over.sizes,
-                               auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate)
-                ELSE skep._lease_queue(g, left_over.requests, left_over.sizes,
-                                       auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate) END;
+        tried := '{}';
+        LOOP  -- until one of them gives a lease: a paused queue, or one whose runs are locked, must not hide the others
+            choice := skep._choose_queues(list, _lease_wide.namespace, _lease_wide.task, cardinality(sizes), tried);
+            FOREACH chosen IN ARRAY choice LOOP
+                left_over := skep._slots_left(requests, sizes, leases);
+                EXIT WHEN left_over.requests = '{}';
+                SELECT o.* INTO g FROM skep.group_queues x JOIN skep.queues q ON q.id = x.queue_id
+                CROSS JOIN LATERAL skep._find_group(q.name, x.group_name, _lease_wide.lease_time, autocommit, true) o
+                WHERE x.id = chosen;
+                CONTINUE WHEN NOT FOUND OR NOT skep._may_read(g);
+                IF auto_ack AND (g.is_shared OR g.is_logged) THEN
+                    g.deadline := g.stamp + interval '1 hour';
+                END IF;
+                leases := leases || CASE WHEN g.list_id = list THEN
+                    skep._lease_runs(g, NULL, left_over.requests, left_over.sizes,
+                                   auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate)
+                    ELSE skep._lease_queue(g, left_over.requests, left_over.sizes,
+                                           auto_ack AND NOT g.is_shared AND NOT g.is_logged, conflate) END;
+            END LOOP;
+            EXIT WHEN cardinality(leases) > 0 OR choice = '{}';
+            tried := tried || choice;
         END LOOP;
         EXIT WHEN cardinality(leases) > 0 OR try = 4;
         has_grown := EXISTS (SELECT FROM skep.delayed_messages d WHERE d.due_at <= clock_timestamp())

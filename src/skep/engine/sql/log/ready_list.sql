@@ -1,6 +1,8 @@
 -- The other work of discovery on its lists: expired leases, drained runs, deleted messages, a clock that was set back.
 
 -- Ends expired leases with their verdict, and moves extended leases to their new deadline. Returns how many have ended.
+-- The open run of a shared partition is locked first, here and not in _end_lease(), so that leases whose open run is
+-- locked by others do not count for max_rows. In other partitions the leased run is the open one.
 CREATE FUNCTION skep._expire_leases(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -8,9 +10,16 @@ DECLARE
     ended bigint := 0;
 BEGIN
     FOR late IN
-        SELECT r.ctid AS row_id, r AS run, r.expires_at > stamp AS is_extended FROM skep.runs r
-        WHERE r.list_id = list AND r.ready_at >= after AND r.ready_at <= stamp AND r.lease_id IS NOT NULL
-        ORDER BY r.ready_at LIMIT max_rows FOR NO KEY UPDATE SKIP LOCKED
+        SELECT expired.* FROM (
+            SELECT r.ctid AS row_id, r AS run, r.ready_at, r.expires_at > stamp AS is_extended FROM skep.runs r
+            CROSS JOIN LATERAL (SELECT o.ctid AS row_id FROM skep.runs o
+                                WHERE o.partition_id = r.partition_id AND o.group_queue_id = r.group_queue_id
+                                  AND o.end_offset IS NULL
+                                ORDER BY o.first_offset DESC LIMIT 1) last
+            JOIN skep.runs open ON open.ctid = last.row_id
+            WHERE r.list_id = list AND r.ready_at >= after AND r.ready_at <= stamp AND r.lease_id IS NOT NULL
+            ORDER BY r.ready_at LIMIT max_rows FOR NO KEY UPDATE OF open, r SKIP LOCKED
+        ) expired ORDER BY expired.ready_at  -- sorted, so that all are locked before the loop changes an open run
     LOOP
         IF late.is_extended THEN
             UPDATE skep.runs r SET ready_at = r.expires_at WHERE r.ctid = late.row_id;

@@ -92,14 +92,14 @@ BEGIN
     END LOOP;
 END $$;
 
--- Moves a group up to this offset in a partition, but not past a lease. Returns the offset that it has reached.
-CREATE FUNCTION skep._advance_cursor(partition_id bigint, cut bigint, group_queue_id integer) RETURNS bigint
+-- Moves the runs of a group without a lease up to this offset in a partition. With concurrency > 1 these may be behind
+-- a leased run, which stays as it is: no message is deleted here, so nothing below the offset has to be done.
+CREATE FUNCTION skep._advance_cursor(partition_id bigint, cut bigint, group_queue_id integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     locked record := skep._lock_runs_below(partition_id, cut, group_queue_id);
 BEGIN
-    PERFORM skep._move_runs_up(partition_id, locked.row_ids, locked.runs, locked.stop);
-    RETURN locked.stop;
+    PERFORM skep._move_runs_up(partition_id, locked.row_ids, locked.runs, cut);
 END $$;
 
 -- Moves groups whose cursor is below a deletion up to the first message that is kept, and records the messages that

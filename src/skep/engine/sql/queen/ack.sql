@@ -72,19 +72,24 @@ $$;
 CREATE FUNCTION skep._first_lease_id(partition_id bigint, group_queue_id integer) RETURNS uuid
 LANGUAGE sql IMMUTABLE AS $$ SELECT (lpad(to_hex($1 << 21 | $2), 14, '0') || repeat('0', 18))::uuid $$;
 
--- Returns the offsets of messages with this id: a transaction id, or the id of a message without one.
-CREATE FUNCTION skep._queen_offsets(partition_id bigint, transaction_id text) RETURNS SETOF bigint
-LANGUAGE sql STABLE AS $$
-    SELECT m."offset" FROM skep.messages m WHERE m.partition_id = $1 AND m.transaction_id = $2
+-- Returns the offsets of messages with this id: a transaction id, or the id of a message without one. A message that
+-- has a transaction id is never addressed by its own id. Producers choose transaction ids, so one may be equal to the id of
+-- another message: is_own_id tells the two apart.
+CREATE FUNCTION skep._queen_offsets(partition_id bigint, transaction_id text)
+RETURNS TABLE ("offset" bigint, is_own_id boolean) LANGUAGE sql STABLE AS $$
+    SELECT m."offset", false FROM skep.messages m WHERE m.partition_id = $1 AND m.transaction_id = $2
     UNION ALL
-    SELECT m."offset" FROM skep.messages m
+    SELECT m."offset", true FROM skep.messages m
     WHERE m.partition_id = $1 AND m."offset" = skep._offset_in(skep._partition_uuid($1), $2)
+      AND m.transaction_id IS NULL
 $$;
 
 -- Returns the target of each ack: its partition and offset, the lease it counts for, and whether the group is done with
 -- the message. A named lease counts only for its own partition, and its group is the one that acknowledges. An ack that
 -- names no lease counts for the live lease of its group that contains the message, if there is one. A transaction id is
--- unique within the dedup window; beyond it, the leased message counts, or else the last one.
+-- unique within the dedup window; beyond it, the leased message counts, or else the last one. If the text is the id of
+-- one message and the transaction id of another, the ack is for the one in the named lease; if both or none are in it,
+-- for the message with that id. So an ack that is repeated never completes the other message.
 CREATE FUNCTION skep._queen_resolve_acks(partition_ids uuid[], transaction_ids text[], groups text[], leases uuid[])
 RETURNS SETOF skep.resolved_ack LANGUAGE sql STABLE AS $$
     SELECT item.ord, p.id, owner.id, q.name, p.name, m."offset",
@@ -117,13 +122,15 @@ RETURNS SETOF skep.resolved_ack LANGUAGE sql STABLE AS $$
           AND g.queue_id = q.id AND g.group_name = skep._group_of(q.semantics, item.group_name)
     ) owner ON true
     LEFT JOIN LATERAL (
-        SELECT m."offset", r.* FROM skep._queen_offsets(p.id, item.transaction_id) AS m ("offset")
+        SELECT m."offset", r.* FROM skep._queen_offsets(p.id, item.transaction_id) m
         LEFT JOIN LATERAL (
             SELECT r.first_offset, r.end_offset, r.leased_to, r.lease_id, r.expires_at, r.done FROM skep.runs r
             WHERE r.partition_id = p.id AND r.group_queue_id = owner.id AND r.first_offset <= m."offset"
             ORDER BY r.first_offset DESC LIMIT 1
         ) r ON true
-        ORDER BY r.leased_to > m."offset" DESC NULLS LAST, m."offset" DESC LIMIT 1
+        ORDER BY (r.leased_to > m."offset" AND r.lease_id = coalesce(
+                      named.members[width_bucket(r.lease_id, named.members)], named.lease)) IS TRUE DESC,
+                 m.is_own_id DESC, r.leased_to > m."offset" DESC NULLS LAST, m."offset" DESC LIMIT 1
     ) m ON true
 $$;
 
@@ -141,22 +148,20 @@ LANGUAGE sql STABLE AS $$
 $$;
 CALL skep._allow('skep_consumer', '_queen_find_leases');
 
--- Completes leases of which every message is acknowledged as completed, which is the usual case, at less cost. Returns
--- these leases, sorted, and whether they are all.
-CREATE FUNCTION skep._queen_ack_whole(
-    partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT acked uuid[], OUT is_all boolean
-) LANGUAGE plpgsql AS $$
-DECLARE
-    whole record;
+-- Returns the leases of which every message is acknowledged as completed, which is the usual case, and the number of
+-- leases in these acks.
+CREATE FUNCTION skep._queen_whole_leases(
+    partition_ids uuid[], transaction_ids text[], leases uuid[], statuses text[], OUT whole uuid[], OUT count bigint
+) LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    SELECT array_agg(named.lease) FILTER (WHERE acks.is_completed AND acks.ids = leased.ids) AS leases,
-           count(*) AS count INTO whole
+    SELECT coalesce(array_agg(named.lease) FILTER (WHERE acks.is_completed AND acks.ids = leased.ids), '{}'), count(*)
+    INTO whole, _queen_whole_leases.count
     FROM (
         SELECT item.lease, item.address,
                array_agg(item.transaction_id ORDER BY item.transaction_id COLLATE "C") AS ids,
                bool_and(item.status = 'completed') AS is_completed
-        FROM unnest(_queen_ack_whole.partition_ids, _queen_ack_whole.transaction_ids, _queen_ack_whole.leases,
-                    _queen_ack_whole.statuses)
+        FROM unnest(_queen_whole_leases.partition_ids, _queen_whole_leases.transaction_ids, _queen_whole_leases.leases,
+                    _queen_whole_leases.statuses)
              AS item (address, transaction_id, lease, status)
         GROUP BY item.lease, item.address
     ) acks  -- sorted, because their order does not matter
@@ -174,12 +179,23 @@ BEGIN
         WHERE r.partition_id = p.id AND r.group_queue_id = skep._group_queue_of_lease(named.lease)
           AND r.first_offset = ('x' || substr(replace(named.lease::text, '-', ''), 15, 8))::bit(32)::bigint
           AND r.lease_id IS NOT DISTINCT FROM named.lease LIMIT 1) leased ON true;
-    acked := CASE WHEN whole.leases IS NOT NULL THEN skep._ack_leases(whole.leases) ELSE '{}' END;
-    is_all := cardinality(acked) = whole.count;
+END $$;
+
+-- Locks the open runs of leases in the order of their ids, which is the order of every ack. A call that acknowledges
+-- whole leases before others would lock them in another order, and may deadlock with the next one if their partitions
+-- are shared.
+CREATE FUNCTION skep._lock_open_runs(leases uuid[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM (SELECT DISTINCT lease FROM unnest(leases) AS lease WHERE lease IS NOT NULL ORDER BY lease) l
+    CROSS JOIN LATERAL (SELECT FROM skep.runs r
+                        WHERE r.partition_id = skep._partition_of_lease(l.lease)
+                          AND r.group_queue_id = skep._group_queue_of_lease(l.lease) AND r.end_offset IS NULL
+                        ORDER BY r.first_offset DESC LIMIT 1 FOR NO KEY UPDATE) open;
 END $$;
 
 -- Returns which acks were for one of these whole leases. Other acks of the same call are judged by the state before it,
--- so these messages are not done for them.
+-- so these messages are not done for them, even if the call looked at them afterwards.
 CREATE FUNCTION skep._mark_acked(INOUT targets skep.resolved_ack[], leases uuid[], acked uuid[], OUT is_acked boolean[])
 LANGUAGE sql STABLE AS $$
     SELECT array_agg(ROW(f.ord, f.partition_id, f.group_queue_id, f.queue, f.partition, f."offset", f.lease,
@@ -258,28 +274,36 @@ RETURNS TABLE (ord bigint, success boolean, noop boolean, error text, queue text
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    whole    record;
+    found    record;
+    acked    uuid[] := '{}';  -- whole leases
     targets  skep.resolved_ack[];
     is_acked boolean[];  -- acknowledged with a whole lease
     applied  boolean[];
 BEGIN
-    whole := skep._queen_ack_whole(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.leases,
-                                   _queen_ack.statuses);
-    IF whole.is_all THEN
-        RETURN QUERY
-        SELECT item.ord, true, false, NULL::text, q.name, p.name, true, false
-        FROM unnest(_queen_ack.partition_ids) WITH ORDINALITY AS item (address, ord)
-        CROSS JOIN LATERAL (SELECT p.name, p.queue_id FROM skep.partitions p
-                            WHERE p.id = skep.partition_of(item.address) LIMIT 1) p
-        CROSS JOIN LATERAL (SELECT q.name FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q;
-        RETURN;
+    found := skep._queen_whole_leases(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.leases,
+                                      _queen_ack.statuses);
+    IF cardinality(found.whole) = found.count THEN
+        acked := skep._ack_leases(found.whole);
+        IF cardinality(acked) = found.count THEN
+            RETURN QUERY
+            SELECT item.ord, true, false, NULL::text, q.name, p.name, true, false
+            FROM unnest(_queen_ack.partition_ids) WITH ORDINALITY AS item (address, ord)
+            CROSS JOIN LATERAL (SELECT p.name, p.queue_id FROM skep.partitions p
+                                WHERE p.id = skep.partition_of(item.address) LIMIT 1) p
+            CROSS JOIN LATERAL (SELECT q.name FROM skep.queues q WHERE q.id = p.queue_id LIMIT 1) q;
+            RETURN;
+        END IF;
     END IF;
     SELECT array_agg(f ORDER BY f.ord) INTO targets
     FROM skep._queen_resolve_acks(_queen_ack.partition_ids, _queen_ack.transaction_ids, _queen_ack.groups,
                                   _queen_ack.leases) f;
-    IF whole.acked <> '{}' THEN
+    IF found.whole <> '{}' AND cardinality(found.whole) < found.count THEN
+        PERFORM skep._lock_open_runs(found.whole || ARRAY(SELECT f.lease FROM unnest(targets) f));
+        acked := skep._ack_leases(found.whole);
+    END IF;
+    IF acked <> '{}' THEN
         SELECT m.targets, m.is_acked INTO targets, is_acked
-        FROM skep._mark_acked(targets, _queen_ack.leases, whole.acked) m;
+        FROM skep._mark_acked(targets, _queen_ack.leases, acked) m;
     END IF;
     SELECT array_agg(a.applied OR coalesce(is_acked[a.ord], false) ORDER BY a.ord) INTO applied
     FROM (SELECT array_agg(CASE WHEN f."offset" IS NOT NULL AND is_acked[f.ord] IS NOT TRUE THEN f.lease END) AS leases,

@@ -1,6 +1,7 @@
 -- Messages for administrators, in Queen's shapes. `visible` has the queues that the caller may see; NULL means all.
 
--- Returns the last message of a partition with this transaction id, or with this id.
+-- Returns the last message of a partition with this transaction id, or the one with this id. If the text is both, the
+-- message without a transaction id counts, as in an ack.
 CREATE FUNCTION skep._find_message(partition_id bigint, transaction_id text) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT m."offset" FROM (
@@ -10,7 +11,8 @@ LANGUAGE sql STABLE AS $$
     ) named
     CROSS JOIN LATERAL (SELECT * FROM skep.messages m WHERE m.partition_id = $1 AND m."offset" = named."offset"
                         LIMIT 1) m
-    WHERE m.payload IS NOT NULL ORDER BY m."offset" DESC LIMIT 1
+    WHERE m.payload IS NOT NULL
+    ORDER BY m.transaction_id IS NULL DESC, m.transaction_id = $2 DESC, m."offset" DESC LIMIT 1
 $$;
 
 -- Returns the groups that read a partition, and their progress. A group that has not read from it yet (has_read is
