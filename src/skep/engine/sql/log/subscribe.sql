@@ -258,7 +258,7 @@ CREATE FUNCTION skep.subscribe(
     heartbeat_interval double precision DEFAULT NULL, heartbeat_timeout double precision DEFAULT NULL,
     miss_threshold integer DEFAULT NULL, retry_limit integer DEFAULT NULL, retry_delay double precision DEFAULT NULL,
     max_retry_delay double precision DEFAULT NULL, retry_jitter double precision DEFAULT NULL
-) RETURNS skep.subscriptions LANGUAGE plpgsql AS $$
+) RETURNS skep.subscriptions LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
 DECLARE
     retry  jsonb := jsonb_build_object('retry_limit', retry_limit, 'retry_delay', retry_delay,
@@ -278,6 +278,8 @@ BEGIN
         SELECT * INTO stored FROM skep.subscriptions s WHERE s.id = stored.id;
     END IF;
     RETURN stored;
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_busy(subscribe.group_name);
 END $$;
 COMMENT ON FUNCTION skep.subscribe IS
     'Stores the start, the heartbeat settings and the retry policy of a group, and returns the subscription. An '
@@ -297,7 +299,7 @@ END $$;
 
 CREATE FUNCTION skep.configure_group(
     group_name text, options jsonb, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL
-) RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
+) RETURNS SETOF skep.subscriptions LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
 DECLARE
     known constant text[] := '{retry_limit,retry_delay,max_retry_delay,retry_jitter}';
@@ -329,6 +331,8 @@ BEGIN
 EXCEPTION WHEN check_violation THEN
     GET STACKED DIAGNOSTICS wrong = CONSTRAINT_NAME;
     PERFORM skep._refuse_retry_option(configure_group.group_name, wrong, options);
+WHEN lock_not_available THEN
+    PERFORM skep._refuse_busy(configure_group.group_name);
 END $$;
 COMMENT ON FUNCTION skep.configure_group IS
     'Changes the given retry options of a group: retry_limit, retry_delay, max_retry_delay and retry_jitter; '
