@@ -90,3 +90,17 @@ def test_an_ack_of_a_shared_partition_waits_five_seconds(mq: psycopg.Connection,
     held.rollback()
     ack(mq, leased)
     assert broken(mq) == {}
+
+
+def test_a_pop_does_not_wait_for_an_open_subscribe_at_a_message(mq: psycopg.Connection, held: psycopg.Connection):
+    """The subscribe has inserted the start of the group in the partition: the pop leaves that partition alone."""
+    push(mq, "q", 1, partition="x")
+    pushed = push(mq, "q", 2, partition="y")[0]
+    assert take(mq, "q", partition="x") == [1]
+    message = mq.execute("SELECT skep.message_id(%s, %s)::text", [pushed.partition_id, pushed.offset]).fetchall()[0][0]
+    call(held, "subscribe", group_name="g", queue="q", mode="message_id", start_from=message)
+    mq.execute("SET statement_timeout = '2s'")
+    assert take(mq, "q", partition="y") == []
+    held.commit()
+    assert take(mq, "q", partition="y") == [2]
+    assert broken(mq) == {}

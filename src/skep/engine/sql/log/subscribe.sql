@@ -107,12 +107,16 @@ BEGIN
 END $$;
 
 -- Adds a run of a group in one partition, unless it has one. The caller holds the row of group_queues FOR KEY SHARE.
+-- It takes the locks of _lock_starts() before it inserts: a pop tries these, and would wait for the inserted row.
 CREATE FUNCTION skep._start_at_message(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     floor bigint;
 BEGIN
+    PERFORM pg_advisory_xact_lock_shared(x'736b6570'::integer, _start_at_message.group_queue_id);
+    PERFORM pg_advisory_xact_lock(x'73'::bigint << 56 | _start_at_message.group_queue_id::bigint << 35
+                                  | _start_at_message.partition_id);
     SELECT f.first_offset INTO floor FROM skep.partition_floors f WHERE f.partition_id = _start_at_message.partition_id
     FOR KEY SHARE;
     IF NOT FOUND THEN  -- deleted meanwhile
