@@ -1175,6 +1175,8 @@ _begin_compaction(archive_id integer, job uuid, sources jsonb) RETURNS bigint[]
 _begin_files(archive_id integer, job uuid, files jsonb) RETURNS bigint[]
 _bucket_minutes(since timestamptz, until timestamptz) RETURNS integer
 _bucket_time(instant timestamptz) RETURNS text
+_check_delayed(slot_of integer[], queue_ids integer[], partition_ids bigint[], transaction_ids text[], fresh boolean[])
+    RETURNS void
 _check_delays(ids uuid[], statuses text[], delays double precision[]) RETURNS void
 _check_force_complete(group_name text, queue text, older_than interval) RETURNS integer
 _check_grants(grants jsonb) RETURNS void
