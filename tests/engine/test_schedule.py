@@ -9,7 +9,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.engine.plans import assert_indexed, explained
-from tests.engine.verbs import Row, broken, call, configure, push, refused, take
+from tests.engine.verbs import Row, broken, call, configure, pass_time, push, refused, take
 
 MINUTE = timedelta(minutes=1)
 
@@ -221,6 +221,20 @@ def test_a_clock_that_is_set_back_repeats_no_tick(mq: psycopg.Connection):
     run(mq)
     mq.execute("UPDATE skep.schedules SET next_at = next_at + interval '1 hour', last_at = last_at + interval '1 hour'")
     assert (run(mq)[0], len(pushed(mq)), broken(mq)) == (0, 1, {})
+
+
+@pytest.mark.parametrize("cron", ["* * * * *", "*/2 * * * *"], ids=["resume", "other_cron"])
+def test_a_clock_that_is_set_back_and_a_changed_schedule(mq: psycopg.Connection, cron: str):
+    """The next tick is after the last one that was pushed, not after the time of the clock."""
+    create(mq)
+    wind_back(mq, timedelta(0))
+    assert run(mq)[0] == 1
+    pass_time(mq, -3600)
+    call(mq, "pause_schedule", name="s")
+    changed = create(mq, cron=cron)
+    changed = call(mq, "resume_schedule", name="s")[0] if cron == "* * * * *" else changed
+    assert changed.next_at > changed.last_at
+    assert broken(mq) == {}
 
 
 def test_a_call_runs_at_most_its_limit_of_schedules(mq: psycopg.Connection):

@@ -118,3 +118,21 @@ def test_options_of_a_queue_that_is_new(connect: Connect, strict):
     old.commit()
     query = "SELECT priority, concurrency, retry_limit FROM skep.queues"
     assert mq.execute(query).fetchall() == [(5, 3, 7)]
+
+
+def test_a_push_that_repeats_a_delayed_message(connect: Connect, strict):
+    """The delayed message was pushed after the snapshot: it is found by its unique key."""
+    mq = connect()
+    push(mq, "q", 0)
+    old = strict()
+    call(mq, "push", queue="q", payload=Jsonb(1), partition="Default", transaction_id="t", delay=3600)
+    with refused("40001", "cannot see"):
+        push(old, "q", 1, 2, transaction_ids=["t", "u"])
+    old.rollback()
+    assert [row.status for row in push(old, "q", 1, 2, 3, transaction_ids=["t", "u", "u"])] == [
+        "duplicate", "queued", "duplicate",
+    ]  # fmt: skip
+    old.commit()
+    assert [row.payload for row in drain(mq, "q")] == [0, 2]
+    assert len(call(mq, "list_delayed")) == 1
+    assert broken(mq) == {}

@@ -1176,6 +1176,8 @@ _begin_compaction(archive_id integer, job uuid, sources jsonb) RETURNS bigint[]
 _begin_files(archive_id integer, job uuid, files jsonb) RETURNS bigint[]
 _bucket_minutes(since timestamptz, until timestamptz) RETURNS integer
 _bucket_time(instant timestamptz) RETURNS text
+_check_delayed(slot_of integer[], queue_ids integer[], partition_ids bigint[], transaction_ids text[], fresh boolean[])
+    RETURNS void
 _check_delays(ids uuid[], statuses text[], delays double precision[]) RETURNS void
 _check_force_complete(group_name text, queue text, older_than interval) RETURNS integer
 _check_grants(grants jsonb) RETURNS void
@@ -1197,8 +1199,8 @@ _check_pop(queue text, group_name text, partition text, namespace text, task tex
     lease_time double precision) RETURNS void
 _check_runs() RETURNS TABLE(invariant text, broken bigint)
 _choose_queues(list integer, namespace text, task text, wanted integer, tried integer[]) RETURNS integer[]
-_clean_ready_list(list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, stamp
-    timestamptz) RETURNS bigint
+_clean_ready_list(list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, is_held
+    boolean, stamp timestamptz) RETURNS bigint
 _clear_runs(partition_ids bigint[], heads bigint[]) RETURNS void
 _clear_sink(sink text, batch bigint) RETURNS void
 _close_leased_runs(queue_id integer) RETURNS void
@@ -1274,7 +1276,8 @@ _ensure_subscribed(queue text, group_name text, partition text, namespace text, 
 _ensure_subscribed_by_name(queue text, group_name text, names text[], mode text, start_from text) RETURNS text[]
 _ensure_wide_list(group_name text) RETURNS integer
 _exceeds(payload jsonb, max_bytes integer) RETURNS boolean
-_expire_leases(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
+_expire_leases(list integer, after timestamptz, max_rows integer, stamp timestamptz, is_held boolean DEFAULT false)
+    RETURNS bigint
 _expired_files(archive_id integer) RETURNS TABLE(file_id bigint, path text)
 _fanout(id uuid, OUT required_consumer_groups bigint, OUT completed_consumer_groups bigint, OUT pending_groups text[])
     RETURNS record
@@ -1432,6 +1435,7 @@ _move_run(r runs, to_offset bigint) RETURNS runs
 _move_runs(partition_ids bigint[], group_queue_ids integer[], start subscriptions, is_end boolean, OUT skipped bigint,
     OUT replayed bigint) RETURNS record
 _move_runs_up(partition_id bigint, row_ids tid[], runs runs[], stop bigint) RETURNS void
+_neglected_lists(stamp timestamptz) RETURNS TABLE(list integer, queue_id integer)
 _new_group_queue_id() RETURNS integer
 _newest_messages(partition_id bigint, low bigint, high bigint, state text, since timestamptz, max_rows integer) RETURNS
     TABLE("offset" bigint, created_at timestamptz)
@@ -1624,7 +1628,8 @@ _read_window(queue_ids integer[], since pg_snapshot, until pg_snapshot, start js
     NULL, group_name text DEFAULT NULL) RETURNS TABLE(partition_id bigint, first_offset bigint, end_offset bigint,
     kept_from bigint, unseen boolean, deleted_at timestamptz)
 _ready_time(served_at timestamptz, stamp timestamptz) RETURNS timestamptz
-_recheck_drained_runs(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
+_recheck_drained_runs(list integer, after timestamptz, max_rows integer, is_held boolean, stamp timestamptz) RETURNS
+    bigint
 _record_activity(group_queue_id integer) RETURNS void
 _record_heartbeat(subscription_id bigint) RETURNS void
 _record_outbox_transaction() RETURNS trigger

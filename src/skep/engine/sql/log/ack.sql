@@ -241,9 +241,10 @@ BEGIN
     END IF;
 END $$;
 
--- Locks the run of a lease and returns it; returns NULL if the lease is stale.
+-- Locks the run of a lease and returns it; returns NULL if the lease is stale. It waits 5 seconds at most, as
+-- _ack_closed() does.
 CREATE FUNCTION skep._lock_lease(lease uuid, OUT row_id tid, OUT run skep.runs)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
     packed bigint := ('x00' || left(replace(lease::text, '-', ''), 14))::bit(64)::bigint;
     locked record;

@@ -275,11 +275,13 @@ END $$;
 
 -- Runs discovery for a ready list. Returns true if a run became ready, or if there are partitions left to check.
 -- is_timed: it is called because of the time, not because nothing was ready. max_rows: a caller inside a longer
--- transaction locks no more partitions than it leases.
+-- transaction locks no more partitions than it leases. If that transaction stays open (is_held), every run that it
+-- changes is hidden from the group: it only makes runs ready that it can lease, and leaves the other work to others.
 CREATE FUNCTION skep._discover(list integer, queue_id integer, is_timed boolean, max_rows integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     stamp      timestamptz := clock_timestamp();
+    is_held    boolean := max_rows < 1000000 AND transaction_timestamp() <> statement_timestamp();
     known      skep.discovery_state;
     page       record;
     is_saving  boolean;
@@ -326,14 +328,16 @@ BEGIN
     END IF;
 
     handled := skep._discover_partitions(list, known.partition_ids || page.partition_ids, max_rows, stamp);
-    ready := handled.ready + skep._expire_leases(list, scan_from, least(max_rows, 100), stamp);
+    ready := handled.ready;
+    max_rows := CASE WHEN is_held THEN greatest(max_rows - ready, 0) ELSE max_rows END;
+    ready := ready + skep._expire_leases(list, scan_from, least(max_rows, 100), stamp, is_held);
     IF is_saving OR NOT is_timed THEN
         ready := ready + (SELECT coalesce(sum(skep._clean_ready_list(
-                              list, one.priority, scan_from, least(max_rows, 64), is_saving, stamp)), 0)
+                              list, one.priority, scan_from, least(max_rows, 64), is_saving, is_held, stamp)), 0)
                           FROM unnest(priorities) AS one (priority));
     END IF;
     IF is_saving THEN
-        ready := ready + skep._recheck_drained_runs(list, scan_from, least(max_rows, 500), stamp);
+        ready := ready + skep._recheck_drained_runs(list, scan_from, least(max_rows, 500), is_held, stamp);
         PERFORM skep._save_discovery(list, known, handled.left_over, page.next, is_scanning, scan_from, priorities,
                                      stamp);
     END IF;

@@ -269,9 +269,30 @@ COMMENT ON FUNCTION skep.transaction IS
     'all.';
 CALL skep._allow('skep_consumer', 'transaction', definer => false);
 
+-- Returns the ready lists that pops have not cleaned up for 10 seconds, and the queue of each: consumers that keep
+-- their transactions open leave that to others.
+CREATE FUNCTION skep._neglected_lists(stamp timestamptz) RETURNS TABLE (list integer, queue_id integer)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT g.id, g.queue_id FROM skep.group_queues g
+    LEFT JOIN LATERAL (SELECT r.partition_id, r.first_offset, r.ready_at FROM skep.runs r
+                       WHERE r.list_id = g.id AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND NOT r.drained
+                       ORDER BY r.priority, r.ready_at LIMIT 1) front ON true
+    WHERE g.list_id = g.id
+      AND (front.ready_at < stamp - interval '10 seconds'
+           AND NOT EXISTS (SELECT FROM skep.messages m
+                           WHERE m.partition_id = front.partition_id AND m."offset" = front.first_offset
+                             AND m.payload IS NOT NULL)
+           OR EXISTS (SELECT FROM skep.runs r
+                      WHERE r.list_id = g.id AND r.ready_at < stamp - interval '10 seconds' AND r.ready_at IS NOT NULL
+                        AND r.lease_id IS NULL AND r.drained));
+END $$;
+
 CREATE FUNCTION skep.expire_leases() RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM skep._discover(n.list, n.queue_id, true, 1000000) FROM skep._neglected_lists(clock_timestamp()) n;
     PERFORM skep._expire_leases(g.list_id, '-infinity', 100, clock_timestamp())
     FROM (SELECT DISTINCT list_id FROM skep.group_queues) g
     WHERE EXISTS (SELECT FROM skep.runs r

@@ -46,9 +46,10 @@ BEGIN
 END $$;
 
 -- Completes leases of closed runs, as _ack_leases() does with open ones. The open runs are locked first, in a statement
--- of their own, so the next statement sees their current state.
+-- of their own, so the next statement sees their current state. Another transaction may have locked an open run by a
+-- pop or an ack, and stay open: then the ack fails after 5 seconds, and can be tried again.
 CREATE FUNCTION skep._ack_closed(leases uuid[], completed int8multirange[]) RETURNS uuid[]
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
     stamp timestamptz := clock_timestamp();
     keys  record;

@@ -101,7 +101,9 @@ BEGIN
     IF cardinality(leases) > 0 AND NOT EXISTS (SELECT FROM skep.discoveries d WHERE d.list_id = list AND d.discovered_at
                                          BETWEEN clock_timestamp()
                                              - interval '250 milliseconds' AND clock_timestamp()) THEN
-        PERFORM skep._discover(list, 0, true, max_rows);
+        -- A transaction that stays open locks no run that it has not leased.
+        PERFORM skep._discover(list, 0, true, CASE WHEN autocommit OR transaction_timestamp() = statement_timestamp()
+                                                   THEN max_rows ELSE 0 END);
     END IF;
     RETURN leases;
 END $$;

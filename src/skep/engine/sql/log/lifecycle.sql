@@ -214,12 +214,15 @@ END $$;
 CREATE FUNCTION skep.pause(
     group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL
 )
-RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
+RETURNS SETOF skep.subscriptions LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
-    ids bigint[] := skep._lock_open_subscriptions(group_name, queue, namespace, task);
+    ids bigint[];
 BEGIN
+    ids := skep._lock_open_subscriptions(group_name, queue, namespace, task);
     RETURN QUERY SELECT * FROM skep._set_status(ids, 'PAUSED');
     PERFORM skep._release_leases(ids);
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_busy(group_name);
 END $$;
 COMMENT ON FUNCTION skep.pause IS
     'Stops delivery to a group and returns its changed subscriptions. Its backlog is kept.';
@@ -228,10 +231,12 @@ CALL skep._allow('skep_admin', 'pause');
 CREATE FUNCTION skep.resume(
     group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL
 )
-RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
+RETURNS SETOF skep.subscriptions LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 BEGIN
     RETURN QUERY SELECT * FROM skep._set_status(skep._lock_open_subscriptions(group_name, queue, namespace, task),
                                                 'ACTIVE');
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_busy(group_name);
 END $$;
 COMMENT ON FUNCTION skep.resume IS
     'Resumes delivery to a paused or dead group at its cursor, and returns its changed subscriptions.';
@@ -240,12 +245,15 @@ CALL skep._allow('skep_admin', 'resume');
 CREATE FUNCTION skep.cancel(
     group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL
 )
-RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
+RETURNS SETOF skep.subscriptions LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
-    ids bigint[] := skep._lock_subscriptions(group_name, queue, namespace, task);
+    ids bigint[];
 BEGIN
+    ids := skep._lock_subscriptions(group_name, queue, namespace, task);
     RETURN QUERY SELECT * FROM skep._set_status(ids, 'CANCELLED');
     PERFORM skep._release_leases(ids);
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_busy(group_name);
 END $$;
 COMMENT ON FUNCTION skep.cancel IS
     'Ends subscriptions of a group until it subscribes again, and returns them. Retention no longer keeps messages for '
@@ -253,7 +261,7 @@ COMMENT ON FUNCTION skep.cancel IS
 CALL skep._allow('skep_admin', 'cancel');
 
 CREATE FUNCTION skep.cancel_group(group_name text, queue text DEFAULT NULL) RETURNS bigint
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
     backlog bigint;
 BEGIN
@@ -261,6 +269,8 @@ BEGIN
     SELECT coalesce(sum(l.lag), 0) INTO backlog FROM skep.lag(group_name, queue) l;
     PERFORM skep.cancel(group_name, queue);
     RETURN backlog;
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_busy(group_name);
 END $$;
 COMMENT ON FUNCTION skep.cancel_group IS
     'Cancels the subscriptions of a group and returns the size of its backlog. Fails with SK007 if they are cancelled '
@@ -270,12 +280,15 @@ CALL skep._allow('skep_admin', 'cancel_group');
 CREATE FUNCTION skep.heartbeat(
     group_name text, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL
 )
-RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
+RETURNS SETOF skep.subscriptions LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
-    ids bigint[] := skep._lock_open_subscriptions(group_name, queue, namespace, task);
+    ids bigint[];
 BEGIN
+    ids := skep._lock_open_subscriptions(group_name, queue, namespace, task);
     PERFORM skep._record_heartbeat(id) FROM unnest(ids) AS id;
     RETURN QUERY SELECT * FROM skep.subscriptions s WHERE s.id = ANY (ids) ORDER BY s.id;
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_busy(group_name);
 END $$;
 COMMENT ON FUNCTION skep.heartbeat IS
     'Records that a group is alive, revives it if it is DEAD, and returns its subscriptions. Every pop does the same.';

@@ -112,7 +112,9 @@ DECLARE
     left_over  record;
     stamp      timestamptz := clock_timestamp();
     since      interval := stamp - g.discovered_at;
-    max_rows   integer := CASE WHEN g.is_autocommit THEN 1000000 ELSE cardinality(sizes) END;
+    max_rows   integer := CASE WHEN g.is_autocommit THEN 1000000
+                               WHEN transaction_timestamp() = statement_timestamp() THEN cardinality(sizes)
+                               ELSE cardinality((skep._slots_left(requests, sizes, leases)).requests) END;
     give_up_at timestamptz := stamp + interval '250 milliseconds';
 BEGIN
     IF since BETWEEN '0 seconds' AND '250 milliseconds' AND cardinality(leases) = cardinality(sizes)

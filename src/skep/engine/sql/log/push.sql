@@ -102,6 +102,31 @@ EXCEPTION WHEN unique_violation OR serialization_failure THEN
         HINT = 'Push under READ COMMITTED, INSERT INTO skep.outbox, or try the transaction again.';
 END $$;
 
+-- Raises an error if this transaction cannot see a delayed message with one of these transaction ids, which is possible
+-- under REPEATABLE READ. An insert into the unique index detects that.
+CREATE FUNCTION skep._check_delayed(
+    slot_of integer[], queue_ids integer[], partition_ids bigint[], transaction_ids text[], fresh boolean[]
+) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    inserted uuid[];
+BEGIN
+    WITH tried AS (
+        INSERT INTO skep.delayed_messages (queue_id, partition_id, due_at, payload, transaction_id)
+        SELECT DISTINCT queue_ids[slot], partition_ids[slot], timestamptz '9998-01-01 00:00:00Z', jsonb 'null',
+               transaction_id
+        FROM unnest(slot_of, transaction_ids, fresh) AS item (slot, transaction_id, fresh)
+        WHERE fresh AND char_length(transaction_id) BETWEEN 1 AND 255
+        RETURNING id
+    )
+    SELECT array_agg(id) INTO inserted FROM tried;
+    DELETE FROM skep.delayed_messages d WHERE d.id = ANY (inserted);
+EXCEPTION WHEN unique_violation THEN
+    RAISE EXCEPTION USING ERRCODE = '40001',
+        MESSAGE = 'the partition has delayed messages that this transaction cannot see',
+        HINT = 'Push under READ COMMITTED, INSERT INTO skep.outbox, or try the transaction again.';
+END $$;
+
 -- Appends the messages of a push to one partition, if all of them are new. It does less than push_many() for many
 -- partitions.
 CREATE FUNCTION skep._append_to_partition(
@@ -155,6 +180,10 @@ BEGIN
     END IF;
     IF num_nonnulls(VARIADIC push_many.transaction_ids) > 0 THEN
         fresh := skep._find_new(slots.slot_of, slots.partition_ids, slots.dedup_since, push_many.transaction_ids);
+        IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+            PERFORM skep._check_delayed(slots.slot_of, slots.queue_ids, slots.partition_ids, push_many.transaction_ids,
+                                        fresh);
+        END IF;
     END IF;
     stamp := clock_timestamp();  -- after the locks, so that a later push to the partition reads a later time
     IF cardinality(slots.partition_ids) = 1 AND coalesce(true = ALL (fresh), true) THEN

@@ -386,12 +386,15 @@ END $$;
 -- duplicate. The floor is locked so that retention, which never waits, skips the partition while this transaction is
 -- open.
 CREATE FUNCTION skep.delete_message(id uuid) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 BEGIN
     PERFORM FROM skep.partition_floors f WHERE f.partition_id = skep.partition_of(id) FOR KEY SHARE;
     UPDATE skep.messages m SET payload = NULL, headers = NULL
     WHERE m.partition_id = skep.partition_of(id) AND m."offset" = skep.offset_of(id) AND m.payload IS NOT NULL;
     RETURN FOUND;
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse('55P03', format('the partition of message %s is locked by another transaction', id),
+                        'Nothing was changed. Try again; pg_stat_activity shows open transactions.');
 END $$;
 COMMENT ON FUNCTION skep.delete_message IS
     'Deletes the payload of a message. Returns false if the message does not exist. Its offset stays, and a repeat of '

@@ -3,8 +3,11 @@
 -- Ends expired leases with their verdict, and moves extended leases to their new deadline. Returns how many have ended.
 -- The open run of a shared partition is locked first, here and not in _end_lease(), so that leases whose open run is
 -- locked by others do not count for max_rows. In other partitions the leased run is the open one.
-CREATE FUNCTION skep._expire_leases(list integer, after timestamptz, max_rows integer, stamp timestamptz) RETURNS bigint
-LANGUAGE plpgsql AS $$
+-- is_held, here and below: the transaction of the caller stays open. Then an extended lease is left alone, because its
+-- ack would wait for the caller.
+CREATE FUNCTION skep._expire_leases(
+    list integer, after timestamptz, max_rows integer, stamp timestamptz, is_held boolean DEFAULT false
+) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     late  record;
     ended bigint := 0;
@@ -18,6 +21,7 @@ BEGIN
                                 ORDER BY o.first_offset DESC LIMIT 1) last
             JOIN skep.runs open ON open.ctid = last.row_id
             WHERE r.list_id = list AND r.ready_at >= after AND r.ready_at <= stamp AND r.lease_id IS NOT NULL
+              AND (NOT is_held OR r.expires_at <= stamp)
             ORDER BY r.ready_at LIMIT max_rows FOR NO KEY UPDATE OF open, r SKIP LOCKED
         ) expired ORDER BY expired.ready_at  -- sorted, so that all are locked before the loop changes an open run
     LOOP
@@ -30,10 +34,12 @@ BEGIN
     RETURN ended;
 END $$;
 
--- Decides about at most max_rows probably drained runs: those with messages become ready, the others become drained.
--- Returns how many are ready. The caller saves a snapshot that is older than this.
-CREATE FUNCTION skep._recheck_drained_runs(list integer, after timestamptz, max_rows integer, stamp timestamptz)
-RETURNS bigint LANGUAGE plpgsql AS $$
+-- Decides about at most max_rows probably drained runs: those with messages become ready, the others become drained,
+-- unless is_held: a push would find them locked. Returns how many are ready. The caller saves a snapshot that is older
+-- than this.
+CREATE FUNCTION skep._recheck_drained_runs(
+    list integer, after timestamptz, max_rows integer, is_held boolean, stamp timestamptz
+) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     ready bigint;
 BEGIN
@@ -43,6 +49,8 @@ BEGIN
                                            AND m."offset" >= r.first_offset) AS has_more
         FROM skep.runs r
         WHERE r.list_id = list AND r.ready_at >= after AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND r.drained
+          AND (NOT is_held OR EXISTS (SELECT FROM skep.messages m
+                                      WHERE m.partition_id = r.partition_id AND m."offset" >= r.first_offset))
         ORDER BY r.ready_at LIMIT max_rows FOR NO KEY UPDATE OF r SKIP LOCKED
     ), decided AS (
         UPDATE skep.runs r SET drained = false, ready_at = CASE
@@ -55,9 +63,10 @@ END $$;
 
 -- Moves runs at the front of the ready list that cannot be leased: past deleted messages; to the time when their next
 -- message is due; and, if is_saving, out of the list if they are drained. In that case the caller saves a snapshot that
--- is older than this. Returns how many are ready.
+-- is older than this. If is_held, it moves only runs that can be leased then. Returns how many are ready.
 CREATE FUNCTION skep._clean_ready_list(
-    list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, stamp timestamptz
+    list integer, priority integer, after timestamptz, max_rows integer, is_saving boolean, is_held boolean,
+    stamp timestamptz
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     front record;
@@ -69,7 +78,7 @@ BEGIN
               WHERE r.list_id = list AND r.priority = _clean_ready_list.priority AND r.ready_at >= after
                 AND r.ready_at <= stamp
                 AND r.ready_at IS NOT NULL AND r.lease_id IS NULL AND NOT r.drained
-              ORDER BY r.ready_at LIMIT max_rows) at_front
+              ORDER BY r.ready_at LIMIT CASE WHEN is_held THEN 64 ELSE max_rows END) at_front
         CROSS JOIN LATERAL skep._head_of(at_front.partition_id) head
         CROSS JOIN LATERAL (SELECT q.delayed_processing, q.window_buffer FROM skep.group_queues g
                             JOIN skep.queues q ON q.id = g.queue_id
@@ -82,10 +91,11 @@ BEGIN
                                                 q.window_buffer) AS at) due
         JOIN skep.runs r ON r.ctid = at_front.row_id
         WHERE r.lease_id IS NULL AND r.first_offset = at_front.first_offset
-          AND CASE WHEN head.next_offset <= at_front.first_offset THEN is_saving
+          AND CASE WHEN is_held THEN alive."offset" > at_front.first_offset AND (due.at > stamp) IS NOT TRUE
+                   WHEN head.next_offset <= at_front.first_offset THEN is_saving
                    ELSE alive."offset" IS DISTINCT FROM at_front.first_offset OR due.at > stamp
                        AND r.attempts IS NULL END
-        FOR NO KEY UPDATE OF r SKIP LOCKED
+        LIMIT max_rows FOR NO KEY UPDATE OF r SKIP LOCKED
     LOOP
         IF front.alive_at IS DISTINCT FROM (front.run).first_offset THEN  -- deleted, or no message
             front.run := skep._move_run(front.run, coalesce(front.alive_at, (front.run).end_offset, front.next_offset));

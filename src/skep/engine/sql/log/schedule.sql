@@ -233,7 +233,7 @@ BEGIN
     SET cron = excluded.cron, time_zone = excluded.time_zone, queue = excluded.queue, partition = excluded.partition,
         payload = excluded.payload, headers = excluded.headers, missed = excluded.missed, error = NULL,
         next_at = CASE WHEN (s.cron, s.time_zone) = (excluded.cron, excluded.time_zone) THEN s.next_at
-            ELSE excluded.next_at END
+            ELSE skep._next_tick(excluded.cron, excluded.time_zone, greatest(clock_timestamp(), s.last_at)) END
     RETURNING s.* INTO made;
     RETURN made;
 END $$;
@@ -269,7 +269,10 @@ LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
     changed skep.schedules;
 BEGIN
-    UPDATE skep.schedules s SET paused = false, next_at = skep._next_tick(s.cron, s.time_zone, clock_timestamp())
+    UPDATE skep.schedules s
+    SET paused = false,
+        -- last_at is later than now if the clock was set back: its ticks were pushed
+        next_at = skep._next_tick(s.cron, s.time_zone, greatest(clock_timestamp(), s.last_at))
     WHERE s.name = resume_schedule.name AND s.paused;
     SELECT * INTO changed FROM skep.schedules s WHERE s.name = resume_schedule.name;
     RETURN skep._require_schedule(changed, name);

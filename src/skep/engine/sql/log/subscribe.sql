@@ -107,12 +107,16 @@ BEGIN
 END $$;
 
 -- Adds a run of a group in one partition, unless it has one. The caller holds the row of group_queues FOR KEY SHARE.
+-- It takes the locks of _lock_starts() before it inserts: a pop tries these, and would wait for the inserted row.
 CREATE FUNCTION skep._start_at_message(partition_id bigint, group_queue_id integer, first_offset bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     floor bigint;
 BEGIN
+    PERFORM pg_advisory_xact_lock_shared(x'736b6570'::integer, _start_at_message.group_queue_id);
+    PERFORM pg_advisory_xact_lock(x'73'::bigint << 56 | _start_at_message.group_queue_id::bigint << 35
+                                  | _start_at_message.partition_id);
     SELECT f.first_offset INTO floor FROM skep.partition_floors f WHERE f.partition_id = _start_at_message.partition_id
     FOR KEY SHARE;
     IF NOT FOUND THEN  -- deleted meanwhile
@@ -258,7 +262,7 @@ CREATE FUNCTION skep.subscribe(
     heartbeat_interval double precision DEFAULT NULL, heartbeat_timeout double precision DEFAULT NULL,
     miss_threshold integer DEFAULT NULL, retry_limit integer DEFAULT NULL, retry_delay double precision DEFAULT NULL,
     max_retry_delay double precision DEFAULT NULL, retry_jitter double precision DEFAULT NULL
-) RETURNS skep.subscriptions LANGUAGE plpgsql AS $$
+) RETURNS skep.subscriptions LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
 DECLARE
     retry  jsonb := jsonb_build_object('retry_limit', retry_limit, 'retry_delay', retry_delay,
@@ -278,6 +282,8 @@ BEGIN
         SELECT * INTO stored FROM skep.subscriptions s WHERE s.id = stored.id;
     END IF;
     RETURN stored;
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM skep._refuse_busy(subscribe.group_name);
 END $$;
 COMMENT ON FUNCTION skep.subscribe IS
     'Stores the start, the heartbeat settings and the retry policy of a group, and returns the subscription. An '
@@ -297,7 +303,7 @@ END $$;
 
 CREATE FUNCTION skep.configure_group(
     group_name text, options jsonb, queue text DEFAULT NULL, namespace text DEFAULT NULL, task text DEFAULT NULL
-) RETURNS SETOF skep.subscriptions LANGUAGE plpgsql AS $$
+) RETURNS SETOF skep.subscriptions LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
 DECLARE
     known constant text[] := '{retry_limit,retry_delay,max_retry_delay,retry_jitter}';
@@ -329,6 +335,8 @@ BEGIN
 EXCEPTION WHEN check_violation THEN
     GET STACKED DIAGNOSTICS wrong = CONSTRAINT_NAME;
     PERFORM skep._refuse_retry_option(configure_group.group_name, wrong, options);
+WHEN lock_not_available THEN
+    PERFORM skep._refuse_busy(configure_group.group_name);
 END $$;
 COMMENT ON FUNCTION skep.configure_group IS
     'Changes the given retry options of a group: retry_limit, retry_delay, max_retry_delay and retry_jitter; '

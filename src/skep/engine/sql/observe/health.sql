@@ -249,5 +249,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION skep.force_complete IS
     'Completes every message of a queue that is older than this for a group, except leased ones and, unless '
-    'concurrency is above 1, those behind them in their partition. Returns the number; they count as skipped, not as processed.';
+    'concurrency is above 1, those behind them in their partition. Returns the number; they count as '
+    'skipped, not as processed.';
 CALL skep._allow('skep_admin', 'force_complete');

@@ -73,8 +73,8 @@ CREATE FUNCTION skep._first_lease_id(partition_id bigint, group_queue_id integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT (lpad(to_hex($1 << 21 | $2), 14, '0') || repeat('0', 18))::uuid $$;
 
 -- Returns the offsets of messages with this id: a transaction id, or the id of a message without one. A message that
--- has a transaction id is never addressed by its own id. Producers choose transaction ids, so one may be equal to the id of
--- another message: is_own_id tells the two apart.
+-- has a transaction id is never addressed by its own id. Producers choose transaction ids, so one may be equal to the
+-- id of another message: is_own_id tells the two apart.
 CREATE FUNCTION skep._queen_offsets(partition_id bigint, transaction_id text)
 RETURNS TABLE ("offset" bigint, is_own_id boolean) LANGUAGE sql STABLE AS $$
     SELECT m."offset", false FROM skep.messages m WHERE m.partition_id = $1 AND m.transaction_id = $2
