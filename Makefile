@@ -23,11 +23,12 @@ serve: $(READY) ## run Skep on an embedded PostgreSQL; ARGS="--database-url URL"
 test: $(READY) ## run the tests; ARGS="tests/unit -k errors" runs some
 	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-check: $(READY) ## lint, format, types, import contracts, generated files, links of the documentation
+check: $(READY) ## lint, format, types, import contracts, generated files, prose, links of the documentation
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo 'These files are not formatted; run: make format'; $(BIN)/ruff format --check .; exit 1; }
 	@$(BIN)/python -m tools.make_sync --check
 	@$(BIN)/python -m tools.make_schema --check
+	@$(BIN)/python -m tools.prose > .venv/prose.log || { cat .venv/prose.log; echo 'python -m tools.prose --list shows them'; exit 1; }
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports > .venv/imports.log || { cat .venv/imports.log; exit 1; }
 	@$(SITE) build --strict --site-dir .venv/site > .venv/site.log 2>&1 || { cat .venv/site.log; exit 1; }

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.engine.threads import until
-from tests.engine.verbs import ack, broken, call, configure, pass_time, pop, push, refused, take
+from tests.engine.verbs import ack, broken, call, configure, drain, pass_time, pop, push, push_to, refused, take
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -104,3 +104,15 @@ def test_a_pop_does_not_wait_for_an_open_subscribe_at_a_message(mq: psycopg.Conn
     held.commit()
     assert take(mq, "q", partition="y") == [2]
     assert broken(mq) == {}
+
+
+def test_a_full_scan_goes_on_beside_an_open_pop(mq: psycopg.Connection, held: psycopg.Connection):
+    """The open pop has locked the lost snapshot: the others scan the later pages although they cannot delete it."""
+    names = [f"p{n:04}" for n in range(4100)]
+    push_to(mq, [("q", name, 0) for name in names])
+    assert len(drain(mq, "q", batch=100_000, partitions=5000)) == len(names)
+    mq.execute("UPDATE skep.runs SET ready_at = NULL, drained = false")
+    push_to(mq, [("q", names[0], 1), ("q", names[-1], 2)])
+    mq.execute("SELECT skep.prune_journal('0 seconds')")
+    assert [row.payload for row in pop(held, "q")] == [1]
+    until(lambda: take(mq, "q") == [2], "the scan does not reach the last page")

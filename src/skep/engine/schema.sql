@@ -167,6 +167,7 @@ CREATE TABLE skep.discoveries (
     crowded boolean NOT NULL DEFAULT false,
     left_over bigint[],
     scan_after text COLLATE "C",
+    scanned bigint[],
     CONSTRAINT discoveries_pkey PRIMARY KEY (list_id, id)
 ) WITH (fillfactor=50, autovacuum_vacuum_scale_factor=0.02);
 
@@ -712,7 +713,8 @@ CREATE TYPE skep.discovery_state (
     is_ahead boolean,
     scan_after text,
     partition_ids bigint[],
-    rows bigint
+    rows bigint,
+    lost bigint[]
 );
 
 CREATE TYPE skep.group_state (
@@ -1346,6 +1348,7 @@ _is_idle(p partitions, idle_seconds double precision) RETURNS boolean
 _is_known(partition_id bigint, transaction_id text, dedup_window double precision) RETURNS boolean
 _is_lease_of(lease uuid, partition_id bigint) RETURNS boolean
 _is_lease_set(id uuid) RETURNS boolean
+_is_lost(d discoveries, floor xid8) RETURNS boolean
 _is_message(value jsonb) RETURNS boolean
 _is_quiet(partition_id bigint, since timestamptz) RETURNS boolean
 _is_restored() RETURNS boolean

@@ -258,6 +258,7 @@ CREATE TABLE skep.discoveries (
     left_over      bigint[],                        -- unseen partitions that were locked, for the next discovery
     scan_after     text COLLATE "C",                -- a full scan has checked partitions up to this name (of a wide
                                                     --   list: id); NULL: all
+    scanned        bigint[],                        -- lost snapshots that this full scan makes up for
     PRIMARY KEY (list_id, id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
 
@@ -363,7 +364,8 @@ CREATE TYPE skep.discovery_state AS (
     is_ahead      boolean,        -- the clock was set back
     scan_after    text,
     partition_ids bigint[],
-    rows          bigint
+    rows          bigint,
+    lost          bigint[]        -- the snapshots for which a full scan has begun, or begins now
 );
 
 -- The options that decide about a lease, and the names that dead letters and the log need.

@@ -56,21 +56,32 @@ BEGIN
             AND r.lease_id IS NULL AND r.drained ORDER BY r.ready_at LIMIT 1));
 END $$;
 
--- Returns the saved snapshots of a list, and the partitions with unseen pushes.
+-- Returns true if the journal cannot tell which pushes a snapshot has not seen.
+CREATE FUNCTION skep._is_lost(d skep.discoveries, floor xid8) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT pg_snapshot_xmin($1.snapshot) < $2 OR $1.server_started <> pg_postmaster_start_time()
+$$;
+
+-- Returns the saved snapshots of a list, and the partitions with unseen pushes. A lost snapshot that an open transaction
+-- has locked stays after a full scan has begun: the scan goes on at scan_after if its snapshot names the lost one.
 CREATE FUNCTION skep._read_discovery_state(list integer, queue_id integer, stamp timestamptz)
 RETURNS skep.discovery_state LANGUAGE plpgsql AS $$
 DECLARE
     known skep.discovery_state;
 BEGIN
     SELECT skep._current_snapshot(), array_agg(DISTINCT d.id), min(d.discovered_at), min(d.ready_from), min(d.scan_at),
-           coalesce(bool_or(d.crowded), false), coalesce(bool_or(d.is_lost), true),
+           coalesce(bool_or(d.crowded), false), coalesce(bool_or(d.is_lost AND NOT d.is_scanned), true),
            coalesce(bool_or(d.discovered_at > stamp), false), min(d.scan_after),
            array_agg(DISTINCT unseen.partition_id) FILTER (WHERE unseen.partition_id IS NOT NULL),
-           count(unseen.partition_id)
+           count(unseen.partition_id), array_agg(DISTINCT d.id) FILTER (WHERE d.is_lost)
     INTO known
     FROM (
-        SELECT d.*, pg_snapshot_xmin(d.snapshot) < f.xid OR d.server_started <> pg_postmaster_start_time() AS is_lost
-        FROM skep.discoveries d CROSS JOIN skep.journal_floor f WHERE d.list_id = list
+        SELECT d.*, lost.is_lost, lost.is_lost AND EXISTS (
+                   SELECT FROM skep.discoveries newer
+                   WHERE newer.list_id = list AND d.id = ANY (newer.scanned) AND NOT skep._is_lost(newer, f.xid)
+               ) AS is_scanned
+        FROM skep.discoveries d CROSS JOIN skep.journal_floor f
+        CROSS JOIN LATERAL (SELECT skep._is_lost(d, f.xid) AS is_lost) lost WHERE d.list_id = list
     ) d
     LEFT JOIN LATERAL (
         SELECT unnest(d.left_over) AS partition_id
@@ -352,7 +363,7 @@ CREATE FUNCTION skep._save_discovery(
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO skep.discoveries (list_id, snapshot, discovered_at, server_started, ready_from, scan_at, crowded,
-                                  left_over, scan_after)
+                                  left_over, scan_after, scanned)
     VALUES (list, known.seen, stamp, pg_postmaster_start_time(),
             coalesce(least(skep._first_ready_time(list, priorities, scan_from), stamp - interval '250 milliseconds'),
                      '-infinity'),
@@ -365,6 +376,6 @@ BEGIN
                                     WHERE r.list_id = list AND r.priority = one.priority AND r.ready_at >= scan_from
                                       AND r.ready_at <= stamp AND r.lease_id IS NULL AND NOT r.drained LIMIT 17) r
                 LIMIT 17) waiting),
-            nullif(left_over, '{}'), _save_discovery.scan_after);
+            nullif(left_over, '{}'), _save_discovery.scan_after, known.lost);
     DELETE FROM skep.discoveries d WHERE d.list_id = list AND d.id = ANY (known.snapshots);
 END $$;
