@@ -282,7 +282,7 @@ def test_a_transaction_that_holds_a_lease(mq: psycopg.Connection, connect_module
     other, slow = connect_module(), connect_module()
 
     def refuse(connection: psycopg.Connection, verb: str, **arguments: str) -> None:
-        with refused("55P03", 'group "g" is in use'):
+        with refused("55P03", 'group "g" is locked'):
             call(connection, verb, group_name="g", **arguments)
 
     with slow.transaction():

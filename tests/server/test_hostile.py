@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from skep.server.http.endpoint import Endpoint
-from skep.server.queen.ack import Acks
+from skep.server.queen.ack import QueenAcks
 from skep.server.routes import ENDPOINTS
 from tests.server.serving import Answer, Client, client, serving, until
 
@@ -336,6 +336,6 @@ def test_a_broken_answer_among_others(client: Client, queue: str, module_databas
     with ThreadPoolExecutor(32) as threads:
         with held(module_database_url, "skep.runs"):
             said = [threads.submit(client.post, "/api/v1/ack", answer) for answer in answers]
-            until(lambda: len(client.app.state.part(Acks)._waiting) >= 20)
+            until(lambda: len(client.app.state.part(QueenAcks)._waiting) >= 20)
         succeeded = [answer.result().json[0]["success"] for answer in said]
     assert succeeded == [True] * 15 + [False] + [True] * 15

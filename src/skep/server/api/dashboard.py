@@ -24,7 +24,7 @@ SEARCH = Param("search", help="Only those that have this in their names.")
 SORT = (Param("sort", help="A column."), Param("descending", "boolean"))
 
 
-class Identity(msgspec.Struct):
+class CallerRights(msgspec.Struct):
     """The caller, and the caller's rights on every queue, or on one."""
 
     subject: str | None
@@ -34,7 +34,7 @@ class Identity(msgspec.Struct):
 async def identity(call: Call) -> Reply:
     queue = call.text("queue")
     may = [action for action in ACTIONS if call.identity.allows(action, queue)]
-    return reply(Identity(call.identity.subject, list(may)))
+    return reply(CallerRights(call.identity.subject, list(may)))
 
 
 async def overview(call: Call) -> Reply:
@@ -159,7 +159,7 @@ ENDPOINTS = (
         run=identity,
         summary="Show the caller and the caller's rights.",
         query=(Param("queue", help="On this queue, rather than on every one."),),
-        answers={200: Identity},
+        answers={200: CallerRights},
     ),
     Endpoint(
         method="GET",

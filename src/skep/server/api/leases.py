@@ -10,7 +10,7 @@ from skep.server.http.asgi import HttpError, bad_request
 from skep.server.http.endpoint import Call, Endpoint, Reply, reply
 from skep.server.http.state import State
 from skep.server.work import address, calls
-from skep.server.work.ack import Ack, Acker, Status
+from skep.server.work.ack import Acker, AckRequest, Status
 from skep.server.work.merge import Merger
 
 ACKS = 5_000  # of merged requests in one call
@@ -79,7 +79,7 @@ class Applied(msgspec.Struct):
     applied: list[bool]
 
 
-class Acks(Merger[Sequence[Ack], list[bool]]):
+class ApiAcks(Merger[Sequence[AckRequest], list[bool]]):
     """Merges the acks of this server."""
 
     def __init__(self, state: State) -> None:
@@ -120,7 +120,7 @@ async def _apply(
 ) -> Reply:
     """Apply the same ack to messages of the lease in the path. Raise if it counts for none of them."""
     lease = call.params["lease"]
-    acks = [Ack(lease, id_, status, error, delay) for id_ in ids or [None]]
+    acks = [AckRequest(lease, id_, status, error, delay) for id_ in ids or [None]]
     applied = await _run(call, acks)
     if not any(applied):
         raise StaleLease(f"lease {lease} is over, or the messages are not in it", hint=HINT)
@@ -132,17 +132,17 @@ async def ack_many(call: Call) -> Reply:
     most = call.state.config.max_batch
     if len(body.acks) > most:
         raise HttpError(413, f"at most {most} acks fit into one request, got {len(body.acks)}", "batch_too_large")
-    acks = [Ack(one.lease, one.id, one.status, one.error, one.delay) for one in body.acks]
+    acks = [AckRequest(one.lease, one.id, one.status, one.error, one.delay) for one in body.acks]
     return reply(Applied(await _run(call, acks) if acks else []))
 
 
-async def _run(call: Call, acks: list[Ack]) -> list[bool]:
+async def _run(call: Call, acks: list[AckRequest]) -> list[bool]:
     for number, one in enumerate(acks):
         for name, value in (("lease", one.lease), ("id", one.id)):
             if value is not None and not address.is_uuid(value):
                 raise bad_request(f"item {number}: {name} must be a UUID, got {value[:40]!r}")
     await require_on_queues(call, "ack", calls.QUEUES_OF_LEASES, leases=list({one.lease for one in acks}))
-    applied = await call.state.part(Acks)(acks)
+    applied = await call.state.part(ApiAcks)(acks)
     done = sum(yes for yes, one in zip(applied, acks, strict=True) if one.status == "completed")
     call.state.meter.messages("acked", done)
     return applied

@@ -13,7 +13,7 @@ from skep.server.http.endpoint import LAST, Call, Endpoint, Param, Reply, reply
 from skep.server.http.grants import Action
 
 
-class Wish(msgspec.Struct):
+class NewSubscription(msgspec.Struct):
     """A subscription of a group to a queue, one partition of it, or a namespace and/or task."""
 
     group: str
@@ -51,7 +51,7 @@ class GroupChange(msgspec.Struct):
     task: str | None = None
 
 
-class Which(msgspec.Struct):
+class GroupScope(msgspec.Struct):
     """The subscriptions of a group to a queue, to a namespace and/or task, or all."""
 
     queue: str | None = None
@@ -82,7 +82,7 @@ def _visible(call: Call, queue: str | None) -> bool:
 
 
 async def subscribe(call: Call) -> Reply:
-    wish = await call.json(Wish)
+    wish = await call.json(NewSubscription)
     call.identity.require("pop", wish.queue)
     stored = await call.state.mq.subscribe(
         wish.group,
@@ -124,7 +124,7 @@ async def explain_start(call: Call) -> Reply:
 
 def _changing(verb: str, action: Action) -> Callable[[Call], Awaitable[Reply]]:
     async def change(call: Call) -> Reply:
-        which = await call.json(Which, default=Which())
+        which = await call.json(GroupScope, default=GroupScope())
         call.identity.require(action, which.queue)
         change = getattr(call.state.mq, verb)
         changed: list[Subscription] = await change(
@@ -162,7 +162,7 @@ def _verb(verb: str, action: Action, summary: str) -> Endpoint:
         on="each",
         run=_changing(verb, action),
         summary=summary,
-        body=Which,
+        body=GroupScope,
         body_required=False,
         answers={200: list[Subscription], 404: None, 409: None},
     )
@@ -188,7 +188,7 @@ ENDPOINTS = (
         on="each",
         run=subscribe,
         summary="Subscribe a group, if it is not subscribed yet. Returns the stored subscription.",
-        body=Wish,
+        body=NewSubscription,
         answers={200: Subscription},
     ),
     Endpoint(

@@ -108,7 +108,7 @@ def _shape_error(error: str) -> str:
             return error
 
 
-class Acker:
+class QueenAcker:
     """Applies the acks of several requests by one call."""
 
     def __init__(self, database: AsyncDatabase) -> None:
@@ -218,12 +218,12 @@ class Extended(
     error: str | None
 
 
-class Acks(Merger[list[QueenAck], list[AckResult]]):
+class QueenAcks(Merger[list[QueenAck], list[AckResult]]):
     """Merges the acks of this server."""
 
     def __init__(self, state: State) -> None:
         super().__init__(
-            Acker(state.database),
+            QueenAcker(state.database),
             weigh=len,
             max_weight=ACKS,
             parallel=2,
@@ -242,7 +242,7 @@ async def ack_batch(call: Call) -> Reply:
 
 async def _ack(call: Call, acks: list[QueenAck]) -> Reply:
     await require_on_partitions(call, "ack", {ack.partition_id for ack in acks})
-    results = await call.state.part(Acks)(acks) if acks else []
+    results = await call.state.part(QueenAcks)(acks) if acks else []
     call.state.meter.messages("acked", sum(result.success and not result.noop for result in results))
     return Reply(200, _encoder.encode(results))
 

@@ -14,7 +14,7 @@ WHERE = "Must specify either 'toEnd': true or 'timestamp'"
 POSITIONS = "`beginning`, `end`, an offset, or a time such as 2026-01-31T12:00:00Z"
 
 
-class Subscription(msgspec.Struct, rename="camel"):
+class NewStart(msgspec.Struct, rename="camel"):
     """The new start of a group."""
 
     subscription_timestamp: str | None = None
@@ -69,7 +69,7 @@ async def delete(call: Call) -> Reply:
 
 
 async def resubscribe(call: Call) -> Reply:
-    group, wish = call.params["group"], await call.json(Subscription, default=Subscription())
+    group, wish = call.params["group"], await call.json(NewStart, default=NewStart())
     if not wish.subscription_timestamp:
         raise bad_request("Missing subscriptionTimestamp in request body")
     start = instant(wish.subscription_timestamp, "subscriptionTimestamp")
@@ -168,7 +168,7 @@ ENDPOINTS = (
         on="every",
         run=resubscribe,
         summary="Change where a group starts in partitions it has not met.",
-        body=Subscription,
+        body=NewStart,
     ),
     Endpoint(
         method="POST",

@@ -10,7 +10,7 @@ from skep.message import DEFAULT_PARTITION
 from skep.server.http.asgi import HttpError, bad_request, decode, traceparent
 from skep.server.http.endpoint import Call, Endpoint, Reply, reply
 from skep.server.work import address
-from skep.server.work.push import Place, Pushed, PushItem, in_utc, prepare, seal, trace
+from skep.server.work.push import DelayedPlace, Pushed, PushItem, in_utc, prepare, seal, trace
 
 NULL = msgspec.Raw(b"null")
 EMPTY = msgspec.Raw(b"{}")
@@ -129,7 +129,7 @@ def stored(items: Sequence[PushItem], pushed: Pushed) -> Iterator[Stored]:
         yield Stored(index, status, name, name, item.queue, id_, item.trace_id, offset, partition)
 
 
-def _delayed(index: int, item: PushItem, place: Place, *, duplicate: bool) -> Stored:
+def _delayed(index: int, item: PushItem, place: DelayedPlace, *, duplicate: bool) -> Stored:
     name = item.transaction_id or place.id
     status = "duplicate" if duplicate else "delayed"
     due = f"{datetime.fromisoformat(place.due_at).isoformat(timespec='milliseconds')}Z"

@@ -9,7 +9,7 @@ from skep.server.work import calls, tracing
 Status = Literal["completed", "failed", "failed_alone", "dead_letter", "release"]
 
 
-class Ack(NamedTuple):
+class AckRequest(NamedTuple):
     """The ack of one message, or of every message of a lease that has no ack yet."""
 
     lease: str
@@ -25,7 +25,7 @@ class Acker:
     def __init__(self, database: AsyncDatabase) -> None:
         self._database = database
 
-    async def __call__(self, requests: Sequence[Sequence[Ack]]) -> list[list[bool]]:
+    async def __call__(self, requests: Sequence[Sequence[AckRequest]]) -> list[list[bool]]:
         acks = [ack for request in requests for ack in request]
         arguments = {
             "leases": [ack.lease for ack in acks],

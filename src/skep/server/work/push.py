@@ -55,7 +55,7 @@ class Push(msgspec.Struct):
         return {item.queue for item in self.items}
 
 
-class Place(NamedTuple):
+class DelayedPlace(NamedTuple):
     """The id of a delayed message, and when it is due: an ISO time in UTC."""
 
     id: str
@@ -68,7 +68,7 @@ class Pushed(NamedTuple):
     duplicates: Sequence[bool]
     partition_ids: Sequence[int]
     offsets: Sequence[int | None]
-    delayed: Mapping[int, Place]  # by the number of the message
+    delayed: Mapping[int, DelayedPlace]  # by the number of the message
 
 
 _encoder = msgspec.json.Encoder()
@@ -142,8 +142,8 @@ def _shared_out(
         start = end
 
 
-def places(delayed: Mapping[str, tuple[str, str]] | None, start: int, end: int) -> dict[int, Place]:
+def places(delayed: Mapping[str, tuple[str, str]] | None, start: int, end: int) -> dict[int, DelayedPlace]:
     """Return the delayed messages between two numbers of a call, numbered from 0."""
     if delayed is None:
         return {}
-    return {int(n) - start: Place(*place) for n, place in delayed.items() if start <= int(n) < end}
+    return {int(n) - start: DelayedPlace(*place) for n, place in delayed.items() if start <= int(n) < end}
