@@ -17,6 +17,7 @@
     ├── Conflict                  SK007  an object with this name already exists with different settings
     ├── DataLoss                  retention deleted messages that a stream had not read
     ├── PushBlocked               SK006  the queue accepts no messages now (retryable)
+    ├── Overloaded                more requests wait in the server than it holds (retryable)
     └── TransientError            40001, 40P01, 55P03, 57014: deadlock, serialization, timeouts, upgrades (retryable)
         ├── KeysUnavailable       the keys that verify tokens cannot be fetched (retryable)
         └── DatabaseUnavailable   08xxx, 53xxx, 57P01 to 57P05, 25P03, or no response (retryable)
@@ -119,6 +120,15 @@ class PushBlocked(SkepError):
     """The queue accepts no messages now: it is full, or no group subscribes to it."""
 
     retryable = True
+
+
+class Overloaded(SkepError):
+    """More requests wait in the server than it holds."""
+
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__("the server has more connections and messages in hand than it can serve; try again")
 
 
 class TransientError(SkepError):

@@ -32,7 +32,7 @@ DAMAGES: dict[str, list[LiteralString]] = {
         "UPDATE skep.runs SET end_offset = 3 WHERE partition_id = 3 AND first_offset = 0",
     ],
     "no run reaches beyond the head": [f"UPDATE skep.runs SET first_offset = 50 WHERE partition_id = 1 AND {OPEN}"],
-    "a group has processed no less than nothing": [
+    "no group has processed a negative number of messages": [
         "UPDATE skep.starts SET skipped = 99 WHERE partition_id = 1",
         "UPDATE skep.starts SET skipped = -1 WHERE partition_id = 1",
     ],

@@ -80,5 +80,5 @@ def test_a_batch_is_published_by_its_keys(wide: psycopg.Connection, transaction_
     wide.execute("DELETE FROM skep.sinks")
     write(1)
     plans = explained(wide, lambda: write(2), analyze=True)
-    assert_indexed(plans, "sink_pieces_pkey", "sinks_pkey", "partition_floors_pkey")
+    assert_indexed(plans, "sink_chunks_pkey", "sinks_pkey", "partition_floors_pkey")
     assert sum(plan.rows_touched() for plan in plans) < 50

@@ -181,7 +181,7 @@ def test_a_failure_alone_is_logged(mq: psycopg.Connection):
     push(mq, Q, *range(3))
     as_batch(mq, pop(mq, Q), "ca.")
     ack(mq, pop(mq, Q))
-    log = mq.execute("SELECT reason, attempt, again::text FROM skep.lease_log ORDER BY id").fetchall()
+    log = mq.execute("SELECT reason, attempt, returned::text FROM skep.lease_log ORDER BY id").fetchall()
     assert log == [("failed_alone", 1, "{[1,3)}"), ("completed", 2, "{}")]
 
 

@@ -100,6 +100,8 @@ def test_functions_refuse_absurd_arguments(busy: tuple[psycopg.Connection, list[
                 with connection.transaction(force_rollback=rand.random() < 0.5):
                     connection.execute(f"SELECT count(*) FROM skep.{name}({', '.join(marks)})", values)  # pyright: ignore[reportArgumentType]
             except psycopg.Error as error:
+                if isinstance(error, psycopg.DataError) and error.sqlstate is None:
+                    continue  # psycopg cannot send it, such as a list of integers and floats
                 if not (error.sqlstate or "none").startswith(CLEAR):
                     unclear.add(f"{name}{tuple(values)}: {error.sqlstate} {error.diag.message_primary}")
         assert not connection.closed

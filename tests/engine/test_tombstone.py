@@ -18,12 +18,12 @@ def delete(connection: psycopg.Connection, partition: list[Row], offsets: Iterab
         assert connection.execute(query, [partition[offset].partition_id, offset]).fetchone() == (True,)
 
 
-def test_a_deleted_message_is_skipped(conn: psycopg.Connection):
+def test_a_deleted_message_is_skipped(mq: psycopg.Connection):
     """The others are delivered in order, with their offsets."""
-    delete(conn, push(conn, Q, *range(6)), [0, 2, 3, 5])
-    assert runs(conn, Q) == [([1, 4], 1)]
-    assert lag(conn) == {"Default": 0}
-    assert broken(conn) == {}
+    delete(mq, push(mq, Q, *range(6)), [0, 2, 3, 5])
+    assert runs(mq, Q) == [([1, 4], 1)]
+    assert lag(mq) == {"Default": 0}
+    assert broken(mq) == {}
 
 
 def test_lag_is_exact(mq: psycopg.Connection):

@@ -15,6 +15,7 @@ from skep.errors import (
     Forbidden,
     InvalidArgument,
     NotFound,
+    Overloaded,
     PayloadTooLarge,
     PushBlocked,
     SkepError,
@@ -23,7 +24,6 @@ from skep.errors import (
     Unauthenticated,
     Undecipherable,
 )
-from skep.server.work.merge import Overloaded
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -12,17 +12,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from skep.errors import SkepError, TransientError
+from skep.errors import Overloaded, TransientError
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
-
-
-class Overloaded(SkepError):
-    """More requests wait than the server is willing to hold."""
-
-    def __init__(self) -> None:
-        super().__init__("the server has more connections and messages in hand than it can serve; try again")
 
 
 class Merger(Generic[Request, Result]):

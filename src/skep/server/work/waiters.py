@@ -18,10 +18,9 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from skep.client.aio.database import AsyncDatabase
-from skep.errors import SkepError
+from skep.errors import Overloaded, SkepError
 from skep.scope import Scope
 from skep.server.work import calls, tracing
-from skep.server.work.merge import Overloaded
 
 log = logging.getLogger("skep.server")
 

@@ -62,8 +62,9 @@ LANGUAGE sql STABLE AS $$
     SELECT pg_snapshot_xmin($1.snapshot) < $2 OR $1.server_started <> pg_postmaster_start_time()
 $$;
 
--- Returns the saved snapshots of a list, and the partitions with unseen pushes. A lost snapshot that an open transaction
--- has locked stays after a full scan has begun: the scan goes on at scan_after if its snapshot names the lost one.
+-- Returns the saved snapshots of a list, and the partitions with unseen pushes. A lost snapshot that an open
+-- transaction has locked stays after a full scan has begun: the scan goes on at scan_after if its snapshot names the
+-- lost one.
 CREATE FUNCTION skep._read_discovery_state(list integer, queue_id integer, stamp timestamptz)
 RETURNS skep.discovery_state LANGUAGE plpgsql AS $$
 DECLARE

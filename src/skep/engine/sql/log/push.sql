@@ -156,8 +156,7 @@ CREATE FUNCTION skep.push_many(
     headers jsonb[] DEFAULT NULL, trace_ids uuid[] DEFAULT NULL, producers text[] DEFAULT NULL,
     deliver_at timestamptz[] DEFAULT NULL
 ) RETURNS TABLE (ord bigint, status text, partition_id bigint, "offset" bigint, created_at timestamptz,
-                 delayed_id uuid, due_at timestamptz)
-LANGUAGE plpgsql AS $$
+                 delayed_id uuid, due_at timestamptz) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     slots record;
@@ -190,8 +189,7 @@ BEGIN
         stamp := greatest(slots.last_times[1], stamp);
         PERFORM skep._append_to_partition(
             slots.queue_ids[1], slots.partition_ids[1], slots.next_offsets[1], stamp, slots.payload_limits[1],
-            push_many.payloads, push_many.transaction_ids, push_many.headers, push_many.trace_ids,
-            push_many.producers);
+            push_many.payloads, push_many.transaction_ids, push_many.headers, push_many.trace_ids, push_many.producers);
         RETURN QUERY
         SELECT n, 'queued', slots.partition_ids[1], slots.next_offsets[1] - 1 + n, stamp, NULL::uuid, NULL::timestamptz
         FROM generate_series(1::bigint, cardinality(push_many.payloads)) AS n;

@@ -4,12 +4,10 @@
 -- > runs > partitions. People run these commands, so they wait at most 5 seconds for a lock: a forgotten transaction
 -- must not block other sessions through them.
 
--- A work queue serves many workers at once: semantics 'queue' sets concurrency to 64, unless it is set already or
--- given.
+-- A work queue serves many workers at once: semantics 'queue' sets concurrency to 64, unless it is set or given.
 CREATE FUNCTION skep.configure_queue(
     queue text, options jsonb DEFAULT '{}', namespace text DEFAULT NULL, task text DEFAULT NULL
-)
-RETURNS skep.queues LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
+) RETURNS skep.queues LANGUAGE plpgsql SET lock_timeout = '5s' AS $$
 DECLARE
     old   skep.queues;
     q     skep.queues;
