@@ -55,7 +55,7 @@ def test_other_errors_of_the_driver_are_left_alone():
 
 def test_retryable_errors():
     retryable = {kind.__name__ for kind in everyone() if kind.retryable}
-    assert retryable == {"PushBlocked", "TransientError", "DatabaseUnavailable", "KeysUnavailable"}
+    assert retryable == {"Overloaded", "PushBlocked", "TransientError", "DatabaseUnavailable", "KeysUnavailable"}
 
 
 def test_an_error_keeps_its_parts_through_pickle():
