@@ -43,10 +43,20 @@ def test_once(cli: Cli, orders: Skep):
     done = cli("upkeep", "--once")
     assert (done.code, done.stderr) == (0, "")
     did = {line.split()[0]: " ".join(line.split()[3:]) for line in done.lines[1:]}
-    jobs = {"reaper", "watch", "retainer", "sampler", "pruner", "drainer", "mover", "delayed", "scheduler"}
+    jobs = {
+        "lease_expiry",
+        "detection",
+        "retention",
+        "sampling",
+        "pruning",
+        "held_push",
+        "outbox",
+        "delayed",
+        "schedule",
+    }
     assert set(did) == jobs
-    assert did["retainer"].startswith("deleted 4 messages")
-    assert did["watch"] == "nothing to do"
+    assert did["retention"].startswith("deleted 4 messages")
+    assert did["detection"] == "nothing to do"
     assert [row["did"] for row in cli("upkeep", "--once", "--json").json] == [None] * len(jobs)
     assert orders.queue("orders").status().messages == 1
 
@@ -57,8 +67,8 @@ def test_intervals(cli: Cli, orders: Skep, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SKEP_DETECTION_INTERVAL", "40")
     rows = cli("upkeep", "--once", "--json", "--detection-interval", "2.5").json
     every = {row["job"]: row["every"] for row in rows}
-    assert (every["watch"], every["sampler"], every["retainer"]) == (2.5, 30, 10)
-    (line,) = (line for line in cli("upkeep", "--once").lines if line.startswith("sampler"))
+    assert (every["detection"], every["sampling"], every["retention"]) == (2.5, 30, 10)
+    (line,) = (line for line in cli("upkeep", "--once").lines if line.startswith("sampling"))
     assert line.split()[1] == "30"
 
 
@@ -89,7 +99,7 @@ def test_once_with_a_failure(cli: Cli, orders: Skep, connect: Connect, caplog: p
     done = cli("upkeep", "--once", "--json")
     assert done.code == 1
     failed = [row["job"] for row in done.json if row["error"]]
-    assert failed == ["watch"]
+    assert failed == ["detection"]
     assert orders.queue("orders").status().messages == 1
     assert "failed: function skep.detect_dead_groups() does not exist" in cli("upkeep", "--once").stdout
 
@@ -138,5 +148,5 @@ def test_failures_are_printed_and_stop_nothing(database_url: str, orders: Skep, 
         process.terminate()
         assert process.wait(30) == 0
     found = {line["job"]: line for line in lines}
-    assert found["reaper"]["error"].startswith("function skep.expire_leases() does not exist")
-    assert found["retainer"]["did"].startswith("deleted 4 messages")
+    assert found["lease_expiry"]["error"].startswith("function skep.expire_leases() does not exist")
+    assert found["retention"]["did"].startswith("deleted 4 messages")

@@ -283,7 +283,7 @@ def test_to_the_dead_letters_of_a_queue_nobody_reads(api: Api):
 def test_what_every_group_has_done_is_not_buried(api: Api):
     (stored,) = api.push("q", 1)
     api.take("q", "g")
-    assert "done" in api.post(path(stored, "dlq"), expect=409)["error"]
+    assert "completed" in api.post(path(stored, "dlq"), expect=409)["error"]
 
 
 def test_encrypted_payloads_are_shown_open(serve: Callable[..., Api]):
