@@ -104,7 +104,7 @@ def test_seek(cli: Cli, billing: Skep):
 def test_seek_to_an_invalid_position(cli: Cli, billing: Skep):
     done = cli("group", "seek", "billing", "orders", "yonder")
     assert (done.code, done.stdout) == (1, "")
-    assert done.stderr.startswith('error: cannot read "yonder"')
+    assert done.stderr.startswith('error: invalid position "yonder"')
     assert sum(each.lag for each in billing.lag("billing")) == 11
 
 

@@ -94,7 +94,7 @@ def test_from_an_offset_a_time_and_in_one_partition(cli: Cli, mq: Skep):
 def test_an_invalid_start(cli: Cli, mq: Skep, start: str):
     done = cli("tail", "orders", "--from", start)
     assert (done.code, done.stdout) == (1, "")
-    assert done.stderr.startswith(f'error: cannot read "{start}"')
+    assert f'got "{start}"' in done.stderr
     assert tails(mq) == []
 
 

@@ -77,7 +77,8 @@ def test_an_invalid_interval(cli: Cli, orders: Skep, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SKEP_RETENTION_INTERVAL", value)
     done = cli("upkeep", "--once")
     assert done.code != 0
-    assert done.stderr.startswith(f'error: SKEP_RETENTION_INTERVAL is "{value}')
+    assert done.stderr.startswith("error: SKEP_RETENTION_INTERVAL must be ")
+    assert f'got "{value}' in done.stderr
     assert ", not " in done.stderr
 
 
@@ -85,10 +86,10 @@ def test_a_job_runs_at_its_interval(database_url: str, orders: Skep):
     """Every 0.1 s instead of every 10 s."""
     with running(database_url, "--retention-interval", "0.1") as process:
         assert process.stdout is not None
-        assert "retainer: deleted 4 messages" in process.stdout.readline()
+        assert "retention: deleted 4 messages" in process.stdout.readline()
         orders.queue("orders").push_many(range(3))
         begun = monotonic()
-        assert "retainer: deleted" in process.stdout.readline()
+        assert "retention: deleted" in process.stdout.readline()
         assert monotonic() - begun < 8
         process.terminate()
         assert process.wait(30) == 0
@@ -108,7 +109,7 @@ def test_once_with_a_failure(cli: Cli, orders: Skep, connect: Connect, caplog: p
 def test_runs_until_it_is_stopped(database_url: str, orders: Skep, stop: signal.Signals):
     with running(database_url) as process:
         assert process.stdout is not None
-        assert "retainer: deleted 4 messages" in process.stdout.readline()
+        assert "retention: deleted 4 messages" in process.stdout.readline()
         process.send_signal(stop)
         stdout, stderr = process.communicate(timeout=30)
     assert (process.returncode, stdout, stderr) == (0, "", "")

@@ -98,7 +98,7 @@ async def test_the_item_is_named(mq: AsyncSkep):
     ):
         with refused(InvalidArgument, "item 2") as caught:
             await q.push_many([0, 1, bad, 3])
-        assert caught.error.hint
+        assert caught.error.hint or "must be" in caught.error.message
 
 
 async def test_a_repeated_transaction_id_is_stored_once(mq: AsyncSkep):
