@@ -47,7 +47,7 @@ MOVE_GROUP: LiteralString = "SELECT skep._move_group(%(group)s, %(partition_ids)
 OPEN_SINK: LiteralString = "SELECT skep._open_sink(%(sink)s, %(query)s)"
 STAGE: LiteralString = """
     SELECT skep._stage_messages(
-        sink => %(sink)s, batch => %(batch)s, piece => %(chunk)s, queues => %(queues)s, partitions => %(partitions)s,
+        sink => %(sink)s, batch => %(batch)s, chunk => %(chunk)s, queues => %(queues)s, partitions => %(partitions)s,
         counts => %(counts)s::integer[], payloads => %(payloads)s, transaction_ids => %(transaction_ids)s,
         headers => %(headers)s::jsonb[], trace_ids => %(trace_ids)s::uuid[], producers => %(producers)s)
 """
