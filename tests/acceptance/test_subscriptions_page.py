@@ -40,6 +40,6 @@ def test_the_timeline(database_url: str):
         ((since,),) = connection.execute("SELECT created_at FROM skep.messages WHERE payload = '\"m2\"'").fetchall()
         assert pop("since", "timestamp", str(since)) == ["m2", "m3", "m4", "m5"]
         assert pop("cg", "all") == []
-        sought = connection.execute("SELECT partitions, again FROM skep.seek('cg', 'orders', 'beginning')")
+        sought = connection.execute("SELECT partitions, replayed FROM skep.seek('cg', 'orders', 'beginning')")
         assert sought.fetchall() == [(2, 5)]
         assert pop("cg") == ["m1", "m2", "m3", "m4", "m5"]

@@ -57,7 +57,7 @@ def test_programs_of_another_version_than_the_data(data_dir):
 def test_no_programs_for_the_version_of_the_data(data_dir):
     embedded.start(data_dir).stop()
     (data_dir / "pgdata" / "PG_VERSION").write_text("99\n")
-    with pytest.raises(EmbeddedError, match=r"made by PostgreSQL 99, and no programs of that version"):
+    with pytest.raises(EmbeddedError, match=r"created by PostgreSQL 99, and no programs of that version"):
         embedded.start(data_dir)
 
 
