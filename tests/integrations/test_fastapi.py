@@ -165,7 +165,7 @@ def test_an_error_of_the_consumers_is_logged_at_once(database_url: str, caplog: 
         client = AsyncSkep(database_url)
         client.consumer("o" * 256)(print)
         async with lifespan(client, consumers=True)(FastAPI()):
-            await asyncio.to_thread(until, lambda: "have ended" in caplog.text)
+            await asyncio.to_thread(until, lambda: "ended with an error" in caplog.text)
 
     with caplog.at_level(logging.CRITICAL), pytest.raises(SkepError, match="256 characters"):
         asyncio.run(asyncio.wait_for(live(), 20))
