@@ -29,7 +29,7 @@ class Popper:
         return [Got(n) for n in range(1, 1 + min(asked, self.serves.pop(0) if self.serves else 0))]
 
     async def release(self, popped: Got) -> None:
-        raise AssertionError(f"nobody went away, but {popped} was released")
+        raise AssertionError(f"no client disconnected, but {popped} was released")
 
 
 class Database:
